@@ -1,0 +1,1 @@
+"""Building, checking and timing of untrusted kernels. Knows nothing of search."""

@@ -1,0 +1,124 @@
+"""What an evaluation found. An inconsistent record cannot be built (after flashinfer-bench's `trace.py`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Status(StrEnum):
+    """The verdict on one kernel; everything but INFRASTRUCTURE_ERROR is the kernel's own doing."""
+
+    CORRECT = "correct"
+    COMPILE_ERROR = "compile_error"
+    RUNTIME_ERROR = "runtime_error"
+    INCORRECT = "incorrect"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    REJECTED = "rejected"
+    INFRASTRUCTURE_ERROR = "infrastructure_error"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Kernel and baselines, measured in alternating blocks of one session.
+
+    `speedup` is the median of paired ratios eager / kernel, `speedup_low` and `speedup_high` its 95 %
+    interval. Times are medians per call in ms. `compile_ms` is None where `torch.compile` was not timed.
+    `kernel_samples_ms` and `eager_samples_ms` hold one median a block, in the order of measurement.
+    """
+
+    kernel_ms: float
+    eager_ms: float
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    compile_ms: float | None = None
+    kernel_samples_ms: tuple[float, ...] = ()
+    eager_samples_ms: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("kernel_ms", "eager_ms", "speedup", "speedup_low", "speedup_high"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"timing.{name} is {value}; it must be finite and positive")
+        if not self.speedup_low <= self.speedup <= self.speedup_high:
+            raise ValueError("the speedup lies outside its own interval")
+        if self.compile_ms is not None and not self.compile_ms > 0:
+            raise ValueError(f"timing.compile_ms is {self.compile_ms}; it must be positive or absent")
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Timing:
+        """Raises TypeError or ValueError when `data` is not what `dataclasses.asdict` writes of a timing."""
+        fields = dict(data)
+        kernel, eager = fields.pop("kernel_samples_ms", ()), fields.pop("eager_samples_ms", ())
+        return cls(kernel_samples_ms=tuple(kernel), eager_samples_ms=tuple(eager), **fields)
+
+    @property
+    def speedup_vs_compile(self) -> float | None:
+        """`torch.compile`'s time over the kernel's, from the same session; None where it was not timed."""
+        return None if self.compile_ms is None else self.compile_ms / self.kernel_ms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correctness:
+    """How far the outputs were from the reference.
+
+    `normwise_error` is ‖out − ref‖ / ‖ref‖ against the reference in float64 and `eager_error` the same
+    for eager PyTorch at the task's own dtype, both the worst over the checked calls. `families` says for
+    each further input distribution whether the kernel also matched there.
+    """
+
+    checked_calls: int
+    normwise_error: float
+    eager_error: float
+    families: Mapping[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The verdict on one kernel for one problem.
+
+    `timing` is present exactly when the status is `correct`. `log` is written for the proposer to read.
+    `rule` names what a `rejected` kernel broke. `environment` says where it was measured: device,
+    driver, torch, isolation level. `device_s` is how long the device was held.
+    """
+
+    status: Status
+    timing: Timing | None = None
+    correctness: Correctness | None = None
+    log: str = ""
+    rule: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    device_s: float = 0.0
+    build_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.timing is not None) != (self.status is Status.CORRECT):
+            raise ValueError(f"a {self.status.value} evaluation {'has' if self.timing else 'lacks'} a timing")
+        if bool(self.rule) != (self.status is Status.REJECTED):
+            raise ValueError("an evaluation names the broken rule exactly when it is rejected")
+
+    @property
+    def speedup(self) -> float:
+        """Speedup against eager; 0 for anything that is not correct, so that it sorts last."""
+        return self.timing.speedup if self.timing else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types, from which `from_json` restores an equal record."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Evaluation:
+        """Raises ValueError, TypeError or KeyError when `data` is not what `to_json` writes."""
+        fields = dict(data)
+        timing, correctness = fields.pop("timing"), fields.pop("correctness")
+        return cls(
+            status=Status(fields.pop("status")),
+            timing=None if timing is None else Timing.from_json(timing),
+            correctness=None if correctness is None else Correctness(**correctness),
+            **fields,
+        )

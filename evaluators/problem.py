@@ -1,0 +1,81 @@
+"""What is to be made fast (`Problem`) and what is offered for it (`Kernel`).
+
+Records only: the standard library, nothing that touches a device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+DEVICES = ("cpu", "cuda")
+LANGUAGES = ("cpp", "cuda", "triton")
+TOLERANCES = ("kernelbench", "kernelbench_v02", "strict")
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+Size = int | float | bool | str | tuple["Size", ...]
+"""A value that a problem may give to a module global of its reference."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A PyTorch reference in KernelBench's format, and the rules by which a kernel for it is judged.
+
+    `source` defines `Model`, `get_inputs()` and `get_init_inputs()`, with sizes as module globals;
+    `overrides` replaces such globals by name. `tolerance` names a profile of `evaluators.correctness`.
+    Raises ValueError when a field has a value that no evaluation could use.
+    """
+
+    name: str
+    source: str
+    overrides: Mapping[str, Size] = field(default_factory=dict)
+    dtype: str = "float32"
+    tolerance: str = "kernelbench"
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        _one_of("problem.device", self.device, DEVICES)
+        _one_of("problem.tolerance", self.tolerance, TOLERANCES)
+        _one_of("problem.dtype", self.dtype, DTYPES)
+        if not self.name or not self.source.strip():
+            raise ValueError("a problem needs a name and the source of its reference")
+
+    @property
+    def id(self) -> str:
+        """Content hash: equal for problems that ask for the same computation under the same rules."""
+        sizes = sorted((key, repr(value)) for key, value in self.overrides.items())
+        return content_id(self.source, repr(sizes), self.dtype, self.tolerance, self.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """Python source that defines `ModelNew`, a drop-in replacement of the reference's `Model`."""
+
+    source: str
+    language: str
+
+    def __post_init__(self) -> None:
+        _one_of("kernel.language", self.language, LANGUAGES)
+        if not self.source.strip():
+            raise ValueError("a kernel needs source")
+
+    @property
+    def id(self) -> str:
+        """Hash of the source: equal sources are one kernel."""
+        return content_id(self.source)
+
+
+def content_id(*parts: str) -> str:
+    """Twelve hexadecimal digits that depend on the parts and their order, and on nothing else."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()[:12]
+
+
+def _one_of(what: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{what} is {value!r}; it must be one of {', '.join(allowed)}")

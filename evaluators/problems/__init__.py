@@ -1,0 +1,1 @@
+"""The shipped references, one a file, in KernelBench's format."""

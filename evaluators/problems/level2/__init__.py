@@ -1,0 +1,1 @@
+"""References of fused operations."""

@@ -1,0 +1,1 @@
+"""Strong kernels that outlive a run. Knows the evaluators' records only."""

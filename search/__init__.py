@@ -1,0 +1,1 @@
+"""Search for fast GPU kernels: ideas, variants, rounds."""

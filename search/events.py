@@ -1,0 +1,90 @@
+"""What happens in a run, as records: the journal's lines and what observers see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from evaluators.evaluation import Evaluation
+from evaluators.problem import Problem
+from search.tree import Idea, Variant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """`at_s` is seconds of work since the run began, pauses between stop and resume not counted."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStarted(Event):
+    """First line of a journal, and again at every resume."""
+
+    problem: Problem
+    proposer: str
+    strategy: str
+    rounds: int
+    seed: int
+    environment: dict[str, str]
+    """What is the same for all evaluations: device's name, versions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdeaProposed(Event):
+    """`number` counts the ideas of the round from 1; `expansion` is the index of its expansion."""
+
+    idea: Idea
+    number: int
+    expansion: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantWritten(Event):
+    """`number` counts the variants of the idea from 1; `of` is how many were written in the same answer."""
+
+    variant: Variant
+    number: int
+    of: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantStage(Event):
+    """Not journaled: what the evaluator is doing with a variant (`queued`, `building`, `measuring`)."""
+
+    variant_id: str
+    stage: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantEvaluated(Event):
+    """`reused` when an equal kernel had been evaluated before and its verdict was taken over."""
+
+    variant: Variant
+    reused: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundClosed(Event):
+    """All variants of the round have their verdicts. `best` is the best of the run so far."""
+
+    round: int
+    best: Variant | None
+    evaluations: int
+    """Verdicts so far, reused ones not counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestConfirmed(Event):
+    """The final re-measurement of a winner, in a fresh process with new inputs."""
+
+    variant: Variant
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFinished(Event):
+    """`reason`: why it ended (`rounds`, `evaluations`, `seconds`, `interrupted`, `exhausted`, ...)."""
+
+    reason: str
+    best: Variant | None
+    confirmed: Evaluation | None

@@ -1,0 +1,1 @@
+"""Where ideas and code come from: one file or folder a proposer."""

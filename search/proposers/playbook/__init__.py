@@ -1,0 +1,1 @@
+"""The embedded proposer: a catalogue of optimisation ideas over code templates. No model, no network."""

@@ -1,0 +1,1 @@
+"""Code templates, one file an operation."""

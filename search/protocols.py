@@ -1,0 +1,75 @@
+"""What the engine asks of its parts. Concrete ones live in `strategies/`, `proposers/`, `observers/`, ...
+
+Each protocol has one contract test-suite that every implementation runs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Protocol
+
+from evaluators.evaluation import Evaluation
+from evaluators.problem import Kernel, Problem
+from search.events import Event
+from search.tree import Expansion, Idea, Outcome, Seed, Tree
+
+
+class Strategy(Protocol):
+    """The tree-search policy: which seeds to expand, and how widely."""
+
+    def select(self, tree: Tree, entries: Sequence[Seed], rng: random.Random) -> list[Expansion]:
+        """Pure. `tree` holds closed rounds only; `entries` are the library's hits; equal arguments give
+        equal answers."""
+        ...
+
+
+class Proposer(Protocol):
+    """Has the ideas and writes the code: a model, the playbook, a recording, an agent."""
+
+    async def propose(
+        self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
+    ) -> list[Idea]:
+        """At most `expansion.ideas` new ideas on the seed; fewer, or none, when it has no more.
+
+        `history` holds every idea before this one, those of the same round (not yet evaluated) last, or
+        nothing where the run's history switch is off.
+        """
+        ...
+
+    async def implement(
+        self, problem: Problem, idea: Idea, parent: Seed | None, n: int, rng: random.Random
+    ) -> list[Kernel]:
+        """At most `n` kernels, pairwise different, that carry out the idea on its parent."""
+        ...
+
+
+class Evaluator(Protocol):
+    """Builds, checks and times kernels; `evaluators.pool` has the implementations."""
+
+    async def evaluate(self, problem: Problem, kernel: Kernel, *, thorough: bool = False) -> Evaluation:
+        """The verdict on a kernel; never raises for a candidate's failure.
+
+        `thorough` measures longer, in a fresh process with new inputs, and times `torch.compile` too.
+        """
+        ...
+
+
+class Library(Protocol):
+    """Kernels that outlive a run."""
+
+    def lookup(self, problem: Problem, k: int) -> list[Seed]:
+        """At most k entries that could seed a search of the problem, the best match first."""
+        ...
+
+
+class Observer(Protocol):
+    """Watches a run; never steers it."""
+
+    def on_event(self, event: Event) -> None:
+        """Called after the journal has the event. What it raises is logged and otherwise ignored."""
+        ...
+
+    def close(self) -> None:
+        """Called once, when the run ends, however it ends."""
+        ...

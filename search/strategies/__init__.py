@@ -1,0 +1,1 @@
+"""Tree-search policies, one a file."""

@@ -1,0 +1,168 @@
+"""The records of a search: ideas, variants, and the tree they form. Pure: no I/O, no clock, no randomness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from evaluators.evaluation import Evaluation, Status
+from evaluators.problem import Kernel, content_id
+
+
+class Category(StrEnum):
+    """The six categories of optimisation ideas, those of the method's authors."""
+
+    MEMORY = "memory access"
+    LATENCY = "asynchrony and latency hiding"
+    PRECISION = "data type and precision"
+    COMPUTE = "compute and instructions"
+    PARALLELISM = "parallelism and occupancy"
+    CONTROL_FLOW = "control flow and loops"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seed:
+    """A kernel that a round starts from: a variant of an earlier round or a library entry.
+
+    `id` is the variant's or the entry's. `evaluation` is None for an entry not measured on this machine.
+    """
+
+    id: str
+    kernel: Kernel
+    evaluation: Evaluation | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expansion:
+    """What a strategy asks for: `ideas` ideas on one seed (none: from the reference), `variants` of each."""
+
+    seed: Seed | None
+    ideas: int
+    variants: int
+
+    def __post_init__(self) -> None:
+        if self.ideas < 1 or self.variants < 1:
+            raise ValueError(f"an expansion needs at least one idea and one variant, not {self}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idea:
+    """One optimisation hypothesis. `parent` is the id of its seed, "" for the reference itself."""
+
+    text: str
+    category: Category
+    parent: str
+    round: int
+    proposer: str
+    model: str = ""
+    told: tuple[str, ...] = ()
+    """Ids of the ideas that the proposer knew when it had this one."""
+
+    @property
+    def id(self) -> str:
+        """From the content and the place in the tree."""
+        return content_id("idea", self.text, self.category, self.parent, str(self.round), self.proposer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One kernel written for one idea; `evaluation` is None until the verdict is in."""
+
+    kernel: Kernel
+    idea: str
+    parent: str
+    round: int
+    evaluation: Evaluation | None = None
+
+    @property
+    def id(self) -> str:
+        """One idea writes a kernel once, so idea and kernel name the variant."""
+        return content_id("variant", self.idea, self.kernel.id)
+
+    @property
+    def seed(self) -> Seed:
+        """This variant as the start of a later round."""
+        return Seed(id=self.id, kernel=self.kernel, evaluation=self.evaluation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """An idea together with what became of it: its best variant so far, None where none is correct."""
+
+    idea: Idea
+    best: Variant | None
+    variants: tuple[Variant, ...]
+
+
+class Tree:
+    """Everything tried so far, in the order in which it was proposed.
+
+    Only the engine and the journal's replay add to it; strategies and proposers read it.
+    """
+
+    def __init__(self) -> None:
+        self.ideas: dict[str, Idea] = {}
+        self.variants: dict[str, Variant] = {}
+        self.rounds_closed = 0
+        self._variants_of: dict[str, list[str]] = {}
+
+    def add_idea(self, idea: Idea) -> None:
+        """Raises ValueError for an idea that is already there."""
+        if idea.id in self.ideas:
+            raise ValueError(f"idea {idea.id} is already in the tree")
+        self.ideas[idea.id] = idea
+        self._variants_of[idea.id] = []
+
+    def add_variant(self, variant: Variant) -> None:
+        """Raises ValueError for a variant that is already there, KeyError for one whose idea is not."""
+        if variant.id in self.variants:
+            raise ValueError(f"variant {variant.id} is already in the tree")
+        self._variants_of[variant.idea].append(variant.id)
+        self.variants[variant.id] = variant
+
+    def evaluate(self, variant_id: str, evaluation: Evaluation) -> Variant:
+        """Gives a variant its verdict. Raises ValueError when it already has one."""
+        variant = self.variants[variant_id]
+        if variant.evaluation is not None:
+            raise ValueError(f"variant {variant_id} already has an evaluation")
+        self.variants[variant_id] = replace(variant, evaluation=evaluation)
+        return self.variants[variant_id]
+
+    def variants_of(self, idea_id: str) -> tuple[Variant, ...]:
+        """The variants of an idea, in the order in which they were written."""
+        return tuple(self.variants[id] for id in self._variants_of[idea_id])
+
+    def best(self, k: int = 1) -> list[Variant]:
+        """The k fastest correct variants with different kernels, fastest first; ties by id."""
+        return fastest(self.variants.values(), k)
+
+    def history(self) -> list[Outcome]:
+        """Every idea with what became of it, oldest first: what a proposer may be told."""
+        outcomes = []
+        for idea in self.ideas.values():
+            variants = self.variants_of(idea.id)
+            best = fastest(variants, 1)
+            outcomes.append(Outcome(idea=idea, best=best[0] if best else None, variants=variants))
+        return outcomes
+
+    def before(self, round: int) -> Tree:
+        """The tree as it stood when `round` (counted from 1) began."""
+        earlier = Tree()
+        earlier.rounds_closed = min(self.rounds_closed, round - 1)
+        for idea in self.ideas.values():
+            if idea.round < round:
+                earlier.add_idea(idea)
+        for variant in self.variants.values():
+            if variant.round < round:
+                earlier.add_variant(variant)
+        return earlier
+
+
+def fastest(variants: Iterable[Variant], k: int) -> list[Variant]:
+    """The k correct variants with the largest speedup and pairwise different kernels, fastest first."""
+    unique: dict[str, Variant] = {}
+    for variant in variants:
+        if variant.evaluation is not None and variant.evaluation.status is Status.CORRECT:
+            unique.setdefault(variant.kernel.id, variant)
+    return sorted(unique.values(), key=lambda v: (-v.evaluation.speedup if v.evaluation else 0.0, v.id))[:k]
