@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 DEVICES = ("cpu", "cuda")
 LANGUAGES = ("cpp", "cuda", "triton")
@@ -60,7 +61,7 @@ class Kernel:
         if not self.source.strip():
             raise ValueError("a kernel needs source")
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Hash of the source: equal sources are one kernel."""
         return content_id(self.source)

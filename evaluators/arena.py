@@ -1,0 +1,183 @@
+"""Memory that the referee and a runner share, and the tensors that lie in it.
+
+On a CPU an anonymous shared file whose descriptor travels over the channel; on a GPU device memory whose
+IPC handle does. Both are one flat run of bytes; a `Layout` says where each tensor of each call lies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+ALIGNMENT = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """One tensor's place within a call: dtype by torch's name, `offset` in bytes from the call's start."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    offset: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """`calls` groups of equal slots, `call_bytes` apart."""
+
+    slots: tuple[Slot, ...]
+    call_bytes: int
+    calls: int
+
+    @classmethod
+    def of(cls, tensors: Sequence[torch.Tensor], calls: int) -> Layout:
+        """Room for `calls` copies of such tensors; strides are kept where the tensor is dense."""
+        slots, offset = [], 0
+        for tensor in tensors:
+            dense = tensor.is_contiguous() or _is_dense(tensor)
+            stride = tuple(tensor.stride()) if dense else _contiguous(tuple(tensor.shape))
+            slots.append(Slot(shape=tuple(tensor.shape), stride=stride, dtype=_name(tensor.dtype), offset=offset))
+            offset += _aligned(tensor.numel() * tensor.element_size())
+        return cls(slots=tuple(slots), call_bytes=max(offset, ALIGNMENT), calls=calls)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Layout:
+        """The inverse of `to_json`."""
+        slots = tuple(
+            Slot(shape=tuple(s["shape"]), stride=tuple(s["stride"]), dtype=s["dtype"], offset=s["offset"])
+            for s in data["slots"]
+        )
+        return cls(slots=slots, call_bytes=data["call_bytes"], calls=data["calls"])
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return asdict(self)
+
+    @property
+    def bytes(self) -> int:
+        """Of all calls together."""
+        return self.call_bytes * self.calls
+
+    def views(self, memory: torch.Tensor) -> list[list[torch.Tensor]]:
+        """The tensors of each call as views of `memory`, a flat uint8 tensor of at least `bytes` bytes."""
+        return [[_view(memory, slot, call * self.call_bytes) for slot in self.slots] for call in range(self.calls)]
+
+
+def create_shared(size: int, device: str) -> tuple[torch.Tensor, dict[str, Any], int | None]:
+    """New shared memory: a flat uint8 tensor over it, what the other side needs to open it, and on a CPU
+    the descriptor to send along (the caller closes it).
+
+    Raises MemoryError when the device has no room.
+    """
+    if device == "cpu":
+        fd = os.memfd_create("arena", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fd, size)
+            return _map(fd, size), {"bytes": size}, fd
+        except OSError as error:
+            os.close(fd)
+            raise MemoryError(f"{size} bytes of shared memory: {error}") from error
+    pointer = ctypes.c_uint64()
+    _cuda("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
+    handle = (ctypes.c_ubyte * 64)()
+    _cuda("cuIpcGetMemHandle", ctypes.byref(handle), pointer)
+    return _on_device(pointer.value, size), {"bytes": size, "handle": bytes(handle).hex()}, None
+
+
+def free_shared(memory: torch.Tensor) -> None:
+    """Gives device memory of `create_shared` back; shared memory on a CPU goes with its last tensor."""
+    if memory.is_cuda:
+        _cuda("cuMemFree_v2", ctypes.c_uint64(memory.data_ptr()))
+
+
+def open_shared(description: dict[str, Any], fd: int | None) -> torch.Tensor:
+    """The memory that another process created, as a flat uint8 tensor."""
+    if fd is not None:
+        try:
+            return _map(fd, description["bytes"])
+        finally:
+            os.close(fd)
+    handle = _IpcHandle.from_buffer_copy(bytes.fromhex(description["handle"]))
+    pointer = ctypes.c_uint64()
+    _cuda("cuIpcOpenMemHandle_v2", ctypes.byref(pointer), handle, ctypes.c_uint(1))
+    return _on_device(pointer.value, description["bytes"])
+
+
+class _IpcHandle(ctypes.Structure):
+    _fields_ = [("reserved", ctypes.c_ubyte * 64)]  # noqa: RUF012  (ctypes wants a list)
+
+
+class _DeviceBytes:
+    """A bare device pointer in the form that `torch.as_tensor` takes without a copy."""
+
+    def __init__(self, pointer: int, size: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (pointer, False),
+            "version": 3,
+        }
+
+
+def _on_device(pointer: int | None, size: int) -> torch.Tensor:
+    import torch
+
+    return torch.as_tensor(_DeviceBytes(pointer or 0, size), device="cuda")
+
+
+def _cuda(function: str, *arguments: Any) -> None:
+    """Calls the driver in the context that torch has made current. Raises MemoryError or RuntimeError."""
+    import torch
+
+    torch.cuda.current_stream().synchronize()  # makes torch's primary context current in this thread
+    status = getattr(ctypes.CDLL("libcuda.so.1"), function)(*arguments)
+    if status == 2:
+        raise MemoryError(f"{function}: out of device memory")
+    if status != 0:
+        raise RuntimeError(f"{function} failed with CUDA driver error {status}")
+
+
+def _map(fd: int, size: int) -> torch.Tensor:
+    import torch
+
+    return torch.frombuffer(mmap.mmap(fd, size), dtype=torch.uint8)
+
+
+def _view(memory: torch.Tensor, slot: Slot, start: int) -> torch.Tensor:
+    import torch
+
+    dtype = getattr(torch, slot.dtype)
+    numel = math.prod(slot.shape)
+    flat = memory[start + slot.offset : start + slot.offset + numel * dtype.itemsize].view(dtype)
+    return flat.as_strided(slot.shape, slot.stride)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    pairs = sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
+    expected = 1
+    for stride, size in pairs:
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,122 @@
+"""Builds candidates on CPU cores: imports the kernel in the sandbox, so that it compiles what it compiles at
+import, and keeps the scratch folder with the results. A build never holds a GPU.
+
+The scratch folder's path depends on the kernel and the pool alone: build systems write absolute paths into
+what they make, and find it fresh again when the runner imports the kernel at the same place.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tarfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from evaluators import sandbox
+from evaluators.channel import ChannelClosed, ChannelTimeout, ProtocolError
+from evaluators.evaluation import Status
+from evaluators.problem import Kernel
+from evaluators.zygote import Zygote
+
+MAX_PROCESSES = 4096
+MAX_ARCHIVE_BYTES = 512 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """What came of a build: `archive` (a tar of the scratch folder) when it worked, else a status and a log."""
+
+    seconds: float
+    archive: bytes = b""
+    status: Status | None = None
+    log: str = ""
+
+
+def build(kernel: Kernel, *, root: Path, architecture: str, timeout_s: float) -> Build:
+    """Builds for a GPU `architecture` ("9.0"; "" for a CPU) within `timeout_s`. Never raises for the kernel's
+    own failure; ChannelClosed when the builder itself broke."""
+    start = time.monotonic()
+    zygote = _process_wide_zygote()
+    with scratch_folder(kernel, root) as scratch:
+        environment = {"CUDA_VISIBLE_DEVICES": ""}
+        if architecture:
+            environment["TORCH_CUDA_ARCH_LIST"] = architecture
+        ward = zygote.fork(runner_spec(scratch, role="candidate", cpu_s=int(timeout_s) * 4, environment=environment))
+        try:
+            ward.channel.receive(timeout_s)
+            ward.channel.send({"op": "import"})
+            answer = ward.channel.receive(timeout_s)
+        except ChannelTimeout:
+            log = f"the build took longer than {timeout_s:g} s"
+            answer = {"op": "failed", "status": Status.TIMEOUT, "error": log}
+        except ProtocolError as error:
+            answer = {"op": "failed", "error": f"the build broke the protocol: {error}"}
+        except ChannelClosed:
+            log = f"the build process died\n{ward.output()}"
+            answer = {"op": "failed", "status": Status.CRASHED, "error": log}
+        finally:
+            zygote.end(ward)
+        seconds = time.monotonic() - start
+        if answer["op"] == "imported":
+            return Build(seconds=seconds, archive=_pack(scratch))
+        status = Status(answer.get("status", Status.COMPILE_ERROR))
+        return Build(seconds=seconds, status=status, log=str(answer.get("error", "")))
+
+
+@contextmanager
+def scratch_folder(kernel: Kernel, root: Path, archive: bytes = b"") -> Iterator[Path]:
+    """The kernel's scratch folder, made for the time of the block: its source, and what a build left."""
+    scratch = root / kernel.id
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True, mode=0o700)
+    try:
+        if archive:
+            with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+                tar.extractall(scratch, filter="data")
+        (scratch / "kernel.py").write_text(kernel.source)
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def runner_spec(scratch: Path, *, role: str, cpu_s: int, environment: dict[str, str], **more: Any) -> dict[str, Any]:
+    """What a zygote needs to fork a runner. `role`: `candidate`, `eager` or `compiled`."""
+    return {
+        "role": role,
+        "scratch": str(scratch),
+        "module": str(scratch / "kernel.py"),
+        "readable": [],
+        "environment": environment,
+        "cpu_s": cpu_s,
+        "max_processes": MAX_PROCESSES,
+        **more,
+    }
+
+
+@cache
+def _process_wide_zygote() -> Zygote:
+    return Zygote(sandbox.clean_environment())
+
+
+def _pack(scratch: Path) -> bytes:
+    """Regular files only, and no more than MAX_ARCHIVE_BYTES: the folder was in the candidate's hands."""
+    buffer = io.BytesIO()
+    total = 0
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for folder, _, names in os.walk(scratch):
+            for name in names:
+                path = Path(folder) / name
+                if path.is_symlink() or not path.is_file():
+                    continue
+                total += path.stat().st_size
+                if total > MAX_ARCHIVE_BYTES:
+                    return buffer.getvalue()
+                tar.add(path, arcname=str(path.relative_to(scratch)), recursive=False)
+    return buffer.getvalue()

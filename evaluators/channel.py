@@ -1,0 +1,108 @@
+"""Messages between the evaluator's processes: JSON, a line each, over a Unix socket; file descriptors beside.
+
+Never pickle: one end may be hostile. A peer can lie in a message, but it cannot make the reader run code,
+read without end or wait for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import time
+from typing import Any
+
+Message = dict[str, Any]
+
+MAX_MESSAGE_BYTES = 16 * 2**20
+MAX_FDS = 8
+
+
+class ChannelClosed(Exception):
+    """The peer is gone."""
+
+
+class ChannelTimeout(Exception):
+    """The peer said nothing in time."""
+
+
+class ProtocolError(Exception):
+    """The peer said something that is no message."""
+
+
+class Channel:
+    """One end of a connected pair. Not thread-safe."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._buffer = bytearray()
+        self._fds: list[int] = []
+
+    @classmethod
+    def pair(cls) -> tuple[Channel, Channel]:
+        """Two connected ends."""
+        a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        return cls(a), cls(b)
+
+    @classmethod
+    def from_fd(cls, fd: int) -> Channel:
+        """Takes over an inherited descriptor."""
+        return cls(socket.socket(fileno=fd))
+
+    def fileno(self) -> int:
+        """The descriptor, for `select` and for passing on."""
+        return self._socket.fileno()
+
+    def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
+        """Sends a message and copies of `fds`. Raises ChannelClosed."""
+        data = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        try:
+            sent = socket.send_fds(self._socket, [data], list(fds)) if fds else self._socket.send(data)
+            self._socket.sendall(data[sent:])
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise ChannelClosed(str(error)) from error
+
+    def receive(self, timeout_s: float | None = None) -> Message:
+        """The next message. Raises ChannelClosed, ChannelTimeout or ProtocolError."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while (end := self._buffer.find(b"\n")) < 0:
+            if len(self._buffer) > MAX_MESSAGE_BYTES:
+                raise ProtocolError(f"a message of over {MAX_MESSAGE_BYTES} bytes")
+            self._fill(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        try:
+            message = json.loads(line)
+        except ValueError as error:
+            raise ProtocolError(f"not JSON: {line[:80]!r}") from error
+        if not isinstance(message, dict):
+            raise ProtocolError(f"not an object: {line[:80]!r}")
+        return message
+
+    def has_message(self) -> bool:
+        """Whether `receive` would answer from what has been read already."""
+        return b"\n" in self._buffer
+
+    def take_fds(self, n: int) -> list[int]:
+        """The n descriptors that came with the messages received so far. Raises ProtocolError."""
+        if len(self._fds) < n:
+            raise ProtocolError(f"{n} descriptors expected, {len(self._fds)} came")
+        taken, self._fds = self._fds[:n], self._fds[n:]
+        return taken
+
+    def close(self) -> None:
+        """Closes this end; the peer's next `receive` raises ChannelClosed."""
+        self._socket.close()
+
+    def _fill(self, timeout_s: float | None) -> None:
+        ready, _, _ = select.select([self._socket], [], [], timeout_s)
+        if not ready:
+            raise ChannelTimeout(f"no message within {timeout_s:.3g} s")
+        try:
+            data, fds, _, _ = socket.recv_fds(self._socket, 1 << 20, MAX_FDS)
+        except ConnectionResetError as error:
+            raise ChannelClosed(str(error)) from error
+        self._fds += fds
+        if not data:
+            raise ChannelClosed("the peer has closed the channel")
+        self._buffer += data

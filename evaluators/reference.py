@@ -1,0 +1,166 @@
+"""Loads references: finds their source, checks their form, runs them as modules.
+
+The form is KernelBench's: `Model`, `get_inputs()`, `get_init_inputs()`, sizes as module globals.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import random
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evaluators.problem import Problem, Size
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+PROBLEMS = Path(__file__).parent / "problems"
+REQUIRED = ("Model", "get_inputs", "get_init_inputs")
+
+
+class BadReference(ValueError):
+    """A file that is no reference, with one line that says why."""
+
+
+def load_problem(
+    name: str,
+    *,
+    path: str | None = None,
+    sizes: Mapping[str, Size] | None = None,
+    cpu_sizes: Mapping[str, Size] | None = None,
+    dtype: str = "float32",
+    tolerance: str = "kernelbench",
+    device: str = "cpu",
+) -> Problem:
+    """The problem `name`: a shipped reference (`level1/conv2d`), or the user's own file at `path`.
+
+    `sizes` replaces module globals of the reference; on a CPU `cpu_sizes` does so first. Raises
+    BadReference, in one line, when there is no such file or it lacks what a reference must have.
+    """
+    file = Path(path).expanduser() if path else PROBLEMS / f"{name}.py"
+    try:
+        source = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadReference(f"the reference {file} cannot be read: {error}") from error
+    overrides = {**((cpu_sizes or {}) if device == "cpu" else {}), **(sizes or {})}
+    check_source(source, str(file), overrides)
+    return Problem(
+        name=file.stem if path else name,
+        source=source,
+        overrides=overrides,
+        dtype=dtype,
+        tolerance=tolerance,
+        device=device,
+    )
+
+
+def check_source(source: str, file: str, overrides: Mapping[str, Size]) -> None:
+    """Reads the source without running it. Raises BadReference."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        raise BadReference(f"{file} is not Python: line {error.lineno}: {error.msg}") from error
+    defined = {name for node in tree.body for name in _names_bound(node)}
+    missing = [name for name in REQUIRED if name not in defined]
+    if missing:
+        raise BadReference(f"{file} defines no {' and no '.join(missing)}; a reference needs {', '.join(REQUIRED)}")
+    for name in overrides:
+        if name not in defined:
+            near = difflib.get_close_matches(name, defined, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise BadReference(f"{file} has no module global {name} to override{hint}")
+
+
+def load_module(source: str, overrides: Mapping[str, Size], name: str = "reference") -> types.ModuleType:
+    """Runs the source as a module of its own and replaces the overridden globals.
+
+    The sizes are also replaced where they are assigned, so that globals computed from them follow.
+    """
+    module = types.ModuleType(name)
+    module.__file__ = f"<{name}>"
+    sys.modules[name] = module
+    tree = ast.parse(source)
+    for node in tree.body:
+        for target in _names_bound(node):
+            if target in overrides and isinstance(node, ast.Assign | ast.AnnAssign):
+                node.value = ast.parse(repr(overrides[target]), mode="eval").body
+    exec(compile(tree, module.__file__, "exec"), module.__dict__)
+    return module
+
+
+def make_model(
+    module: types.ModuleType, cls: str, init_inputs: Sequence[Any], *, seed: int, device: str, dtype: str
+) -> nn.Module:
+    """`cls(*init_inputs)` with weights drawn from `seed`, on the device, at the dtype: the same on every
+    side that draws in the same order."""
+    import torch
+
+    seed_all(seed)
+    model: nn.Module = getattr(module, cls)(*init_inputs)
+    return model.to(device=device, dtype=getattr(torch, dtype))
+
+
+def init_inputs(module: types.ModuleType, seed: int) -> list[Any]:
+    """The constructor's arguments, from `seed` should they be random."""
+    seed_all(seed)
+    return list(module.get_init_inputs())
+
+
+def make_inputs(module: types.ModuleType, *, seed: int, device: str, dtype: str) -> list[Any]:
+    """One set of inputs from `seed`, drawn on the device; floating tensors at the task's dtype, integers
+    and plain values as they are."""
+    import torch
+
+    seed_all(seed)
+    with torch.device(device):
+        values = list(module.get_inputs())
+    return [as_task(value, device, dtype) for value in values]
+
+
+def as_task(value: Any, device: str, dtype: str) -> Any:
+    """A tensor on the device, at the dtype if it is floating; anything else unchanged."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return value
+    wanted = getattr(torch, dtype) if value.is_floating_point() else value.dtype
+    return value.detach().to(device=device, dtype=wanted)
+
+
+def tensors_of(output: Any) -> list[torch.Tensor]:
+    """The tensors of an output: a tensor, or a tuple or list of them. Raises TypeError."""
+    import torch
+
+    if isinstance(output, torch.Tensor):
+        return [output]
+    if isinstance(output, tuple | list) and output and all(isinstance(each, torch.Tensor) for each in output):
+        return list(output)
+    raise TypeError(f"the output is a {type(output).__name__}, not a tensor or a tuple or list of tensors")
+
+
+def seed_all(seed: int) -> None:
+    """Seeds every generator that a reference might draw from."""
+    import numpy
+    import torch
+
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def _names_bound(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        return [node.name]
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [(alias.asname or alias.name).split(".")[0] for alias in node.names]
+    if isinstance(node, ast.AnnAssign):
+        return [node.target.id] if isinstance(node.target, ast.Name) else []
+    if isinstance(node, ast.Assign):
+        return [target.id for target in node.targets if isinstance(target, ast.Name)]
+    return []

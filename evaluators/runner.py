@@ -1,0 +1,181 @@
+"""The process that runs one module: a candidate's `ModelNew`, or the reference's `Model` as the baseline.
+
+It knows the problem's source and the candidate's, never the expected outputs, and it sees inputs only when
+it is told to run. Whatever it says is a claim. The referee's orders and this side's answers:
+
+    load {problem, seed, arena, layout}    -> loaded | failed {phase, kind, error}
+    run {calls: [slot, ...]}               -> done {ms: [...]} | failed
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.util
+import os
+import sys
+import tempfile
+import time
+import traceback
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evaluators import sandbox
+from evaluators.arena import Layout, open_shared
+from evaluators.channel import Channel, ChannelClosed, Message
+from evaluators.reference import init_inputs, load_module, make_model, tensors_of
+
+if TYPE_CHECKING:
+    import torch
+
+ERROR_CHARACTERS = 6000
+
+
+class WrongOutput(Exception):
+    """The output does not have the form of the reference's."""
+
+
+def run(channel: Channel, *, level: str, spec: dict[str, Any]) -> None:
+    """The whole life of a runner, in a process of its own; ends by returning."""
+    scratch = Path(spec["scratch"])
+    os.environ.update(sandbox.scratch_variables(scratch) | spec["environment"])
+    os.chdir(scratch)
+    tempfile.tempdir = None  # forget the folder that an import before the fork may have looked up
+    reached = sandbox.confine(
+        scratch,
+        readable=[Path(p) for p in spec["readable"]],
+        cpu_s=spec["cpu_s"],
+        max_processes=spec["max_processes"],
+    )
+    channel.send({"op": "confined", "isolation": "+".join(dict.fromkeys([*reached, level]))})
+    with contextlib.suppress(ChannelClosed):
+        _serve(channel, spec)
+
+
+def _serve(channel: Channel, spec: dict[str, Any]) -> None:
+    session: Session | None = None
+    while True:
+        order = channel.receive()
+        phase = order["op"]
+        try:
+            if order["op"] == "import":
+                import_candidate(Path(spec["module"]))
+                channel.send({"op": "imported"})
+            elif order["op"] == "load":
+                fds = channel.take_fds(order["fds"])
+                session = Session(spec, order, fds[0] if fds else None)
+                channel.send({"op": "loaded"})
+            elif order["op"] == "run" and session is not None:
+                channel.send({"op": "done", "ms": session.run(order["calls"])})
+        except ChannelClosed:
+            raise
+        except BaseException as error:
+            # The process serves one candidate, whose every way to fail is an answer.
+            channel.send(_failure(phase, error))
+
+
+class Session:
+    """A loaded module with its views of the shared memory."""
+
+    def __init__(self, spec: dict[str, Any], order: Message, fd: int | None) -> None:
+        import torch
+
+        problem, self._device = order["problem"], order["problem"]["device"]
+        self._on_gpu = self._device == "cuda"
+        memory = open_shared(order["arena"], fd)
+        inputs, outputs = Layout.from_json(order["inputs"]), Layout.from_json(order["outputs"])
+        self._inputs = [_arguments(order["arguments"], tensors) for tensors in inputs.views(memory)]
+        self._outputs = outputs.views(memory[inputs.bytes :])
+        self._events = [
+            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            for _ in range(outputs.calls if self._on_gpu else 0)
+        ]
+        reference = load_module(problem["source"], problem["overrides"])
+        values = init_inputs(reference, order["seed"])
+        kind = spec["role"]
+        module = import_candidate(Path(spec["module"])) if kind == "candidate" else reference
+        cls = "ModelNew" if kind == "candidate" else "Model"
+        model = make_model(
+            module, cls, values, seed=order["seed"], device=self._device, dtype=problem["dtype"]
+        )
+        self._model: Any = model
+        if kind == "compiled":
+            self._model = torch.compile(model, mode=spec["compile_mode"])
+        gc.collect()
+        gc.disable()  # a collection costs milliseconds in whichever call it falls
+
+    def run(self, calls: list[int]) -> list[float]:
+        """Runs the module once on each of the given calls' inputs and leaves the bytes of its outputs in
+        their places. Returns what it believes each call took, in ms, the copy not counted."""
+        import torch
+
+        with torch.no_grad():
+            if self._on_gpu:
+                return self._run_on_gpu(calls)
+            times = []
+            for call in calls:
+                start = time.perf_counter()
+                output = self._model(*self._inputs[call])
+                times.append((time.perf_counter() - start) * 1e3)
+                _deliver(output, self._outputs[call])
+            return times
+
+    def _run_on_gpu(self, calls: list[int]) -> list[float]:
+        import torch
+
+        for call in calls:
+            start, end = self._events[call]
+            start.record()
+            output = self._model(*self._inputs[call])
+            end.record()
+            _deliver(output, self._outputs[call])
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) for start, end in (self._events[call] for call in calls)]
+
+
+def import_candidate(path: Path) -> types.ModuleType:
+    """Imports the kernel's file as a module named `candidate`. Raises what it raises, and AttributeError
+    when it defines no `ModelNew`."""
+    spec = importlib.util.spec_from_file_location("candidate", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["candidate"] = module
+    spec.loader.exec_module(module)
+    if not hasattr(module, "ModelNew"):
+        raise AttributeError("the kernel defines no class ModelNew")
+    return module
+
+
+def _arguments(template: list[dict[str, Any]], tensors: list[torch.Tensor]) -> list[Any]:
+    """The module's arguments: tensors from the arena, plain values from the order."""
+    return [tensors[each["tensor"]] if "tensor" in each else each["value"] for each in template]
+
+
+def _deliver(output: Any, places: list[torch.Tensor]) -> None:
+    try:
+        tensors = tensors_of(output)
+    except TypeError as error:
+        raise WrongOutput(str(error)) from error
+    if len(tensors) != len(places):
+        raise WrongOutput(f"{len(tensors)} outputs where the reference has {len(places)}")
+    for number, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
+        if tensor.shape != place.shape or tensor.dtype != place.dtype:
+            raise WrongOutput(
+                f"output {number} is {tuple(tensor.shape)} {tensor.dtype}, "
+                f"the reference's is {tuple(place.shape)} {place.dtype}"
+            )
+        place.copy_(tensor)
+
+
+def _failure(phase: str, error: BaseException) -> Message:
+    kind = type(error).__name__
+    if phase == "run" and type(error).__module__.startswith("triton."):
+        phase = "import"  # Triton compiles at the first call
+    text = "".join(traceback.format_exception(error))
+    if isinstance(error, WrongOutput):
+        text = str(error)
+    elif len(text) > ERROR_CHARACTERS:
+        text = text[: ERROR_CHARACTERS // 3] + "\n[…]\n" + text[-2 * ERROR_CHARACTERS // 3 :]
+    return {"op": "failed", "phase": phase, "kind": kind, "error": text}

@@ -1,0 +1,185 @@
+"""Forks the processes that run candidates, from a process that has imported torch but not touched CUDA.
+
+A fork takes milliseconds where starting Python and importing torch takes seconds. Started with a clean
+environment, so that no fork has a secret in its memory. Its parent talks to it over a channel:
+
+    -> fork {spec, isolate} + 2 descriptors (the runner's channel, its output)   <- forked {pid}
+    -> kill {pid}                                                        <- exited {pid, code}
+
+`code` is the exit status, or minus the signal that ended the process. When the parent dies, so does the
+zygote, and with it every runner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from evaluators import runner, sandbox
+from evaluators.channel import Channel, ChannelClosed, Message
+
+
+class Ward:
+    """A runner, seen from the process that asked for it."""
+
+    def __init__(self, channel: Channel, output: int) -> None:
+        self.channel = channel
+        """The end to speak with the runner, to keep or to pass on."""
+        self.pid = 0
+        self.exit_code: int | None = None
+        """None while it runs; the exit status, or minus the signal that ended it."""
+        self._output = output
+
+    def output(self, limit: int = 4000) -> str:
+        """The end of what it wrote to standard output and error."""
+        size = os.fstat(self._output).st_size
+        return os.pread(self._output, limit, max(0, size - limit)).decode(errors="replace")
+
+    def close(self) -> None:
+        """Closes this side's descriptors."""
+        self.channel.close()
+        os.close(self._output)
+
+
+class Zygote:
+    """A zygote process and the runners it has forked. Not thread-safe."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        """Starts it with exactly this environment. Raises ChannelClosed when it does not come up."""
+        self.channel, theirs = Channel.pair()
+        root = str(Path(__file__).resolve().parent.parent)
+        path = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH", "")]))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "evaluators.zygote", str(theirs.fileno())],
+            env=environment | {"PYTHONPATH": path},
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        theirs.close()
+        self._wards: dict[int, Ward] = {}
+        self.channel.receive()
+
+    def fork(self, spec: dict[str, Any], *, isolate: bool = True) -> Ward:
+        """A new runner for the spec (see `runner.run`), confined before it does anything."""
+        ours, theirs = Channel.pair()
+        output = os.memfd_create("output", os.MFD_CLOEXEC)
+        ward = Ward(ours, output)
+        self.channel.send({"op": "fork", "spec": spec, "isolate": isolate}, (theirs.fileno(), output))
+        theirs.close()
+        while (answer := self.channel.receive())["op"] != "forked":
+            self._note(answer)
+        ward.pid = answer["pid"]
+        self._wards[ward.pid] = ward
+        return ward
+
+    def pump(self) -> None:
+        """Takes in what the zygote has said; call it when its channel is readable."""
+        self._note(self.channel.receive())
+        while self.channel.has_message():
+            self._note(self.channel.receive())
+
+    def end(self, ward: Ward, timeout_s: float = 10.0) -> None:
+        """Kills the runner and everything it started, and waits until they are gone."""
+        deadline = time.monotonic() + timeout_s
+        if ward.exit_code is None:
+            self.channel.send({"op": "kill", "pid": ward.pid})
+        while ward.exit_code is None:
+            self._note(self.channel.receive(max(0.0, deadline - time.monotonic())))
+        ward.close()
+
+    def close(self) -> None:
+        """Ends the zygote and every runner."""
+        self.channel.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _note(self, message: Message) -> None:
+        if message["op"] == "exited" and (ward := self._wards.pop(message["pid"], None)):
+            ward.exit_code = message["code"]
+
+
+def main() -> None:
+    """The zygote's process: waits for orders until its parent closes the channel."""
+    sandbox.die_with_parent()
+    sandbox.become_subreaper()
+    channel = Channel.from_fd(int(sys.argv[1]))
+    import torch  # noqa: F401  (the point of a zygote: the import is paid once)
+
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.set_wakeup_fd(wake_write)
+    channel.send({"op": "ready"})
+    alive: set[int] = set()
+    with contextlib.suppress(ChannelClosed):
+        while True:
+            readable, _, _ = select.select([channel.fileno(), wake_read], [], [])
+            if wake_read in readable:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake_read, 4096)
+                _reap(channel, alive)
+            if channel.fileno() in readable or channel.has_message():
+                _obey(channel, channel.receive(), alive)
+    for pid in alive:
+        sandbox.kill_tree(pid)
+
+
+def _obey(channel: Channel, order: Message, alive: set[int]) -> None:
+    if order["op"] == "fork":
+        fds = channel.take_fds(2)
+        pid = sandbox.spawn(
+            lambda level: _become_runner(fds[0], fds[1], level, order["spec"]), isolate=bool(order["isolate"])
+        )
+        for fd in fds:
+            os.close(fd)
+        alive.add(pid)
+        channel.send({"op": "forked", "pid": pid})
+    elif order["op"] == "kill" and order["pid"] in alive:
+        sandbox.kill_tree(order["pid"])
+
+
+def _reap(channel: Channel, alive: set[int]) -> None:
+    """Collects the dead, and ends what a dead runner left behind (its orphans are now our children)."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid not in alive:
+            continue
+        alive.discard(pid)
+        running = alive.union(*(sandbox.descendants(each) for each in alive)) if alive else set()
+        for orphan in set(sandbox.descendants(os.getpid())) - running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(orphan, signal.SIGKILL)
+        code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        channel.send({"op": "exited", "pid": pid, "code": 128 - code if code > 128 else code})
+
+
+def _become_runner(channel_fd: int, output_fd: int, level: str, spec: dict[str, Any]) -> None:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(output_fd, 1)
+    os.dup2(output_fd, 2)
+    kept = os.dup2(channel_fd, 3)
+    os.closerange(4, 4096)
+    runner.run(Channel.from_fd(kept), level=level, spec=spec)
+
+
+if __name__ == "__main__":
+    main()
