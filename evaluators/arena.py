@@ -45,7 +45,9 @@ class Layout:
         for tensor in tensors:
             dense = tensor.is_contiguous() or _is_dense(tensor)
             stride = tuple(tensor.stride()) if dense else _contiguous(tuple(tensor.shape))
-            slots.append(Slot(shape=tuple(tensor.shape), stride=stride, dtype=_name(tensor.dtype), offset=offset))
+            slots.append(
+                Slot(shape=tuple(tensor.shape), stride=stride, dtype=_name(tensor.dtype), offset=offset)
+            )
             offset += _aligned(tensor.numel() * tensor.element_size())
         return cls(slots=tuple(slots), call_bytes=max(offset, ALIGNMENT), calls=calls)
 
@@ -69,7 +71,9 @@ class Layout:
 
     def views(self, memory: torch.Tensor) -> list[list[torch.Tensor]]:
         """The tensors of each call as views of `memory`, a flat uint8 tensor of at least `bytes` bytes."""
-        return [[_view(memory, slot, call * self.call_bytes) for slot in self.slots] for call in range(self.calls)]
+        return [
+            [_view(memory, slot, call * self.call_bytes) for slot in self.slots] for call in range(self.calls)
+        ]
 
 
 def create_shared(size: int, device: str) -> tuple[torch.Tensor, dict[str, Any], int | None]:
@@ -113,7 +117,7 @@ def open_shared(description: dict[str, Any], fd: int | None) -> torch.Tensor:
 
 
 class _IpcHandle(ctypes.Structure):
-    _fields_ = [("reserved", ctypes.c_ubyte * 64)]  # noqa: RUF012  (ctypes wants a list)
+    _fields_ = [("reserved", ctypes.c_ubyte * 64)]
 
 
 class _DeviceBytes:
@@ -162,7 +166,9 @@ def _view(memory: torch.Tensor, slot: Slot, start: int) -> torch.Tensor:
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    pairs = sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
+    pairs = sorted(
+        (stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1
+    )
     expected = 1
     for stride, size in pairs:
         if stride != expected:

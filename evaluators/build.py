@@ -11,11 +11,11 @@ import io
 import os
 import shutil
 import tarfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,12 @@ from evaluators.zygote import Zygote
 MAX_PROCESSES = 4096
 MAX_ARCHIVE_BYTES = 512 * 2**20
 
+_kept = threading.local()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """What came of a build: `archive` (a tar of the scratch folder) when it worked, else a status and a log."""
+    """What came of a build: `archive` (a tar of the scratch folder) when it worked, else status and log."""
 
     seconds: float
     archive: bytes = b""
@@ -43,12 +45,14 @@ def build(kernel: Kernel, *, root: Path, architecture: str, timeout_s: float) ->
     """Builds for a GPU `architecture` ("9.0"; "" for a CPU) within `timeout_s`. Never raises for the kernel's
     own failure; ChannelClosed when the builder itself broke."""
     start = time.monotonic()
-    zygote = _process_wide_zygote()
+    zygote = _thread_zygote()
     with scratch_folder(kernel, root) as scratch:
         environment = {"CUDA_VISIBLE_DEVICES": ""}
         if architecture:
             environment["TORCH_CUDA_ARCH_LIST"] = architecture
-        ward = zygote.fork(runner_spec(scratch, role="candidate", cpu_s=int(timeout_s) * 4, environment=environment))
+        ward = zygote.fork(
+            runner_spec(scratch, role="candidate", cpu_s=int(timeout_s) * 4, environment=environment)
+        )
         try:
             ward.channel.receive(timeout_s)
             ward.channel.send({"op": "import"})
@@ -86,7 +90,9 @@ def scratch_folder(kernel: Kernel, root: Path, archive: bytes = b"") -> Iterator
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def runner_spec(scratch: Path, *, role: str, cpu_s: int, environment: dict[str, str], **more: Any) -> dict[str, Any]:
+def runner_spec(
+    scratch: Path, *, role: str, cpu_s: int, environment: dict[str, str], **more: Any
+) -> dict[str, Any]:
     """What a zygote needs to fork a runner. `role`: `candidate`, `eager` or `compiled`."""
     return {
         "role": role,
@@ -100,9 +106,24 @@ def runner_spec(scratch: Path, *, role: str, cpu_s: int, environment: dict[str, 
     }
 
 
-@cache
-def _process_wide_zygote() -> Zygote:
-    return Zygote(sandbox.clean_environment())
+def build_environment(architecture: str) -> dict[str, str]:
+    """The variables on which build flags depend: the runner needs the same, or it would build again."""
+    return {"TORCH_CUDA_ARCH_LIST": architecture} if architecture else {}
+
+
+def _thread_zygote() -> Zygote:
+    """One a thread, kept: a zygote takes seconds to start and is not thread-safe."""
+    if not hasattr(_kept, "zygote"):
+        _kept.zygote = Zygote(sandbox.clean_environment())
+    zygote: Zygote = _kept.zygote
+    return zygote
+
+
+def close_thread_zygote() -> None:
+    """Ends this thread's zygote, if it has one."""
+    if hasattr(_kept, "zygote"):
+        _kept.zygote.close()
+        del _kept.zygote
 
 
 def _pack(scratch: Path) -> bytes:

@@ -53,10 +53,12 @@ def compare(out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor, tolerance
     eps = torch.finfo(eager.dtype).eps
     if tolerance == "strict":
         allowed = STRICT_FACTOR * eager_error + 2 * eps
-        bound = STRICT_ELEMENT_FACTOR * eager_difference.max() + STRICT_ULP * eps * exact.abs().max()
-        outside = difference > bound
+        element = STRICT_ELEMENT_FACTOR * eager_difference.max() + STRICT_ULP * eps * exact.abs().max()
+        outside = difference > element
         if error > allowed and not outside.any():
-            text = f"normwise error {error:.3g}, allowed {allowed:.3g} (4 × eager's {eager_error:.3g} + 2 ulp)"
+            text = (
+                f"normwise error {error:.3g}, allowed {allowed:.3g} (4 × eager's {eager_error:.3g} + 2 ulp)"
+            )
             return Comparison(error=error, eager_error=eager_error, problem=text)
     else:
         tight = tolerance == "kernelbench_v02" and eager.dtype in (torch.float32, torch.float64)

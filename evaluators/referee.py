@@ -72,7 +72,9 @@ class Runner:
         wall_ms = (time.perf_counter() - start) * 1e3
         claims = answer.get("ms")
         if not (isinstance(claims, list) and len(claims) == calls and all(_is_time(c) for c in claims)):
-            raise Refused(Status.REJECTED, f"the runner claimed no valid times: {claims!r:.200}", "forged message")
+            raise Refused(
+                Status.REJECTED, f"the runner claimed no valid times: {claims!r:.200}", "forged message"
+            )
         return Block(claimed_ms=tuple(claims), wall_ms=wall_ms, dropped=dropped_calls(calls))
 
     def close(self) -> None:
@@ -83,7 +85,9 @@ class Runner:
         try:
             answer = self._channel.receive()
         except ProtocolError as error:
-            raise Refused(Status.REJECTED, f"the runner broke the protocol: {error}", "forged message") from error
+            raise Refused(
+                Status.REJECTED, f"the runner broke the protocol: {error}", "forged message"
+            ) from error
         if answer.get("op") == expected:
             return answer
         if answer.get("op") != "failed":
@@ -91,8 +95,8 @@ class Runner:
         log, kind = str(answer.get("error", ""))[:8000], answer.get("kind")
         if kind == "WrongOutput":
             raise Refused(Status.INCORRECT, log)
-        failed_to_build = answer.get("phase") == "import"
-        raise Refused(Status.COMPILE_ERROR if failed_to_build else Status.RUNTIME_ERROR, log)
+        phases = {"import": Status.COMPILE_ERROR, "device": Status.CRASHED}
+        raise Refused(phases.get(str(answer.get("phase")), Status.RUNTIME_ERROR), log)
 
 
 @dataclass
@@ -112,7 +116,9 @@ class Arena:
         self.output_views = self.outputs.views(self.memory[self.inputs.bytes :])
 
     @classmethod
-    def create(cls, inputs: list[torch.Tensor], outputs: list[torch.Tensor], calls: int, device: str) -> Arena:
+    def create(
+        cls, inputs: list[torch.Tensor], outputs: list[torch.Tensor], calls: int, device: str
+    ) -> Arena:
         """Room for `calls` calls with such inputs and outputs."""
         into, out = Layout.of(inputs, calls), Layout.of(outputs, calls)
         memory, description, fd = create_shared(into.bytes + out.bytes, device)
@@ -238,7 +244,9 @@ class Court:
         else:
             budget = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE / 4
         most = self._options["max_calls"]
-        return int(max(len(FAMILIES) if self.device == "cuda" else 2, min(most, budget // max(call_bytes, 1))))
+        return int(
+            max(len(FAMILIES) if self.device == "cuda" else 2, min(most, budget // max(call_bytes, 1)))
+        )
 
 
 class Trial:
@@ -308,15 +316,14 @@ class Trial:
         kernel: list[Block] = []
         eager: list[Block] = []
         compiled: list[Block] = []
+        steps: list[Callable[[], None]] = [
+            lambda: kernel.append(self._timed_block(kernel_calls)),
+            lambda: eager.append(court.baseline.run(eager_calls)),
+        ]
+        if (other := self._compiled) is not None:
+            steps.append(lambda: compiled.append(other.run(eager_calls)))
         start = time.monotonic()
         while True:
-            steps: list[Callable[[], None]] = [
-                lambda: kernel.append(self._timed_block(kernel_calls)),
-                lambda: eager.append(court.baseline.run(eager_calls)),
-            ]
-            if self._compiled is not None:
-                other = self._compiled
-                steps.append(lambda: compiled.append(other.run(eager_calls)))
             for step in steps if len(kernel) % 2 == 0 else reversed(steps):
                 step()
             ratios = [e.median_ms / k.median_ms for k, e in zip(kernel, eager, strict=True)]
@@ -410,7 +417,7 @@ def _judge(court: Court, worker: Channel, order: Message) -> Message:
 def _facts(device: str) -> dict[str, Any]:
     import torch
 
-    facts = {"torch": torch.__version__}
+    facts = {"torch": str(torch.__version__)}
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
         facts["device"] = properties.name

@@ -69,7 +69,9 @@ def check_source(source: str, file: str, overrides: Mapping[str, Size]) -> None:
     defined = {name for node in tree.body for name in _names_bound(node)}
     missing = [name for name in REQUIRED if name not in defined]
     if missing:
-        raise BadReference(f"{file} defines no {' and no '.join(missing)}; a reference needs {', '.join(REQUIRED)}")
+        raise BadReference(
+            f"{file} defines no {' and no '.join(missing)}; a reference needs {', '.join(REQUIRED)}"
+        )
     for name in overrides:
         if name not in defined:
             near = difflib.get_close_matches(name, defined, 1)

@@ -88,7 +88,7 @@ class Session:
         self._inputs = [_arguments(order["arguments"], tensors) for tensors in inputs.views(memory)]
         self._outputs = outputs.views(memory[inputs.bytes :])
         self._events = [
-            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
             for _ in range(outputs.calls if self._on_gpu else 0)
         ]
         reference = load_module(problem["source"], problem["overrides"])
@@ -171,6 +171,8 @@ def _deliver(output: Any, places: list[torch.Tensor]) -> None:
 
 def _failure(phase: str, error: BaseException) -> Message:
     kind = type(error).__name__
+    if kind == "AcceleratorError" or "CUDA error" in str(error):
+        phase = "device"  # an illegal access and the like: the context is lost
     if phase == "run" and type(error).__module__.startswith("triton."):
         phase = "import"  # Triton compiles at the first call
     text = "".join(traceback.format_exception(error))

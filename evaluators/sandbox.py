@@ -1,9 +1,9 @@
 """Confines the process that will import a candidate, with what this machine gives to an unprivileged user.
 
-Four mechanisms, each probed: user, PID, network and IPC namespaces (nothing outlives the candidate, no
-network, no signals to others), Landlock (read-only files but for the scratch folder; not even readable
-outside system folders), seccomp (no sockets to the network, no ptrace, no io_uring, no new namespaces) and
-resource limits. What was reached is the isolation level, recorded with every evaluation.
+Four mechanisms, each probed: namespaces for users, processes, network, mounts and IPC (nothing outlives the
+candidate, no network, no other process to be seen), Landlock (files are read-only but for the scratch folder,
+and unreadable outside system folders), seccomp (no connections, no ptrace, no io_uring, no new namespaces)
+and resource limits. What was reached is the isolation level, recorded with every evaluation.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 MAX_FILE_BYTES = 2 * 2**30
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
-CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x08000000, 0x10000000, 0x20000000, 0x40000000
+CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 
 SAFE_VARIABLES = (
     "PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES",
-    "NVIDIA_VISIBLE_DEVICES", "CC", "CXX", "CUDAHOSTCXX", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONPATH",
+    "NVIDIA_VISIBLE_DEVICES", "CC", "CXX", "CUDAHOSTCXX", "PYTHONPATH",
     "TORCH_CUDA_ARCH_LIST", "TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH",
 )  # fmt: skip
 """The only variables that cross into the evaluator's own processes: a list of what is let in, so that a new
@@ -75,7 +77,7 @@ def spawn(child: Callable[[str], None], *, isolate: bool) -> int:
     try:
         os.setsid()
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if isolate and enter_namespaces():
+        if isolate and has_namespaces() and _enter_namespaces():
             _init_of_namespace(child)
         else:
             child("limits")
@@ -84,16 +86,17 @@ def spawn(child: Callable[[str], None], *, isolate: bool) -> int:
         os._exit(70)
 
 
-def enter_namespaces() -> bool:
-    """Moves this process into new user, network and IPC namespaces, its future children into a PID one."""
-    uid, gid = os.getuid(), os.getgid()
-    if _libc.unshare(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC) != 0:
-        return False
-    with contextlib.suppress(OSError):
-        Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
-    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
-    return True
+@cache
+def has_namespaces() -> bool:
+    """Whether this machine lets us make the namespaces; tried once, in a child that does nothing else."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if _enter_namespaces():
+                _init_of_namespace(lambda _: None)
+        finally:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0
 
 
 def confine(scratch: Path, *, readable: Iterable[Path] = (), cpu_s: int, max_processes: int) -> list[str]:
@@ -166,14 +169,30 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(number, f"prctl({option}): {os.strerror(number)}")
 
 
+def _enter_namespaces() -> bool:
+    """Moves this process into new user, network, IPC and mount namespaces, its next child into a PID one."""
+    uid, gid = os.getuid(), os.getgid()
+    if _libc.unshare(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWNS) != 0:
+        return False
+    with contextlib.suppress(OSError):
+        Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+    return True
+
+
 def _init_of_namespace(child: Callable[[str], None]) -> None:
-    """Runs the child as process 1 of the namespace; this process waits and ends the way the child did."""
+    """Runs the child as process 1 of the namespace; this process waits and ends the way the child did.
+
+    `/proc` is mounted anew: CUDA looks its own process up there and does not start when it is not found.
+    """
     inner = os.fork()
     if inner == 0:
         try:
             _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            child("namespaces")
-            os._exit(0)
+            if _libc.mount(b"proc", b"/proc", b"proc", 0, None) == 0:
+                child("namespaces")
+                os._exit(0)
         finally:
             os._exit(70)
     _close_descriptors()
@@ -223,6 +242,8 @@ def _restrict_files(scratch: Path, readable: Iterable[Path]) -> bool:
                 elif path.exists():
                     rules.allow_path(path, device & ~AccessFS.READ_DIR)
             rules.allow_path(scratch, inside)
+            # CUDA names its threads there, and does not start when it cannot.
+            rules.allow_path("/proc/self", read | AccessFS.WRITE_FILE | AccessFS.TRUNCATE)
             rules.restrict()
     except LandlockError:
         return False
@@ -240,10 +261,10 @@ def _restrict_calls() -> bool:
         if family != socket.AF_UNIX:
             rules.add_rule(denied, "socket", pyseccomp.Arg(0, pyseccomp.EQ, family))
     for name in (
-        "ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "bpf", "perf_event_open", "userfaultfd",
-        "keyctl", "add_key", "request_key", "mount", "umount2", "pivot_root", "chroot", "setns", "unshare",
-        "io_uring_setup", "open_by_handle_at", "init_module", "finit_module", "kexec_load", "swapon", "reboot",
-        "connect", "bind", "listen",
+        "ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "bpf", "perf_event_open",
+        "userfaultfd", "keyctl", "add_key", "request_key", "mount", "umount2", "pivot_root", "chroot",
+        "setns", "unshare", "io_uring_setup", "open_by_handle_at", "init_module", "finit_module",
+        "kexec_load", "swapon", "reboot", "connect",
     ):  # fmt: skip
         rules.add_rule(denied, name)
     rules.load()

@@ -1,4 +1,4 @@
-"""The statistics of a measurement: block sizes, paired ratios, intervals, and the audit of claimed times. Pure."""
+"""The statistics of a measurement: block sizes, paired ratios, intervals, the audit of claims. Pure."""
 
 from __future__ import annotations
 
@@ -94,6 +94,6 @@ def audit(kernel: Sequence[Block], baseline: Sequence[Block]) -> str | None:
         return None
     calls = len(kernel[0].claimed_ms)
     return (
-        f"the kernel claims {statistics.median(b.median_ms for b in kernel):.4g} ms a call, but the referee's "
-        f"clock saw {excess:.4g} ms more than that allows in a block of {calls} calls"
+        f"the kernel claims {statistics.median(b.median_ms for b in kernel):.4g} ms a call, but the "
+        f"referee's clock saw {excess:.4g} ms more than that allows in a block of {calls} calls"
     )

@@ -16,10 +16,9 @@ import sys
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from evaluators import sandbox
-from evaluators.build import runner_spec, scratch_folder
+from evaluators.build import build_environment, runner_spec, scratch_folder
 from evaluators.channel import Channel, ChannelClosed, Message
 from evaluators.evaluation import Correctness, Evaluation, Status, Timing
 from evaluators.problem import Kernel, Problem
@@ -29,7 +28,7 @@ from evaluators.zygote import Ward, Zygote
 logger = logging.getLogger(__name__)
 
 WATCH_S = 0.05
-MAX_PROCESSES = 512
+MAX_PROCESSES = 256
 
 
 class WorkerBroken(Exception):
@@ -49,6 +48,8 @@ class Settings:
     thorough_plan: Plan = field(default_factory=lambda: Plan(block_ms=20.0, precision=0.005, max_s=5.0))
     compile_mode: str = "max-autotune-no-cudagraphs"
     """Mode of the `torch.compile` baseline; "" leaves that baseline out."""
+    threads: int | None = None
+    """CPU threads of kernels and baselines; None leaves it to them (all cores)."""
 
 
 class Worker:
@@ -59,6 +60,8 @@ class Worker:
         CUDA_VISIBLE_DEVICES for its processes, "" to leave it as it is."""
         self._root, self._settings = root, settings
         self._environment = sandbox.clean_environment()
+        if settings.threads is not None:
+            self._environment["OMP_NUM_THREADS"] = str(settings.threads)
         if visible_gpu:
             self._environment["CUDA_VISIBLE_DEVICES"] = visible_gpu
         self._referee: subprocess.Popen[bytes] | None = None
@@ -87,7 +90,9 @@ class Worker:
         self._facts = {k: str(v) for k, v in answer.items() if k not in ("op", "eager_ms")}
         return self._facts
 
-    def measure(self, problem: Problem, kernel: Kernel, archive: bytes, *, thorough: bool = False) -> Evaluation:
+    def measure(
+        self, problem: Problem, kernel: Kernel, archive: bytes, *, thorough: bool = False
+    ) -> Evaluation:
         """Checks and times a built kernel. Raises WorkerBroken when the fault is not the kernel's."""
         facts = self.open(problem)
         start = time.monotonic()
@@ -114,7 +119,7 @@ class Worker:
         root = str(Path(__file__).resolve().parent.parent)
         path = os.pathsep.join(filter(None, [root, self._environment.get("PYTHONPATH", "")]))
         self._referee = subprocess.Popen(
-            [sys.executable, "-m", "evaluators.referee", str(theirs.fileno())],
+            [sys.executable, "-P", "-m", "evaluators.referee", str(theirs.fileno())],
             env=self._environment | {"PYTHONPATH": path},
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
@@ -128,10 +133,12 @@ class Worker:
         self._baseline.channel.close()
 
     def _try_candidate(self, scratch: Path, thorough: bool) -> Message:
-        assert self._zygote is not None and self._channel is not None
+        assert self._zygote is not None
+        assert self._channel is not None
         settings = self._settings
         timeout_s = settings.thorough_timeout_s if thorough else settings.timeout_s
-        spec = runner_spec(scratch, role="candidate", cpu_s=int(timeout_s) * 64, environment={})
+        flags = build_environment(self._facts.get("architecture", ""))
+        spec = runner_spec(scratch, role="candidate", cpu_s=int(timeout_s) * 64, environment=flags)
         wards = [self._zygote.fork(spec)]
         if thorough and settings.compile_mode:
             wards.append(self._fork_baseline("compiled"))
@@ -153,11 +160,14 @@ class Worker:
     def _await(self, ward: Ward, timeout_s: float) -> Message:
         """The referee's answer while watching the runner: its death, the deadline, its memory and number of
         processes. Raises WorkerBroken or ChannelClosed when something else died."""
-        assert self._zygote is not None and self._channel is not None
+        assert self._zygote is not None
+        assert self._channel is not None
         deadline = time.monotonic() + timeout_s
         killed: Message | None = None
         while True:
-            ready, _, _ = select.select([self._channel.fileno(), self._zygote.channel.fileno()], [], [], WATCH_S)
+            ready, _, _ = select.select(
+                [self._channel.fileno(), self._zygote.channel.fileno()], [], [], WATCH_S
+            )
             if self._zygote.channel.fileno() in ready:
                 self._zygote.pump()
             if self._channel.fileno() in ready:
@@ -168,7 +178,9 @@ class Worker:
                     self._fail(str(answer.get("error")))
                 return answer
             if self._baseline is not None and self._baseline.exit_code is not None:
-                self._fail(f"the baseline died with status {self._baseline.exit_code}: {self._baseline.output()}")
+                self._fail(
+                    f"the baseline died with status {self._baseline.exit_code}: {self._baseline.output()}"
+                )
             if killed is None and (killed := self._overstep(ward, deadline, timeout_s)):
                 self._zygote.channel.send({"op": "kill", "pid": ward.pid})
                 deadline = time.monotonic() + 30
@@ -182,7 +194,10 @@ class Worker:
         if len(family) > MAX_PROCESSES:
             return {"status": "crashed", "log": f"it started more than {MAX_PROCESSES} processes"}
         if sandbox.resident_bytes(family) > self._settings.memory_gb * 2**30:
-            return {"status": "crashed", "log": f"it used more than {self._settings.memory_gb:g} GB of memory"}
+            return {
+                "status": "crashed",
+                "log": f"it used more than {self._settings.memory_gb:g} GB of memory",
+            }
         return None
 
     def _obituary(self, ward: Ward) -> Message:

@@ -57,7 +57,7 @@ class Zygote:
         root = str(Path(__file__).resolve().parent.parent)
         path = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH", "")]))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "evaluators.zygote", str(theirs.fileno())],
+            [sys.executable, "-P", "-m", "evaluators.zygote", str(theirs.fileno())],
             env=environment | {"PYTHONPATH": path},
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,

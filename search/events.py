@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Problem
-from search.tree import Idea, Variant
+from search.tree import Idea, Seed, Variant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,15 +27,19 @@ class RunStarted(Event):
     seed: int
     environment: dict[str, str]
     """What is the same for all evaluations: device's name, versions."""
+    entries: tuple[Seed, ...] = ()
+    """The library's hits when the run began; a resumed run keeps to them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class IdeaProposed(Event):
-    """`number` counts the ideas of the round from 1; `expansion` is the index of its expansion."""
+    """`number` counts the ideas of the round from 1; `expansion` is the index of its expansion, from 0, and
+    `of` how many ideas that expansion brought in the same answer."""
 
     idea: Idea
     number: int
     expansion: int
+    of: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +53,7 @@ class VariantWritten(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class VariantStage(Event):
-    """Not journaled: what the evaluator is doing with a variant (`queued`, `building`, `measuring`)."""
+    """Not journaled: where a variant is on its way to a verdict: `queued`, `building`, `measuring`."""
 
     variant_id: str
     stage: str
@@ -65,7 +69,7 @@ class VariantEvaluated(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundClosed(Event):
-    """All variants of the round have their verdicts. `best` is the best of the run so far."""
+    """All variants of the round have their verdicts, or the budget ran out. `best` is the run's so far."""
 
     round: int
     best: Variant | None

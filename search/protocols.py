@@ -6,7 +6,7 @@ Each protocol has one contract test-suite that every implementation runs.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from evaluators.evaluation import Evaluation
@@ -32,6 +32,7 @@ class Proposer(Protocol):
     ) -> list[Idea]:
         """At most `expansion.ideas` new ideas on the seed; fewer, or none, when it has no more.
 
+        An idea's `round` is `expansion.round` and its `parent` the seed's id; the engine sees to both.
         `history` holds every idea before this one, those of the same round (not yet evaluated) last, or
         nothing where the run's history switch is off.
         """
@@ -47,10 +48,18 @@ class Proposer(Protocol):
 class Evaluator(Protocol):
     """Builds, checks and times kernels; `evaluators.pool` has the implementations."""
 
-    async def evaluate(self, problem: Problem, kernel: Kernel, *, thorough: bool = False) -> Evaluation:
+    async def evaluate(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        *,
+        thorough: bool = False,
+        on_stage: Callable[[str], None] | None = None,
+    ) -> Evaluation:
         """The verdict on a kernel; never raises for a candidate's failure.
 
         `thorough` measures longer, in a fresh process with new inputs, and times `torch.compile` too.
+        `on_stage` is told `building` and `measuring` when they begin.
         """
         ...
 

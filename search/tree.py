@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, content_id
@@ -35,11 +36,15 @@ class Seed:
 
 @dataclass(frozen=True, kw_only=True)
 class Expansion:
-    """What a strategy asks for: `ideas` ideas on one seed (none: from the reference), `variants` of each."""
+    """What a strategy asks for: `ideas` ideas on one seed (none: from the reference), `variants` of each.
+
+    The engine fills in `round`, from 1; strategies leave it alone.
+    """
 
     seed: Seed | None
     ideas: int
     variants: int
+    round: int = 0
 
     def __post_init__(self) -> None:
         if self.ideas < 1 or self.variants < 1:
@@ -58,8 +63,10 @@ class Idea:
     model: str = ""
     told: tuple[str, ...] = ()
     """Ids of the ideas that the proposer knew when it had this one."""
+    plan: str = ""
+    """What the proposer wants to remember for `implement`; opaque to everybody else."""
 
-    @property
+    @cached_property
     def id(self) -> str:
         """From the content and the place in the tree."""
         return content_id("idea", self.text, self.category, self.parent, str(self.round), self.proposer)
@@ -75,7 +82,7 @@ class Variant:
     round: int
     evaluation: Evaluation | None = None
 
-    @property
+    @cached_property
     def id(self) -> str:
         """One idea writes a kernel once, so idea and kernel name the variant."""
         return content_id("variant", self.idea, self.kernel.id)
@@ -147,22 +154,32 @@ class Tree:
         return outcomes
 
     def before(self, round: int) -> Tree:
-        """The tree as it stood when `round` (counted from 1) began."""
+        """The tree as it stood when `round` (counted from 1) began.
+
+        Its variants stand in the order of their ideas, whatever the order in which they were written.
+        """
         earlier = Tree()
         earlier.rounds_closed = min(self.rounds_closed, round - 1)
         for idea in self.ideas.values():
             if idea.round < round:
                 earlier.add_idea(idea)
-        for variant in self.variants.values():
-            if variant.round < round:
-                earlier.add_variant(variant)
+                for variant in self.variants_of(idea.id):
+                    earlier.add_variant(variant)
         return earlier
 
 
 def fastest(variants: Iterable[Variant], k: int) -> list[Variant]:
-    """The k correct variants with the largest speedup and pairwise different kernels, fastest first."""
+    """The k correct variants with the largest speedup and pairwise different kernels, fastest first.
+
+    The answer does not depend on the order of `variants`: ties go to the earlier round, then by id.
+    """
+    correct = [v for v in variants if v.evaluation is not None and v.evaluation.status is Status.CORRECT]
     unique: dict[str, Variant] = {}
-    for variant in variants:
-        if variant.evaluation is not None and variant.evaluation.status is Status.CORRECT:
-            unique.setdefault(variant.kernel.id, variant)
-    return sorted(unique.values(), key=lambda v: (-v.evaluation.speedup if v.evaluation else 0.0, v.id))[:k]
+    for variant in sorted(correct, key=_rank):
+        unique.setdefault(variant.kernel.id, variant)
+    return list(unique.values())[:k]
+
+
+def _rank(variant: Variant) -> tuple[float, int, str]:
+    speedup = variant.evaluation.speedup if variant.evaluation else 0.0
+    return -speedup, variant.round, variant.id

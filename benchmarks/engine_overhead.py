@@ -1,0 +1,158 @@
+"""What the engine and the journal cost: 10,000 variants with a proposer and an evaluator that answer at once.
+
+    python benchmarks/engine_overhead.py [--rounds 50] [--ideas 25] [--branch 8] [--source-bytes 4096]
+
+Prints variants per second, peak memory, and how long reopening the journal takes; exit status 1 when one
+misses its goal. Everything runs in this process on one core; the journal lies in a temporary folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from evaluators.evaluation import Correctness, Evaluation, Status, Timing
+from evaluators.problem import Kernel, Problem
+from search.budget import Budget
+from search.engine import Engine
+from search.journal import Journal, rebuild
+from search.strategies.idea_branching import IdeaBranching
+from search.tree import Category, Expansion, Idea, Outcome, Seed
+
+MIN_VARIANTS_PER_S = 200.0
+MAX_PEAK_GB = 1.0
+MAX_REOPENING_S = 5.0
+
+
+class InstantProposer:
+    """Ideas and kernels of a realistic length, all different."""
+
+    def __init__(self, source_bytes: int) -> None:
+        self._filler = "# filler\n" * (source_bytes // 9)
+
+    async def propose(
+        self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
+    ) -> list[Idea]:
+        """Each idea was told of all before it, as with a model that is shown the whole history."""
+        told = tuple(outcome.idea.id for outcome in history)
+        parent = expansion.seed.id if expansion.seed else ""
+        texts = [
+            f"Idea {rng.random()}: keep the tile in registers across the loop."
+            for _ in range(expansion.ideas)
+        ]
+        return [
+            Idea(
+                text=text,
+                category=Category.MEMORY,
+                parent=parent,
+                round=expansion.round,
+                proposer="instant",
+                told=told,
+            )
+            for text in texts
+        ]
+
+    async def implement(
+        self, problem: Problem, idea: Idea, parent: Seed | None, n: int, rng: random.Random
+    ) -> list[Kernel]:
+        """Kernels that differ in one comment."""
+        return [
+            Kernel(source=f"class ModelNew: ...  # {rng.random()}\n{self._filler}", language="triton")
+            for _ in range(n)
+        ]
+
+
+class InstantEvaluator:
+    """Two of three are correct, with 16 samples each for kernel and baseline."""
+
+    async def evaluate(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        *,
+        thorough: bool = False,
+        on_stage: Callable[[str], None] | None = None,
+    ) -> Evaluation:
+        """The verdict follows from the kernel's id."""
+        value = int(kernel.id, 16)
+        figures = Correctness(checked_calls=5, normwise_error=1e-6, eager_error=2e-6)
+        if value % 3 == 0:
+            return Evaluation(
+                status=Status.INCORRECT, correctness=figures, log="mismatch at [0, 0]: 1 != 2\n" * 20
+            )
+        speedup = 0.5 + value % 1000 / 500
+        timing = Timing(
+            kernel_ms=1 / speedup,
+            eager_ms=1.0,
+            speedup=speedup,
+            speedup_low=speedup * 0.99,
+            speedup_high=speedup * 1.01,
+            kernel_samples_ms=tuple(1 / speedup + i / 1e4 for i in range(16)),
+            eager_samples_ms=tuple(1 + i / 1e4 for i in range(16)),
+        )
+        return Evaluation(status=Status.CORRECT, timing=timing, correctness=figures, device_s=0.5)
+
+
+def search(path: Path, rounds: int, ideas: int, branch: int, source_bytes: int) -> float:
+    """Seconds that a whole search takes."""
+    began = time.perf_counter()
+    with Journal(path) as journal:
+        engine = Engine(
+            problem=Problem(name="nothing", source="class Model: ..."),
+            strategy=IdeaBranching(ideas=ideas, branch=branch, keep=4),
+            proposer=InstantProposer(source_bytes),
+            evaluator=InstantEvaluator(),
+            journal=journal,
+            budget=Budget(rounds=rounds),
+        )
+        asyncio.run(engine.run())
+    return time.perf_counter() - began
+
+
+def reopen(path: Path) -> tuple[float, int]:
+    """Seconds until a resumed search could go on, and the variants that it finds."""
+    began = time.perf_counter()
+    with Journal(path) as journal:
+        found = len(rebuild(journal.past).tree.variants)
+    return time.perf_counter() - began, found
+
+
+def main() -> int:
+    """Runs the benchmark; 0 when every goal is met."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in (("rounds", 50), ("ideas", 25), ("branch", 8), ("source-bytes", 4096)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    args = parser.parse_args()
+    variants = args.rounds * args.ideas * args.branch
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "journal.jsonl"
+        took_s = search(path, args.rounds, args.ideas, args.branch, args.source_bytes)
+        reopening_s, found = reopen(path)
+        peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+        journal_mb = path.stat().st_size / 1e6
+    rate = variants / took_s
+    goals = {
+        f"{rate:8.0f} variants/s (goal: at least {MIN_VARIANTS_PER_S:.0f})": rate >= MIN_VARIANTS_PER_S,
+        f"{peak_gb:8.2f} GB peak memory (goal: below {MAX_PEAK_GB:.0f})": peak_gb < MAX_PEAK_GB,
+        f"{reopening_s:8.2f} s to reopen (goal: below {MAX_REOPENING_S:.0f})": reopening_s < MAX_REOPENING_S,
+        f"{found:8d} variants found again (of {variants})": found == variants,
+    }
+    print(f"{variants} variants in {took_s:.1f} s; the journal has {journal_mb:.0f} MB")
+    for line, met in goals.items():
+        print(f"{'ok    ' if met else 'MISSED'} {line}")
+    return 0 if all(goals.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""A host without Ray: threads of this process. For debugging, and for machines where Ray is not wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+from evaluators import pool
+from evaluators.build import Build, build, close_thread_zygote
+from evaluators.evaluation import Evaluation
+from evaluators.problem import Kernel, Problem
+from evaluators.worker import Settings, Worker
+
+
+class LocalHost:
+    """One thread and worker a device, one thread a build. `gpus` are the values for CUDA_VISIBLE_DEVICES,
+    empty on a machine without."""
+
+    def __init__(
+        self, *, settings: Settings, build_timeout_s: float, gpus: tuple[str, ...], cores: int
+    ) -> None:
+        self.devices = max(1, len(gpus))
+        self.cores = cores
+        self._build_timeout_s = build_timeout_s
+        self._root = pool.scratch_root(f"local-{os.getpid()}")
+        # Each worker has a thread of its own for life: its processes end with the thread that started them.
+        self._threads = [ThreadPoolExecutor(1) for _ in range(self.devices)]
+        self._builders = [ThreadPoolExecutor(1) for _ in range(cores)]
+        self._idle = list(self._builders)
+        self._workers = [
+            Worker(root=self._root, settings=settings, visible_gpu=gpus[number] if gpus else "")
+            for number in range(self.devices)
+        ]
+
+    async def facts(self, problem: Problem) -> dict[str, str]:
+        """See `pool.Host`."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads[0], self._workers[0].open, problem)
+
+    async def build(self, kernel: Kernel, architecture: str) -> Build:
+        """See `pool.Host`."""
+        builder = self._idle.pop()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                builder,
+                lambda: build(
+                    kernel, root=self._root, architecture=architecture, timeout_s=self._build_timeout_s
+                ),
+            )
+        finally:
+            self._idle.append(builder)
+
+    async def measure(
+        self, device: int, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool
+    ) -> Evaluation:
+        """See `pool.Host`."""
+        worker = self._workers[device]
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads[device], lambda: worker.measure(problem, kernel, archive, thorough=thorough)
+        )
+
+    def close(self) -> None:
+        """See `pool.Host`."""
+        for thread, worker in zip(self._threads, self._workers, strict=True):
+            thread.submit(worker.close)
+            thread.shutdown()
+        for builder in self._builders:
+            builder.submit(close_thread_zygote)
+            builder.shutdown()
+        shutil.rmtree(self._root, ignore_errors=True)

@@ -1,0 +1,64 @@
+"""The work of a search that is under way, and the stop that ends it: asyncio tasks that report their end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class InFlight:
+    """Tasks that run side by side; one that raises asks for a stop, the others go on until `drain`."""
+
+    def __init__(self) -> None:
+        self.stop: str | None = None
+        """Why nothing new may be submitted; None while it may."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._changed = asyncio.Event()
+
+    def request_stop(self, reason: str) -> None:
+        """The first reason counts. To be called in the event loop's thread."""
+        if self.stop is None:
+            logger.info("stopping: %s", reason)
+            self.stop = reason
+            self._changed.set()
+
+    def spawn(self, work: Coroutine[Any, Any, Result], name: str) -> asyncio.Task[Result]:
+        """Starts some work; `name` says in a log or a reason what it was."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._settled)
+        return task
+
+    async def changed(self) -> None:
+        """Returns after some work has ended, or a stop was requested."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def drain(self, grace_s: float) -> None:
+        """Waits for all work; from a stop on for `grace_s` seconds at most, then cancels what is left."""
+        while self._tasks and self.stop is None:
+            await self.changed()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=grace_s)
+        self.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def cancel(self) -> None:
+        """Asks all work to end now."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _settled(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("%s failed", task.get_name(), exc_info=error)
+            self.request_stop(f"error: {task.get_name()}: {type(error).__name__}: {error}")
+        self._changed.set()

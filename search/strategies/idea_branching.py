@@ -1,0 +1,72 @@
+"""Idea branching: a beam of the best kernels so far, most ideas for the best, several variants an idea."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from evaluators.evaluation import Status
+from search.tree import Expansion, Seed, Tree
+
+
+class IdeaBranching:
+    """Starts each round from the best `keep` kernels of all rounds so far and of the library.
+
+    Library entries stand among the variants by their evaluation; those that were never measured come after
+    everything that was. While there is neither, the round starts from the reference. A round has `ideas`
+    ideas of `branch` variants each. They are shared by `shares`. Nothing is left to chance: ties go by id.
+
+    Raises ValueError for a number below one.
+    """
+
+    def __init__(self, ideas: int, branch: int, keep: int) -> None:
+        for name, value in (("ideas", ideas), ("branch", branch), ("keep", keep)):
+            if value < 1:
+                raise ValueError(f"idea_branching.{name} is {value}; it must be at least 1")
+        self.ideas = ideas
+        self.branch = branch
+        self.keep = keep
+
+    def select(self, tree: Tree, entries: Sequence[Seed], rng: random.Random) -> list[Expansion]:
+        """One expansion a seed, the best seed first; seeds that get no idea are left out."""
+        seeds = self._seeds(tree, entries)
+        if not seeds:
+            return [Expansion(seed=None, ideas=self.ideas, variants=self.branch)]
+        return [
+            Expansion(seed=seed, ideas=ideas, variants=self.branch)
+            for seed, ideas in zip(seeds, shares(self.ideas, len(seeds)), strict=True)
+            if ideas
+        ]
+
+    def _seeds(self, tree: Tree, entries: Sequence[Seed]) -> list[Seed]:
+        measured = [variant.seed for variant in tree.best(self.keep)]
+        measured += [seed for seed in entries if _status(seed) is Status.CORRECT]
+        measured.sort(key=lambda seed: (-seed.evaluation.speedup if seed.evaluation else 0.0, seed.id))
+        unmeasured = [seed for seed in entries if seed.evaluation is None]
+        tried = {v.kernel.id for v in tree.variants.values() if v.evaluation is not None}
+        unique: dict[str, Seed] = {}
+        for seed in measured:
+            unique.setdefault(seed.kernel.id, seed)
+        for seed in unmeasured:
+            if seed.kernel.id not in tried:
+                unique.setdefault(seed.kernel.id, seed)
+        return list(unique.values())[: self.keep]
+
+
+def shares(ideas: int, seeds: int) -> list[int]:
+    """How many of `ideas` each of `seeds` seeds gets, the best seed first; the sum is `ideas`.
+
+    D'Hondt's rule, where the seed of rank r has 1/r votes: the next idea goes to the seed with the largest
+    votes / (ideas it has + 1), a tie to the better seed. 25 ideas on 4 seeds are 12, 6, 4 and 3; a single
+    idea goes to the best seed.
+    """
+    given = [0] * seeds
+    for _ in range(ideas):
+        # votes / (given + 1) is largest where its inverse, an exact integer, is smallest
+        rank = min(range(seeds), key=lambda rank: (rank + 1) * (given[rank] + 1))
+        given[rank] += 1
+    return given
+
+
+def _status(seed: Seed) -> Status | None:
+    return None if seed.evaluation is None else seed.evaluation.status

@@ -1,0 +1,214 @@
+"""A deterministic proposer and evaluator for tests, with delays and failures to order, and runs made of them.
+
+Whatever they answer depends on their arguments alone; how long they take does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from evaluators.evaluation import Evaluation, Status, Timing
+from evaluators.problem import Kernel, Problem
+from search.budget import Budget
+from search.engine import Engine
+from search.events import Event, RunFinished
+from search.journal import Journal, RunState, rebuild, replay
+from search.strategies.idea_branching import IdeaBranching
+from search.tree import Category, Expansion, Idea, Outcome, Seed, Tree
+
+PROBLEM = Problem(name="level1/fake", source="class Model: ...", overrides={"N": 4, "shape": (2, (3, "x"))})
+
+
+def kernel(name: object) -> Kernel:
+    return Kernel(source=f"class ModelNew: ...  # {name}\n", language="triton")
+
+
+def timing(speedup: float = 2.0, *, kernel_ms: float = 0.5) -> Timing:
+    return Timing(
+        kernel_ms=kernel_ms,
+        eager_ms=kernel_ms * speedup,
+        speedup=speedup,
+        speedup_low=speedup * 0.99,
+        speedup_high=speedup * 1.01,
+        compile_ms=kernel_ms * speedup * 0.8,
+        kernel_samples_ms=(kernel_ms, kernel_ms * 1.01),
+    )
+
+
+def correct(speedup: float = 2.0) -> Evaluation:
+    return Evaluation(status=Status.CORRECT, timing=timing(speedup), device_s=0.25)
+
+
+def failed(status: Status = Status.INCORRECT) -> Evaluation:
+    return Evaluation(status=status, log=f"it is {status}", rule="x" if status is Status.REJECTED else "")
+
+
+async def pause(delay_s: float) -> None:
+    """Up to `delay_s`, differently each time: what finishes first is not to matter."""
+    await asyncio.sleep(random.random() * delay_s)
+
+
+class FakeProposer:
+    """Ideas and kernels out of the generator it is given; `pool` few kernels, so that some come up twice.
+
+    Idea texts depend on what the history tells, so that a run shows when a proposer was told otherwise.
+    Gives up after `last_round`; raises RuntimeError at the `fail_at`-th call.
+    """
+
+    def __init__(
+        self, *, delay_s: float = 0.0, pool: int = 10**9, last_round: int = 10**9, fail_at: int = 0
+    ) -> None:
+        self.delay_s = delay_s
+        self.pool = pool
+        self.last_round = last_round
+        self.fail_at = fail_at
+        self.calls = 0
+        self.histories: list[list[Outcome]] = []
+        self.implemented: list[str] = []
+
+    async def propose(
+        self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
+    ) -> list[Idea]:
+        await self._call()
+        self.histories.append(list(history))
+        if expansion.round > self.last_round:
+            return []
+        gains = [outcome.best.evaluation for outcome in history if outcome.best]
+        told = hashlib.sha256(repr(([o.idea.id for o in history], gains)).encode()).hexdigest()[:8]
+        return [
+            Idea(
+                text=f"idea {rng.random()} told {told}",
+                category=rng.choice(list(Category)),
+                parent="wrong: the engine knows better",
+                round=0,
+                proposer="fake",
+                told=tuple(outcome.idea.id for outcome in history),
+            )
+            for _ in range(expansion.ideas)
+        ]
+
+    async def implement(
+        self, problem: Problem, idea: Idea, parent: Seed | None, n: int, rng: random.Random
+    ) -> list[Kernel]:
+        await self._call()
+        self.implemented.append(idea.id)
+        return [kernel(rng.randrange(self.pool)) for _ in range(n)]
+
+    async def _call(self) -> None:
+        self.calls += 1
+        if self.calls == self.fail_at:
+            raise RuntimeError("the model is on strike")
+        await pause(self.delay_s)
+
+
+def verdict_by_hash(kernel: Kernel) -> Evaluation:
+    """About half correct, with different speedups; every status there is but our own failure."""
+    value = int(kernel.id, 16)
+    if value % 2:
+        return correct(0.5 + value % 1009 / 300)
+    statuses = [s for s in Status if s not in (Status.CORRECT, Status.INFRASTRUCTURE_ERROR)]
+    return failed(statuses[value // 2 % len(statuses)])
+
+
+class FakeEvaluator:
+    """Judges by `verdict`; counts how often it saw each kernel, and how many at a time."""
+
+    def __init__(
+        self,
+        *,
+        verdict: Callable[[Kernel], Evaluation] = verdict_by_hash,
+        thorough: Callable[[Kernel], Evaluation] | None = None,
+        delay_s: float = 0.0,
+    ) -> None:
+        self.verdict = verdict
+        self.thorough = thorough or verdict
+        self.delay_s = delay_s
+        self.seen: Counter[str] = Counter()
+        self.confirmed: list[str] = []
+        self.running = 0
+        self.most_running = 0
+
+    async def evaluate(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        *,
+        thorough: bool = False,
+        on_stage: Callable[[str], None] | None = None,
+    ) -> Evaluation:
+        if thorough:
+            self.confirmed.append(kernel.id)
+            return self.thorough(kernel)
+        self.seen[kernel.id] += 1
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            if on_stage is not None:
+                on_stage("measuring")
+            await pause(self.delay_s)
+            return self.verdict(kernel)
+        finally:
+            self.running -= 1
+
+
+class Recorder:
+    """An observer that keeps what it sees."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.closed = 0
+
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Clock:
+    """Stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def search(path: Path, *, ideas: int = 4, branch: int = 3, keep: int = 2, **parts: Any) -> RunFinished:
+    """Runs, or resumes, a search with the journal at `path`, to its end."""
+    with Journal(path) as journal:
+        engine = build(journal, ideas=ideas, branch=branch, keep=keep, **parts)
+        return asyncio.run(engine.run())
+
+
+def build(journal: Journal, *, ideas: int = 4, branch: int = 3, keep: int = 2, **parts: Any) -> Engine:
+    """An engine with fakes for the parts that are not named."""
+    limits = {name: parts.pop(name, None) for name in ("evaluations", "seconds")}
+    budget = parts.pop("budget", None) or Budget(rounds=parts.pop("rounds", 3), **limits)
+    parts.setdefault("problem", PROBLEM)
+    parts.setdefault("strategy", IdeaBranching(ideas=ideas, branch=branch, keep=keep))
+    parts.setdefault("proposer", FakeProposer())
+    parts.setdefault("evaluator", FakeEvaluator())
+    return Engine(journal=journal, budget=budget, **parts)
+
+
+def state_of(path: Path) -> RunState:
+    return rebuild(replay(path))
+
+
+def contents(tree: Tree) -> dict[str, Any]:
+    """All that must not depend on the order in which work finished."""
+    return {
+        "rounds": tree.rounds_closed,
+        "ideas": list(tree.ideas.values()),
+        "variants": tree.variants,
+        "of": {idea: [v.id for v in tree.variants_of(idea)] for idea in tree.ideas},
+        "best": tree.best(5),
+    }

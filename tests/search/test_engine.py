@@ -1,0 +1,630 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from evaluators.evaluation import Evaluation, Status
+from evaluators.problem import Kernel, Problem
+from search.budget import Budget
+from search.events import (
+    BestConfirmed,
+    Event,
+    IdeaProposed,
+    RoundClosed,
+    RunFinished,
+    RunStarted,
+    VariantEvaluated,
+    VariantStage,
+    VariantWritten,
+)
+from search.journal import Journal, RunState, rebuild, replay
+from search.tree import Seed
+from tests.search.fakes import (
+    Clock,
+    FakeEvaluator,
+    FakeProposer,
+    Recorder,
+    build,
+    contents,
+    correct,
+    failed,
+    kernel,
+    search,
+    state_of,
+    verdict_by_hash,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class FakeLibrary:
+    entries: list[Seed] = field(default_factory=list)
+    asked: int = 0
+
+    def lookup(self, problem: Problem, k: int) -> list[Seed]:
+        self.asked += 1
+        return self.entries[:k]
+
+
+# --- the undisturbed run --------------------------------------------------------------------------
+
+
+def test_a_run_makes_its_rounds(tmp_path: Path) -> None:
+    recorder, evaluator = Recorder(), FakeEvaluator()
+    path = tmp_path / "journal.jsonl"
+    finished = search(path, rounds=3, evaluator=evaluator, observers=[recorder])
+    state = state_of(path)
+    assert finished.reason == "rounds"
+    assert state.finished == finished
+    assert state.tree.rounds_closed == 3
+    assert len(state.tree.ideas) == 3 * 4
+    assert len(state.tree.variants) == 3 * 4 * 3
+    assert all(v.evaluation == verdict_by_hash(v.kernel) for v in state.tree.variants.values())
+    assert finished.best == state.tree.best()[0]
+    assert finished.confirmed is not None
+    assert evaluator.confirmed == [finished.best.kernel.id]
+    assert [e for e in recorder.events if not isinstance(e, VariantStage)] == replay(path)
+    assert recorder.closed == 1
+
+
+def test_ideas_stand_in_the_tree_as_the_engine_placed_them(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    search(path, rounds=2)
+    tree = state_of(path).tree
+    first, second = [[i for i in tree.ideas.values() if i.round == r] for r in (1, 2)]
+    assert {idea.parent for idea in first} == {""}
+    assert [idea.parent for idea in second] == [v.id for v in tree.before(2).best(2) for _ in range(3)][:4]
+    assert all(v.parent == tree.ideas[v.idea].parent for v in tree.variants.values())
+
+
+@pytest.mark.parametrize("limit", [None, 17, 25])
+@pytest.mark.parametrize("pool", [20, 10**9])
+def test_the_order_of_completion_does_not_matter(tmp_path: Path, pool: int, limit: int | None) -> None:
+    found = []
+    for i, delay_s in enumerate([0, 0.004, 0.004, 0.004]):
+        path = tmp_path / f"{i}.jsonl"
+        search(
+            path,
+            evaluations=limit,
+            proposer=FakeProposer(delay_s=delay_s, pool=pool),
+            evaluator=FakeEvaluator(delay_s=delay_s),
+            outstanding=5,
+        )
+        found.append(contents(state_of(path).tree))
+    assert all(contents == found[0] for contents in found)
+
+
+def test_another_seed_is_another_search(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        search(tmp_path / f"{seed}.jsonl", seed=seed, rounds=1)
+    one, other = (state_of(tmp_path / f"{seed}.jsonl").tree for seed in (0, 1))
+    assert not set(one.variants) & set(other.variants)
+
+
+def test_a_proposer_is_told_of_closed_rounds_and_of_this_rounds_ideas(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    proposer = FakeProposer()
+    search(path, rounds=2, proposer=proposer)
+    tree = state_of(path).tree
+    assert len(proposer.histories) == 3
+    assert proposer.histories[0] == []
+    assert proposer.histories[1] == tree.before(2).history()
+    *past, last_of_three = proposer.histories[2][:-2], proposer.histories[2][-1]
+    assert past == [tree.before(2).history() + proposer.histories[2][4:5]]
+    assert last_of_three.idea.round == 2
+    assert (last_of_three.best, last_of_three.variants) == (None, ())
+
+
+def test_without_history_a_proposer_is_told_nothing(tmp_path: Path) -> None:
+    proposer = FakeProposer()
+    search(tmp_path / "journal.jsonl", proposer=proposer, history="none")
+    assert len(proposer.histories) > 3
+    assert not any(proposer.histories)
+
+
+def test_no_more_evaluations_than_allowed_are_outstanding(tmp_path: Path) -> None:
+    evaluator = FakeEvaluator(delay_s=0.003)
+    search(tmp_path / "journal.jsonl", evaluator=evaluator, outstanding=4)
+    assert evaluator.most_running == 4
+
+
+def test_variants_are_evaluated_while_others_are_written(tmp_path: Path) -> None:
+    recorder = Recorder()
+    search(
+        tmp_path / "journal.jsonl",
+        rounds=1,
+        ideas=8,
+        proposer=FakeProposer(delay_s=0.02),
+        observers=[recorder],
+    )
+    kinds = [type(event) for event in recorder.events]
+    last_written = max(i for i, kind in enumerate(kinds) if kind is VariantWritten)
+    assert kinds.index(VariantEvaluated) < last_written
+
+
+def test_variants_pass_through_their_stages(tmp_path: Path) -> None:
+    recorder = Recorder()
+    search(tmp_path / "journal.jsonl", rounds=1, observers=[recorder])
+    stages = [(e.variant_id, e.stage) for e in recorder.events if isinstance(e, VariantStage)]
+    for variant in {variant for variant, _ in stages}:
+        assert [stage for v, stage in stages if v == variant] == ["queued", "measuring"]
+
+
+@pytest.mark.parametrize("setting", [{"history": "some"}, {"outstanding": 0}])
+def test_impossible_settings_are_refused(tmp_path: Path, setting: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(setting))):
+        search(tmp_path / "journal.jsonl", **setting)
+
+
+# --- equal kernels --------------------------------------------------------------------------------
+
+
+def test_equal_kernels_are_evaluated_once(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    evaluator = FakeEvaluator(delay_s=0.003)
+    search(path, proposer=FakeProposer(pool=7), evaluator=evaluator)
+    state = state_of(path)
+    verdicts = [e for e in replay(path) if isinstance(e, VariantEvaluated)]
+    assert set(evaluator.seen.values()) == {1}
+    assert state.evaluations == len(evaluator.seen) == sum(not e.reused for e in verdicts) <= 7
+    assert len(verdicts) == len(state.tree.variants) > 7
+    assert sum(state.statuses.values()) == state.evaluations
+
+
+def test_our_own_failure_is_recorded_and_not_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    calls: list[str] = []
+
+    def fails_once(kernel: Kernel) -> Evaluation:
+        calls.append(kernel.id)
+        return failed(Status.INFRASTRUCTURE_ERROR) if calls.count(kernel.id) == 1 else correct()
+
+    evaluator = FakeEvaluator(verdict=fails_once, thorough=verdict_by_hash)
+    search(path, rounds=1, proposer=FakeProposer(pool=1), evaluator=evaluator)
+    statuses = [v.evaluation.status for v in state_of(path).tree.variants.values() if v.evaluation]
+    assert sorted(statuses) == ["correct"] * 3 + ["infrastructure_error"]
+    assert len(calls) == 2
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+@given(limit=st.integers(1, 40), pool=st.sampled_from([6, 15, 10**9]), delay_s=st.sampled_from([0, 0.001]))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_evaluations_never_pass_their_limit(
+    tmp_path_factory: pytest.TempPathFactory, limit: int, pool: int, delay_s: float
+) -> None:
+    path = tmp_path_factory.mktemp("run") / "journal.jsonl"
+    evaluator = FakeEvaluator(delay_s=delay_s)
+    proposer = FakeProposer(delay_s=delay_s, pool=pool)
+    finished = search(path, rounds=3, evaluations=limit, evaluator=evaluator, proposer=proposer)
+    state = state_of(path)
+    assert evaluator.seen.total() == state.evaluations <= limit
+    assert all(v.evaluation for v in state.tree.variants.values())
+    assert finished.reason == ("rounds" if state.tree.rounds_closed == 3 else "evaluations")
+    if finished.reason == "evaluations":
+        assert state.evaluations == limit
+
+
+def test_a_round_cut_by_the_budget_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    finished = search(path, rounds=3, evaluations=17)
+    state = state_of(path)
+    assert finished.reason == "evaluations"
+    assert (state.tree.rounds_closed, state.evaluations, len(state.tree.variants)) == (2, 17, 17)
+    assert finished.confirmed is not None
+
+
+def test_time_ends_a_run_in_order(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def takes_a_second(kernel: Kernel) -> Evaluation:
+        clock.now_s += 1.0
+        return verdict_by_hash(kernel)
+
+    path = tmp_path / "journal.jsonl"
+    evaluator = FakeEvaluator(verdict=takes_a_second)
+    budget = Budget(seconds=20, clock=clock)
+    finished = search(path, budget=budget, evaluator=evaluator, outstanding=1)
+    state = state_of(path)
+    assert finished.reason == "seconds"
+    assert evaluator.seen.total() == 20
+    assert state.tree.rounds_closed == 2
+    assert finished.confirmed is not None
+    # a resumed run carries on from the time used: 20 s and one confirmation
+    finished = search(path, budget=Budget(seconds=24, clock=clock), evaluator=evaluator, outstanding=1)
+    assert (finished.reason, evaluator.seen.total()) == ("seconds", 23)
+
+
+# --- how a run ends -------------------------------------------------------------------------------
+
+
+def test_no_ideas_left_ends_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    finished = search(path, rounds=5, proposer=FakeProposer(last_round=2))
+    assert finished.reason == "exhausted"
+    assert finished.confirmed is not None
+    assert state_of(path).tree.rounds_closed == 2
+
+
+def test_repeated_and_surplus_answers_are_dropped(tmp_path: Path) -> None:
+    class Stutters(FakeProposer):
+        async def propose(self, *args: Any) -> Any:
+            ideas = await super().propose(*args)
+            return [ideas[0], *ideas, *await super().propose(*args)]
+
+        async def implement(self, *args: Any) -> Any:
+            kernels = await super().implement(*args)
+            return [kernels[0], *kernels, kernel("surplus")]
+
+    path = tmp_path / "journal.jsonl"
+    search(path, rounds=1, proposer=Stutters())
+    tree = state_of(path).tree
+    assert (len(tree.ideas), len(tree.variants)) == (4, 12)
+    assert kernel("surplus").id not in {v.kernel.id for v in tree.variants.values()}
+
+
+@pytest.mark.parametrize("fail_at", range(1, 12))
+def test_a_proposer_that_raises_ends_the_run_and_nothing_is_lost(
+    tmp_path: Path, fail_at: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, undisturbed = tmp_path / "journal.jsonl", tmp_path / "undisturbed.jsonl"
+    proposer = FakeProposer(delay_s=0.002, fail_at=fail_at)
+    finished = search(path, rounds=3, proposer=proposer, evaluator=FakeEvaluator(delay_s=0.002))
+    assert finished.reason.startswith("error: ")
+    assert "RuntimeError: the model is on strike" in finished.reason
+    assert "on strike" in caplog.text
+    assert isinstance(replay(path)[-1], RunFinished)
+    assert all(v.evaluation for v in state_of(path).tree.variants.values() if v.round == 1 and fail_at > 6)
+    search(undisturbed, rounds=3)
+    assert search(path, rounds=3).reason == "rounds"
+    assert contents(state_of(path).tree) == contents(state_of(undisturbed).tree)
+
+
+def test_an_evaluator_that_raises_ends_the_run(tmp_path: Path) -> None:
+    def broken(kernel: Kernel) -> Evaluation:
+        raise KeyError("a bug of ours")
+
+    path = tmp_path / "journal.jsonl"
+    finished = search(path, evaluator=FakeEvaluator(verdict=broken))
+    assert finished.reason.startswith("error: evaluate variant")
+    assert finished.best is None
+
+
+def test_a_confirmation_that_raises_leaves_the_best_unconfirmed(tmp_path: Path) -> None:
+    def broken(kernel: Kernel) -> Evaluation:
+        raise KeyError("a bug of ours")
+
+    path = tmp_path / "journal.jsonl"
+    finished = search(path, evaluator=FakeEvaluator(thorough=broken))
+    assert finished.reason.startswith("error: confirm variant")
+    assert finished.best == state_of(path).tree.best()[0]
+    assert finished.confirmed is None
+    finished = search(path)
+    assert finished.reason == "rounds"
+    assert finished.confirmed is not None
+
+
+@pytest.mark.parametrize("holds", [0, 1, 2, 3])
+def test_the_next_best_is_tried_when_the_best_does_not_hold(tmp_path: Path, holds: int) -> None:
+    path = tmp_path / "journal.jsonl"
+    bad: list[str] = []
+
+    def thorough(kernel: Kernel) -> Evaluation:
+        if len(bad) < holds:
+            bad.append(kernel.id)
+            return failed()
+        return correct(3.0)
+
+    evaluator = FakeEvaluator(thorough=thorough)
+    finished = search(path, evaluator=evaluator)
+    best = state_of(path).tree.best(3)
+    if holds < 3:
+        assert finished.best == best[holds]
+        assert finished.confirmed == correct(3.0)
+    else:
+        assert (finished.best, finished.confirmed) == (None, None)
+    assert evaluator.confirmed == [v.kernel.id for v in best[: holds + 1]]
+    assert sum(isinstance(e, BestConfirmed) for e in replay(path)) == min(holds + 1, 3)
+
+
+def test_nothing_correct_is_no_best_and_starts_from_the_reference_again(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    evaluator = FakeEvaluator(verdict=lambda kernel: failed(Status.CRASHED))
+    finished = search(path, evaluator=evaluator)
+    assert (finished.reason, finished.best, finished.confirmed) == ("rounds", None, None)
+    assert {idea.parent for idea in state_of(path).tree.ideas.values()} == {""}
+
+
+class Nosy(Recorder):
+    """Does something at the n-th event of a kind."""
+
+    def __init__(self, kind: type[Event], n: int, act: Callable[[], None]) -> None:
+        super().__init__()
+        self.kind, self.left, self.act = kind, n, act
+
+    def on_event(self, event: Event) -> None:
+        super().on_event(event)
+        if isinstance(event, self.kind):
+            self.left -= 1
+            if self.left == 0:
+                self.act()
+
+
+def test_an_observer_that_raises_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Recorder):
+        def on_event(self, event: Event) -> None:
+            raise ZeroDivisionError("a bug of the observer")
+
+    recorder = Recorder()
+    path = tmp_path / "journal.jsonl"
+    assert search(path, observers=[Broken(), recorder]).reason == "rounds"
+    assert caplog.text.count("observer Broken failed") == 1
+    assert [e for e in recorder.events if not isinstance(e, VariantStage)] == replay(path)
+
+
+def test_an_event_is_in_the_journal_before_an_observer_sees_it(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+
+    class Looks(Recorder):
+        def on_event(self, event: Event) -> None:
+            if not isinstance(event, VariantStage):
+                last = json.loads(path.read_text().splitlines()[-1])
+                assert last["at_s"] >= event.at_s
+                self.events.append(event)
+
+    looks = Looks()
+    search(path, rounds=1, observers=[looks])
+    assert looks.events == replay(path)
+
+
+# --- stop -----------------------------------------------------------------------------------------
+
+
+def stopped(path: Path, *, kind: type[Event], n: int, **parts: Any) -> RunFinished:
+    """A run that is asked to stop at the n-th event of a kind."""
+    with Journal(path) as journal:
+        engine = build(journal, **parts)
+        engine.observers = (Nosy(kind, n, lambda: engine.request_stop("interrupted")),)
+        return asyncio.run(engine.run())
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("kind", [IdeaProposed, VariantWritten, VariantEvaluated, RoundClosed])
+def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path, kind: type[Event], n: int) -> None:
+    path, undisturbed = tmp_path / "journal.jsonl", tmp_path / "undisturbed.jsonl"
+    evaluator = FakeEvaluator(delay_s=0.003)
+    finished = stopped(path, kind=kind, n=n, evaluator=evaluator, proposer=FakeProposer(delay_s=0.003))
+    before = state_of(path)
+    assert finished.reason == "interrupted"
+    assert before.tree.rounds_closed == (n if kind is RoundClosed else 0)
+    if before.tree.best():
+        assert finished.confirmed is not None
+    proposer = FakeProposer()
+    assert search(path, evaluator=evaluator, proposer=proposer).reason == "rounds"
+    search(undisturbed)
+    assert contents(state_of(path).tree) == contents(state_of(undisturbed).tree)
+    assert set(evaluator.seen.values()) == {1}
+    assert not {v.idea for v in before.tree.variants.values()} & set(proposer.implemented)
+
+
+class Hangs(FakeEvaluator):
+    """Never comes back."""
+
+    async def evaluate(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        *,
+        thorough: bool = False,
+        on_stage: Callable[[str], None] | None = None,
+    ) -> Evaluation:
+        if thorough or not self.seen:
+            return await super().evaluate(problem, kernel, thorough=thorough, on_stage=on_stage)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def test_evaluations_that_outlast_the_grace_time_are_cancelled_and_picked_up(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    began = time.monotonic()
+    finished = stopped(
+        path, kind=VariantEvaluated, n=1, evaluator=Hangs(verdict=lambda k: correct()), grace_s=0.2
+    )
+    assert 0.2 <= time.monotonic() - began < 2.0
+    assert finished.reason == "interrupted"
+    assert finished.confirmed == correct()
+    waiting = [v for v in state_of(path).tree.variants.values() if v.evaluation is None]
+    assert waiting
+    evaluator, proposer = FakeEvaluator(), FakeProposer()
+    search(path, rounds=1, evaluator=evaluator, proposer=proposer)
+    assert evaluator.seen.total() == 11
+    assert all(v.evaluation for v in state_of(path).tree.variants.values())
+
+
+@pytest.mark.parametrize("confirm_s", [0.0, 0.1])
+def test_a_confirmation_that_takes_too_long_after_a_stop_is_given_up(
+    tmp_path: Path, confirm_s: float
+) -> None:
+    class Slow(FakeEvaluator):
+        async def evaluate(
+            self,
+            problem: Problem,
+            kernel: Kernel,
+            *,
+            thorough: bool = False,
+            on_stage: Callable[[str], None] | None = None,
+        ) -> Evaluation:
+            if thorough:
+                await asyncio.sleep(60)
+            return await super().evaluate(problem, kernel)
+
+    path = tmp_path / "journal.jsonl"
+    finished = stopped(path, kind=RoundClosed, n=1, evaluator=Slow(), confirm_s=confirm_s)
+    assert finished.best == state_of(path).tree.best()[0]
+    assert finished.confirmed is None
+
+
+# --- resume ---------------------------------------------------------------------------------------
+
+
+def cut(source: Path, target: Path, lines: int) -> RunState:
+    """A journal of the first lines of another; returns what it says."""
+    target.write_text("".join(source.read_text().splitlines(keepends=True)[:lines]))
+    return state_of(target)
+
+
+@pytest.mark.parametrize(("pool", "limit"), [(10**9, None), (12, None), (12, 10), (10**9, 19)])
+def test_a_run_cut_anywhere_resumes_to_the_same_tree(tmp_path: Path, pool: int, limit: int | None) -> None:
+    path, part = tmp_path / "journal.jsonl", tmp_path / "part.jsonl"
+    finished = search(
+        path,
+        evaluations=limit,
+        proposer=FakeProposer(delay_s=0.002, pool=pool),
+        evaluator=FakeEvaluator(delay_s=0.002),
+    )
+    expected = state_of(path)
+    total = len(path.read_text().splitlines())
+    assert total > 25
+    for lines in range(total + 1):
+        before = cut(path, part, lines)
+        evaluator, proposer = FakeEvaluator(delay_s=0.0005), FakeProposer(delay_s=0.0005, pool=pool)
+        again = search(part, evaluations=limit, evaluator=evaluator, proposer=proposer)
+        after = state_of(part)
+        assert contents(after.tree) == contents(expected.tree), f"cut after line {lines}"
+        assert (again.reason, again.best, again.confirmed) == (
+            finished.reason,
+            finished.best,
+            finished.confirmed,
+        )
+        assert after.evaluations == expected.evaluations
+        assert not set(evaluator.seen) & set(before.verdicts), "evaluated twice"
+        assert not {v.idea for v in before.tree.variants.values()} & set(proposer.implemented)
+
+
+def test_a_finished_run_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    finished = search(path)
+    size = path.stat().st_size
+    evaluator = FakeEvaluator()
+    assert search(path, evaluator=evaluator) == finished
+    assert path.stat().st_size == size
+    assert not evaluator.confirmed
+
+
+def test_a_finished_run_goes_on_with_more_rounds(tmp_path: Path) -> None:
+    path, straight = tmp_path / "journal.jsonl", tmp_path / "straight.jsonl"
+    search(path, rounds=2)
+    assert search(path, rounds=4).reason == "rounds"
+    search(straight, rounds=4)
+    assert contents(state_of(path).tree) == contents(state_of(straight).tree)
+
+
+@pytest.mark.parametrize(
+    ("what", "other"),
+    [
+        ("seed", {"seed": 1}),
+        ("problem", {"problem": Problem(name="other", source="class Model: 2")}),
+        ("other settings of the strategy", {"keep": 1}),
+    ],
+)
+def test_another_search_is_not_mixed_in(tmp_path: Path, what: str, other: dict[str, Any]) -> None:
+    path, part = tmp_path / "journal.jsonl", tmp_path / "part.jsonl"
+    search(path)
+    proposed = [i for i, e in enumerate(replay(path), 1) if isinstance(e, IdeaProposed) and e.idea.round == 2]
+    cut(path, part, proposed[-1])
+    with pytest.raises(ValueError, match=what):
+        search(part, **other)
+
+
+def test_the_library_seeds_the_first_round_and_is_asked_once(tmp_path: Path) -> None:
+    part, straight = tmp_path / "part.jsonl", tmp_path / "straight.jsonl"
+    library = FakeLibrary([Seed(id="liger", kernel=kernel("liger"), evaluation=correct(100.0))])
+    search(straight, library=library)
+    first, *_ = state_of(straight).tree.ideas.values()
+    assert first.parent == "liger"
+    for lines in (1, 6, 20):
+        cut(straight, part, lines)
+        other = FakeLibrary([Seed(id="newer", kernel=kernel("newer"), evaluation=correct(200.0))])
+        search(part, library=other)
+        assert other.asked == 0
+        assert contents(state_of(part).tree) == contents(state_of(straight).tree)
+        assert any(e.entries == tuple(library.entries) for e in replay(part) if isinstance(e, RunStarted))
+
+
+CHILD = """
+import logging, sys
+from pathlib import Path
+from tests.search.fakes import FakeEvaluator, FakeProposer, search
+search(Path(sys.argv[1]), proposer=FakeProposer(delay_s=0.05), evaluator=FakeEvaluator(delay_s=0.1))
+"""
+
+
+@pytest.mark.parametrize("lines", [8, 20, 45])
+def test_a_killed_process_loses_only_the_work_in_flight(tmp_path: Path, lines: int) -> None:
+    path, undisturbed = tmp_path / "journal.jsonl", tmp_path / "undisturbed.jsonl"
+    child = subprocess.Popen([sys.executable, "-c", CHILD, str(path)], cwd=ROOT)
+    try:
+        deadline = time.monotonic() + 30
+        while not path.exists() or path.read_bytes().count(b"\n") < lines:
+            assert time.monotonic() < deadline
+            assert child.poll() is None
+            time.sleep(0.005)
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    assert path.read_bytes().count(b"\n") >= lines
+    before = rebuild(replay(path))
+    assert before.finished is None
+    evaluator = FakeEvaluator()
+    assert search(path, evaluator=evaluator).reason == "rounds"
+    search(undisturbed)
+    assert contents(state_of(path).tree) == contents(state_of(undisturbed).tree)
+    assert not set(evaluator.seen) & set(before.verdicts)
+
+
+def test_a_running_search_cannot_be_joined(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    child = subprocess.Popen([sys.executable, "-c", CHILD, str(path)], cwd=ROOT)
+    try:
+        deadline = time.monotonic() + 30
+        while not path.exists() or not path.stat().st_size:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        with pytest.raises(ValueError, match="another process is running this search"):
+            search(path)
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def test_a_cancelled_run_leaves_nothing_running(tmp_path: Path) -> None:
+    async def cancelled() -> set[asyncio.Task[Any]]:
+        with Journal(tmp_path / "journal.jsonl") as journal:
+            recorder = Recorder()
+            task = asyncio.create_task(build(journal, evaluator=Hangs(), observers=[recorder]).run())
+            await asyncio.sleep(0.05)
+            task.cancel()
+            await asyncio.wait([task])
+            await asyncio.sleep(0.01)
+            assert task.cancelled()
+            assert recorder.closed == 1
+            return asyncio.all_tasks() - {asyncio.current_task()}
+
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
+    assert not asyncio.run(cancelled())

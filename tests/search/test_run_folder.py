@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluators.evaluation import Evaluation, Status
+from evaluators.problem import Kernel
+from search.events import IdeaProposed, RunFinished, RunStarted, VariantWritten
+from search.journal import RunState, rebuild, replay
+from search.run_folder import RunFolder, finalise, summarise, write_atomically
+from tests.search.fakes import FakeEvaluator, FakeProposer, correct, failed, search, state_of
+
+FIELDS = ["problem", "device", "rounds", "evaluations", "statuses", "baselines_ms", "best", "cost"]
+BEST = [
+    "variant",
+    "idea",
+    "round",
+    "kernel_ms",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "speedup_vs_compile",
+]
+
+
+def run(folder: Path, **parts: Any) -> tuple[RunState, dict[str, Any]]:
+    path = folder / "journal.jsonl"
+    past = replay(path) if path.exists() else []
+    search(path, observers=[RunFolder(folder, past)], **parts)
+    state = state_of(path)
+    summary = finalise(folder, state)
+    assert json.loads((folder / "summary.json").read_text()) == summary
+    return state, summary
+
+
+def test_a_run_leaves_its_kernels_its_winner_and_its_figures(tmp_path: Path) -> None:
+    state, summary = run(tmp_path, environment={"device": "NVIDIA H200"})
+    assert {path.stem for path in (tmp_path / "variants").iterdir()} == set(state.tree.variants)
+    for id, variant in state.tree.variants.items():
+        text = (tmp_path / "variants" / f"{id}.py").read_text()
+        header, source = text[: -len(variant.kernel.source)], text[-len(variant.kernel.source) :]
+        assert source == variant.kernel.source
+        assert all(line.startswith("# ") for line in header.splitlines())
+        assert "level1/fake" in header
+        assert variant.idea in header
+    assert list(summary) == FIELDS
+    assert list(summary["best"]) == BEST
+    assert list(summary["baselines_ms"]) == ["eager", "compile"]
+    assert summary["device"] == "NVIDIA H200"
+    assert summary["rounds"] == 3
+    assert sum(summary["statuses"].values()) == summary["evaluations"] == 36
+    best = state.tree.best()[0]
+    assert summary["best"]["variant"] == best.id
+    assert summary["best"]["idea"] == state.tree.ideas[best.idea].text
+    assert (tmp_path / "best.py").read_text().endswith(best.kernel.source)
+    cost = summary["cost"]
+    assert (cost["tokens"], cost["dollars"]) == (0, 0)
+    assert cost["gpu_s"] == pytest.approx(0.25 * (summary["statuses"]["correct"] + 1))
+    assert cost["wall_s"] > 0
+
+
+def test_the_figures_are_those_of_the_confirmation(tmp_path: Path) -> None:
+    _, summary = run(tmp_path, evaluator=FakeEvaluator(thorough=lambda kernel: correct(1.5)))
+    best, timing = summary["best"], correct(1.5).timing
+    assert timing is not None
+    assert (best["speedup"], best["kernel_ms"]) == (1.5, timing.kernel_ms)
+    assert best["speedup_vs_compile"] == pytest.approx(1.2)
+    assert summary["baselines_ms"] == {"eager": timing.eager_ms, "compile": timing.compile_ms}
+
+
+@pytest.mark.parametrize(
+    "evaluator",
+    [
+        FakeEvaluator(verdict=lambda kernel: failed(Status.TIMEOUT)),
+        FakeEvaluator(thorough=lambda kernel: failed(Status.INCORRECT)),
+    ],
+)
+def test_nothing_that_holds_is_no_best(tmp_path: Path, evaluator: FakeEvaluator) -> None:
+    _, summary = run(tmp_path, evaluator=evaluator)
+    assert summary["best"] is None
+    assert summary["baselines_ms"] == {"eager": None, "compile": None}
+    assert not (tmp_path / "best.py").exists()
+
+
+def test_a_kernel_is_written_once(tmp_path: Path) -> None:
+    search(tmp_path / "journal.jsonl", rounds=1)
+    events = replay(tmp_path / "journal.jsonl")
+    RunFolder(tmp_path, events)
+    written = sorted((tmp_path / "variants").iterdir())
+    written[0].write_text("as it was")
+    written[1].unlink()
+    RunFolder(tmp_path, events)
+    assert written[0].read_text() == "as it was"
+    assert written[1].exists()
+
+
+def test_a_resumed_run_completes_its_folder(tmp_path: Path) -> None:
+    run(tmp_path, rounds=1)
+    state, summary = run(tmp_path, rounds=2)
+    assert {path.stem for path in (tmp_path / "variants").iterdir()} == set(state.tree.variants)
+    assert summary["rounds"] == 2
+
+
+def test_an_unfinished_run_is_summed_up_too(tmp_path: Path) -> None:
+    search(tmp_path / "journal.jsonl")
+    state = rebuild(e for e in replay(tmp_path / "journal.jsonl") if not isinstance(e, RunFinished))
+    assert summarise(state)["best"]["speedup"] == state.tree.best()[0].evaluation.speedup  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="not started"):
+        summarise(RunState())
+    with pytest.raises(ValueError, match="run_started"):
+        finalise(tmp_path, RunState())
+
+
+class Multiline(FakeProposer):
+    """An idea of several lines, and a kernel that only runs if its first statement stays the first."""
+
+    async def propose(self, *args: Any) -> Any:
+        ideas = await super().propose(*args)
+        return [replace(idea, text=f'{idea.text}\nimport os"""\n' + "word " * 60) for idea in ideas]
+
+    async def implement(self, *args: Any) -> Any:
+        source = '"""A kernel."""\nfrom __future__ import annotations\nclass ModelNew: ...\nprint(__doc__)\n'
+        return [Kernel(source=source, language="triton")]
+
+
+def test_kernels_run_by_themselves_whatever_the_idea_says(tmp_path: Path) -> None:
+    def verdict(kernel: Kernel) -> Evaluation:
+        return correct()
+
+    run(tmp_path, rounds=1, ideas=1, proposer=Multiline(), evaluator=FakeEvaluator(verdict=verdict))
+    for path in (*(tmp_path / "variants").iterdir(), tmp_path / "best.py"):
+        done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
+        assert done.stdout == "A kernel.\n"
+        assert all(len(line) <= 110 for line in path.read_text().splitlines())
+
+
+def test_files_appear_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "summary.json"
+    write_atomically(path, "old")
+
+    def crash(self: Path, text: str, encoding: str) -> int:
+        with self.open("w") as file:
+            file.write(text[:3])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", crash)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(path, "new and longer")
+    assert path.read_text() == "old"
+
+
+def test_events_are_enough_for_the_folder(tmp_path: Path) -> None:
+    search(tmp_path / "journal.jsonl", rounds=1)
+    needed = (RunStarted, IdeaProposed, VariantWritten)
+    RunFolder(tmp_path, [e for e in replay(tmp_path / "journal.jsonl") if isinstance(e, needed)])
+    assert len(list((tmp_path / "variants").iterdir())) == 12
