@@ -1,0 +1,128 @@
+"""A run as a live view on a terminal: closed rounds scroll by, what is going on stays in sight."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import IO
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from search.events import Event, RoundClosed, RunFinished, RunStarted
+from search.observers.plain import PlainConsole
+from search.observers.progress import Progress
+from search.observers.view import closing_view, live_view, round_line
+from search.protocols import Observer
+
+FRAMES_PER_S = 4
+"""Enough for the spinners; a view takes some 5 ms to draw, on the CPU that may be timing kernels."""
+
+
+def console_observer(
+    to: Console | IO[str] | None = None,
+    *,
+    rounds: int | None = None,
+    evaluations: int | None = None,
+    seconds: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    past: Iterable[Event] = (),
+) -> Observer:
+    """The live view where `to` (None: standard output) is a terminal that can show it, else plain lines.
+
+    The limits are the budget's, None for no limit; `past` holds the events of earlier processes of the run.
+    """
+    target = sys.stdout if to is None else to
+    console = target if isinstance(target, Console) else Console(file=target)
+    terminal = console.is_terminal if isinstance(target, Console) else target.isatty()
+    if terminal and not console.is_dumb_terminal and console.encoding.startswith("utf"):
+        return LiveConsole(
+            console=console, rounds=rounds, evaluations=evaluations, seconds=seconds, clock=clock, past=past
+        )
+    return PlainConsole(
+        stream=console.file,
+        rounds=rounds,
+        evaluations=evaluations,
+        seconds=seconds,
+        clock=clock,
+        past=past,
+    )
+
+
+class LiveConsole:
+    """Draws the run on `console` while it lasts, and its closing table at the end.
+
+    Give the same console to a `rich.logging.RichHandler`, so that log lines scroll by above the view.
+    Limits, `clock` and `past` (events of earlier processes of this run) are those of `Progress`.
+    """
+
+    def __init__(
+        self,
+        *,
+        console: Console,
+        rounds: int | None = None,
+        evaluations: int | None = None,
+        seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        past: Iterable[Event] = (),
+    ) -> None:
+        self._console = console
+        self._clock = clock
+        self._progress = Progress(
+            rounds=rounds, evaluations=evaluations, seconds=seconds, clock=clock, past=past
+        )
+        # rich draws from a thread of its own. This lock is never held while printing: rich has one too, which
+        # its thread holds when it asks for the view, and the two would wait for each other.
+        self._lock = threading.Lock()
+        self._live: Live | None = None
+
+    def on_event(self, event: Event) -> None:
+        """Shows what the event changes."""
+        with self._lock:
+            self._progress.apply(event)
+            lines = self._lines_that_stay(event)
+        if isinstance(event, RunStarted):
+            self._start()
+        for line in lines:
+            self._console.print(line, no_wrap=True, overflow="ellipsis")
+        if isinstance(event, RunFinished):
+            self._finish()
+
+    def close(self) -> None:
+        """Gives the terminal back; shows the closing table of a run that ended without saying so."""
+        self._finish()
+
+    def _lines_that_stay(self, event: Event) -> list[RenderableType]:
+        progress = self._progress
+        if isinstance(event, RoundClosed):
+            return [round_line(progress, progress.rounds[event.round], self._console)]
+        if isinstance(event, RunStarted) and self._live is None:
+            return [round_line(progress, summary, self._console) for summary in progress.summaries]
+        return []
+
+    def _start(self) -> None:
+        if self._live is not None:
+            return
+        self._live = Live(
+            get_renderable=self._view, console=self._console, refresh_per_second=FRAMES_PER_S, transient=True
+        )
+        # Whatever ends the process, the cursor comes back.
+        atexit.register(self._live.stop)
+        self._live.start(refresh=True)
+
+    def _finish(self) -> None:
+        if self._live is None:
+            return
+        self._live.stop()
+        atexit.unregister(self._live.stop)
+        self._live = None
+        with self._lock:
+            closing = closing_view(self._progress, self._console)
+        self._console.print(closing)
+
+    def _view(self) -> RenderableType:
+        with self._lock:
+            return live_view(self._progress, self._console, int(self._clock() * FRAMES_PER_S))

@@ -1,0 +1,140 @@
+"""A run as plain lines, one for each event worth a line: for logs and pipes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO
+
+from search.events import (
+    BestConfirmed,
+    Event,
+    IdeaProposed,
+    RoundClosed,
+    RunFinished,
+    RunStarted,
+    VariantEvaluated,
+)
+from search.observers import wording
+from search.observers.progress import Progress
+from search.tree import Variant
+
+logger = logging.getLogger(__name__)
+
+
+class PlainConsole:
+    """Writes lines `[seconds] kind ...` to the stream, and the closing table at the end; no escape sequences.
+
+    Limits, `clock` and `past` (events of earlier processes of this run) are those of `Progress`.
+    """
+
+    def __init__(
+        self,
+        *,
+        stream: IO[str],
+        rounds: int | None = None,
+        evaluations: int | None = None,
+        seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        past: Iterable[Event] = (),
+    ) -> None:
+        self._stream: IO[str] | None = stream
+        self._progress = Progress(
+            rounds=rounds, evaluations=evaluations, seconds=seconds, clock=clock, past=past
+        )
+        self._open = False
+
+    def on_event(self, event: Event) -> None:
+        """Writes what the event is worth."""
+        before = self._progress.best
+        self._progress.apply(event)
+        self._open = self._open or isinstance(event, RunStarted)
+        for kind, text in self._lines(event, before):
+            self._write(f"[{event.at_s:8.1f}s] {kind:<9} {text}")
+        if isinstance(event, RunFinished):
+            self._closing()
+
+    def close(self) -> None:
+        """Writes the closing table of a run that ended without saying so."""
+        self._closing()
+
+    def _lines(self, event: Event, before: Variant | None) -> Iterator[tuple[str, str]]:
+        progress = self._progress
+        match event:
+            case RunStarted(problem=problem):
+                policy = f"proposer={event.proposer} strategy={event.strategy} seed={event.seed}"
+                limits = (
+                    f"rounds={progress.rounds_limit} evaluations={progress.evaluations_limit or 'unlimited'}"
+                )
+                resumed = f" resumed after round {progress.rounds_closed}" if progress.rounds else ""
+                device = wording.device(progress)
+                yield "run", f'problem={problem.name} device="{device}" {policy} {limits}{resumed}'
+            case IdeaProposed(idea=idea):
+                place = f"{_place(idea.round, event.number)} {idea.id} from {wording.short_id(idea.parent)}"
+                yield "idea", f"{place}: {wording.label(idea)}"
+            case VariantEvaluated(variant=variant, reused=reused):
+                yield "variant", self._verdict(variant, reused=reused)
+                if progress.best is not None and progress.best is not before:
+                    name = wording.label(progress.idea_of(variant), variant.idea)
+                    yield "best", f"{_timing(progress.best)} variant {variant.id}, {name}"
+            case RoundClosed(round=round):
+                yield "round", self._round(round)
+            case BestConfirmed(variant=variant, evaluation=evaluation):
+                figures = wording.gain(evaluation.timing) if evaluation.timing else ""
+                yield "confirmed", f"{variant.id} {evaluation.status.value} {figures}".rstrip()
+            case RunFinished(reason=reason):
+                yield "finished", reason
+
+    def _verdict(self, variant: Variant, *, reused: bool) -> str:
+        item = self._progress.ideas[variant.idea]
+        place = f"{_place(variant.round, item.number)}.{item.variants[variant.id].number} {variant.id}"
+        if variant.evaluation is None:
+            return place
+        status, reason = variant.evaluation.status.value, wording.why_not_correct(variant.evaluation)
+        text = _timing(variant) if variant.evaluation.timing else wording.shorten(reason, 100)
+        return f"{place} {status} {text}".rstrip() + " (reused)" * reused
+
+    def _round(self, number: int) -> str:
+        summary, limit = self._progress.rounds[number], self._progress.rounds_limit
+        figures = f"ideas={summary.ideas} evaluations={summary.evaluations}"
+        correct = wording.share(summary.correct_share).replace(" ", "")
+        best = _timing(summary.best) if summary.best else "none"
+        left = self._progress.remaining_s
+        eta = "" if left is None else f" left=~{wording.duration(left)}"
+        return f"{number}/{limit} {figures} correct={correct} best={best}{eta}"
+
+    def _closing(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        rows = [wording.COLUMNS, *wording.trajectory(self._progress)]
+        self._write("")
+        for figures, row in zip(wording.aligned(rows), rows, strict=True):
+            self._write(f"{figures}  {wording.shorten(row[-1], 100)}")
+        self._write("")
+        for heading, text in wording.winner(self._progress):
+            self._write(f"{heading + ':':<10} {text}")
+
+    def _write(self, line: str) -> None:
+        if self._stream is None:
+            return
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        try:
+            self._stream.write(line.encode(encoding, "replace").decode(encoding) + "\n")
+            self._stream.flush()
+        except (OSError, ValueError) as error:  # the reader of a pipe has gone: the search goes on without it
+            self._stream = None
+            logger.warning("the run's lines can no longer be written (%s); the journal has them", error)
+
+
+def _place(round: int, number: int) -> str:
+    return f"r{round:02d}.{number:02d}"
+
+
+def _timing(variant: Variant) -> str:
+    return (
+        wording.gain(variant.evaluation.timing)
+        if variant.evaluation and variant.evaluation.timing
+        else "none"
+    )

@@ -1,0 +1,154 @@
+"""How the observers word figures, ideas and the closing table; plain strings, one line each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from evaluators.evaluation import Evaluation, Status, Timing
+from search.observers.progress import Progress, RoundSummary
+from search.tree import Idea, Variant
+
+COLUMNS = ("round", "ideas", "evals", "correct", "best ms", "speedup", "95 % interval", "idea")
+"""Of the trajectory table."""
+
+
+def one_line(text: str) -> str:
+    """A model's text as one printable line, without the line ends and escape sequences it may have."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+
+
+def shorten(text: str, width: int) -> str:
+    """The text in at most `width` characters, cut with three dots."""
+    return text if len(text) <= width else text[: max(0, width - 3)].rstrip() + "..."
+
+
+def short_id(id: str) -> str:
+    """Enough of an id to find it in the journal; library entries keep their names; the reference is `ref`."""
+    is_hash = len(id) == 12 and all(char in "0123456789abcdef" for char in id)
+    return (id[:6] if is_hash else one_line(id)) or "ref"
+
+
+def milliseconds(ms: float) -> str:
+    """Three significant digits, without the unit."""
+    return f"{ms:.0f}" if ms >= 100 else f"{ms:#.3g}"
+
+
+def times(speedup: float) -> str:
+    """A speedup: 1.42x, 12.3x, 123x."""
+    digits = 2 if speedup < 9.995 else 1 if speedup < 99.95 else 0
+    return f"{speedup:.{digits}f}x"
+
+
+def interval(timing: Timing) -> str:
+    """The 95 % interval of the speedup."""
+    return f"[{timing.speedup_low:.2f}, {timing.speedup_high:.2f}]"
+
+
+def gain(timing: Timing) -> str:
+    """Time, speedup and interval of a kernel."""
+    return f"{milliseconds(timing.kernel_ms)} ms  {times(timing.speedup)} {interval(timing)}"
+
+
+def duration(seconds: float) -> str:
+    """12s, 4m05s, 1h02m."""
+    total = round(seconds)
+    if total < 60:
+        return f"{total}s"
+    if total < 3600:
+        return f"{total // 60}m{total % 60:02d}s"
+    return f"{total // 3600}h{total % 3600 // 60:02d}m"
+
+
+def share(value: float | None) -> str:
+    """A share in per cent, `-` where there is none."""
+    return "-" if value is None else f"{100 * value:.0f} %"
+
+
+def label(idea: Idea | None, idea_id: str = "") -> str:
+    """An idea as category and text; by its id where the rest is not known."""
+    return f"{idea.category.value}: {one_line(idea.text)}" if idea else f"idea {short_id(idea_id)}"
+
+
+def counts(statuses: Counter[Status]) -> str:
+    """How many of each status, in the order of the statuses."""
+    return ", ".join(f"{status.value} {statuses[status]}" for status in Status if statuses[status]) or "none"
+
+
+def device(progress: Progress) -> str:
+    """The device's name, or what the problem asks for where the environment does not name it."""
+    if progress.started is None:
+        return ""
+    return one_line(progress.started.environment.get("device", "")) or progress.started.problem.device
+
+
+def why_not_correct(evaluation: Evaluation) -> str:
+    """The broken rule, or the first line of the log that says anything."""
+    lines = (one_line(line) for line in evaluation.log.splitlines())
+    return one_line(evaluation.rule) or next((line for line in lines if line), "")
+
+
+def trajectory(progress: Progress) -> list[tuple[str, ...]]:
+    """One row a round, its cells in the order of `COLUMNS`; times and speedups are the best so far."""
+    return [_row(progress, summary) for summary in progress.summaries]
+
+
+def aligned(rows: Sequence[tuple[str, ...]], *, gap: str = "  ") -> list[str]:
+    """The figures of rows, all but the last cell, right-aligned in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    return [gap.join(cell.rjust(width) for cell, width in zip(row, widths, strict=False)) for row in rows]
+
+
+def _row(progress: Progress, summary: RoundSummary) -> tuple[str, ...]:
+    best = summary.best
+    timing = best.evaluation.timing if best and best.evaluation else None
+    number = str(summary.round) if summary.round in progress.rounds else f"{summary.round} (open)"
+    figures = (number, str(summary.ideas), str(summary.evaluations), share(summary.correct_share))
+    if best is None or timing is None:
+        return (*figures, "-", "-", "-", "no correct kernel yet")
+    idea = label(progress.idea_of(best), best.idea) if summary.improved else f"as in round {best.round}"
+    return (*figures, milliseconds(timing.kernel_ms), times(timing.speedup), interval(timing), idea)
+
+
+def winner(progress: Progress) -> list[tuple[str, str]]:
+    """The closing lines below the table, each a heading and what it says."""
+    best = progress.best
+    lines = [] if best is None else _winner_lines(progress, best)
+    if best is None:
+        lines.append(("winner", "none: no kernel was correct"))
+    lines.append(
+        ("statuses", counts(progress.statuses) + (f"; reused {progress.reused}" * bool(progress.reused)))
+    )
+    reason = progress.finished.reason if progress.finished else "stopped before it was finished"
+    spent = f"{progress.evaluations} evaluations, {duration(progress.elapsed_s)}"
+    lines.append(("ended", f"{reason}; {spent}, {duration(progress.device_s)} on the device"))
+    return lines
+
+
+def _winner_lines(progress: Progress, best: Variant) -> list[tuple[str, str]]:
+    finished = progress.finished
+    confirmed = (finished.confirmed if finished else None) or progress.confirmed.get(best.kernel.id)
+    lines = [
+        ("winner", f"variant {best.id}, round {best.round}, {best.kernel.language}"),
+        ("idea", label(progress.idea_of(best), best.idea)),
+    ]
+    if confirmed is None:
+        lines.append(("confirmed", "no: it was not measured again"))
+    elif confirmed.timing is None:
+        reason = why_not_correct(confirmed)
+        lines.append(
+            ("confirmed", f"NO, {confirmed.status.value} when measured again" + f": {reason}" * bool(reason))
+        )
+    else:
+        lines.append(("confirmed", _against_baselines(confirmed.timing)))
+    if best.evaluation and best.evaluation.timing:
+        lines.append(("in search", _against_baselines(best.evaluation.timing)))
+    return lines
+
+
+def _against_baselines(timing: Timing) -> str:
+    eager = f"{gain(timing)} against eager's {milliseconds(timing.eager_ms)} ms"
+    if timing.compile_ms is None or timing.speedup_vs_compile is None:
+        return eager
+    compiled = f"torch.compile's {milliseconds(timing.compile_ms)} ms"
+    return f"{eager}; {times(timing.speedup_vs_compile)} against {compiled}"

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import io
+import logging
+
+import pytest
+
+from search.events import Event
+from search.observers.plain import PlainConsole
+
+
+def play(events: list[Event], **options: object) -> list[str]:
+    stream = io.StringIO()
+    observer = PlainConsole(stream=stream, clock=lambda: 0.0, **options)  # type: ignore[arg-type]
+    for event in events:
+        observer.on_event(event)
+    observer.close()
+    return stream.getvalue().splitlines()
+
+
+WHOLE = """\
+[     0.0s] run       problem=level1/conv2d device="NVIDIA H200" proposer=playbook strategy=idea_branching \
+seed=7 rounds=2 evaluations=20
+[     1.0s] idea      r01.01 <id> from ref: memory access: Load the tile with 128-bit [31mvector loads
+[     5.0s] variant   r01.01.1 <id> correct 1.00 ms  2.00x [1.96, 2.04]
+[     5.0s] best      1.00 ms  2.00x [1.96, 2.04] variant <id>, memory access: Load the tile with 128-bit \
+[31mvector loads
+[     6.0s] idea      r01.02 <id> from ref: asynchrony and latency hiding: Prefetch [bold]the filter[/bold]
+[     7.0s] variant   r01.01.2 <id> compile_error k.cu(3): error: no [1mfoo
+[     9.0s] variant   r01.02.1 <id> incorrect max error 0.5
+[    10.0s] variant   r01.02.2 <id> rejected calls the reference
+[    10.0s] round     1/2 ideas=2 evaluations=4 correct=25% best=1.00 ms  2.00x [1.96, 2.04] left=~10s
+[    11.0s] idea      r02.01 <id> from <seed>: data type and precision: Use the tensor cores
+[    13.0s] variant   r02.01.2 <id> correct 1.00 ms  2.00x [1.96, 2.04] (reused)
+[    14.0s] variant   r02.01.3 <id> timeout
+[    15.0s] variant   r02.01.4 <id> crashed Segmentation fault
+[    16.0s] variant   r02.01.1 <id> correct 0.500 ms  4.00x [3.92, 4.08]
+[    16.0s] best      0.500 ms  4.00x [3.92, 4.08] variant <id>, data type and precision: Use the tensor cores
+[    17.0s] variant   r02.01.5 <id> runtime_error RuntimeError: boom
+[    18.0s] variant   r02.01.6 <id> infrastructure_error worker lost
+[    20.0s] round     2/2 ideas=1 evaluations=5 correct=33% best=0.500 ms  4.00x [3.92, 4.08] left=~0s
+[    30.0s] confirmed <id> correct 0.513 ms  3.90x [3.82, 3.98]
+[    30.0s] finished  rounds
+
+round  ideas  evals  correct  best ms  speedup  95 % interval  idea
+    1      2      4     25 %     1.00    2.00x   [1.96, 2.04]  memory access: Load the tile with 128-bit \
+[31mvector loads
+    2      1      5     33 %    0.500    4.00x   [3.92, 4.08]  data type and precision: Use the tensor cores
+
+winner:    variant <id>, round 2, cuda
+idea:      data type and precision: Use the tensor cores
+confirmed: 0.513 ms  3.90x [3.82, 3.98] against eager's 2.00 ms; 2.92x against torch.compile's 1.50 ms
+in search: 0.500 ms  4.00x [3.92, 4.08] against eager's 2.00 ms; 3.00x against torch.compile's 1.50 ms
+statuses:  correct 2, compile_error 1, runtime_error 1, incorrect 1, timeout 1, crashed 1, rejected 1, \
+infrastructure_error 1; reused 1
+ended:     rounds; 9 evaluations, 30s, 13s on the device"""
+
+
+def without_ids(line: str) -> str:
+    words = []
+    for word in line.split(" "):
+        bare = word.rstrip(",:")
+        is_id = len(bare) in (6, 12) and all(char in "0123456789abcdef" for char in bare)
+        words.append(word.replace(bare, "<id>" if len(bare) == 12 else "<seed>") if is_id else word)
+    return " ".join(words)
+
+
+def test_a_whole_run_line_by_line(whole_run: list[Event]) -> None:
+    lines = [without_ids(line) for line in play(whole_run, evaluations=20)]
+    assert lines == WHOLE.splitlines()
+
+
+@pytest.mark.parametrize("script", ["whole", "interrupted", "resumed", "killed", "not confirmed"])
+def test_no_escape_sequence_reaches_the_log(script: str, runs: dict[str, list[Event]]) -> None:
+    assert all(line.isprintable() for line in play(runs[script]))
+
+
+def test_an_interrupted_run_shows_its_open_round(runs: dict[str, list[Event]]) -> None:
+    lines = play(runs["interrupted"])
+    assert "2 (open)      1      1     50 %     1.00" in "\n".join(lines)
+    assert lines[-1].startswith("ended:     interrupted; 5 evaluations")
+    assert "confirmed: no: it was not measured again" in lines
+
+
+def test_a_killed_run_gets_its_table_at_close(runs: dict[str, list[Event]]) -> None:
+    assert play(runs["killed"])[-1].startswith("ended:     stopped before it was finished")
+
+
+def test_a_winner_that_fails_its_confirmation_is_called_so(runs: dict[str, list[Event]]) -> None:
+    assert "confirmed: NO, incorrect when measured again: wrong on new inputs" in play(runs["not confirmed"])
+
+
+def test_a_resumed_run_with_its_past_ends_in_the_same_table(runs: dict[str, list[Event]]) -> None:
+    resumed = play(runs["resumed, its past unknown"], past=runs["interrupted"])
+    whole = play(runs["whole"])
+    table = whole.index("")
+    assert resumed[resumed.index("") :] == whole[table:]
+    assert "resumed after round 1" in resumed[0]
+
+
+def test_without_a_correct_kernel_there_is_no_winner(runs: dict[str, list[Event]]) -> None:
+    lines = play(runs["nothing correct"])
+    assert "winner:    none: no kernel was correct" in lines
+    assert any("no correct kernel yet" in line for line in lines)
+
+
+def test_a_stream_that_cannot_write_a_character_gets_a_question_mark(runs: dict[str, list[Event]]) -> None:
+    raw = io.BytesIO()
+    observer = PlainConsole(stream=io.TextIOWrapper(raw, encoding="ascii"))
+    observer._write("3×3")
+    assert raw.getvalue() == b"3?3\n"
+
+
+def test_a_reader_that_went_away_is_told_once(
+    whole_run: list[Event], caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = io.StringIO()
+    observer = PlainConsole(stream=stream)
+    stream.close()
+    with caplog.at_level(logging.WARNING):
+        for event in whole_run:
+            observer.on_event(event)
+    assert len(caplog.records) == 1

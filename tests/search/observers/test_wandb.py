@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from search.events import Event
+from search.observers.wandb import COLUMNS, WandbObserver
+
+
+class FakeError(Exception):
+    pass
+
+
+class FakeArtifact:
+    def __init__(self, name: str, type: str, metadata: dict[str, Any]) -> None:
+        self.name, self.type, self.metadata = name, type, metadata
+        self.files: dict[str, str] = {}
+
+    def add_file(self, path: str, *, name: str, policy: str, skip_cache: bool) -> None:
+        self.files[name] = Path(path).read_text()
+
+
+class FakeWandb:
+    """Records what it is told; the parts of W&B's interface that the observer uses."""
+
+    Error = FakeError
+    Artifact = FakeArtifact
+
+    def __init__(self, *, key: bool = False, env_mode: str = "online", unreachable: bool = False) -> None:
+        self.key, self.env_mode, self.unreachable = key, env_mode, unreachable
+        self.inits: list[dict[str, Any]] = []
+        self.logged: list[tuple[int | None, dict[str, Any]]] = []
+        self.artifacts: list[FakeArtifact] = []
+        self.finished: list[int] = []
+        self.summary: dict[str, Any] = {}
+        self.url = "https://wandb.example/run"
+        self.fail_at_log: int | None = None
+
+    def Settings(self, **settings: object) -> dict[str, object]:  # noqa: N802
+        return settings
+
+    def Table(self, columns: list[str], data: list[list[Any]]) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(columns=columns, data=data)
+
+    def setup(self, settings: object) -> SimpleNamespace:
+        return SimpleNamespace(settings=SimpleNamespace(mode=self.env_mode))
+
+    def login(self, *, prompt: bool, verify: bool) -> bool:
+        assert not prompt
+        assert not verify
+        return self.key
+
+    def init(self, **arguments: Any) -> FakeWandb:
+        if arguments["mode"] == "online" and self.unreachable:
+            raise FakeError("no route\nto host")
+        self.inits.append(arguments)
+        return self
+
+    def log(self, data: dict[str, Any], step: int | None = None, commit: bool | None = None) -> None:
+        if len(self.logged) == self.fail_at_log:
+            raise OSError("the service is gone")
+        self.logged.append((step, data))
+
+    def log_artifact(self, artifact: FakeArtifact) -> None:
+        self.artifacts.append(artifact)
+
+    def finish(self, exit_code: int) -> None:
+        self.finished.append(exit_code)
+
+
+def play(
+    fake: FakeWandb | None,
+    events: list[Event],
+    monkeypatch: pytest.MonkeyPatch,
+    run_dir: Path,
+    **options: Any,
+) -> WandbObserver:
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    observer = WandbObserver(run_dir=run_dir, **options)
+    for event in events:
+        observer.on_event(event)
+    observer.close()
+    return observer
+
+
+def test_logs_rounds_ideas_winner_and_config(
+    whole_run: list[Event], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = FakeWandb()
+    play(fake, whole_run, monkeypatch, tmp_path, mode="offline", config={"branch": 6}, tags=("a",))
+
+    (init,) = fake.inits
+    assert init["mode"] == "offline"
+    assert init["dir"] == str(tmp_path)
+    assert init["config"]["branch"] == 6
+    assert init["config"]["run"]["problem"] == "level1/conv2d"
+    assert init["config"]["run"]["environment"]["device"] == "NVIDIA H200"
+    assert init["settings"]["silent"] is True
+    assert init["settings"]["console"] == "off"
+
+    (step_1, one), (step_2, two), (_, end) = fake.logged
+    assert (step_1, step_2) == (1, 2)
+    assert one["best_ms"] == 1.0
+    assert two["best_speedup"] == 4.0
+    assert two["best_speedup_low"] == pytest.approx(3.92)
+    assert two["best_speedup_high"] == pytest.approx(4.08)
+    assert two["correct_share"] == pytest.approx(2 / 6)
+    assert (two["evaluations"], two["evaluations_so_far"]) == (5, 9)
+    assert (two["wall_s"], two["elapsed_s"], two["gpu_s"]) == (10.0, 20.0, 6.0)
+    assert two["statuses/timeout"] == 1
+    assert two["statuses/compile_error"] == 0
+    assert len(two["round_ideas"].data) == 1
+
+    table = end["ideas"]
+    assert tuple(table.columns) == COLUMNS
+    memory, latency, fp16 = (dict(zip(COLUMNS, row, strict=True)) for row in table.data)
+    assert memory["statuses"] == "correct 1, compile_error 1"
+    assert (latency["best_variant"], latency["best_ms"], latency["best_speedup"]) == (None, None, None)
+    assert fp16["parent"] == memory["best_variant"]
+    assert fp16["text"] == "Use the tensor cores"
+    assert fp16["category"] == "data type and precision"
+    assert (fp16["round"], fp16["best_ms"], fp16["best_speedup"]) == (2, 0.5, 4.0)
+
+    (artifact,) = fake.artifacts
+    assert artifact.name == "best-level1-conv2d"
+    assert artifact.files == {"best.py": "class ModelNew: ...  # fastest\n"}
+    assert fake.summary["confirmed_speedup"] == 3.9
+    assert fake.summary["statuses"]["correct"] == 2
+    assert fake.finished == [0]
+
+
+def test_a_run_that_was_killed_still_has_its_table(
+    runs: dict[str, list[Event]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = FakeWandb()
+    play(fake, runs["killed"], monkeypatch, tmp_path, mode="offline")
+    assert len(fake.logged[-1][1]["ideas"].data) == 3
+    assert fake.summary["reason"] == "stopped"
+    assert fake.finished == [1]
+
+
+def test_a_resumed_run_has_all_rounds_and_the_same_id(
+    runs: dict[str, list[Event]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, second = FakeWandb(), FakeWandb()
+    play(first, runs["interrupted"], monkeypatch, tmp_path, mode="offline")
+    rest = runs["resumed, its past unknown"]
+    play(second, rest, monkeypatch, tmp_path, mode="offline", past=runs["interrupted"])
+    assert first.inits[0]["id"] == second.inits[0]["id"]
+    assert [step for step, _ in second.logged] == [1, 2, None]
+    assert len(second.logged[-1][1]["ideas"].data) == 3
+
+
+@pytest.mark.parametrize(
+    ("mode", "key", "env_mode", "chosen"),
+    [
+        ("auto", True, "online", "online"),
+        ("auto", False, "online", "offline"),
+        ("auto", True, "disabled", "disabled"),
+        ("online", True, "online", "online"),
+        ("online", False, "online", "offline"),
+        ("offline", True, "online", "offline"),
+    ],
+)
+def test_modes(
+    mode: str,
+    key: bool,
+    env_mode: str,
+    chosen: str,
+    whole_run: list[Event],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    fake = FakeWandb(key=key, env_mode=env_mode)
+    play(fake, whole_run[:1], monkeypatch, tmp_path, mode=mode)
+    assert [init["mode"] for init in fake.inits] == [chosen]
+
+
+@pytest.mark.parametrize("mode", ["off", False])
+def test_off_does_not_import_wandb(
+    mode: str | bool, whole_run: list[Event], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = FakeWandb()
+    play(fake, whole_run, monkeypatch, tmp_path, mode=mode)
+    assert not fake.inits
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_mode_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must be one of auto, online, offline, off"):
+        WandbObserver(run_dir=tmp_path, mode="on")
+
+
+def test_a_missing_package_is_named_once(
+    whole_run: list[Event],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    play(None, whole_run, monkeypatch, tmp_path)
+    assert len(caplog.records) == 1
+    assert "pip install 'wandb" in caplog.text
+
+
+def test_an_unreachable_server_means_offline(
+    whole_run: list[Event],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fake = FakeWandb(key=True, unreachable=True)
+    play(fake, whole_run, monkeypatch, tmp_path)
+    assert [init["mode"] for init in fake.inits] == ["offline"]
+    assert len(caplog.records) == 1
+    assert "no route to host" in caplog.text
+    assert fake.finished == [0]
+
+
+@pytest.mark.parametrize("fail_at_log", [0, 1, 2])
+def test_a_failure_is_one_warning(
+    fail_at_log: int,
+    whole_run: list[Event],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fake = FakeWandb()
+    fake.fail_at_log = fail_at_log
+    with caplog.at_level(logging.WARNING):
+        play(fake, whole_run, monkeypatch, tmp_path, mode="offline")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "the service is gone" in caplog.text
+
+
+def test_the_real_wandb_offline(
+    whole_run: list[Event],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pytest.importorskip("wandb")
+    home, run_dir = tmp_path / "home", tmp_path / "run"
+    home.mkdir()
+    run_dir.mkdir()
+    for name in ("HOME", "WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
+        monkeypatch.setenv(name, str(home))
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    observer = WandbObserver(run_dir=run_dir, mode="offline", config={"branch": 6})
+    with caplog.at_level(logging.WARNING):
+        for event in whole_run:
+            observer.on_event(event)
+        observer.close()
+    assert not caplog.records
+    assert tuple(capfd.readouterr()) == ("", "")
+    (folder,) = (run_dir / "wandb").glob("offline-run-*")
+    (log,) = folder.glob("run-*.wandb")
+    assert b"best_speedup" in log.read_bytes()
+    (table,) = folder.glob("files/media/table/ideas_*.table.json")
+    content = json.loads(table.read_text())
+    assert tuple(content["columns"]) == COLUMNS
+    assert [row[COLUMNS.index("best_speedup")] for row in content["data"]] == [2.0, None, 4.0]
