@@ -27,11 +27,11 @@ class RayHost:
     when the cluster cannot be reached.
     """
 
-    def __init__(self, *, settings: Settings, build_timeout_s: float, address: str, on_gpu: bool) -> None:
+    def __init__(self, *, settings: Settings, on_gpu: bool, address: str = "") -> None:
         import ray
 
         self._ray = ray
-        self._settings, self._build_timeout_s, self._on_gpu = settings, build_timeout_s, on_gpu
+        self._settings = settings
         self._started_here = not address
         _connect(address)
         resources = ray.cluster_resources()
@@ -53,7 +53,7 @@ class RayHost:
     async def build(self, kernel: Kernel, architecture: str) -> Build:
         """See `pool.Host`."""
         reference = self._build_task.remote(
-            kernel, root=self._root, architecture=architecture, timeout_s=self._build_timeout_s
+            kernel, root=self._root, architecture=architecture, timeout_s=self._settings.build_timeout_s
         )
         try:
             result: Build = await reference

@@ -27,7 +27,7 @@ class LocalHost:
         self._root = pool.scratch_root(f"local-{os.getpid()}")
         # Each worker has a thread of its own for life: its processes end with the thread that started them.
         self._threads = [ThreadPoolExecutor(1) for _ in range(self.devices)]
-        self._builders = [ThreadPoolExecutor(1) for _ in range(cores)]
+        self._builders = [ThreadPoolExecutor(1) for _ in range(self.cores)]
         self._idle = list(self._builders)
         self._workers = [
             Worker(root=self._root, settings=settings, visible_gpu=gpus[number] if gpus else "")
@@ -70,3 +70,11 @@ class LocalHost:
             builder.submit(close_thread_zygote)
             builder.shutdown()
         shutil.rmtree(self._root, ignore_errors=True)
+
+
+def _visible_gpus() -> list[str]:
+    """The values for CUDA_VISIBLE_DEVICES that name one GPU each."""
+    import torch
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",") if named else [str(n) for n in range(torch.cuda.device_count())]

@@ -279,11 +279,9 @@ class Trial:
     def _check(self) -> float:
         """Correctness on the problem's own inputs, then on the families. Returns ms a call."""
         capacity = self._court.capacity()
-        own = [""] * min(CHECKED_CALLS, capacity)
-        for _ in range(2):  # the second block sees a warm kernel, and buffers that hold old answers
-            block, seeds = self._court.run_fresh(self._runner, own)
-            for call, seed in enumerate(seeds):
-                self._require(call, seed)
+        block = self._check_block(1)
+        again = self._plan.calls(block.median_ms, min(CHECKED_CALLS, capacity))
+        block = self._check_block(again)  # a warm kernel now, and buffers that hold old answers
         names = list(FAMILIES)
         for start in range(0, len(names), capacity):
             chosen = names[start : start + capacity]
@@ -291,6 +289,12 @@ class Trial:
             for call, (family, seed) in enumerate(zip(chosen, seeds, strict=True)):
                 self._try_family(call, family, seed)
         return statistics.median(block.claimed_ms)
+
+    def _check_block(self, calls: int) -> Block:
+        block, seeds = self._court.run_fresh(self._runner, [""] * calls)
+        for call, seed in enumerate(seeds):
+            self._require(call, seed)
+        return block
 
     def _require(self, call: int, seed: int) -> None:
         comparison = self._court.check(call, seed)
@@ -417,13 +421,21 @@ def _judge(court: Court, worker: Channel, order: Message) -> Message:
 def _facts(device: str) -> dict[str, Any]:
     import torch
 
-    facts = {"torch": str(torch.__version__)}
+    facts = {"device": _cpu_name(), "torch": str(torch.__version__)}
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
         facts["device"] = properties.name
         facts["architecture"] = f"{properties.major}.{properties.minor}"
         facts["cuda"] = torch.version.cuda or ""
     return facts
+
+
+def _cpu_name() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                return f"{line.partition(':')[2].strip()}, {os.cpu_count()} cores"
+    return f"CPU, {os.cpu_count()} cores"
 
 
 def _is_time(value: Any) -> bool:

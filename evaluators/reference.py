@@ -51,7 +51,7 @@ def load_problem(
     overrides = {**((cpu_sizes or {}) if device == "cpu" else {}), **(sizes or {})}
     check_source(source, str(file), overrides)
     return Problem(
-        name=file.stem if path else name,
+        name=f"file/{file.stem}" if path else name,
         source=source,
         overrides=overrides,
         dtype=dtype,

@@ -42,8 +42,11 @@ class Plan:
     max_s: float
 
     def calls(self, call_ms: float, capacity: int) -> int:
-        """Calls of a block for a module that takes `call_ms`, at most `capacity`."""
-        return max(1, min(capacity, math.ceil(self.block_ms / max(call_ms, 1e-6)) + 1))
+        """Calls of a block for a module that takes `call_ms`, at most `capacity`; one where a call alone
+        outlasts ten blocks."""
+        if call_ms > 10 * self.block_ms:
+            return 1
+        return min(capacity, math.ceil(self.block_ms / max(call_ms, 1e-6)) + 1)
 
     def enough(self, ratios: Sequence[float], elapsed_s: float) -> bool:
         """Whether to stop sampling after these paired ratios."""

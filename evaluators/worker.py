@@ -39,6 +39,7 @@ class WorkerBroken(Exception):
 class Settings:
     """How a worker measures. Times in seconds, `block_ms` per block of calls."""
 
+    build_timeout_s: float = 180.0
     timeout_s: float = 60.0
     thorough_timeout_s: float = 300.0
     open_timeout_s: float = 300.0
@@ -50,6 +51,19 @@ class Settings:
     """Mode of the `torch.compile` baseline; "" leaves that baseline out."""
     threads: int | None = None
     """CPU threads of kernels and baselines; None leaves it to them (all cores)."""
+
+    def __post_init__(self) -> None:
+        limits = (
+            "build_timeout_s",
+            "timeout_s",
+            "thorough_timeout_s",
+            "open_timeout_s",
+            "memory_gb",
+            "max_calls",
+        )
+        for name in (*limits, *(["threads"] if self.threads is not None else [])):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"evaluator.{name} is {getattr(self, name)}; it must be positive")
 
 
 class Worker:

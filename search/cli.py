@@ -1,0 +1,174 @@
+"""What the commands share: composing a config from the command line, and errors of one line.
+
+Bad input is a `UsageError`, raised before anything is started or written; a command prints it and exits
+with status 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException, InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+from rich.logging import RichHandler
+
+EXIT_USAGE = 2
+
+
+class UsageError(Exception):
+    """The call was wrong; the message is one line that says what, and the nearest valid choice."""
+
+
+def config_folder() -> Path:
+    """`configs/` beside the packages (a checkout) or inside this one (an installation)."""
+    here = Path(__file__).resolve().parent
+    beside = here.parent / "configs"
+    return beside if (beside / "run.yaml").exists() else here / "configs"
+
+
+def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
+    """The config `name` with `key=value` overrides. Raises UsageError."""
+    folder = config_folder()
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise UsageError(f"{override!r} is not of the form key=value")
+        _check_key(folder, name, key.lstrip("+~"), value)
+    for group in _required_groups(folder, name):
+        if not any(override.startswith(f"{group}=") for override in overrides):
+            raise UsageError(f"{group} is not set; give {group}=… of {', '.join(_options(folder, group))}")
+    open_keys = [f"++{o}" if o.startswith(("problem.sizes.", "problem.cpu_sizes.")) else o for o in overrides]
+    try:
+        with initialize_config_dir(str(folder), version_base="1.3"):
+            config: DictConfig = compose(name, open_keys)
+        OmegaConf.resolve(config)
+        missing = sorted(OmegaConf.missing_keys(config))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UsageError(one_line(error)) from error
+    if missing:
+        raise UsageError(f"{missing[0]} is not set; give it as {missing[0]}=…")
+    return config
+
+
+def edit_config(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
+    """A stored config with further `key=value` overrides of existing keys. Raises UsageError."""
+    config = config.copy()
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise UsageError(f"{override!r} is not of the form key=value")
+        known = list(_leaves(config))
+        if key not in known:
+            raise UsageError(f"unknown key {key}{_nearest(key, known)}")
+        OmegaConf.update(config, key, yaml.safe_load(value))
+    return config
+
+
+def build(config: DictConfig, **more: Any) -> Any:
+    """Instantiates the `_target_` of a config. Raises UsageError for what its constructor refuses."""
+    try:
+        return instantiate(config, _convert_="all", **more)
+    except InstantiationException as error:
+        cause = error.__cause__ or error
+        raise UsageError(one_line(cause)) from error
+
+
+def positive(config: DictConfig, *keys: str) -> None:
+    """Raises UsageError unless every key holds a positive integer."""
+    for key in keys:
+        value = config[key]
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UsageError(f"{key} is {value}; it must be a whole number of at least 1")
+
+
+def one_of(config: DictConfig, key: str, allowed: Sequence[str]) -> None:
+    """Raises UsageError unless the key holds one of the allowed words."""
+    value = str(config[key])
+    if value not in allowed:
+        raise UsageError(
+            f"{key} is {value}; it must be one of {', '.join(allowed)}{_nearest(value, allowed)}"
+        )
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error's message that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def log_to(console: Console) -> None:
+    """Warnings go to the console that also shows the run, so that neither writes into the other."""
+    handler = RichHandler(console=console, show_path=False)
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", handlers=[handler])
+
+
+def _check_key(folder: Path, name: str, key: str, value: str) -> None:
+    if (folder / key).is_dir():
+        options = _options(folder, key)
+        if value not in options:
+            hint = _nearest(value, options)
+            raise UsageError(f"unknown {key} {value}{hint}; there are {', '.join(options)}")
+        return
+    groups = [p for p in folder.iterdir() if p.is_dir()]
+    files = [folder / f"{name}.yaml", *(f for g in groups for f in g.rglob("*.yaml"))]
+    known = {leaf for file in files for leaf in _keys_of(folder, file)}
+    parents = {".".join(leaf.split(".")[:n]) for leaf in known for n in range(1, leaf.count(".") + 1)}
+    open_ended = key.startswith(("problem.sizes.", "problem.cpu_sizes."))
+    if key not in known | parents and not open_ended:
+        raise UsageError(f"unknown key {key}{_nearest(key, sorted(known | {g.name for g in groups}))}")
+
+
+def _options(folder: Path, group: str) -> list[str]:
+    return sorted(
+        str(p.relative_to(folder / group).with_suffix("")) for p in (folder / group).rglob("*.yaml")
+    )
+
+
+def _required_groups(folder: Path, name: str) -> list[str]:
+    loaded = OmegaConf.to_container(OmegaConf.load(folder / f"{name}.yaml"))
+    defaults = loaded.get("defaults", []) if isinstance(loaded, dict) else []
+    return [
+        group
+        for entry in defaults
+        if isinstance(entry, dict)
+        for group, value in entry.items()
+        if value == "???"
+    ]
+
+
+def _keys_of(folder: Path, file: Path) -> Iterable[str]:
+    parts = file.relative_to(folder).parts
+    prefix = f"{parts[0]}." if len(parts) > 1 else ""
+    loaded = OmegaConf.load(file)
+    assert isinstance(loaded, DictConfig)
+    return [prefix + key for key in _leaves(loaded) if not key.startswith("defaults")]
+
+
+def _leaves(config: DictConfig) -> Iterable[str]:
+    """Every key with its path, branches and leaves alike."""
+    container = OmegaConf.to_container(config)
+    assert isinstance(container, dict)
+    for key, value in container.items():
+        yield from _paths(str(key), value)
+
+
+def _paths(name: str, value: Any) -> Iterable[str]:
+    yield name
+    if isinstance(value, dict):
+        for key, below in value.items():
+            yield from _paths(f"{name}.{key}", below)
+
+
+def _nearest(value: str, options: Iterable[str]) -> str:
+    by_tail = {option: option for option in options} | {option.split("/")[-1]: option for option in options}
+    near = difflib.get_close_matches(value, by_tail, 1, 0.5)
+    return f"; did you mean {by_tail[near[0]]}?" if near else ""

@@ -1,0 +1,228 @@
+"""One search, from the command line:
+
+    python -m search.run problem=level1/conv2d rounds=13 branch=8
+    python -m search.run problem=file problem.path=my_model.py
+    python -m search.run resume=outputs/level1/conv2d/2026-01-31_12-00-00
+
+Exit status 0 when the search ended at its limits, 130 when it was interrupted, 1 when it failed, 2 when
+the call was wrong. Every key is in `configs/run.yaml`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from evaluators.pool import Pool
+from evaluators.problem import Problem
+from evaluators.worker import WorkerBroken
+from search.budget import Budget
+from search.cli import (
+    EXIT_USAGE,
+    UsageError,
+    build,
+    compose_config,
+    edit_config,
+    log_to,
+    one_line,
+    one_of,
+    positive,
+)
+from search.engine import HISTORY, Engine
+from search.events import RunFinished
+from search.journal import Journal, JournalError
+from search.observers.console import console_observer
+from search.observers.wandb import MODES, WandbObserver
+from search.run_folder import RunFolder, finalise
+
+DEVICES = ("auto", "cuda", "cpu")
+OUTSTANDING_PER_LANE = 4
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    console = Console()
+    log_to(console)
+    if {"-h", "--help"} & set(arguments):
+        console.print(__doc__, markup=False)
+        return 0
+    try:
+        config, folder, chosen = settle(arguments)
+        for line in chosen:
+            console.print(line, markup=False, highlight=False)
+        return asyncio.run(search(config, folder, console, arguments))
+    except (UsageError, JournalError) as error:
+        print(f"search.run: {error}", file=sys.stderr)  # noqa: T201  (what a command says to its caller)
+        return EXIT_USAGE
+
+
+def settle(arguments: Sequence[str]) -> tuple[DictConfig, Path | None, list[str]]:
+    """The config of the call, the folder when a run is resumed, and a line on each thing chosen by itself.
+
+    Raises UsageError.
+    """
+    resume = next((a.partition("=")[2] for a in arguments if a.startswith("resume=")), "")
+    others = [a for a in arguments if not a.startswith("resume=")]
+    chosen: list[str] = []
+    if resume and resume != "null":
+        config = edit_config(_stored(Path(resume)), others)
+    else:
+        if not any(a.startswith("proposer=") and a != "proposer=auto" for a in others):
+            others = [*(a for a in others if a != "proposer=auto"), "proposer=playbook"]
+            chosen.append("proposer: playbook, the embedded catalogue of ideas (proposer=… to change)")
+        config = compose_config("run", others)
+    positive(config, "rounds", "ideas", "branch")
+    one_of(config, "device", DEVICES)
+    one_of(config, "history", HISTORY)
+    wandb = "off" if config.wandb is False else str(config.wandb)
+    if wandb not in MODES:
+        one_of(config, "wandb", MODES)
+    device, how = _device(str(config.device), bool(config.ray.address))
+    if config.device == "auto":
+        chosen.append(f"device: {device}, {how} (device=… to change)")
+    config.device = device
+    return config, Path(resume) if resume else None, chosen
+
+
+async def search(config: DictConfig, folder: Path | None, console: Console, arguments: Sequence[str]) -> int:
+    """Runs the search that the config describes, in the folder or a new one."""
+    problem: Problem = build(config.problem, device=config.device)
+    parts = {name: build(config[name]) for name in ("strategy", "proposer", "evaluator")}
+    limits: dict[str, Any] = {
+        "rounds": config.rounds,
+        "evaluations": config.budget.evaluations,
+        "seconds": config.budget.seconds,
+    }
+    try:
+        budget = Budget(**limits)
+        host = build(config.pool)(settings=parts["evaluator"], on_gpu=problem.device == "cuda")
+    except (ValueError, ConnectionError) as error:
+        raise UsageError(one_line(error)) from error
+    pool = Pool(host)
+    try:
+        with console.status(f"opening {problem.name} on {problem.device}"):
+            facts = await pool.describe(problem)
+        folder = folder or _new_folder(config, problem, arguments)
+        with Journal(folder / "journal.jsonl") as journal:
+            shown = {**limits, "past": journal.past}
+            engine = Engine(
+                problem=problem,
+                strategy=parts["strategy"],
+                proposer=parts["proposer"],
+                evaluator=pool,
+                journal=journal,
+                budget=budget,
+                observers=[
+                    RunFolder(folder, journal.past),
+                    console_observer(console, **shown),
+                    WandbObserver(
+                        run_dir=folder,
+                        mode=config.wandb,
+                        config=_plain(config),
+                        past=journal.past,
+                    ),
+                ],
+                seed=config.seed,
+                history=config.history,
+                outstanding=OUTSTANDING_PER_LANE * (host.devices + host.cores),
+                environment=facts,
+            )
+            with _orderly_stop(engine):
+                finished = await engine.run()
+            finalise(folder, engine.state)
+    except WorkerBroken as error:
+        raise UsageError(f"{problem.name} cannot be searched: {_last_line(error)}") from error
+    except ValueError as error:
+        raise UsageError(one_line(error)) from error
+    finally:
+        pool.close()
+    console.print(f"run folder: {folder}", markup=False, highlight=False, soft_wrap=True)
+    return _status(finished)
+
+
+@contextlib.contextmanager
+def _orderly_stop(engine: Engine) -> Any:
+    """SIGINT or SIGTERM ends the run in order; a second one ends it at once."""
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        engine.request_stop("interrupted")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+def _device(wanted: str, clustered: bool) -> tuple[str, str]:
+    """Device to use and why. Raises UsageError when a GPU is asked for where there is none."""
+    if clustered:
+        return ("cuda" if wanted == "auto" else wanted), "the cluster's"
+    import torch
+
+    present = torch.cuda.is_available()
+    if wanted == "cuda" and not present:
+        raise UsageError("device is cuda, but torch finds no GPU here; use device=cpu or device=auto")
+    if wanted != "auto":
+        return wanted, "as asked"
+    return ("cuda", "a GPU is there") if present else ("cpu", "torch finds no GPU")
+
+
+def _stored(folder: Path) -> DictConfig:
+    """The config of a run folder. Raises UsageError when it is none."""
+    stored = folder / ".hydra" / "config.yaml"
+    if not stored.exists() or not (folder / "journal.jsonl").exists():
+        raise UsageError(f"resume={folder}: no run folder (it has no .hydra/config.yaml and journal.jsonl)")
+    config = OmegaConf.load(stored)
+    assert isinstance(config, DictConfig)
+    return config
+
+
+def _new_folder(config: DictConfig, problem: Problem, arguments: Sequence[str]) -> Path:
+    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    folder = Path(config.out) / problem.name / stamp
+    number = 1
+    while folder.exists():
+        number += 1
+        folder = folder.with_name(f"{stamp}_{number}")
+    (folder / ".hydra").mkdir(parents=True)
+    OmegaConf.save(config, folder / ".hydra" / "config.yaml")
+    OmegaConf.save(OmegaConf.create(list(arguments)), folder / ".hydra" / "overrides.yaml")
+    return folder
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    plain = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+def _last_line(error: BaseException) -> str:
+    """The last line of a message with a traceback in it: the exception itself."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def _status(finished: RunFinished) -> int:
+    if finished.reason.startswith("error"):
+        return 1
+    return 130 if finished.reason == "interrupted" else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
