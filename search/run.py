@@ -22,11 +22,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from evaluators.pool import Pool
-from evaluators.problem import Problem
-from evaluators.worker import WorkerBroken
-from search.budget import Budget
-from search.cli import (
+from evaluators.cli import (
     EXIT_USAGE,
     UsageError,
     build,
@@ -37,6 +33,10 @@ from search.cli import (
     one_of,
     positive,
 )
+from evaluators.pool import Pool
+from evaluators.problem import Problem
+from evaluators.worker import WorkerBroken
+from search.budget import Budget
 from search.engine import HISTORY, Engine
 from search.events import RunFinished
 from search.journal import Journal, JournalError

@@ -20,6 +20,7 @@ LAYERS = {
     "evaluators": "evaluators",
     "evaluators.problem": "records",
     "evaluators.evaluation": "records",
+    "evaluators.cli": "commands",
     "evaluators.evaluate": "commands",
     "kernel_library": "library",
     "search.tree": "core",

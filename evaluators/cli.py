@@ -29,10 +29,10 @@ class UsageError(Exception):
 
 
 def config_folder() -> Path:
-    """`configs/` beside the packages (a checkout) or inside this one (an installation)."""
-    here = Path(__file__).resolve().parent
-    beside = here.parent / "configs"
-    return beside if (beside / "run.yaml").exists() else here / "configs"
+    """`configs/` beside the packages (a checkout) or inside `search` (an installation)."""
+    root = Path(__file__).resolve().parent.parent
+    beside = root / "configs"
+    return beside if (beside / "run.yaml").exists() else root / "search" / "configs"
 
 
 def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
