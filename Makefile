@@ -1,0 +1,26 @@
+# Every target does its own set-up, in .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: install demo test lint
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "ideatree needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# A search of a convolution with the embedded playbook: no GPU, no key, no network.
+demo: install
+	$(BIN)/python -m search.run problem=level1/conv2d rounds=5 ideas=3 branch=3 wandb=off
+
+test: install
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
