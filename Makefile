@@ -15,7 +15,7 @@ install: .venv/installed
 
 # A search of a convolution with the embedded playbook: no GPU, no key, no network.
 demo: install
-	$(BIN)/python -m search.run problem=level1/conv2d rounds=5 ideas=3 branch=3 wandb=off
+	$(BIN)/python -m search.run problem=level1/conv2d rounds=5 ideas=3 branch=3 wandb=off library.use=false
 
 test: install
 	$(BIN)/python -m pytest

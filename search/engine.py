@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Problem
+from kernel_library.entry import Entry
 from search.budget import Budget
 from search.events import (
     BestConfirmed,
@@ -113,6 +114,7 @@ class Engine:
             finished = RunFinished(at_s=self._now(), reason=reason, best=best, confirmed=confirmed)
             self._record(finished)
             self.journal.sync()
+            self._offer(best, confirmed)
             return finished
         finally:
             self._work.cancel()
@@ -131,7 +133,8 @@ class Engine:
             self._check_same_search(state.started)
             self._entries = state.started.entries
         elif self.library is not None:
-            self._entries = tuple(self.library.lookup(self.problem, self.library_entries))
+            found = self.library.lookup(self.problem, self.library_entries)
+            self._entries = tuple(Seed(id=e.id, kernel=e.kernel, evaluation=e.evaluation) for e in found)
         if state.finished is not None and state.finished.reason == self._reason():
             return state.finished
         self._record(
@@ -307,6 +310,22 @@ class Engine:
         evaluation = task.result()
         self._record(BestConfirmed(at_s=self._now(), variant=variant, evaluation=evaluation))
         return evaluation
+
+    def _offer(self, best: Variant | None, confirmed: Evaluation | None) -> None:
+        """The winner goes to the library once it has been measured again, never before."""
+        if self.library is None or best is None or confirmed is None:
+            return
+        entry = Entry(
+            problem=self.problem.name,
+            problem_id=self.problem.id,
+            kernel=best.kernel,
+            evaluation=confirmed,
+            idea=self.state.tree.ideas[best.idea].text,
+        )
+        try:
+            self.library.add(entry)
+        except OSError as error:
+            logger.warning("the winner could not be added to the library: %s", error)
 
     def _now(self) -> float:
         return self.budget.elapsed_s

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Kernel, Problem
+from kernel_library.entry import Entry
 from search.events import Event
 from search.tree import Expansion, Idea, Outcome, Seed, Tree
 
@@ -67,8 +68,12 @@ class Evaluator(Protocol):
 class Library(Protocol):
     """Kernels that outlive a run."""
 
-    def lookup(self, problem: Problem, k: int) -> list[Seed]:
+    def lookup(self, problem: Problem, k: int) -> list[Entry]:
         """At most k entries that could seed a search of the problem, the best match first."""
+        ...
+
+    def add(self, entry: Entry) -> bool:
+        """Whether the entry was taken in. Raises OSError when the library cannot be written."""
         ...
 
 

@@ -118,6 +118,7 @@ async def search(config: DictConfig, folder: Path | None, console: Console, argu
             engine = Engine(
                 problem=problem,
                 strategy=parts["strategy"],
+                library=build(config.library.kernels) if config.library.use else None,
                 proposer=parts["proposer"],
                 evaluator=pool,
                 journal=journal,

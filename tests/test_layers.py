@@ -23,6 +23,7 @@ LAYERS = {
     "evaluators.cli": "commands",
     "evaluators.evaluate": "commands",
     "kernel_library": "library",
+    "kernel_library.entry": "records",
     "search.tree": "core",
     "search.events": "core",
     "search.protocols": "core",

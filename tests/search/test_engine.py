@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
+from kernel_library.entry import Entry
 from search.budget import Budget
 from search.events import (
     BestConfirmed,
@@ -53,12 +54,25 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass
 class FakeLibrary:
-    entries: list[Seed] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
     asked: int = 0
+    added: list[Entry] = field(default_factory=list)
 
-    def lookup(self, problem: Problem, k: int) -> list[Seed]:
+    def lookup(self, problem: Problem, k: int) -> list[Entry]:
         self.asked += 1
         return self.entries[:k]
+
+    def add(self, entry: Entry) -> bool:
+        self.added.append(entry)
+        return True
+
+
+def entry(name: str, speedup: float) -> Entry:
+    return Entry(problem="p", problem_id="id", kernel=kernel(name), evaluation=correct(speedup))
+
+
+def as_seed(entry: Entry) -> Seed:
+    return Seed(id=entry.id, kernel=entry.kernel, evaluation=entry.evaluation)
 
 
 # --- the undisturbed run --------------------------------------------------------------------------
@@ -554,17 +568,33 @@ def test_another_search_is_not_mixed_in(tmp_path: Path, what: str, other: dict[s
 
 def test_the_library_seeds_the_first_round_and_is_asked_once(tmp_path: Path) -> None:
     part, straight = tmp_path / "part.jsonl", tmp_path / "straight.jsonl"
-    library = FakeLibrary([Seed(id="liger", kernel=kernel("liger"), evaluation=correct(100.0))])
+    library = FakeLibrary([entry("liger", 100.0)])
     search(straight, library=library)
     first, *_ = state_of(straight).tree.ideas.values()
-    assert first.parent == "liger"
+    assert first.parent == library.entries[0].id
     for lines in (1, 6, 20):
         cut(straight, part, lines)
-        other = FakeLibrary([Seed(id="newer", kernel=kernel("newer"), evaluation=correct(200.0))])
+        other = FakeLibrary([entry("newer", 200.0)])
         search(part, library=other)
         assert other.asked == 0
         assert contents(state_of(part).tree) == contents(state_of(straight).tree)
-        assert any(e.entries == tuple(library.entries) for e in replay(part) if isinstance(e, RunStarted))
+        assert any(
+            e.entries == tuple(map(as_seed, library.entries))
+            for e in replay(part)
+            if isinstance(e, RunStarted)
+        )
+
+
+def test_only_a_confirmed_winner_is_offered_to_the_library(tmp_path: Path) -> None:
+    library = FakeLibrary()
+    finished = search(tmp_path / "held.jsonl", library=library)
+    assert finished.best is not None
+    assert [e.kernel for e in library.added] == [finished.best.kernel]
+    assert library.added[0].evaluation == finished.confirmed
+    library = FakeLibrary()
+    broken = FakeEvaluator(thorough=lambda kernel: failed(Status.INCORRECT))
+    search(tmp_path / "broken.jsonl", library=library, evaluator=broken)
+    assert library.added == []
 
 
 CHILD = """
