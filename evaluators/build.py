@@ -1,5 +1,6 @@
 """Builds candidates on CPU cores: imports the kernel in the sandbox, so that it compiles what it compiles at
-import, and keeps the scratch folder with the results. A build never holds a GPU.
+import (and Triton's kernels, see `warmup.py`), and keeps the scratch folder with the results. A build never
+holds a GPU.
 
 The scratch folder's path depends on the kernel and the pool alone: build systems write absolute paths into
 what they make, and find it fresh again when the runner imports the kernel at the same place.
@@ -7,6 +8,7 @@ what they make, and find it fresh again when the runner imports the kernel at th
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shutil
@@ -15,14 +17,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from evaluators import sandbox
-from evaluators.channel import ChannelClosed, ChannelTimeout, ProtocolError
+from evaluators.channel import ChannelClosed, ChannelTimeout, ProtocolError, printable
 from evaluators.evaluation import Status
-from evaluators.problem import Kernel
+from evaluators.problem import Kernel, Problem
 from evaluators.zygote import Zygote
 
 MAX_PROCESSES = 4096
@@ -41,11 +43,20 @@ class Build:
     log: str = ""
 
 
-def build(kernel: Kernel, *, root: Path, architecture: str, timeout_s: float) -> Build:
+def build(problem: Problem, kernel: Kernel, *, root: Path, architecture: str, timeout_s: float) -> Build:
     """Builds for a GPU `architecture` ("9.0"; "" for a CPU) within `timeout_s`. Never raises for the kernel's
     own failure; ChannelClosed when the builder itself broke."""
+    try:
+        return _build(_thread_zygote(), problem, kernel, root, architecture, timeout_s)
+    except (ChannelClosed, ChannelTimeout) as error:
+        close_thread_zygote()  # the next build starts another
+        raise ChannelClosed(f"the builder's zygote is gone: {error}") from error
+
+
+def _build(
+    zygote: Zygote, problem: Problem, kernel: Kernel, root: Path, architecture: str, timeout_s: float
+) -> Build:
     start = time.monotonic()
-    zygote = _thread_zygote()
     with scratch_folder(kernel, root) as scratch:
         environment = {"CUDA_VISIBLE_DEVICES": ""}
         if architecture:
@@ -53,32 +64,31 @@ def build(kernel: Kernel, *, root: Path, architecture: str, timeout_s: float) ->
         ward = zygote.fork(
             runner_spec(scratch, role="candidate", cpu_s=int(timeout_s) * 4, environment=environment)
         )
+        status: Status | None = None
+        log = ""
         try:
             ward.channel.receive(timeout_s)
-            ward.channel.send({"op": "import"})
+            ward.channel.send({"op": "import", "problem": asdict(problem), "architecture": architecture})
             answer = ward.channel.receive(timeout_s)
+            if answer.get("op") != "imported":
+                status, log = Status.COMPILE_ERROR, printable(answer.get("error", ""))
         except ChannelTimeout:
-            log = f"the build took longer than {timeout_s:g} s"
-            answer = {"op": "failed", "status": Status.TIMEOUT, "error": log}
+            status, log = Status.TIMEOUT, f"the build took longer than {timeout_s:g} s"
         except ProtocolError as error:
-            answer = {"op": "failed", "error": f"the build broke the protocol: {error}"}
+            status, log = Status.COMPILE_ERROR, f"the build broke the protocol: {error}"
         except ChannelClosed:
-            log = f"the build process died\n{ward.output()}"
-            answer = {"op": "failed", "status": Status.CRASHED, "error": log}
+            status, log = Status.CRASHED, f"the build process died\n{ward.output()}"
         finally:
             zygote.end(ward)
-        seconds = time.monotonic() - start
-        if answer["op"] == "imported":
-            return Build(seconds=seconds, archive=_pack(scratch))
-        status = Status(answer.get("status", Status.COMPILE_ERROR))
-        return Build(seconds=seconds, status=status, log=str(answer.get("error", "")))
+        archive = _pack(scratch) if status is None else b""
+        return Build(seconds=time.monotonic() - start, archive=archive, status=status, log=log)
 
 
 @contextmanager
 def scratch_folder(kernel: Kernel, root: Path, archive: bytes = b"") -> Iterator[Path]:
     """The kernel's scratch folder, made for the time of the block: its source, and what a build left."""
     scratch = root / kernel.id
-    shutil.rmtree(scratch, ignore_errors=True)
+    _remove(scratch)
     scratch.mkdir(parents=True, mode=0o700)
     try:
         if archive:
@@ -87,7 +97,7 @@ def scratch_folder(kernel: Kernel, root: Path, archive: bytes = b"") -> Iterator
         (scratch / "kernel.py").write_text(kernel.source)
         yield scratch
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        _remove(scratch)
 
 
 def runner_spec(
@@ -126,6 +136,15 @@ def close_thread_zygote() -> None:
         del _kept.zygote
 
 
+def _remove(scratch: Path) -> None:
+    """Also folders that the candidate has closed to us."""
+    for folder, below, _ in os.walk(scratch):
+        for each in (Path(folder) / name for name in below):
+            if not each.is_symlink():
+                each.chmod(0o700)
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
 def _pack(scratch: Path) -> bytes:
     """Regular files only, and no more than MAX_ARCHIVE_BYTES: the folder was in the candidate's hands."""
     buffer = io.BytesIO()
@@ -139,5 +158,6 @@ def _pack(scratch: Path) -> bytes:
                 total += path.stat().st_size
                 if total > MAX_ARCHIVE_BYTES:
                     return buffer.getvalue()
-                tar.add(path, arcname=str(path.relative_to(scratch)), recursive=False)
+                with contextlib.suppress(OSError):  # a file that the candidate has closed to us
+                    tar.add(path, arcname=str(path.relative_to(scratch)), recursive=False)
     return buffer.getvalue()

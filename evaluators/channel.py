@@ -7,6 +7,7 @@ read without end or wait for ever.
 from __future__ import annotations
 
 import json
+import os
 import select
 import socket
 import time
@@ -28,6 +29,11 @@ class ChannelTimeout(Exception):
 
 class ProtocolError(Exception):
     """The peer said something that is no message."""
+
+
+def printable(value: Any, limit: int = 8000) -> str:
+    """Text out of a peer's message, at most `limit` characters and fit for any file: no lone surrogates."""
+    return str(value)[:limit].encode(errors="replace").decode()
 
 
 class Channel:
@@ -73,7 +79,7 @@ class Channel:
         del self._buffer[: end + 1]
         try:
             message = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ProtocolError(f"not JSON: {line[:80]!r}") from error
         if not isinstance(message, dict):
             raise ProtocolError(f"not an object: {line[:80]!r}")
@@ -93,6 +99,7 @@ class Channel:
     def close(self) -> None:
         """Closes this end; the peer's next `receive` raises ChannelClosed."""
         self._socket.close()
+        self._drop_fds()
 
     def _fill(self, timeout_s: float | None) -> None:
         ready, _, _ = select.select([self._socket], [], [], timeout_s)
@@ -103,6 +110,13 @@ class Channel:
         except ConnectionResetError as error:
             raise ChannelClosed(str(error)) from error
         self._fds += fds
+        if len(self._fds) > MAX_FDS:
+            self._drop_fds()
+            raise ProtocolError(f"over {MAX_FDS} descriptors that nobody asked for")
         if not data:
             raise ChannelClosed("the peer has closed the channel")
         self._buffer += data
+
+    def _drop_fds(self) -> None:
+        while self._fds:
+            os.close(self._fds.pop())

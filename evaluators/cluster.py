@@ -50,10 +50,14 @@ class RayHost:
         facts: dict[str, str] = await self._call(0, "open", problem)
         return facts
 
-    async def build(self, kernel: Kernel, architecture: str) -> Build:
+    async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
         """See `pool.Host`."""
         reference = self._build_task.remote(
-            kernel, root=self._root, architecture=architecture, timeout_s=self._settings.build_timeout_s
+            problem,
+            kernel,
+            root=self._root,
+            architecture=architecture,
+            timeout_s=self._settings.build_timeout_s,
         )
         try:
             result: Build = await reference

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 from evaluators import pool
 from evaluators.build import Build, build, close_thread_zygote
+from evaluators.channel import ChannelClosed
 from evaluators.evaluation import Evaluation
+from evaluators.pool import WorkerDied
 from evaluators.problem import Kernel, Problem
 from evaluators.worker import Settings, Worker
 
 
 class LocalHost:
-    """One thread and worker a device, one thread a build. `gpus` are the values for CUDA_VISIBLE_DEVICES,
-    empty on a machine without."""
+    """One thread and worker a device, one thread a build. On a GPU a device is each GPU of this machine."""
 
-    def __init__(
-        self, *, settings: Settings, build_timeout_s: float, gpus: tuple[str, ...], cores: int
-    ) -> None:
+    def __init__(self, *, settings: Settings, on_gpu: bool) -> None:
+        gpus = _visible_gpus() if on_gpu else []
         self.devices = max(1, len(gpus))
-        self.cores = cores
-        self._build_timeout_s = build_timeout_s
-        self._root = pool.scratch_root(f"local-{os.getpid()}")
+        self.cores = os.cpu_count() or 1
+        self._build_timeout_s = settings.build_timeout_s
+        self._root = pool.scratch_root(f"local-{os.getpid()}-{secrets.token_hex(4)}")
         # Each worker has a thread of its own for life: its processes end with the thread that started them.
         self._threads = [ThreadPoolExecutor(1) for _ in range(self.devices)]
         self._builders = [ThreadPoolExecutor(1) for _ in range(self.cores)]
@@ -39,16 +40,23 @@ class LocalHost:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads[0], self._workers[0].open, problem)
 
-    async def build(self, kernel: Kernel, architecture: str) -> Build:
+    async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
         """See `pool.Host`."""
+        # The pool lets no more builds in than there are cores, so one is idle.
         builder = self._idle.pop()
         try:
             return await asyncio.get_running_loop().run_in_executor(
                 builder,
                 lambda: build(
-                    kernel, root=self._root, architecture=architecture, timeout_s=self._build_timeout_s
+                    problem,
+                    kernel,
+                    root=self._root,
+                    architecture=architecture,
+                    timeout_s=self._build_timeout_s,
                 ),
             )
+        except ChannelClosed as error:
+            raise WorkerDied(str(error)) from error
         finally:
             self._idle.append(builder)
 

@@ -37,7 +37,7 @@ class Host(Protocol):
         """Opens the problem on a device. Raises WorkerBroken, with the reason, when it cannot be run."""
         ...
 
-    async def build(self, kernel: Kernel, architecture: str) -> Build:
+    async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
         """Raises WorkerDied."""
         ...
 
@@ -106,13 +106,13 @@ class Pool:
         if on_gpu:
             async with self._builds:
                 on_stage("building")
-                build = await self._host.build(kernel, self._facts.get("architecture", ""))
+                build = await self._host.build(problem, kernel, self._facts.get("architecture", ""))
         device = await self._devices.get()
         try:
             if not on_gpu:
                 # On a CPU a build would disturb a measurement: both take the one lane.
                 on_stage("building")
-                build = await self._host.build(kernel, "")
+                build = await self._host.build(problem, kernel, "")
             if build.status is not None:
                 log = build.log
                 return Evaluation(

@@ -67,14 +67,15 @@ def check_source(source: str, file: str, overrides: Mapping[str, Size]) -> None:
     except SyntaxError as error:
         raise BadReference(f"{file} is not Python: line {error.lineno}: {error.msg}") from error
     defined = {name for node in tree.body for name in _names_bound(node)}
+    assigned = {name for node in tree.body for name in _names_assigned(node)}
     missing = [name for name in REQUIRED if name not in defined]
     if missing:
         raise BadReference(
             f"{file} defines no {' and no '.join(missing)}; a reference needs {', '.join(REQUIRED)}"
         )
     for name in overrides:
-        if name not in defined:
-            near = difflib.get_close_matches(name, defined, 1)
+        if name not in assigned:
+            near = difflib.get_close_matches(name, assigned, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise BadReference(f"{file} has no module global {name} to override{hint}")
 
@@ -82,17 +83,21 @@ def check_source(source: str, file: str, overrides: Mapping[str, Size]) -> None:
 def load_module(source: str, overrides: Mapping[str, Size], name: str = "reference") -> types.ModuleType:
     """Runs the source as a module of its own and replaces the overridden globals.
 
-    The sizes are also replaced where they are assigned, so that globals computed from them follow.
+    The sizes are replaced after the very statements that assign them, so that globals computed from them
+    follow.
     """
     module = types.ModuleType(name)
     module.__file__ = f"<{name}>"
     sys.modules[name] = module
     tree = ast.parse(source)
+    body: list[ast.stmt] = []
     for node in tree.body:
-        for target in _names_bound(node):
-            if target in overrides and isinstance(node, ast.Assign | ast.AnnAssign):
-                node.value = ast.parse(repr(overrides[target]), mode="eval").body
-    exec(compile(tree, module.__file__, "exec"), module.__dict__)
+        body.append(node)
+        for target in _names_assigned(node):
+            if target in overrides:
+                body += ast.parse(f"{target} = {_as_size(overrides[target])!r}").body
+    tree.body = body
+    exec(compile(tree, module.__file__, "exec", dont_inherit=True), module.__dict__)
     return module
 
 
@@ -156,13 +161,24 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def _as_size(value: Any) -> Any:
+    """Lists are tuples that came by way of JSON."""
+    return tuple(_as_size(each) for each in value) if isinstance(value, list | tuple) else value
+
+
 def _names_bound(node: ast.stmt) -> list[str]:
     if isinstance(node, ast.ClassDef | ast.FunctionDef):
         return [node.name]
     if isinstance(node, ast.Import | ast.ImportFrom):
         return [(alias.asname or alias.name).split(".")[0] for alias in node.names]
-    if isinstance(node, ast.AnnAssign):
-        return [node.target.id] if isinstance(node.target, ast.Name) else []
+    return _names_assigned(node)
+
+
+def _names_assigned(node: ast.stmt) -> list[str]:
+    targets: list[ast.expr] = []
     if isinstance(node, ast.Assign):
-        return [target.id for target in node.targets if isinstance(target, ast.Name)]
-    return []
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    stored = (each for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
+    return [name.id for name in stored if isinstance(name.ctx, ast.Store)]

@@ -1,9 +1,10 @@
 """The process that runs one module: a candidate's `ModelNew`, or the reference's `Model` as the baseline.
 
 It knows the problem's source and the candidate's, never the expected outputs, and it sees inputs only when
-it is told to run. Whatever it says is a claim. The referee's orders and this side's answers:
+it is told to run. Whatever it says is a claim. The builder's and the referee's orders and the answers:
 
-    load {problem, seed, arena, layout}    -> loaded | failed {phase, kind, error}
+    import {problem, architecture}         -> imported | failed {phase, kind, error}
+    load {problem, seed, arena, layout}    -> loaded | failed
     run {calls: [slot, ...]}               -> done {ms: [...]} | failed
 """
 
@@ -25,6 +26,7 @@ from evaluators import sandbox
 from evaluators.arena import Layout, open_shared
 from evaluators.channel import Channel, ChannelClosed, Message
 from evaluators.reference import init_inputs, load_module, make_model, tensors_of
+from evaluators.warmup import compile_triton
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +62,9 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
         phase = order["op"]
         try:
             if order["op"] == "import":
-                import_candidate(Path(spec["module"]))
+                module = import_candidate(Path(spec["module"]))
+                if order["architecture"]:
+                    compile_triton(module, order["problem"], order["architecture"])
                 channel.send({"op": "imported"})
             elif order["op"] == "load":
                 fds = channel.take_fds(order["fds"])

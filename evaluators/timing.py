@@ -10,6 +10,10 @@ from dataclasses import dataclass
 MIN_PAIRS = 6
 """Fewer pairs have no 95 % interval for their median: the range of n samples covers 1 - 2^(1-n)."""
 
+CONFIDENCE = 0.965
+"""Of one interval: with a look at each of `LOOKS`, the one that is reported still covers 95 % (simulated for
+normal, exponential, lognormal, Laplace and uniform ratios; at 0.95 a look it covers 93 %)."""
+
 LOOKS = (6, 8, 11, 15, 20, 27, 36, 48)
 """Pair counts at which sampling may stop. Few looks keep the interval honest under optional stopping."""
 
@@ -63,7 +67,7 @@ def dropped_calls(calls: int) -> int:
     return min(3, max(calls // 4, 1 if calls > 1 else 0))
 
 
-def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
+def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
     """Median and its distribution-free interval between order statistics (David & Nagaraja, Order
     Statistics, 7.1). Exact for any continuous distribution, where a bootstrap of few samples is too
     narrow. Raises ValueError for fewer than MIN_PAIRS values.

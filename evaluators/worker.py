@@ -19,7 +19,7 @@ from pathlib import Path
 
 from evaluators import sandbox
 from evaluators.build import build_environment, runner_spec, scratch_folder
-from evaluators.channel import Channel, ChannelClosed, Message
+from evaluators.channel import Channel, ChannelClosed, ChannelTimeout, Message
 from evaluators.evaluation import Correctness, Evaluation, Status, Timing
 from evaluators.problem import Kernel, Problem
 from evaluators.timing import Plan
@@ -153,10 +153,11 @@ class Worker:
         timeout_s = settings.thorough_timeout_s if thorough else settings.timeout_s
         flags = build_environment(self._facts.get("architecture", ""))
         spec = runner_spec(scratch, role="candidate", cpu_s=int(timeout_s) * 64, environment=flags)
-        wards = [self._zygote.fork(spec)]
-        if thorough and settings.compile_mode:
-            wards.append(self._fork_baseline("compiled"))
+        wards: list[Ward] = []
         try:
+            wards.append(self._zygote.fork(spec))
+            if thorough and settings.compile_mode:
+                wards.append(self._fork_baseline("compiled"))
             fds = tuple(ward.channel.fileno() for ward in wards)
             plan = asdict(settings.thorough_plan if thorough else settings.plan)
             self._channel.send({"op": "judge", "fds": len(fds), "plan": plan}, fds)
@@ -167,9 +168,20 @@ class Worker:
             self.close()
             raise WorkerBroken("the referee or the zygote died") from error
         finally:
-            if self._zygote is not None:
-                for ward in wards:
-                    self._zygote.end(ward)
+            self._end(wards)
+
+    def _end(self, wards: list[Ward]) -> None:
+        """Raises WorkerBroken when a runner cannot be ended."""
+        if self._zygote is None:
+            for ward in wards:
+                ward.close()
+            return
+        try:
+            for ward in wards:
+                self._zygote.end(ward)
+        except (ChannelClosed, ChannelTimeout) as error:
+            self.close()
+            raise WorkerBroken(f"a runner could not be ended: {error}") from error
 
     def _await(self, ward: Ward, timeout_s: float) -> Message:
         """The referee's answer while watching the runner: its death, the deadline, its memory and number of
@@ -191,10 +203,8 @@ class Worker:
                 if answer["op"] == "failed":
                     self._fail(str(answer.get("error")))
                 return answer
-            if self._baseline is not None and self._baseline.exit_code is not None:
-                self._fail(
-                    f"the baseline died with status {self._baseline.exit_code}: {self._baseline.output()}"
-                )
+            if killed is None and not self._baseline_lives():
+                self._fail_with_baseline()
             if killed is None and (killed := self._overstep(ward, deadline, timeout_s)):
                 self._zygote.channel.send({"op": "kill", "pid": ward.pid})
                 deadline = time.monotonic() + 30
@@ -218,13 +228,15 @@ class Worker:
         assert self._zygote is not None
         with contextlib.suppress(ChannelClosed):
             deadline = time.monotonic() + 5
-            while ward.exit_code is None and time.monotonic() < deadline:
+            while ward.exit_code is None and self._baseline_lives() and time.monotonic() < deadline:
                 if select.select([self._zygote.channel.fileno()], [], [], WATCH_S)[0]:
                     self._zygote.pump()
+        if not self._baseline_lives():
+            self._fail_with_baseline()
         if ward.exit_code is None:
             how = "it closed its channel to the evaluator"
         elif ward.exit_code < 0:
-            how = f"it died of {signal.Signals(-ward.exit_code).name}"
+            how = f"it died of {_signal_name(-ward.exit_code)}"
         else:
             how = f"it exited with status {ward.exit_code}"
         return {"status": "crashed", "log": f"{how}\n{ward.output()}".strip()}
@@ -242,9 +254,23 @@ class Worker:
         assert self._baseline is not None
         return self._baseline
 
+    def _baseline_lives(self) -> bool:
+        return self._require_baseline().exit_code is None
+
+    def _fail_with_baseline(self) -> None:
+        baseline = self._require_baseline()
+        self._fail(f"the baseline died with status {baseline.exit_code}: {baseline.output()}")
+
     def _fail(self, reason: str) -> None:
         self.close()
         raise WorkerBroken(reason)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"  # a real-time signal
 
 
 def _evaluation(verdict: Message, environment: dict[str, str], seconds: float) -> Evaluation:

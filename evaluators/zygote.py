@@ -166,7 +166,9 @@ def _reap(channel: Channel, alive: set[int]) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(orphan, signal.SIGKILL)
         code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-        channel.send({"op": "exited", "pid": pid, "code": 128 - code if code > 128 else code})
+        if code - 128 in signal.valid_signals():
+            code = 128 - code  # how a namespace's process 1 reports the signal that ended it
+        channel.send({"op": "exited", "pid": pid, "code": code})
 
 
 def _become_runner(channel_fd: int, output_fd: int, level: str, spec: dict[str, Any]) -> None:
