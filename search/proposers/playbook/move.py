@@ -1,4 +1,4 @@
-"""The vocabulary of the playbook: a `Template` renders kernels from knobs, a `Move` is an idea that turns some."""
+"""The playbook's vocabulary: a `Template` renders kernels from knobs, a `Move` is an idea that turns some."""
 
 from __future__ import annotations
 

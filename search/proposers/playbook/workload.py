@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import ast
+import logging
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from evaluators.problem import Problem, Size
+from evaluators.reference import load_module
+
+if TYPE_CHECKING:
+    from torch import fx, nn
+
+logger = logging.getLogger(__name__)
+
+CONV_SIZES = (
+    *("N", "C", "H", "W", "K", "R", "S"),
+    *("stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w"),
+    *("groups", "bias", "P", "Q"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,14 +29,16 @@ class Workload:
     """The operation that a reference computes, as the templates need it.
 
     `op` is `conv2d`, `matmul`, `softmax` or `layernorm`. `sizes` are integers by name; `module` is the
-    attribute of `Model` that holds the weights ("" where there are none); `epilogue` lists what follows
-    the operation (`relu`, `maxpool`), its sizes being in `sizes` too. `header` and `constructor` are the
-    parts of the reference's source that `ModelNew` keeps: its imports and constants, and the lines of
-    `Model.__init__`.
+    expression after `self.` of the layer that holds the weights, such as `conv` or `net[0]` ("" where
+    there are none); `epilogue` lists what follows the operation (`relu`, `maxpool`, in this order: they
+    commute), its sizes being in `sizes` too. `header` and `constructor` are the parts of the reference's
+    source that `ModelNew` keeps: the imports and constants that the constructor needs, and the lines of
+    `Model.__init__`, `def` at column 0 ("" where it has none). `dtype` is the floating dtype of inputs
+    and weights, `shape` that of the first input.
 
     Sizes by op: conv2d N C H W K R S stride_h stride_w pad_h pad_w dilation_h dilation_w groups bias P Q
     (output height and width), with maxpool also pool pool_stride pool_pad PP PQ; matmul M N K;
-    softmax rows cols; layernorm rows cols (normalised elements) affine.
+    softmax rows cols; layernorm rows cols (normalised elements) affine bias (0 or 1 each).
     """
 
     op: str
@@ -29,3 +49,356 @@ class Workload:
     header: str = ""
     constructor: str = ""
     tolerance: str = "kernelbench"
+    dtype: str = "float32"
+    shape: tuple[int, ...] = ()
+
+
+def recognise(problem: Problem) -> Workload | None:
+    """The operation of the problem's reference; None for one that the playbook has no templates for."""
+    try:
+        model, graph = _trace(problem)
+    except Exception as error:
+        # The reference is the user's code: whatever it raises, it cannot be traced.
+        logger.info("the playbook cannot trace %s: %s", problem.name, error)
+        return None
+    steps = _chain(model, graph)
+    if not steps:
+        return None
+    first, *rest = steps
+    if any(step.kind not in ("relu", "maxpool") for step in rest) or first.kind in ("relu", "maxpool"):
+        return None
+    kinds = [step.kind for step in rest]
+    epilogue = tuple(kind for kind in ("relu", "maxpool") if kind in kinds)
+    if len(epilogue) < len(kinds) or (epilogue and first.kind != "conv2d"):
+        return None
+    code = _constructor(problem)
+    if code is None:
+        return None
+    return Workload(
+        op=first.kind,
+        sizes={name: size for step in steps for name, size in step.sizes.items()},
+        module=first.module,
+        epilogue=epilogue,
+        eps=first.eps,
+        header=code[0],
+        constructor=code[1],
+        tolerance=problem.tolerance,
+        dtype=problem.dtype,
+        shape=_shape(next(iter(graph.nodes))),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """One node of the reference's graph."""
+
+    kind: str
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    module: str = ""
+    eps: float = 0.0
+
+
+def _trace(problem: Problem) -> tuple[nn.Module, fx.Graph]:
+    """The model on the meta device and its graph, every node with the meta tensor it makes."""
+    import torch
+    from torch import fx
+
+    module = load_module(problem.source, problem.overrides, name="playbook_reference")
+    with torch.device("meta"), torch.no_grad():
+        model = module.Model(*module.get_init_inputs())
+        inputs = module.get_inputs()
+        if type(model).__bases__ != (torch.nn.Module,):
+            raise TypeError("Model inherits from more than nn.Module")
+        traced = fx.symbolic_trace(model)
+        _Shapes(traced).run(*inputs)
+    return model, traced.graph
+
+
+def _Shapes(traced: fx.GraphModule) -> Any:  # noqa: N802
+    """An interpreter that leaves in each node's `meta["value"]` what the node makes."""
+    from torch import fx
+
+    class Shapes(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            n.meta["value"] = super().run_node(n)
+            return n.meta["value"]
+
+    return Shapes(traced)
+
+
+def _chain(model: nn.Module, graph: fx.Graph) -> list[_Step]:
+    """The steps of a graph that is one straight chain from its inputs to its output; else []."""
+    nodes = list(graph.nodes)
+    inputs = [node for node in nodes if node.op == "placeholder"]
+    calls = [node for node in nodes if node.op.startswith("call_")]
+    output = nodes[-1].args[0]
+    if not calls or output is not calls[-1] or len(inputs) + len(calls) + 1 != len(nodes):
+        return []
+    steps = []
+    given: Sequence[fx.Node] = inputs
+    for node in calls:
+        step = _step(model, node) if list(node.all_input_nodes) == list(given) else None
+        if step is None:
+            return []
+        steps.append(step)
+        given = [node]
+    return steps
+
+
+def _step(model: nn.Module, node: fx.Node) -> _Step | None:
+    """What a node computes, in the playbook's words; None where it has no word for it."""
+    if node.op == "call_module":
+        layer = model.get_submodule(str(node.target))
+        known = _LAYERS.get(type(layer).__name__)
+        if known is None or not type(layer).__module__.startswith("torch.nn."):
+            return None
+        return known(layer, node)
+    name = node.target if node.op == "call_method" else _function_name(node.target)
+    called = _FUNCTIONS.get(str(name))
+    return called(node) if called else None
+
+
+def _function_name(target: Any) -> str:
+    import torch
+    from torch.nn import functional
+
+    names = {
+        operator.matmul: "matmul",
+        functional.max_pool2d: "max_pool2d",
+        functional.softmax: "softmax",
+        functional.layer_norm: "layer_norm",
+        functional.relu: "relu",
+        torch.max_pool2d: "max_pool2d",
+    }
+    ours = getattr(torch, getattr(target, "__name__", ""), None) is target
+    return names.get(target) or (str(target.__name__) if ours else "")
+
+
+def _shape(node: Any) -> tuple[int, ...]:
+    value = node.meta["value"]
+    return tuple(int(size) for size in value.shape)
+
+
+def _arguments(node: fx.Node, *names: str) -> dict[str, Any]:
+    """The arguments after the input by name, as far as they are given."""
+    return {**dict(zip(names, node.args[1:], strict=False)), **node.kwargs}
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (int(value), int(value)) if isinstance(value, int) else (int(value[0]), int(value[1]))
+
+
+def _attribute(path: str) -> str:
+    """`net.0` as Python writes it after `self.`: `net[0]`."""
+    first, *rest = path.split(".")
+    return first + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in rest)
+
+
+def _conv2d(layer: Any, node: fx.Node) -> _Step | None:
+    dilation, kernel, padding = layer.dilation, layer.kernel_size, layer.padding
+    if padding == "valid":
+        padding = (0, 0)
+    if padding == "same":
+        spread = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        if any(total % 2 for total in spread):
+            return None
+        padding = (spread[0] // 2, spread[1] // 2)
+    shape = _shape(node.args[0])
+    if layer.groups != 1 or layer.padding_mode != "zeros" or len(shape) != 4:
+        return None
+    out = _shape(node)
+    bias = layer.bias is not None
+    values = (*shape, out[1], *kernel, *layer.stride, *padding, *dilation, 1, bias, *out[2:])
+    sizes = {name: int(value) for name, value in zip(CONV_SIZES, values, strict=True)}
+    return _Step(kind="conv2d", sizes=sizes, module=_attribute(str(node.target)))
+
+
+def _relu(node: fx.Node) -> _Step:
+    return _Step(kind="relu")
+
+
+def _pool(node: fx.Node, size: Any, stride: Any, padding: Any, dilation: Any, plain: bool) -> _Step | None:
+    sizes, paddings = _pair(size), _pair(padding)
+    strides = _pair(size if stride in (None, [], ()) else stride)
+    square = all(a == b for a, b in (sizes, strides, paddings))
+    if not plain or not square or _pair(dilation) != (1, 1) or len(_shape(node)) != 4:
+        return None
+    out = _shape(node)
+    found = {"pool": sizes[0], "pool_stride": strides[0], "pool_pad": paddings[0], "PP": out[2], "PQ": out[3]}
+    return _Step(kind="maxpool", sizes=found)
+
+
+def _pool_layer(layer: Any, node: fx.Node) -> _Step | None:
+    plain = not layer.ceil_mode and not layer.return_indices
+    return _pool(node, layer.kernel_size, layer.stride, layer.padding, layer.dilation, plain)
+
+
+def _pool_call(node: fx.Node) -> _Step | None:
+    given = _arguments(node, "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+    plain = not given.get("ceil_mode") and not given.get("return_indices")
+    size, stride = given["kernel_size"], given.get("stride")
+    return _pool(node, size, stride, given.get("padding", 0), given.get("dilation", 1), plain)
+
+
+def _matmul(node: fx.Node) -> _Step | None:
+    if len(node.args) != 2 or node.kwargs:
+        return None
+    left, right = node.args
+    shapes = [_shape(each) for each in (left, right)]
+    placeholders = [each for each in node.graph.nodes if each.op == "placeholder"]
+    if any(len(shape) != 2 for shape in shapes) or [left, right] != placeholders:
+        return None
+    return _Step(kind="matmul", sizes={"M": shapes[0][0], "N": shapes[1][1], "K": shapes[0][1]})
+
+
+def _softmax(node: fx.Node, dim: Any) -> _Step | None:
+    shape = _shape(node.args[0])
+    if not shape or dim not in (-1, len(shape) - 1):
+        return None
+    return _Step(kind="softmax", sizes=_rows(shape, shape[-1:]))
+
+
+def _softmax_call(node: fx.Node) -> _Step | None:
+    given = _arguments(node, "dim")
+    if given.get("dtype") is not None or "dim" not in given:
+        return None
+    return _softmax(node, given["dim"])
+
+
+def _rows(shape: Sequence[int], trailing: Sequence[int]) -> dict[str, int]:
+    cols = _product(trailing)
+    return {"rows": _product(shape) // cols if cols else 0, "cols": cols}
+
+
+def _product(sizes: Sequence[int]) -> int:
+    total = 1
+    for size in sizes:
+        total *= size
+    return total
+
+
+def _norm_layer(layer: Any, node: fx.Node) -> _Step | None:
+    sizes = _rows(_shape(node.args[0]), layer.normalized_shape)
+    sizes |= {"affine": int(layer.weight is not None), "bias": int(layer.bias is not None)}
+    path = _attribute(str(node.target)) if layer.weight is not None else ""
+    return _Step(kind="layernorm", sizes=sizes, module=path, eps=float(layer.eps))
+
+
+def _norm_call(node: fx.Node) -> _Step | None:
+    given = _arguments(node, "normalized_shape", "weight", "bias", "eps")
+    if given.get("weight") is not None or given.get("bias") is not None:
+        return None
+    sizes = _rows(_shape(node.args[0]), [int(size) for size in given["normalized_shape"]])
+    eps = float(given.get("eps", 1e-5))
+    return _Step(kind="layernorm", sizes={**sizes, "affine": 0, "bias": 0}, eps=eps)
+
+
+_LAYERS = {
+    "Conv2d": _conv2d,
+    "ReLU": lambda layer, node: _relu(node),
+    "MaxPool2d": _pool_layer,
+    "Softmax": lambda layer, node: _softmax(node, layer.dim),
+    "LayerNorm": _norm_layer,
+}
+
+_FUNCTIONS = {
+    "relu": _relu,
+    "relu_": _relu,
+    "max_pool2d": _pool_call,
+    "matmul": _matmul,
+    "mm": _matmul,
+    "softmax": _softmax_call,
+    "layer_norm": _norm_call,
+}
+
+
+def _constructor(problem: Problem) -> tuple[str, str] | None:
+    """Header and constructor of the `Workload`; None where the constructor leans on more of its class."""
+    tree = ast.parse(problem.source)
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Model"]
+    body = classes[-1].body
+    methods = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
+    others = {name for node in body for name in _bound(node)} - {"__init__", "forward"}
+    init = methods.get("__init__")
+    if init is None:
+        return "", ""
+    touched = {node.attr for node in ast.walk(init) if isinstance(node, ast.Attribute)}
+    if touched & others or init.decorator_list:
+        return None
+    text = _dedented(_renamed(problem.source, init), init.col_offset)
+    return _header(problem, tree, _globals_of(init) - {"Model"}), text
+
+
+def _globals_of(init: ast.FunctionDef) -> set[str]:
+    """The names that a function takes from its module: its own arguments and variables are none of them."""
+    outside = [*init.args.defaults, *(each for each in init.args.kw_defaults if each), *_annotations(init)]
+    own = {each.arg for each in ast.walk(init) if isinstance(each, ast.arg)}
+    for statement in init.body:
+        own |= _bound(statement)
+    inside = {name for statement in init.body for name in _names(statement)} - own
+    return inside | {name for each in outside for name in _names(each)}
+
+
+def _annotations(init: ast.FunctionDef) -> list[ast.expr]:
+    arguments = [each.annotation for each in ast.walk(init.args) if isinstance(each, ast.arg)]
+    return [each for each in [*arguments, init.returns] if each is not None]
+
+
+def _renamed(source: str, init: ast.FunctionDef) -> str:
+    """The lines of the constructor, with `Model` (as in `super(Model, self)`) called `ModelNew`."""
+    lines = [line.encode() for line in source.splitlines()]
+    uses = [node for node in ast.walk(init) if isinstance(node, ast.Name) and node.id == "Model"]
+    for use in sorted(uses, key=lambda node: (node.lineno, node.col_offset), reverse=True):
+        line = lines[use.lineno - 1]
+        lines[use.lineno - 1] = line[: use.col_offset] + b"ModelNew" + line[use.end_col_offset :]
+    return b"\n".join(lines[init.lineno - 1 : init.end_lineno]).decode()
+
+
+def _dedented(text: str, columns: int) -> str:
+    return "\n".join(line[columns:] if not line[:columns].strip() else line for line in text.splitlines())
+
+
+def _header(problem: Problem, tree: ast.Module, wanted: set[str]) -> str:
+    """The top-level statements that bind the wanted names, and those that these need in turn."""
+    kept: set[int] = set()
+    while True:
+        more = {
+            place
+            for place, node in enumerate(tree.body)
+            if place not in kept and (_bound(node) & wanted or _is_future(node))
+        }
+        if not more:
+            break
+        kept |= more
+        wanted = wanted | {name for place in more for name in _names(tree.body[place])}
+    return "\n".join(_statement(problem, tree.body[place]) for place in sorted(kept))
+
+
+def _statement(problem: Problem, node: ast.stmt) -> str:
+    """A statement's source; an assignment of an overridden size with the override's value."""
+    overridden: dict[str, Size] = {
+        name: problem.overrides[name] for name in sorted(_bound(node)) if name in problem.overrides
+    }
+    if overridden and isinstance(node, ast.Assign | ast.AnnAssign):
+        return "\n".join(f"{name} = {value!r}" for name, value in overridden.items())
+    decorators = getattr(node, "decorator_list", [])
+    first = min([node.lineno, *(each.lineno for each in decorators)])
+    return "\n".join(problem.source.splitlines()[first - 1 : node.end_lineno])
+
+
+def _is_future(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    """The names that a statement binds."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        return {node.name}
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+    names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
+    return {each.id for each in names if isinstance(each.ctx, ast.Store)}

@@ -1,0 +1,266 @@
+"""One expansion's workbench: which ideas there are for a parent, and which kernels they could still write."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from search.proposers.playbook.move import Knob, Knobs, Move, Template
+from search.proposers.playbook.plan import CROSS_OVER, NAIVE, RETUNE, Draft, Plan
+from search.proposers.playbook.templates.scaffold import read_stamp, without_stamp
+from search.proposers.playbook.workload import Workload
+from search.tree import Category, Outcome, Seed
+
+ATTEMPTS = 200
+"""Random settings that are looked at to find one that is new."""
+DONORS = 5
+"""Strong kernels of the history whose knobs a cross-over may take."""
+
+
+class Bench:
+    """One expansion's view: the parent's knobs, and what was tried before."""
+
+    def __init__(
+        self, workload: Workload, template: Template, history: Sequence[Outcome], seed: Seed | None
+    ) -> None:
+        self._workload, self._template, self._history = workload, template, history
+        self._moves = {move.name: move for move in template.moves}
+        known = None if seed is None else self._knobs_of(seed.kernel.source)
+        self._knobs: Knobs = template.naive if known is None else known
+        self._from_reference = known is None
+        plans = [(outcome, Plan.from_json(outcome.idea.plan)) for outcome in history]
+        self._plans = [(outcome, plan) for outcome, plan in plans if plan is not None]
+        parent = seed.id if seed else ""
+        self._texts = {outcome.idea.text for outcome in history if outcome.idea.parent == parent}
+        self._states = {plan.state for _, plan in self._plans}
+        self._taken = self._written()
+
+    def drafts(self, rng: random.Random) -> list[Draft]:
+        """Every idea for this parent, tried ones included."""
+        if self._from_reference:
+            single = [self._draft(self._knobs, move) for move in self._fitting(self._knobs)]
+            return [self._naive(), *single, *self._pairs()]
+        moves = [self._draft(self._knobs, move) for move in self._fitting(self._knobs)]
+        return [*moves, *self._retunings(rng), *self._cross_overs(rng)]
+
+    def plan(self, draft: Draft, variants: int, rng: random.Random) -> Plan | None:
+        """The draft with up to `variants` new settings; None where it was tried or has nothing new.
+
+        What it takes counts as tried from now on.
+        """
+        plan = Plan(
+            language=self._template.language,
+            moves=draft.moves,
+            knobs=draft.knobs,
+            opens=tuple(sorted(draft.values)),
+        )
+        if plan.state in self._states or draft.text in self._texts:
+            return None
+        settings: list[Knobs] = []
+        for knobs in self._settings(draft, rng):
+            if len(settings) == variants:
+                break
+            if self._take(knobs):
+                settings.append(knobs)
+        if not settings:
+            return None
+        self._states.add(plan.state)
+        self._texts.add(draft.text)
+        changes = [{k: v for k, v in knobs.items() if draft.knobs[k] != v} for knobs in settings]
+        return replace(plan, variants=tuple(changes))
+
+    def _knobs_of(self, source: str) -> Knobs | None:
+        """The state of a kernel of ours; None for any other."""
+        found = read_stamp(source)
+        if found is None or found[:2] != (self._template.op, self._template.language):
+            return None
+        knobs, values = found[2], self._values()
+        ours = set(knobs) == set(values) and all(_known(value, values[knob]) for knob, value in knobs.items())
+        return knobs if ours and self._valid(knobs) else None
+
+    def _values(self) -> dict[str, set[Knob]]:
+        """Every value of every knob that the template's moves know."""
+        values = {knob: {value} for knob, value in self._template.naive.items()}
+        for move in self._template.moves:
+            for knob, value in move.sets.items():
+                values[knob].add(value)
+            for knob, several in move.varies.items():
+                values[knob].update(several)
+        return values
+
+    def _valid(self, knobs: Knobs) -> bool:
+        return self._template.valid(self._workload, knobs)
+
+    def _body(self, knobs: Knobs) -> str:
+        return without_stamp(self._template.render(self._workload, knobs))
+
+    def _written(self) -> set[str]:
+        """The bodies of all kernels of the history, planned ones included."""
+        variants = [variant for outcome in self._history for variant in outcome.variants]
+        bodies = {without_stamp(variant.kernel.source) for variant in variants}
+        for outcome, plan in self._plans:
+            if not outcome.variants and plan.language == self._template.language:
+                bodies |= {self._body(knobs) for knobs in plan.settings()}
+        return bodies
+
+    def _take(self, knobs: Knobs) -> bool:
+        """Claims a setting; False where it makes no kernel or one that is there already."""
+        if not self._valid(knobs):
+            return False
+        body = self._body(knobs)
+        if body in self._taken:
+            return False
+        self._taken.add(body)
+        return True
+
+    def _fitting(self, knobs: Knobs) -> list[Move]:
+        return [move for move in self._template.moves if move.fits(self._workload, knobs)]
+
+    def _naive(self) -> Draft:
+        text = (
+            f"Translate the reference directly: plain loops for {self._template.op}, one operation after the "
+            "other and nothing clever, as the baseline that every later idea has to beat."
+        )
+        category = Category.CONTROL_FLOW
+        return Draft(moves=(NAIVE,), text=text, category=category, knobs=self._template.naive, values={})
+
+    def _draft(self, knobs: Knobs, move: Move) -> Draft:
+        fixed = {**knobs, **move.sets}
+        text = move.text + _list_values("Values", move.varies)
+        return Draft(moves=(move.name,), text=text, category=move.category, knobs=fixed, values=move.varies)
+
+    def _pairs(self) -> Iterator[Draft]:
+        """Two moves at once; the second may build on the first."""
+        for first in self._fitting(self._knobs):
+            middle = {**self._knobs, **_preferred(first.varies), **first.sets}
+            for second in self._fitting(middle):
+                if second.name == first.name or not self._adds(first, second):
+                    continue
+                values = {**first.varies, **second.varies}
+                text = f"{first.text} Together with it: {second.text}" + _list_values("Values", values)
+                yield Draft(
+                    moves=(first.name, second.name),
+                    text=text,
+                    category=first.category if first.gain >= second.gain else second.category,
+                    knobs={**self._knobs, **first.sets, **second.sets},
+                    values={knob: choices for knob, choices in values.items() if knob not in second.sets},
+                )
+
+    def _adds(self, first: Move, second: Move) -> bool:
+        """Whether the second leaves the first's work alone, and is not the same pair in the other order."""
+        undone = any(first.sets.get(knob, value) != value for knob, value in second.sets.items())
+        order = list(self._moves)
+        either = second.fits(self._workload, self._knobs)
+        return not undone and not (either and order.index(second.name) < order.index(first.name))
+
+    def _domain(self) -> dict[str, tuple[Knob, ...]]:
+        """The performance knobs, those that some move leaves open, with every value known, in order."""
+        open_ = {knob for move in self._template.moves for knob in move.varies}
+        values = self._values()
+        return {knob: tuple(sorted(values[knob], key=_rank)) for knob in sorted(open_)}
+
+    def _neighbours(self, knobs: Knobs) -> dict[str, tuple[Knob, ...]]:
+        """Values next to the present one, up to two on either side, nearest first; texts: all others."""
+        near = {}
+        for knob, values in self._domain().items():
+            if knobs[knob] not in values:
+                continue
+            here = values.index(knobs[knob])
+            order = sorted(range(len(values)), key=lambda place: (abs(place - here), place))
+            reach = len(values) if isinstance(knobs[knob], str) else 2
+            near[knob] = tuple(values[place] for place in order if 0 < abs(place - here) <= reach)
+        return {knob: values for knob, values in near.items() if self._matters(knobs, knob, values)}
+
+    def _matters(self, knobs: Knobs, knob: str, values: Sequence[Knob]) -> bool:
+        """Whether the knob changes the kernel in this state."""
+        changed = [{**knobs, knob: value} for value in values]
+        valid = [each for each in changed if self._valid(each)]
+        return any(self._body(each) != self._body(knobs) for each in valid)
+
+    def _retunings(self, rng: random.Random) -> Iterator[Draft]:
+        """Two or three performance knobs opened around the parent's values."""
+        near = self._neighbours(self._knobs)
+        names = [group for size in (2, 3) for group in itertools.combinations(sorted(near), size)]
+        names = names or [(knob,) for knob in sorted(near)]
+        for group in rng.sample(names, min(len(names), 2 * len(near) + 2)):
+            values = {knob: (self._knobs[knob], *near[knob]) for knob in group}
+            now = _listed([f"{knob} = {self._knobs[knob]}" for knob in group])
+            text = (
+                f"Retune {_listed(group)} around {now}: the best values depend on one another and on the "
+                "steps taken since they were chosen."
+            ) + _list_values("Nearby values", {knob: near[knob] for knob in group})
+            category = next(move.category for move in self._template.moves if group[0] in move.varies)
+            yield Draft(moves=(RETUNE,), text=text, category=category, knobs=self._knobs, values=values)
+
+    def _cross_overs(self, rng: random.Random) -> Iterator[Draft]:
+        """Some of the knobs in which another strong kernel differs."""
+        best = [outcome.best for outcome in self._history if outcome.best and outcome.best.evaluation]
+        speed = {v.id: v.evaluation.speedup for v in best if v.evaluation}
+        for donor in sorted(best, key=lambda v: (-speed[v.id], v.id))[:DONORS]:
+            theirs = self._knobs_of(donor.kernel.source) or self._knobs
+            differing = sorted(knob for knob in theirs if theirs[knob] != self._knobs[knob])
+            if len(differing) < 2:
+                continue
+            taken = sorted(rng.sample(differing, rng.randint(1, len(differing) - 1)))
+            knobs = {**self._knobs, **{knob: theirs[knob] for knob in taken}}
+            if not self._valid(knobs):
+                continue
+            values = _listed([f"{knob} = {theirs[knob]}" for knob in taken])
+            text = (
+                f"Take over {values} from another strong kernel of this search ({speed[donor.id]:.2f} times "
+                "eager), keeping the rest: what helped there may add to what helped here."
+            )
+            category = self._category_of(taken)
+            yield Draft(moves=(CROSS_OVER,), text=text, category=category, knobs=knobs, values={})
+
+    def _category_of(self, knobs: Sequence[str]) -> Category:
+        """The category of the first move that turns one of the knobs."""
+        for move in self._template.moves:
+            if any(knob in move.sets or knob in move.varies for knob in knobs):
+                return move.category
+        return Category.COMPUTE
+
+    def _settings(self, draft: Draft, rng: random.Random) -> Iterator[Knobs]:
+        """Settings of a draft's open knobs: the preferred one first, the others shuffled, then, for more
+        variants than these give, small changes of performance knobs that the draft says nothing about."""
+        combinations = [
+            {**draft.knobs, **dict(zip(draft.values, chosen, strict=True))}
+            for chosen in itertools.product(*draft.values.values())
+        ]
+        valid = [knobs for knobs in combinations if self._valid(knobs)]
+        yield from valid[:1]
+        yield from rng.sample(valid[1:], len(valid) - 1) if valid else ()
+        if draft.moves == (NAIVE,) or not valid:
+            return
+        near = self._neighbours(valid[0])
+        for _ in range(ATTEMPTS if near else 0):
+            knobs = dict(rng.choice(valid))
+            for knob in rng.sample(sorted(near), min(len(near), rng.randint(1, 2))):
+                knobs[knob] = rng.choice(near[knob])
+            yield knobs
+
+
+def _known(value: Knob, values: set[Knob]) -> bool:
+    """Integers may be any."""
+    alike = {type(each) for each in values} == {type(value)}
+    return alike and (value in values or type(value) is int)
+
+
+def _rank(value: Knob) -> tuple[str, Knob]:
+    return type(value).__name__, value
+
+
+def _preferred(varies: Mapping[str, tuple[Knob, ...]]) -> dict[str, Knob]:
+    return {knob: values[0] for knob, values in varies.items()}
+
+
+def _list_values(label: str, values: Mapping[str, Sequence[Knob]]) -> str:
+    """` Values: a = 1, 2; b = 3.`, or nothing."""
+    parts = [f"{knob} = {', '.join(map(str, choices))}" for knob, choices in values.items()]
+    return f" {label}: {'; '.join(parts)}." if parts else ""
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,60 @@
+"""What an idea is going to write: the record that travels with it, and its form before it is chosen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from search.proposers.playbook.move import Knob, Knobs
+from search.tree import Category
+
+NAIVE = "naive"
+RETUNE = "retune"
+CROSS_OVER = "cross-over"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What an idea is going to write: its knobs, which of them it opens, and what each variant changes."""
+
+    language: str
+    moves: tuple[str, ...]
+    knobs: Knobs
+    opens: tuple[str, ...]
+    variants: tuple[Knobs, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """Equal for ideas that lead to the same place: the knobs that are fixed, and which are open."""
+        fixed = {knob: value for knob, value in self.knobs.items() if knob not in self.opens}
+        return json.dumps([self.language, fixed], sort_keys=True)
+
+    def settings(self) -> list[dict[str, Knob]]:
+        """Every variant's knobs in full."""
+        return [{**self.knobs, **chosen} for chosen in self.variants]
+
+    def to_json(self) -> str:
+        """The text that `Idea.plan` holds."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan | None:
+        """None for the plan of another proposer."""
+        try:
+            data = json.loads(text)
+            lists = {name: tuple(data[name]) for name in ("moves", "opens", "variants")}
+            return cls(language=data["language"], knobs=data["knobs"], **lists)
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """An idea before it is chosen. `values` are those worth trying for its open knobs, preferred first."""
+
+    moves: tuple[str, ...]
+    text: str
+    category: Category
+    knobs: Knobs
+    values: Mapping[str, tuple[Knob, ...]]

@@ -1,0 +1,105 @@
+"""The embedded proposer: applies the moves of a catalogue to code templates, and learns which ones pay.
+
+A kernel of the playbook carries its knobs in a comment, so that a seed's state is read from its source. An
+idea carries its plan, so that `implement` needs nothing but the record, whoever proposed it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+from evaluators.problem import Kernel, Problem
+from search.proposers.playbook.bench import Bench
+from search.proposers.playbook.move import Template
+from search.proposers.playbook.plan import Draft, Plan
+from search.proposers.playbook.scores import Scores
+from search.proposers.playbook.templates import template_for
+from search.proposers.playbook.workload import Workload, recognise
+from search.tree import Expansion, Idea, Outcome, Seed
+
+logger = logging.getLogger(__name__)
+
+LANGUAGES = {"cpu": "cpp", "cuda": "triton"}
+REPETITION = 0.7
+"""What an idea loses for each other idea of the expansion that makes the same move, in log gain."""
+
+
+class Playbook:
+    """Proposes the moves of the catalogue for the operation that the problem's reference computes.
+
+    `noise` is the spread of the random term in an idea's score, in units of log gain.
+    """
+
+    def __init__(self, *, noise: float = 0.15) -> None:
+        if noise < 0:
+            raise ValueError(f"noise is {noise}; it must not be negative")
+        self._noise = noise
+        self._known: dict[str, tuple[Workload, Template] | None] = {}
+
+    async def propose(
+        self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
+    ) -> list[Idea]:
+        """The best-scored moves that were not tried in this state; then retuning and cross-over.
+
+        Nothing where the reference computes what the playbook has no template for.
+        """
+        known = self._templates(problem)
+        if known is None:
+            return []
+        workload, template = known
+        bench = Bench(workload, template, history, expansion.seed)
+        expected = Scores(template.moves, history, expansion.seed)
+        drafts = list(bench.drafts(rng))
+        scores = [expected(draft) + rng.gauss(0, self._noise) for draft in drafts]
+        used: Counter[str] = Counter()
+        ideas: list[Idea] = []
+        while drafts and len(ideas) < expansion.ideas:
+            chances = [
+                score - REPETITION * sum(used[name] for name in draft.moves)
+                for draft, score in zip(drafts, scores, strict=True)
+            ]
+            place = chances.index(max(chances))
+            draft, _ = drafts.pop(place), scores.pop(place)
+            plan = bench.plan(draft, expansion.variants, rng)
+            if plan is not None:
+                used.update(draft.moves)
+                ideas.append(_idea(draft, plan, expansion, history))
+        return ideas
+
+    async def implement(
+        self, problem: Problem, idea: Idea, parent: Seed | None, n: int, rng: random.Random
+    ) -> list[Kernel]:
+        """The first `n` kernels of the idea's plan. Raises ValueError for an idea of another proposer."""
+        plan, known = Plan.from_json(idea.plan), self._templates(problem)
+        if plan is None or known is None:
+            raise ValueError(f"idea {idea.id} carries no plan of the playbook's for {problem.name}")
+        workload, template = known
+        sources = [template.render(workload, knobs) for knobs in plan.settings()[:n]]
+        return [Kernel(source=source, language=plan.language) for source in sources]
+
+    def _templates(self, problem: Problem) -> tuple[Workload, Template] | None:
+        """What the problem computes and the template for it, looked up once."""
+        if problem.id not in self._known:
+            workload = recognise(problem)
+            language = LANGUAGES[problem.device]
+            template = template_for(workload.op, language) if workload else None
+            fits = workload is not None and template is not None and template.valid(workload, template.naive)
+            if not fits:
+                logger.warning("the playbook has no %s template for %s", language, problem.name)
+            self._known[problem.id] = (workload, template) if fits and workload and template else None
+        return self._known[problem.id]
+
+
+def _idea(draft: Draft, plan: Plan, expansion: Expansion, history: Sequence[Outcome]) -> Idea:
+    return Idea(
+        text=draft.text,
+        category=draft.category,
+        parent=expansion.seed.id if expansion.seed else "",
+        round=expansion.round,
+        proposer="playbook",
+        told=tuple(outcome.idea.id for outcome in history),
+        plan=plan.to_json(),
+    )

@@ -1,0 +1,118 @@
+"""Pieces of C++ that several templates use."""
+
+from __future__ import annotations
+
+from search.proposers.playbook.move import Knobs
+
+FAST = "-O3 -march=native"
+"""The flags with which vectors are the machine's widest."""
+
+VEC = """
+typedef float vec __attribute__((vector_size(64), aligned(4), may_alias));
+constexpr int LANES = 16;
+""".strip()
+
+BF16 = """
+#ifndef __AVX512BF16__
+#error "this machine has no AVX512-BF16 dot products"
+#endif
+
+// Rounds to the nearest bfloat16, ties to even.
+static inline uint16_t bf16(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+// Two neighbouring values in every lane.
+static inline __m512bh pair(const uint16_t* from) {
+    int32_t both;
+    memcpy(&both, from, 4);
+    return (__m512bh)_mm512_set1_epi32(both);
+}
+
+static inline vec dot(vec sum, __m512bh a, __m512bh b) {
+    return (vec)_mm512_dpbf16_ps((__m512)sum, a, b);
+}
+"""
+
+EXP = """
+// exp(x) for x <= 0, to about 1 ulp: 2^n * exp(r) with |r| <= ln(2) / 2, exp(r) by its series to r^7 / 7!.
+static inline vec exponential(vec x) {
+    typedef int ivec __attribute__((vector_size(64)));
+    const vec lowest = vec{} - 87.0f, magic = vec{} + 12582912.0f;  // 1.5 * 2^23: rounds to integers
+    vec rounded = (x < lowest ? lowest : x) * 1.44269504f + magic;
+    vec n = rounded - magic;
+    vec r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    vec p = 1.0f / 720 + r * (1.0f / 5040);
+    p = 1.0f / 120 + r * p;
+    p = 1.0f / 24 + r * p;
+    p = 1.0f / 6 + r * p;
+    p = 0.5f + r * p;
+    p = 1.0f + (r + r * r * p);
+    vec power = (vec)(((ivec)rounded << 23) + 0x3f800000);  // 2^n
+    return x < lowest ? vec{} : p * power;
+}
+"""
+
+STREAM = """
+// Writes past the caches to memory that nobody reads soon. The address is a multiple of 64.
+static inline void stream(float* to, vec value) {
+#ifdef __AVX512F__
+    _mm512_stream_ps(to, (__m512)value);
+#else
+    float lanes[LANES];
+    memcpy(lanes, &value, sizeof lanes);
+    for (int lane = 0; lane < LANES; lane += 4)
+        _mm_stream_ps(to + lane, _mm_loadu_ps(lanes + lane));
+#endif
+}
+"""
+
+HUGE_PAGES = """
+// Asks for huge pages under memory that is yet to be written.
+static void huge_pages(void* start, size_t bytes) {
+    const uintptr_t page = 4096, first = (uintptr_t(start) + page - 1) & ~(page - 1);
+    if (bytes > page)
+        madvise((void*)first, (uintptr_t(start) + bytes - first) & ~(page - 1), MADV_HUGEPAGE);
+}
+"""
+
+TRANSPOSE = """
+// Transposes 16 x 16 values: step by step, blocks of 1, 2, 4 and 8 change places across the diagonal.
+static inline void transpose(vec* rows) {
+    typedef int index __attribute__((vector_size(64)));
+    for (int step = 1; step < LANES; step *= 2) {
+        index low, high;
+        for (int lane = 0; lane < LANES; ++lane) {
+            low[lane] = lane & step ? LANES + lane - step : lane;
+            high[lane] = lane & step ? LANES + lane : lane + step;
+        }
+        for (int i = 0; i < LANES; ++i)
+            if (!(i & step)) {
+                vec upper = rows[i], lower = rows[i + step];
+                rows[i] = __builtin_shuffle(upper, lower, low);
+                rows[i + step] = __builtin_shuffle(upper, lower, high);
+            }
+    }
+}
+"""
+
+
+def flags(knobs: Knobs) -> str:
+    """The compiler's flags: those of the knob, threads where they are on, a shared library."""
+    return " ".join([str(knobs["flags"]), *(["-fopenmp"] if knobs["threads"] else []), "-shared", "-fPIC"])
+
+
+def joined(*parts: str) -> str:
+    """Parts of a source that are there, a blank line between them."""
+    return "\n\n".join(part.strip("\n") for part in parts if part.strip())
+
+
+def parallel_for(knobs: Knobs, loops: int = 1, indent: str = "    ") -> str:
+    """The OpenMP line over `loops` nested loops, or nothing where the kernel has one thread."""
+    if not knobs["threads"]:
+        return ""
+    collapse = f" collapse({loops})" if loops > 1 else ""
+    schedule = f" schedule({knobs['schedule']})" if "schedule" in knobs else ""
+    return f"{indent}#pragma omp parallel for{collapse}{schedule} num_threads(threads)\n"

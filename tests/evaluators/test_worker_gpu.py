@@ -1,0 +1,171 @@
+"""Verdicts on a real GPU: honest kernels in CUDA and Triton, and what must not take the device down."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evaluators.build import build
+from evaluators.evaluation import Evaluation, Status
+from evaluators.problem import Kernel, Problem
+from evaluators.reference import load_problem
+from evaluators.worker import Settings, Worker
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+
+PROBLEM = load_problem("level1/conv2d", sizes={"batch": 32}, device="cuda")
+COPY = PROBLEM.source.replace("class Model", "class ModelNew")
+SCALE = """
+import torch
+import triton
+import triton.language as tl
+from torch import nn
+
+@triton.jit
+def scale(x, y, n, factor, BLOCK: tl.constexpr, SHIFT: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i + SHIFT, tl.load(x + i, mask=i < n) * factor, mask=i < n)
+
+@triton.jit
+def spin(x):
+    while tl.atomic_add(x, 0.0) != -1.0:
+        pass
+
+class ModelNew(nn.Module):
+    def __init__(self, *sizes):
+        super().__init__()
+        a, b, k, s, p = sizes
+        self.conv = nn.Conv2d(a, b, k, stride=s, padding=p)
+
+    def forward(self, x):
+        y = self.conv(x)
+        out = torch.empty_like(y)
+        BODY
+        return out
+"""
+LAUNCH = "scale[(triton.cdiv(y.numel(), 1024),)](y, out, y.numel(), FACTOR, BLOCK=1024, SHIFT=0)"
+INLINE = '''
+import torch
+from torch import nn
+from torch.utils.cpp_extension import load_inline
+
+module = load_inline(
+    name="doubled",
+    cpp_sources="torch::Tensor copy(torch::Tensor x);",
+    cuda_sources="""
+#include <torch/types.h>
+__global__ void copy_kernel(const float* x, float* y, int n) {
+  int i = blockIdx.x * 256 + threadIdx.x;
+  if (i < n) y[i] = x[i];
+}
+torch::Tensor copy(torch::Tensor x) {
+  auto y = torch::empty_like(x);
+  int n = x.numel();
+  copy_kernel<<<(n + 255) / 256, 256>>>(x.data_ptr<float>(), y.data_ptr<float>(), n);
+  return y;
+}
+""",
+    functions=["copy"],
+)
+
+class ModelNew(nn.Module):
+    def __init__(self, *sizes):
+        super().__init__()
+        a, b, k, s, p = sizes
+        self.conv = nn.Conv2d(a, b, k, stride=s, padding=p)
+
+    def forward(self, x):
+        return module.copy(self.conv(x))
+'''
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    settings = Settings(timeout_s=30, compile_mode="")
+    worker = Worker(root=tmp_path_factory.mktemp("scratch"), settings=settings)
+    yield worker
+    worker.close()
+
+
+def judge(worker: Worker, source: str, problem: Problem = PROBLEM) -> Evaluation:
+    kernel = Kernel(source=source, language="triton")
+    facts = worker.open(problem)
+    built = build(problem, kernel, root=worker._root, architecture=facts["architecture"], timeout_s=200)
+    if built.status is not None:
+        return Evaluation(status=built.status, log=built.log)
+    return worker.measure(problem, kernel, built.archive)
+
+
+def triton(body: str) -> str:
+    return SCALE.replace("BODY", body)
+
+
+def test_the_reference_is_as_fast_as_itself(worker: Worker) -> None:
+    evaluation = judge(worker, COPY)
+    assert evaluation.status is Status.CORRECT
+    assert evaluation.timing is not None
+    assert 0.97 < evaluation.timing.speedup < 1.03
+    assert evaluation.environment["device"] == torch.cuda.get_device_name(0)
+
+
+def test_an_honest_triton_kernel(worker: Worker) -> None:
+    assert judge(worker, triton(LAUNCH.replace("FACTOR", "1.0"))).status is Status.CORRECT
+
+
+def test_a_wrong_triton_kernel(worker: Worker) -> None:
+    assert judge(worker, triton(LAUNCH.replace("FACTOR", "1.1"))).status is Status.INCORRECT
+
+
+def test_a_kernel_that_is_never_launched(worker: Worker) -> None:
+    assert judge(worker, triton("pass")).status is Status.INCORRECT
+
+
+def test_a_triton_kernel_that_does_not_compile(worker: Worker) -> None:
+    honest = triton(LAUNCH.replace("FACTOR", "1.0"))
+    broken = honest.replace("tl.load(x + i, mask=i < n) * factor", "tl.nothing(x)")
+    evaluation = judge(worker, broken)
+    assert evaluation.status is Status.COMPILE_ERROR
+    assert "nothing" in evaluation.log
+
+
+@pytest.mark.slow
+def test_an_honest_load_inline_kernel(worker: Worker) -> None:
+    evaluation = judge(worker, INLINE)
+    assert evaluation.status is Status.CORRECT, evaluation.log
+
+
+def test_an_illegal_access_is_a_crash_and_harms_nobody(worker: Worker) -> None:
+    bad = triton(LAUNCH.replace("FACTOR", "1.0").replace("SHIFT=0", "SHIFT=1 << 42"))
+    evaluation = judge(worker, bad)
+    assert evaluation.status is Status.CRASHED
+    assert evaluation.device_s < 10
+    assert judge(worker, COPY).status is Status.CORRECT
+
+
+def test_a_hang_on_the_gpu_times_out_and_gives_the_memory_back(worker: Worker) -> None:
+    assert judge(worker, COPY).status is Status.CORRECT
+    free, _ = torch.cuda.mem_get_info()
+    evaluation = judge(worker, triton("hold = torch.zeros(1 << 28, device=x.device); spin[(1,)](hold)"))
+    assert evaluation.status is Status.TIMEOUT
+    assert judge(worker, COPY).status is Status.CORRECT
+    assert torch.cuda.mem_get_info()[0] > free - (1 << 28)
+
+
+def test_claims_of_false_times_are_rejected(worker: Worker) -> None:
+    lie = COPY + "\ntorch.cuda.Event.elapsed_time = lambda start, end: 0.01\n"
+    evaluation = judge(worker, lie)
+    assert evaluation.status is Status.REJECTED
+    assert evaluation.rule == "claimed times"
+
+
+def test_work_on_a_side_stream_that_is_not_joined(worker: Worker) -> None:
+    side = COPY.replace(
+        "return self.conv(x)",
+        "stream = torch.cuda.Stream()\n        with torch.cuda.stream(stream):\n"
+        "            for _ in range(20):\n                out = self.conv(x)\n        return out",
+    )
+    assert judge(worker, side).status in (Status.INCORRECT, Status.REJECTED)
