@@ -1,7 +1,6 @@
 """Verdicts on a real GPU: honest kernels in CUDA and Triton, and what must not take the device down."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 

@@ -1,0 +1,202 @@
+"""The statistics: intervals cover what they say, honest measurements pass the audit, lies do not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluators.timing import LOOKS, MIN_PAIRS, Block, Plan, audit, dropped_calls, median_interval
+
+# Every one with median 1: the truth that an interval has to hold.
+DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, tuple[int, ...], float], np.ndarray]] = {
+    "normal": lambda rng, shape, s: 1 + s * rng.standard_normal(shape),
+    "lognormal": lambda rng, shape, s: np.exp(s * rng.standard_normal(shape)),
+    "exponential": lambda rng, shape, s: 1 + s * (rng.exponential(size=shape) - math.log(2)),
+    "uniform": lambda rng, shape, s: 1 + 2 * s * (rng.random(shape) - 0.5),
+    "laplace": lambda rng, shape, s: 1 + s * rng.laplace(size=shape),
+    "spiky": lambda rng, shape, s: (
+        1 + s * rng.standard_normal(shape) * np.where(rng.random(shape) < 0.1, 10, 1)
+    ),
+}
+PLAN = Plan(block_ms=10.0, precision=0.02, max_s=1.0)
+
+
+def ranks(n: int) -> tuple[int, int]:
+    """Which order statistics of n samples bound the interval."""
+    _, low, high = median_interval([float(i) for i in range(n)])
+    return int(low), int(high)
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize("n", [6, 8, 15, 48])
+def test_an_interval_covers_the_median(distribution: str, n: int) -> None:
+    rng = np.random.default_rng(n)
+    ordered = np.sort(DISTRIBUTIONS[distribution](rng, (20_000, n), 0.3), axis=1)
+    low, high = ranks(n)
+    covered = (ordered[:, low] <= 1) & (ordered[:, high] >= 1)
+    assert covered.mean() >= 0.95
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize("spread", [0.015, 0.025, 0.035, 0.05, 0.07, 0.1])
+def test_an_interval_covers_the_median_where_sampling_stops_early(distribution: str, spread: float) -> None:
+    """The reference against itself is 1 within its interval in at least 94 of 100 tries, although sampling
+    stops as soon as the interval is narrow. `enough` is asked on a part, the rest follows its rule."""
+    rng = np.random.default_rng(7)
+    tries = 10_000
+    ratios = DISTRIBUTIONS[distribution](rng, (tries, LOOKS[-1]), spread)
+    done, covered = np.zeros(tries, bool), np.zeros(tries, bool)
+    stopped_at = np.zeros(tries, int)
+    for n in LOOKS:
+        ordered = np.sort(ratios[:, :n], axis=1)
+        low, high = (ordered[:, rank] for rank in ranks(n))
+        narrow = (high - low) / 2 < PLAN.precision * np.median(ordered, axis=1)
+        stops = ~done & (narrow | (n == LOOKS[-1]))
+        covered[stops] = ((low <= 1) & (high >= 1))[stops]
+        stopped_at[stops] = n
+        done |= stops
+    assert covered.mean() >= 0.94
+    for row in range(50):
+        n = next(n for n in range(1, 99) if PLAN.enough(ratios[row, :n].tolist(), 0.0))
+        assert n == stopped_at[row]
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=MIN_PAIRS, max_size=60), st.randoms())
+def test_an_interval_holds_its_median_and_knows_no_order(values: list[float], random: object) -> None:
+    median, low, high = median_interval(values)
+    assert min(values) <= low <= median <= high <= max(values)
+    shuffled = list(values)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert median_interval(shuffled) == (median, low, high)
+
+
+def test_more_confidence_is_never_narrower() -> None:
+    values = [float(i) for i in range(40)]
+    widths = [high - low for _, low, high in (median_interval(values, c) for c in (0.5, 0.9, 0.95, 0.99))]
+    assert widths == sorted(widths)
+    assert widths[0] < widths[-1]
+
+
+@pytest.mark.parametrize("n", range(MIN_PAIRS))
+def test_too_few_samples_have_no_interval(n: int) -> None:
+    with pytest.raises(ValueError, match=f"{n} samples"):
+        median_interval([1.0] * n)
+
+
+def test_sampling_goes_on_until_there_is_an_interval() -> None:
+    assert not PLAN.enough([1.0] * (MIN_PAIRS - 1), elapsed_s=1e9)
+    assert PLAN.enough([1.0] * MIN_PAIRS, elapsed_s=0.0)
+
+
+def test_sampling_stops_at_either_cap() -> None:
+    wide = [1.0, 2.0] * 50
+    assert not PLAN.enough(wide[:8], elapsed_s=0.9)
+    assert PLAN.enough(wide[:8], elapsed_s=1.1)
+    assert not PLAN.enough(wide[: LOOKS[-1] - 1], elapsed_s=0.9)
+    assert PLAN.enough(wide[: LOOKS[-1]], elapsed_s=0.0)
+
+
+def test_only_looks_stop_early() -> None:
+    assert [n for n in range(6, 48) if PLAN.enough([1.0] * n, 0.0)] == list(LOOKS[:-1])
+
+
+def test_precision_is_relative() -> None:
+    ratios = [1.0, 1.03, 1.0, 1.03, 1.0, 1.03, 1.0, 1.03]
+    assert PLAN.enough(ratios, 0.0)
+    assert PLAN.enough([100 * r for r in ratios], 0.0)
+    assert not replace(PLAN, precision=0.01).enough([0.01 * r for r in ratios], 0.0)
+
+
+@given(st.floats(0, 1e6), st.integers(1, 100), st.floats(0.1, 100))
+def test_a_block_has_between_one_call_and_the_capacity(call_ms: float, capacity: int, block: float) -> None:
+    plan = replace(PLAN, block_ms=block)
+    calls = plan.calls(call_ms, capacity)
+    assert 1 <= calls <= capacity
+    if call_ms > 10 * block:
+        assert calls == 1
+    elif calls < capacity:
+        assert (calls - 1) * call_ms >= block * (1 - 1e-9), "the counted calls last as long as was asked"
+
+
+@given(st.floats(0, 1e3), st.floats(0, 1e3), st.integers(1, 100))
+def test_slower_modules_get_no_more_calls(a: float, b: float, capacity: int) -> None:
+    assert PLAN.calls(max(a, b), capacity) <= PLAN.calls(min(a, b), capacity)
+
+
+@pytest.mark.parametrize(("calls", "dropped"), [(1, 0), (2, 1), (4, 1), (8, 2), (12, 3), (100, 3)])
+def test_dropped_calls(calls: int, dropped: int) -> None:
+    assert dropped_calls(calls) == dropped
+
+
+@given(st.integers(1, 1000))
+def test_some_call_is_always_counted(calls: int) -> None:
+    assert 0 <= dropped_calls(calls) < calls
+
+
+def test_a_block_counts_from_the_dropped_calls_on() -> None:
+    block = Block(claimed_ms=(90.0, 3.0, 1.0, 2.0), wall_ms=100.0, dropped=1)
+    assert block.median_ms == 2.0
+    assert block.outside_ms == 4.0
+
+
+def blocks(
+    rng: np.random.Generator, *, true_ms: float, calls: int, claim: float = 1.0, count: int = 8
+) -> list[Block]:
+    """A machine like ours: 0.3 ms of messages a block and 30 µs of copying a call, both uneven, now and then
+    a pause of some ms. `claim` is the share of the truth that the runner admits."""
+    found = []
+    for _ in range(count):
+        times = true_ms * np.exp(0.1 * rng.standard_normal(calls))
+        outside = 0.3 * rng.lognormal(0, 0.3) + 0.03 * calls * rng.lognormal(0, 0.2)
+        pause = rng.exponential(5.0) if rng.random() < 0.1 else 0.0
+        wall = times.sum() + outside + pause
+        claims = tuple((claim * times).tolist())
+        found.append(Block(claimed_ms=claims, wall_ms=wall, dropped=dropped_calls(calls)))
+    return found
+
+
+@pytest.mark.parametrize("speedup", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("eager_ms", [0.02, 0.5, 5.0, 200.0])
+def test_honest_noisy_blocks_pass_the_audit(eager_ms: float, speedup: float) -> None:
+    rng = np.random.default_rng(3)
+    refused = 0
+    for _ in range(200):
+        eager = blocks(rng, true_ms=eager_ms, calls=PLAN.calls(eager_ms, 32))
+        kernel_ms = eager_ms / speedup
+        kernel = blocks(rng, true_ms=kernel_ms, calls=PLAN.calls(kernel_ms, 32))
+        refused += audit(kernel, eager) is not None
+    assert refused <= 1
+
+
+@pytest.mark.parametrize("claim", [0.2, 0.01, 1e-9])
+@pytest.mark.parametrize("true_ms", [0.5, 5.0, 100.0])
+def test_claims_of_a_fifth_of_the_truth_are_found(true_ms: float, claim: float) -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(200):
+        eager = blocks(rng, true_ms=true_ms, calls=PLAN.calls(true_ms, 32))
+        kernel = blocks(rng, true_ms=true_ms, calls=PLAN.calls(true_ms * claim, 32), claim=claim)
+        reason = audit(kernel, eager)
+        assert reason is not None
+        assert "\n" not in reason
+
+
+def test_one_pause_is_no_lie_and_one_honest_block_no_excuse() -> None:
+    honest = Block(claimed_ms=(1.0,) * 10, wall_ms=11.0, dropped=2)
+    paused = replace(honest, wall_ms=500.0)
+    assert audit([honest] * 5 + [paused] * 4, [honest] * 9) is None
+    assert audit([honest] * 4 + [paused] * 5, [honest] * 9) is not None
+
+
+def test_a_reason_says_the_claim_and_what_the_clock_saw() -> None:
+    honest = Block(claimed_ms=(10.0,) * 10, wall_ms=101.0, dropped=2)
+    liar = replace(honest, claimed_ms=(2.0,) * 10)
+    reason = audit([liar] * 6, [honest] * 6)
+    assert reason is not None
+    assert "claims 2 ms a call" in reason
+    assert "10 calls" in reason
