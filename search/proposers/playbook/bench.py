@@ -8,13 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from search.proposers.playbook.move import Knob, Knobs, Move, Template
-from search.proposers.playbook.plan import CROSS_OVER, NAIVE, RETUNE, Draft, Plan
+from search.proposers.playbook.plan import CROSS_OVER, NAIVE, RESTART, RETUNE, Draft, Plan
 from search.proposers.playbook.templates.scaffold import read_stamp, without_stamp
 from search.proposers.playbook.workload import Workload
 from search.tree import Category, Outcome, Seed
 
 ATTEMPTS = 200
 """Random settings that are looked at to find one that is new."""
+RESTARTS = 6
+"""Fresh starts that are drawn for an expansion."""
 DONORS = 5
 """Strong kernels of the history whose knobs a cross-over may take."""
 
@@ -43,7 +45,7 @@ class Bench:
             single = [self._draft(self._knobs, move) for move in self._fitting(self._knobs)]
             return [self._naive(), *single, *self._pairs()]
         moves = [self._draft(self._knobs, move) for move in self._fitting(self._knobs)]
-        return [*moves, *self._retunings(rng), *self._cross_overs(rng)]
+        return [*moves, *self._retunings(rng), *self._cross_overs(rng), *self._restarts(rng)]
 
     def plan(self, draft: Draft, variants: int, rng: random.Random) -> Plan | None:
         """The draft with up to `variants` new settings; None where it was tried or has nothing new.
@@ -214,6 +216,29 @@ class Bench:
             )
             category = self._category_of(taken)
             yield Draft(moves=(CROSS_OVER,), text=text, category=category, knobs=knobs, values={})
+
+    def _restarts(self, rng: random.Random) -> Iterator[Draft]:
+        """Several moves in a row from the naive kernel, at random: the way out of a well-searched corner."""
+        for _ in range(RESTARTS):
+            knobs: Knobs = self._template.naive
+            values: dict[str, tuple[Knob, ...]] = {}
+            path: list[Move] = []
+            for _ in range(rng.randint(3, 6)):
+                fitting = [m for m in self._fitting({**knobs, **_preferred(values)}) if m not in path]
+                if not fitting:
+                    break
+                move = rng.choice(fitting)
+                path.append(move)
+                knobs = {**knobs, **move.sets}
+                values = {k: v for k, v in values.items() if k not in move.sets} | dict(move.varies)
+            if len(path) < 2:
+                continue
+            text = (
+                f"Start over from the reference and combine other steps: {_listed([m.name for m in path])}. "
+                "What surrounds the best kernel has been tried; a different order of steps may lead past it."
+            ) + _list_values("Values", values)
+            category = max(path, key=lambda move: move.gain).category
+            yield Draft(moves=(RESTART,), text=text, category=category, knobs=knobs, values=values)
 
     def _category_of(self, knobs: Sequence[str]) -> Category:
         """The category of the first move that turns one of the knobs."""

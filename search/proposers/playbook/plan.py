@@ -12,6 +12,7 @@ from search.tree import Category
 NAIVE = "naive"
 RETUNE = "retune"
 CROSS_OVER = "cross-over"
+RESTART = "restart"
 
 
 @dataclass(frozen=True, kw_only=True)
