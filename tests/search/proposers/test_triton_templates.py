@@ -237,6 +237,9 @@ POOLED = conv2d(2, 3, 23, 21, 20, 5, 5, 2, 2, epilogue=("relu", "maxpool"))
 BORDERED = conv2d(2, 3, 23, 21, 20, 5, 5, 2, 2, epilogue=("relu", "maxpool"), pool_pad=1)
 TAIL = conv2d(2, 3, 23, 21, 20, 5, 5, 2, 2, epilogue=("maxpool", "relu"))
 
+SPLIT_ERROR = 1e-6
+"""Of three half-precision products: 1.2e-7 in the interpreter, 5.2e-7 on an H200, whose tensor cores do not
+round their sums to nearest."""
 CASES: list[tuple[Workload, dict[str, Knob], float]] = [
     (SMALL, {"channels": 8}, 1e-6),
     (SMALL, {"algorithm": "gemm"}, 1e-6),
@@ -266,9 +269,9 @@ CASES: list[tuple[Workload, dict[str, Knob], float]] = [
     (TAIL, {**DEPTH}, 1e-3),
     (matmul(150, 90, 77), {}, 1e-6),
     (matmul(150, 90, 77), {"precision": "tf32x3", "block_m": 64, "block_n": 64, "group": 2}, 1e-6),
-    (matmul(150, 90, 77), SPLIT, 3e-7),
-    (matmul(200, 264, 136), {**SPLIT, "group": 2, "persistent": True}, 3e-7),
-    (matmul(200, 264, 136), {**SPLIT, "loads": "descriptors", "persistent": True}, 3e-7),
+    (matmul(150, 90, 77), SPLIT, SPLIT_ERROR),
+    (matmul(200, 264, 136), {**SPLIT, "group": 2, "persistent": True}, SPLIT_ERROR),
+    (matmul(200, 264, 136), {**SPLIT, "loads": "descriptors", "persistent": True}, SPLIT_ERROR),
     (softmax(3, 5000), {}, 1e-6),
     (softmax(3, 5000), {"reduce": "lanes", "exp": "exp2"}, 1e-6),
     (softmax(3, 5000), {"algorithm": "online", "exp": "exp2"}, 1e-6),
