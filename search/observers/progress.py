@@ -246,6 +246,12 @@ class Progress:
             if cell is not None and cell.variant.evaluation is None:
                 cell.stage = stage
 
+    @property
+    def first(self) -> Variant | None:
+        """Where the run began: the best variant of its first idea (the playbook's is the naive kernel)."""
+        began = min((item for item in self.ideas.values()), key=lambda i: (i.round, i.number), default=None)
+        return began.best if began else None
+
     def _verdict(self, variant: Variant, reused: bool) -> None:
         variants, verdict = self._item(variant.idea, variant.round).variants, variant.evaluation
         before = variants.get(variant.id)

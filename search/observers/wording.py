@@ -120,8 +120,12 @@ def winner(progress: Progress) -> list[tuple[str, str]]:
         ("statuses", counts(progress.statuses) + (f"; reused {progress.reused}" * bool(progress.reused)))
     )
     reason = progress.finished.reason if progress.finished else "stopped before it was finished"
-    spent = f"{progress.evaluations} evaluations, {duration(progress.elapsed_s)}"
-    lines.append(("ended", f"{reason}; {spent}, {duration(progress.device_s)} on the device"))
+    elapsed_s = progress.elapsed_s
+    spent = f"{progress.evaluations} evaluations in {duration(elapsed_s)}"
+    if elapsed_s > 0:
+        rate, busy = progress.evaluations / elapsed_s * 60, progress.device_s / elapsed_s
+        spent += f", {rate:.3g} a minute; the device was held {busy:.0%} of the time"
+    lines.append(("ended", f"{reason}; {spent}"))
     return lines
 
 
@@ -142,7 +146,15 @@ def _winner_lines(progress: Progress, best: Variant) -> list[tuple[str, str]]:
     else:
         lines.append(("confirmed", _against_baselines(confirmed.timing)))
     if best.evaluation and best.evaluation.timing:
-        lines.append(("in search", _against_baselines(best.evaluation.timing)))
+        timing = best.evaluation.timing
+        lines.append(("in search", _against_baselines(timing)))
+        first = progress.first
+        if first and first.id != best.id and first.evaluation and first.evaluation.timing:
+            began_ms = first.evaluation.timing.kernel_ms
+            faster = times(began_ms / timing.kernel_ms)
+            lines.append(
+                ("began at", f"{milliseconds(began_ms)} ms, the first idea's kernel: {faster} faster")
+            )
     return lines
 
 

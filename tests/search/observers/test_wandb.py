@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -262,6 +263,9 @@ def test_the_real_wandb_offline(
     assert tuple(capfd.readouterr()) == ("", "")
     (folder,) = (run_dir / "wandb").glob("offline-run-*")
     (log,) = folder.glob("run-*.wandb")
+    deadline = time.monotonic() + 20  # W&B's own process writes the log, some time after `finish` returns
+    while b"best_speedup" not in log.read_bytes() and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert b"best_speedup" in log.read_bytes()
     (table,) = folder.glob("files/media/table/ideas_*.table.json")
     content = json.loads(table.read_text())
