@@ -141,6 +141,9 @@ async def search(config: DictConfig, folder: Path | None, console: Console, argu
             with _orderly_stop(engine):
                 finished = await engine.run()
             finalise(folder, engine.state)
+            if finished in journal.past:
+                text = f"the run had ended ({finished.reason}); a larger limit, say rounds=…, makes it go on"
+                console.print(text, markup=False, highlight=False)
     except WorkerBroken as error:
         raise UsageError(f"{problem.name} cannot be searched: {_last_line(error)}") from error
     except ValueError as error:
