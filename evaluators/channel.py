@@ -64,7 +64,8 @@ class Channel:
         data = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         try:
             sent = socket.send_fds(self._socket, [data], list(fds)) if fds else self._socket.send(data)
-            self._socket.sendall(data[sent:])
+            if sent < len(data):  # a call for no bytes would fail where the peer has heard all and gone
+                self._socket.sendall(data[sent:])
         except (BrokenPipeError, ConnectionResetError) as error:
             raise ChannelClosed(str(error)) from error
 

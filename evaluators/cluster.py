@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import secrets
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,7 @@ class RayHost:
             self._ray.kill(actor)
         if self._started_here:
             self._ray.shutdown()
+        shutil.rmtree(self._root, ignore_errors=True)  # on this node
 
     async def _call(self, device: int, method: str, *arguments: Any, **options: Any) -> Any:
         try:
@@ -105,6 +107,8 @@ def _connect(address: str) -> None:
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ray would give its workers niceness 15, where every other process on the machine disturbs a measurement.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     if not address:
         root = str(Path(evaluators.__file__).parent.parent)
         ray.init(include_dashboard=False, runtime_env={"env_vars": {"PYTHONPATH": _with(root)}}, **quiet)

@@ -16,12 +16,14 @@ import resource
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
 MAX_FILE_BYTES = 2 * 2**30
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
+LINUX_CAPABILITY_VERSION_3 = 0x20080522
 CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 
@@ -82,6 +84,8 @@ def spawn(child: Callable[[str], None], *, isolate: bool) -> int:
         else:
             child("limits")
         os._exit(0)
+    except BaseException:
+        traceback.print_exc()  # into the child's own output, which is told when it died
     finally:
         os._exit(70)
 
@@ -111,6 +115,7 @@ def confine(scratch: Path, *, readable: Iterable[Path] = (), cpu_s: int, max_pro
         reached.append("landlock")
     if _restrict_calls():
         reached.append("seccomp")
+    _drop_capabilities()
     return reached
 
 
@@ -193,6 +198,8 @@ def _init_of_namespace(child: Callable[[str], None]) -> None:
             if _libc.mount(b"proc", b"/proc", b"proc", 0, None) == 0:
                 child("namespaces")
                 os._exit(0)
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(70)
     _close_descriptors()
@@ -201,6 +208,17 @@ def _init_of_namespace(child: Callable[[str], None]) -> None:
         # Process 1 of a namespace cannot kill itself by signal; report what ended it in the exit status.
         os._exit(128 + os.WTERMSIG(status))
     os._exit(os.waitstatus_to_exitcode(status))
+
+
+def _drop_capabilities() -> None:
+    """For a user who is root: with CAP_PERFMON alone, other processes' environments can be read in `/proc`
+    in spite of Landlock (Linux 6.15 and later)."""
+    _prctl(PR_SET_NO_NEW_PRIVS, 1)
+    header = (ctypes.c_uint32 * 2)(LINUX_CAPABILITY_VERSION_3, 0)
+    none = (ctypes.c_uint32 * 6)()
+    if _libc.capset(header, none) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"capset: {os.strerror(number)}")
 
 
 def _close_descriptors() -> None:

@@ -194,8 +194,7 @@ class Worker:
             ready, _, _ = select.select(
                 [self._channel.fileno(), self._zygote.channel.fileno()], [], [], WATCH_S
             )
-            if self._zygote.channel.fileno() in ready:
-                self._zygote.pump()
+            self._zygote.pump(self._zygote.channel.fileno() in ready)
             if self._channel.fileno() in ready:
                 answer = self._channel.receive()
                 if answer["op"] == "lost":
@@ -228,9 +227,9 @@ class Worker:
         assert self._zygote is not None
         with contextlib.suppress(ChannelClosed):
             deadline = time.monotonic() + 5
+            self._zygote.pump(readable=False)
             while ward.exit_code is None and self._baseline_lives() and time.monotonic() < deadline:
-                if select.select([self._zygote.channel.fileno()], [], [], WATCH_S)[0]:
-                    self._zygote.pump()
+                self._zygote.pump(bool(select.select([self._zygote.channel.fileno()], [], [], WATCH_S)[0]))
         if not self._baseline_lives():
             self._fail_with_baseline()
         if ward.exit_code is None:

@@ -80,10 +80,11 @@ class Zygote:
         self._wards[ward.pid] = ward
         return ward
 
-    def pump(self) -> None:
-        """Takes in what the zygote has said; call it when its channel is readable."""
-        self._note(self.channel.receive())
-        while self.channel.has_message():
+    def pump(self, readable: bool = True) -> None:
+        """Takes in what the zygote has said; `readable`: whether its channel is."""
+        if readable:
+            self._note(self.channel.receive())
+        while self.channel.has_message():  # read along with another
             self._note(self.channel.receive())
 
     def end(self, ward: Ward, timeout_s: float = 10.0) -> None:
@@ -129,8 +130,10 @@ def main() -> None:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake_read, 4096)
                 _reap(channel, alive)
-            if channel.fileno() in readable or channel.has_message():
+            if channel.fileno() in readable:
                 _obey(channel, channel.receive(), alive)
+                while channel.has_message():  # read along with the first: `select` would not tell of them
+                    _obey(channel, channel.receive(), alive)
     for pid in alive:
         sandbox.kill_tree(pid)
 

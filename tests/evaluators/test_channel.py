@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -174,6 +175,29 @@ def test_what_was_said_before_the_end_is_still_heard(ends: tuple[Channel, Channe
     assert ends[1].receive(5) == {"op": "last words"}
     with pytest.raises(ChannelClosed):
         ends[1].receive(5)
+
+
+class Hasty(socket.socket):
+    """Its peer closes as soon as the bytes are there."""
+
+    peer: socket.socket
+
+    def send(self, *arguments: Any) -> int:
+        sent = super().send(*arguments)
+        assert json.loads(self.peer.recv(100)) == {"op": "last words"}
+        self.peer.close()
+        return sent
+
+
+def test_a_message_that_was_heard_is_sent_even_if_the_peer_is_gone_by_then() -> None:
+    ours, peer = socket.socketpair()
+    hasty = Hasty(fileno=ours.detach())
+    hasty.peer = peer
+    channel = Channel(hasty)
+    channel.send({"op": "last words"})
+    with pytest.raises(ChannelClosed):
+        channel.receive(5)
+    channel.close()
 
 
 def test_a_peer_that_died_in_mid_message(raw: tuple[Channel, socket.socket]) -> None:

@@ -1,0 +1,48 @@
+"""A mark on the evaluator's processes, by which a test finds those that are left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+MARK = "CUDAHOSTCXX"
+"""One of the few variables that cross into the evaluator's processes; nothing reads it on a CPU."""
+
+Marked = Callable[[], list[str]]
+
+
+def processes_with(mark: str) -> list[str]:
+    """The command lines of all living processes, in whatever namespace, that have the mark."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != os.getpid():
+            with contextlib.suppress(OSError):
+                if mark.encode() in Path(f"/proc/{entry}/environ").read_bytes():
+                    found.append(f"{entry}: {Path(f'/proc/{entry}/cmdline').read_bytes()!r}")
+    return found
+
+
+def gone(look: Marked, within_s: float = 10.0) -> bool:
+    """Whether nothing is left after a while: the kernel takes a moment to bury its dead."""
+    deadline = time.monotonic() + within_s
+    while look():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.fixture(scope="module")
+def marked() -> Iterator[Marked]:
+    """Marks the processes that the module's tests start; the function tells which of them live."""
+    mark = f"ideatree-test-{secrets.token_hex(8)}"
+    patch = pytest.MonkeyPatch()
+    patch.setenv(MARK, mark)
+    yield lambda: processes_with(mark)
+    patch.undo()

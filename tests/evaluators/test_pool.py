@@ -1,0 +1,369 @@
+"""The pool: nothing is lost or judged twice, each lane has its width, and hosts that do real work."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluators import sandbox
+from evaluators.build import Build
+from evaluators.cluster import RayHost
+from evaluators.evaluation import Evaluation, Status, Timing
+from evaluators.local import LocalHost
+from evaluators.pool import TRIES, Pool, WorkerDied, scratch_root
+from evaluators.problem import Kernel, Problem
+from evaluators.worker import WorkerBroken
+from tests.evaluators.conftest import Marked, gone
+from tests.evaluators.test_worker import HONEST, PROBLEM, REFERENCE, SETTINGS, forward
+
+ON_GPU = Problem(name="level1/fake", source="class Model: ...", device="cuda")
+ON_CPU = replace(ON_GPU, device="cpu")
+CORRECT = Evaluation(
+    status=Status.CORRECT,
+    timing=Timing(kernel_ms=1.0, eager_ms=2.0, speedup=2.0, speedup_low=1.9, speedup_high=2.1),
+    device_s=0.5,
+)
+Act = Callable[[], Any]
+
+
+def kernel(name: object = "a") -> Kernel:
+    return Kernel(source=f"# {name}", language="cuda")
+
+
+def die() -> Any:
+    raise WorkerDied("the node is gone")
+
+
+def break_down() -> Any:
+    raise WorkerBroken("the referee died")
+
+
+class FakeHost:
+    """Does what it is told at each measurement and build, and keeps book of what ran at the same time."""
+
+    def __init__(self, *, devices: int = 1, cores: int = 1, work_s: float = 0.0) -> None:
+        self.devices, self.cores = devices, cores
+        self.work_s = work_s
+        self.measuring: list[Act] = []
+        self.building: list[Act] = []
+        self.used: Counter[int] = Counter()
+        self.measured: Counter[str] = Counter()
+        self.built: Counter[str] = Counter()
+        self.architectures: set[str] = set()
+        self.archives: set[bytes] = set()
+        self.opened = 0
+        self.closed = 0
+        self.now: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self.overlaps: set[tuple[str, ...]] = set()
+
+    async def facts(self, problem: Problem) -> dict[str, str]:
+        self.opened += 1
+        return {"device": "fake", "architecture": "9.0"}
+
+    async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
+        self.built[kernel.id] += 1
+        self.architectures.add(architecture)
+        async with self._at("build"):
+            act = self.building.pop(0) if self.building else None
+            return act() if act else Build(seconds=0.25, archive=kernel.id.encode())
+
+    async def measure(
+        self, device: int, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool
+    ) -> Evaluation:
+        self.measured[kernel.id] += 1
+        self.used[device] += 1
+        self.archives.add(archive)
+        async with self._at("measure"), self._at(f"device {device}"):
+            act = self.measuring.pop(0) if self.measuring else None
+            return act() if act else replace(CORRECT, log=f"{kernel.id} {thorough}")
+
+    def close(self) -> None:
+        self.closed += 1
+
+    @contextlib.asynccontextmanager
+    async def _at(self, lane: str) -> Any:
+        self.now[lane] += 1
+        self.most[lane] = max(self.most[lane], self.now[lane])
+        self.overlaps.add(tuple(sorted(name for name, n in self.now.items() if n and "device" not in name)))
+        try:
+            await asyncio.sleep(self.work_s)
+            yield
+        finally:
+            self.now[lane] -= 1
+
+
+def evaluated(host: FakeHost, problem: Problem = ON_GPU, **options: Any) -> Evaluation:
+    return asyncio.run(Pool(host).evaluate(problem, kernel(), **options))
+
+
+def test_a_verdict_comes_with_what_the_build_took() -> None:
+    host = FakeHost()
+    found = evaluated(host)
+    assert found == replace(CORRECT, log=f"{kernel().id} False", build_s=0.25)
+    assert host.archives == {kernel().id.encode()}
+    assert host.architectures == {"9.0"}
+
+
+def test_a_thorough_measurement_is_asked_for_as_such() -> None:
+    assert evaluated(FakeHost(), thorough=True).log.endswith("True")
+
+
+@pytest.mark.parametrize("problem", [ON_GPU, ON_CPU])
+def test_stages_are_told_in_order(problem: Problem) -> None:
+    stages: list[str] = []
+    evaluated(FakeHost(), problem, on_stage=stages.append)
+    assert stages == ["building", "measuring"]
+
+
+def test_lost_work_goes_to_another_worker() -> None:
+    host = FakeHost()
+    host.measuring = [die]
+    found = evaluated(host)
+    assert found.status is Status.CORRECT
+    assert host.measured[kernel().id] == 2
+
+
+@pytest.mark.parametrize(
+    ("building", "measuring"), [([], [die, die]), ([die, die], []), ([die], [die])], ids=repr
+)
+@pytest.mark.parametrize("problem", [ON_GPU, ON_CPU])
+def test_a_kernel_that_kills_two_workers_is_at_fault(
+    problem: Problem, building: list[Act], measuring: list[Act]
+) -> None:
+    host = FakeHost()
+    host.building, host.measuring = list(building), list(measuring)
+    found = evaluated(host, problem)
+    assert found.status is Status.CRASHED
+    assert "two workers" in found.log
+    assert "the node is gone" in found.log
+
+
+def test_what_is_ours_to_blame_is_not_the_kernels() -> None:
+    host = FakeHost()
+    host.measuring = [break_down] * TRIES
+    found = evaluated(host)
+    assert found.status is Status.INFRASTRUCTURE_ERROR
+    assert found.log == "the referee died"
+    assert host.measured[kernel().id] == TRIES
+
+
+@pytest.mark.parametrize("acts", [[break_down], [break_down] * 2, [die, break_down], [break_down, die]])
+def test_one_good_try_is_enough(acts: list[Act]) -> None:
+    host = FakeHost()
+    host.measuring = list(acts)
+    assert evaluated(host).status is Status.CORRECT
+    assert host.measured[kernel().id] == len(acts) + 1
+
+
+def test_deaths_are_counted_for_each_kernel_by_itself() -> None:
+    host = FakeHost()
+
+    async def both() -> list[Evaluation]:
+        pool = Pool(host)
+        host.measuring = [die]
+        first = await pool.evaluate(ON_GPU, kernel(1))
+        host.measuring = [die]
+        return [first, await pool.evaluate(ON_GPU, kernel(2))]
+
+    assert [found.status for found in asyncio.run(both())] == [Status.CORRECT] * 2
+
+
+@pytest.mark.parametrize("problem", [ON_GPU, ON_CPU])
+@pytest.mark.parametrize("status", [Status.COMPILE_ERROR, Status.TIMEOUT, Status.CRASHED])
+def test_a_failed_build_is_the_verdict_and_holds_no_device(problem: Problem, status: Status) -> None:
+    host = FakeHost()
+    host.building = [lambda: Build(seconds=3.0, status=status, log="error: no")]
+    found = evaluated(host, problem)
+    assert (found.status, found.log, found.build_s) == (status, "error: no", 3.0)
+    assert found.environment["device"] == "fake"
+    assert not host.measured
+
+
+def run_many(host: FakeHost, problem: Problem, count: int) -> list[Evaluation]:
+    async def all_of_them() -> list[Evaluation]:
+        pool = Pool(host)
+        await pool.describe(problem)
+        return list(await asyncio.gather(*(pool.evaluate(problem, kernel(n)) for n in range(count))))
+
+    return asyncio.run(all_of_them())
+
+
+@pytest.mark.parametrize(("devices", "cores"), [(1, 1), (1, 4), (2, 3), (4, 1)])
+def test_lanes_are_as_wide_as_the_host_says(devices: int, cores: int) -> None:
+    host = FakeHost(devices=devices, cores=cores, work_s=0.01)
+    found = run_many(host, ON_GPU, 12)
+    assert [each.log for each in found] == [f"{kernel(n).id} False" for n in range(12)], "to each its own"
+    assert host.most["build"] == min(cores, 12)
+    assert host.most["measure"] <= devices
+    assert all(host.most[f"device {n}"] == 1 for n in range(devices) if host.used[n])
+    assert set(host.measured.values()) == set(host.built.values()) == {1}
+    assert host.opened == 1
+
+
+def test_all_devices_work() -> None:
+    host = FakeHost(devices=3, cores=8, work_s=0.01)
+    run_many(host, ON_GPU, 12)
+    assert host.most["measure"] == 3
+    assert set(host.used) == {0, 1, 2}
+
+
+def test_on_a_gpu_builds_go_on_during_a_measurement() -> None:
+    host = FakeHost(devices=1, cores=1, work_s=0.01)
+    run_many(host, ON_GPU, 6)
+    assert ("build", "measure") in host.overlaps
+
+
+def test_on_a_cpu_nothing_disturbs_a_measurement() -> None:
+    host = FakeHost(devices=1, cores=8, work_s=0.01)
+    run_many(host, ON_CPU, 6)
+    assert host.overlaps == {("build",), ("measure",)}
+    assert host.most["build"] == host.most["measure"] == 1
+
+
+@pytest.mark.parametrize("problem", [ON_GPU, ON_CPU])
+def test_failures_and_cancellation_give_their_lanes_back(problem: Problem) -> None:
+    host = FakeHost(work_s=0.01)
+    host.building = [lambda: Build(seconds=1.0, status=Status.COMPILE_ERROR), die]
+    host.measuring = [die, break_down]
+
+    async def several() -> Status:
+        pool = Pool(host)
+        await asyncio.gather(*(pool.evaluate(problem, kernel(n)) for n in range(4)))
+        for after_s in (0.0, 0.005, 0.015):
+            running = asyncio.ensure_future(pool.evaluate(problem, kernel("cancelled")))
+            await asyncio.sleep(after_s)
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+        return (await asyncio.wait_for(pool.evaluate(problem, kernel("last")), 5)).status
+
+    assert asyncio.run(several()) is Status.CORRECT
+    assert host.most["device 0"] == 1
+
+
+def test_closing_closes_the_host() -> None:
+    host = FakeHost()
+    Pool(host).close()
+    assert host.closed == 1
+
+
+def test_a_problem_that_cannot_be_run_is_told_before_any_kernel() -> None:
+    host = FakeHost()
+
+    async def broken(problem: Problem) -> dict[str, str]:
+        raise WorkerBroken("the reference cannot be run: seven")
+
+    host.facts = broken  # type: ignore[method-assign]
+    with pytest.raises(WorkerBroken, match="seven"):
+        asyncio.run(Pool(host).describe(ON_GPU))
+
+
+# Real hosts, on this machine's CPU.
+
+WRONG = forward("return x")
+BAD = "def f(:"
+
+
+def real(source: str) -> Kernel:
+    return Kernel(source=source, language="cpp")
+
+
+async def three_kernels(pool: Pool) -> None:
+    facts = await pool.describe(PROBLEM)
+    assert {"device", "torch"} <= set(facts)
+    found = await asyncio.gather(*(pool.evaluate(PROBLEM, real(s)) for s in (HONEST, WRONG, BAD)))
+    assert [each.status for each in found] == [Status.CORRECT, Status.INCORRECT, Status.COMPILE_ERROR], found
+    assert "SyntaxError" in found[2].log
+    assert all(each.build_s > 0 for each in found)
+
+
+@pytest.fixture
+def clean(marked: Marked) -> Iterator[Marked]:
+    yield marked
+    assert gone(marked, 20), marked()
+
+
+def test_threads_of_this_process(clean: Marked) -> None:
+    before = set(scratch_root("x").parent.glob("*"))
+    pool = Pool(LocalHost(settings=SETTINGS, on_gpu=False))
+    try:
+        asyncio.run(three_kernels(pool))
+    finally:
+        pool.close()
+    left = set(scratch_root("x").parent.glob(f"local-{os.getpid()}-*")) - before
+    assert left == set()
+
+
+BROKEN = Problem(name="file/broken", source=REFERENCE.replace("return x\n", "raise ValueError('seven')\n"))
+
+
+@pytest.mark.slow
+def test_a_killed_actor_loses_nothing(clean: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGKILL to the process that holds the device, in the middle of an evaluation."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
+    pool = Pool(host := RayHost(settings=SETTINGS, on_gpu=False))
+    stages: list[str] = []
+    killed: list[int] = []
+    niceness: int | None = None
+
+    async def pid_of_actor() -> int:
+        return int(await host._actors[0].__ray_call__.remote(lambda worker: os.getpid()))
+
+    async def evaluation() -> Evaluation:
+        with pytest.raises(WorkerBroken, match="ValueError: seven"):
+            await pool.describe(BROKEN)
+        await three_kernels(pool)
+        victim = await pid_of_actor()
+        nonlocal niceness
+        niceness = os.getpriority(os.PRIO_PROCESS, victim)
+
+        async def kill_soon() -> None:
+            await asyncio.sleep(0.5)
+            killed.extend([victim, *sandbox.descendants(victim)])
+            os.kill(victim, signal.SIGKILL)
+
+        killers: list[Awaitable[None]] = []
+
+        def note(stage: str) -> None:
+            stages.append(stage)
+            if stage == "measuring" and not killers:
+                killers.append(asyncio.ensure_future(kill_soon()))
+
+        slow = forward(
+            "time.sleep(0.15)\nreturn honest(self, x)", before="assert 'OPENAI_API_KEY' not in os.environ"
+        )
+        found = await pool.evaluate(PROBLEM, real(slow), on_stage=note)
+        await asyncio.gather(*killers)
+        assert await pid_of_actor() != victim
+        return found
+
+    try:
+        found = asyncio.run(evaluation())
+        assert found.status is Status.CORRECT, found
+        assert niceness == os.nice(0), "Ray has made what is measured give way to all else"
+        assert stages == ["building", "measuring"] * 2
+        assert len(killed) >= 4, "the actor, its zygote, its referee and their runners"
+        deadline = time.monotonic() + 10
+        while (alive := [pid for pid in killed if is_alive(pid)]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert alive == []
+    finally:
+        pool.close()
+    assert not host._root.exists()
+
+
+def is_alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
