@@ -155,9 +155,8 @@ class Court:
         for number, slot in enumerate(each for each in self._template if "tensor" in each):
             slot["tensor"] = number
         tensors = [v for v in sample if isinstance(v, torch.Tensor)]
-        with torch.no_grad():
-            outputs = tensors_of(self._eager(*sample))
-        calls = self._capacity(tensors, outputs)
+        outputs, rough_ms = self._first_calls(sample)
+        calls = self._capacity(tensors, outputs, rough_ms)
         self.arena = Arena.create(tensors, outputs, calls, self.device)
         self._baseline_arena = Arena.create(tensors, outputs, calls, self.device)
         for places in self._baseline_arena.input_views:
@@ -243,16 +242,26 @@ class Court:
             "outputs": arena.outputs.to_json(),
         }
 
-    def _capacity(self, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
+    def _first_calls(self, sample: list[Any]) -> tuple[list[torch.Tensor], float]:
+        """The reference's outputs, and about how long it takes in ms once it is warm."""
+        with self._torch.no_grad():
+            outputs = tensors_of(self._eager(*sample))
+            self.synchronize()
+            start = time.perf_counter()
+            for _ in range(3):
+                self._eager(*sample)
+            self.synchronize()
+        return outputs, (time.perf_counter() - start) / 3 * 1e3
+
+    def _capacity(self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], rough_ms: float) -> int:
         call_bytes = sum(t.numel() * t.element_size() for t in (*inputs, *outputs))
         if self.device == "cuda":
             budget = self._torch.cuda.get_device_properties(0).total_memory * MEMORY_SHARE
         else:
             budget = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE / 4
-        most = self._options["max_calls"]
-        return int(
-            max(len(FAMILIES) if self.device == "cuda" else 2, min(most, budget // max(call_bytes, 1)))
-        )
+        room = max(2, int(budget // max(call_bytes, 1)))
+        wanted = Plan(**self._options["plan"]).capacity(rough_ms, self._options["max_calls"])
+        return min(room, max(wanted, len(FAMILIES)))
 
 
 class Trial:

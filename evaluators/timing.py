@@ -14,6 +14,9 @@ CONFIDENCE = 0.965
 """Of one interval: with a look at each of `LOOKS`, the one that is reported still covers 95 % (simulated for
 normal, exponential, lognormal, Laplace and uniform ratios; at 0.95 a look it covers 93 %)."""
 
+AUDIT_SLACK_MS = 0.3
+"""What a block may hide whatever the baseline says: the wake-up of a process, a message."""
+
 LOOKS = (6, 8, 11, 15, 20, 27, 36, 48)
 """Pair counts at which sampling may stop. Few looks keep the interval honest under optional stopping."""
 
@@ -52,6 +55,14 @@ class Plan:
             return 1
         return min(capacity, math.ceil(self.block_ms / max(call_ms, 1e-6)) + 1)
 
+    def capacity(self, call_ms: float, most: int) -> int:
+        """Calls that an arena should have room for where the baseline takes `call_ms`, at most `most`.
+
+        Four blocks of the baseline's: a kernel four times as fast still fills a block, and a block of short
+        calls still lasts long against what the audit cannot see.
+        """
+        return max(1, min(most, math.ceil(4 * self.block_ms / max(call_ms, 1e-6))))
+
     def enough(self, ratios: Sequence[float], elapsed_s: float) -> bool:
         """Whether to stop sampling after these paired ratios."""
         if len(ratios) < MIN_PAIRS:
@@ -87,14 +98,18 @@ def audit(kernel: Sequence[Block], baseline: Sequence[Block]) -> str | None:
     """Compares the kernel's claims with the referee's clock; the reason when they cannot be true.
 
     The baseline, an honest module of the same shapes in the same harness, tells how much of a block's wall
-    time lies outside the claims, per block or per call. The kernel may have half as much again, and a
-    quarter of its claim, before it is called a lie.
+    time lies outside the claims, per block or per call, and how much that varies. The kernel may have a
+    quarter more and a quarter of its claim, before it is called a lie. Blocks must be long for this to
+    bite: see `Plan.capacity`.
     """
-    per_block = statistics.median(block.outside_ms for block in baseline)
+    outside = [block.outside_ms for block in baseline]
+    per_block = statistics.median(outside)
     per_call = statistics.median(block.outside_ms / len(block.claimed_ms) for block in baseline)
+    spread = statistics.median(abs(each - per_block) for each in outside)
     hidden = []
     for block in kernel:
-        allowed = 1.5 * max(per_block, per_call * len(block.claimed_ms)) + 1.0
+        honest = max(per_block, per_call * len(block.claimed_ms))
+        allowed = 1.25 * honest + 3 * spread + AUDIT_SLACK_MS
         hidden.append(block.outside_ms - allowed - 0.25 * sum(block.claimed_ms))
     excess = statistics.median(hidden)
     if excess <= 0:

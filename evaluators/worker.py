@@ -44,7 +44,7 @@ class Settings:
     thorough_timeout_s: float = 300.0
     open_timeout_s: float = 300.0
     memory_gb: float = 16.0
-    max_calls: int = 32
+    max_calls: int = 512
     plan: Plan = field(default_factory=lambda: Plan(block_ms=10.0, precision=0.02, max_s=1.0))
     thorough_plan: Plan = field(default_factory=lambda: Plan(block_ms=20.0, precision=0.005, max_s=5.0))
     compile_mode: str = "max-autotune-no-cudagraphs"
@@ -141,7 +141,7 @@ class Worker:
         )
         theirs.close()
         self._baseline = self._fork_baseline("eager")
-        options = {"max_calls": self._settings.max_calls}
+        options = {"max_calls": self._settings.max_calls, "plan": asdict(self._settings.plan)}
         order = {"op": "open", "problem": asdict(problem), "options": options}
         self._channel.send(order, (self._baseline.channel.fileno(),))
         self._baseline.channel.close()

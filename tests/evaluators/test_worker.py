@@ -519,6 +519,38 @@ def test_a_broken_reference_is_told_with_its_reason(
     assert second._referee is second._zygote is None, "a broken worker keeps nothing"
 
 
+SHORT = """
+import time
+import torch
+from torch import nn
+
+class {name}(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x @ x, dim=-1)
+
+def get_inputs():
+    return [torch.randn(16, 16)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_lies_about_calls_of_microseconds_are_rejected_too(tmp_path: Path) -> None:
+    """A block has as many calls as it needs to last long against what the audit cannot see."""
+    plan = Plan(block_ms=10.0, precision=0.2, max_s=0.2)
+    worker = Worker(root=tmp_path, settings=Settings(compile_mode="", threads=1, plan=plan))
+    problem = Problem(name="file/short", source=SHORT.format(name="Model"))
+    honest = SHORT.format(name="ModelNew")
+    try:
+        for factor, status in (("1.0", Status.CORRECT), ("1e-4", Status.REJECTED), ("0.2", Status.REJECTED)):
+            clock = f"real = time.perf_counter\ntime.perf_counter = lambda: real() * {factor}\n"
+            kernel = Kernel(source=honest + clock, language="cpp")
+            assert worker.measure(problem, kernel, b"").status is status, factor
+    finally:
+        worker.close()
+
+
 def test_closing_leaves_nothing_and_is_not_the_end(tmp_path: Path, marked: Marked) -> None:
     before = set(marked())
     worker = Worker(root=tmp_path, settings=SETTINGS)
