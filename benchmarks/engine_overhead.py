@@ -39,6 +39,10 @@ class InstantProposer:
     def __init__(self, source_bytes: int) -> None:
         self._filler = "# filler\n" * (source_bytes // 9)
 
+    def refusal(self, problem: Problem) -> str | None:
+        """Never."""
+        return None
+
     async def propose(
         self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
     ) -> list[Idea]:

@@ -28,6 +28,10 @@ class Strategy(Protocol):
 class Proposer(Protocol):
     """Has the ideas and writes the code: a model, the playbook, a recording, an agent."""
 
+    def refusal(self, problem: Problem) -> str | None:
+        """Why it can do nothing for the problem, in one line that says what would help; None if it can."""
+        ...
+
     async def propose(
         self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
     ) -> list[Idea]:

@@ -112,6 +112,8 @@ async def search(config: DictConfig, folder: Path | None, console: Console, argu
     try:
         with console.status(f"opening {problem.name} on {problem.device}"):
             facts = await pool.describe(problem)
+        if refusal := parts["proposer"].refusal(problem):
+            raise UsageError(refusal)
         folder = folder or _new_folder(config, problem, arguments)
         with Journal(folder / "journal.jsonl") as journal:
             shown = {**limits, "past": journal.past}

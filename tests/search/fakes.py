@@ -72,6 +72,9 @@ class FakeProposer:
         self.histories: list[list[Outcome]] = []
         self.implemented: list[str] = []
 
+    def refusal(self, problem: Problem) -> str | None:
+        return None
+
     async def propose(
         self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
     ) -> list[Idea]:

@@ -100,6 +100,11 @@ def test_a_gpu_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[s
             "def get_inputs(): return [torch.randn(2)]\ndef get_init_inputs(): return []\n",
             "too cold",
         ),
+        (
+            "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x.sin()\n"
+            "def get_inputs(): return [torch.randn(2)]\ndef get_init_inputs(): return []\n",
+            "does not know what file/mine computes",
+        ),
     ],
 )
 def test_a_reference_that_is_none(

@@ -6,7 +6,6 @@ idea carries its plan, so that `implement` needs nothing but the record, whoever
 
 from __future__ import annotations
 
-import logging
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -20,9 +19,8 @@ from search.proposers.playbook.templates import template_for
 from search.proposers.playbook.workload import Workload, recognise
 from search.tree import Expansion, Idea, Outcome, Seed
 
-logger = logging.getLogger(__name__)
-
 LANGUAGES = {"cpu": "cpp", "cuda": "triton"}
+OPS = ("conv2d", "matmul", "softmax", "layernorm")
 REPETITION = 0.7
 """What an idea loses for each other idea of the expansion that makes the same move, in log gain."""
 
@@ -38,6 +36,16 @@ class Playbook:
             raise ValueError(f"noise is {noise}; it must not be negative")
         self._noise = noise
         self._known: dict[str, tuple[Workload, Template] | None] = {}
+
+    def refusal(self, problem: Problem) -> str | None:
+        """A line where the reference computes what the playbook has no template for."""
+        if self._templates(problem) is not None:
+            return None
+        language = LANGUAGES[problem.device]
+        return (
+            f"the playbook does not know what {problem.name} computes; in {language} it knows "
+            f"{', '.join(OPS)}, and ReLU and max-pool after a conv2d"
+        )
 
     async def propose(
         self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
@@ -87,8 +95,6 @@ class Playbook:
             language = LANGUAGES[problem.device]
             template = template_for(workload.op, language) if workload else None
             fits = workload is not None and template is not None and template.valid(workload, template.naive)
-            if not fits:
-                logger.warning("the playbook has no %s template for %s", language, problem.name)
             self._known[problem.id] = (workload, template) if fits and workload and template else None
         return self._known[problem.id]
 
