@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 
 MAX_FILE_BYTES = 2 * 2**30
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
 LINUX_CAPABILITY_VERSION_3 = 0x20080522
 CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -125,7 +125,7 @@ def become_subreaper() -> None:
 
 
 def die_with_parent() -> None:
-    """SIGKILL for this process when its parent dies, however that happens; secrets stay unreadable."""
+    """SIGKILL for this process when its parent dies, however that happens."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -12,7 +12,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from evaluators.channel import Channel, ChannelClosed, ChannelTimeout, Message
 from evaluators.evaluation import Correctness, Evaluation, Status, Timing
 from evaluators.problem import Kernel, Problem
 from evaluators.timing import Plan
-from evaluators.zygote import Ward, Zygote
+from evaluators.zygote import Ward, Zygote, start_module
 
 logger = logging.getLogger(__name__)
 
@@ -129,17 +128,7 @@ class Worker:
 
     def _start(self, problem: Problem) -> None:
         self._zygote = Zygote(self._environment)
-        self._channel, theirs = Channel.pair()
-        root = str(Path(__file__).resolve().parent.parent)
-        path = os.pathsep.join(filter(None, [root, self._environment.get("PYTHONPATH", "")]))
-        self._referee = subprocess.Popen(
-            [sys.executable, "-P", "-m", "evaluators.referee", str(theirs.fileno())],
-            env=self._environment | {"PYTHONPATH": path},
-            pass_fds=(theirs.fileno(),),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
-        theirs.close()
+        self._referee, self._channel = start_module("evaluators.referee", self._environment)
         self._baseline = self._fork_baseline("eager")
         options = {"max_calls": self._settings.max_calls, "plan": asdict(self._settings.plan)}
         order = {"op": "open", "problem": asdict(problem), "options": options}

@@ -26,6 +26,23 @@ from evaluators import runner, sandbox
 from evaluators.channel import Channel, ChannelClosed, Message
 
 
+def start_module(module: str, environment: dict[str, str]) -> tuple[subprocess.Popen[bytes], Channel]:
+    """Starts one of our modules as a process with exactly this environment, and the channel to it: the
+    process finds its end under the descriptor that is its only argument."""
+    ours, theirs = Channel.pair()
+    root = str(Path(__file__).resolve().parent.parent)
+    path = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH", "")]))
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", module, str(theirs.fileno())],
+        env=environment | {"PYTHONPATH": path},
+        pass_fds=(theirs.fileno(),),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    theirs.close()
+    return process, ours
+
+
 class Ward:
     """A runner, seen from the process that asked for it."""
 
@@ -53,17 +70,7 @@ class Zygote:
 
     def __init__(self, environment: dict[str, str]) -> None:
         """Starts it with exactly this environment. Raises ChannelClosed when it does not come up."""
-        self.channel, theirs = Channel.pair()
-        root = str(Path(__file__).resolve().parent.parent)
-        path = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH", "")]))
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "evaluators.zygote", str(theirs.fileno())],
-            env=environment | {"PYTHONPATH": path},
-            pass_fds=(theirs.fileno(),),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
-        theirs.close()
+        self._process, self.channel = start_module("evaluators.zygote", environment)
         self._wards: dict[int, Ward] = {}
         self.channel.receive()
 

@@ -35,10 +35,6 @@ def _affine(workload: Workload, knobs: Knobs) -> bool:
     return bool(workload.sizes["affine"]) and workload.sizes["rows"] > 1
 
 
-def _many_rows(workload: Workload, knobs: Knobs) -> bool:
-    return workload.sizes["rows"] > 1
-
-
 SPLIT: dict[str, tuple[Knob, ...]] = {"algorithm": ("split",)}
 
 MOVES = (

@@ -29,10 +29,6 @@ LANE_ELEMENTS = 128
 """Elements of a tile's row for each warp: 16 bytes a lane."""
 
 
-def _long(workload: Workload, knobs: Knobs) -> bool:
-    return workload.sizes["cols"] > 2 * number(knobs, "block")
-
-
 LOOPS: dict[str, tuple[Knob, ...]] = {"algorithm": ("three passes", "online")}
 ONLINE: dict[str, tuple[Knob, ...]] = {"algorithm": ("online",)}
 
