@@ -79,12 +79,38 @@ class Correctness:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Roofline:
+    """What the machine allows for the problem: see `evaluators.roofline`.
+
+    `bytes` that must move at least and `operations` of the reference, by one call; `floor_ms` the time that
+    the measured ceilings need for them, and `bound` which of the two says so, `memory` or `compute`.
+    """
+
+    bytes: int
+    operations: int
+    floor_ms: float
+    bound: str
+
+    def __post_init__(self) -> None:
+        if self.bound not in ("memory", "compute"):
+            raise ValueError(f"roofline.bound is {self.bound!r}; it must be memory or compute")
+        if not (math.isfinite(self.floor_ms) and self.floor_ms > 0):
+            raise ValueError(f"roofline.floor_ms is {self.floor_ms}; it must be finite and positive")
+
+    def share(self, kernel_ms: float) -> float:
+        """How much of the roofline a kernel of this time reaches, 0 to about 1."""
+        return self.floor_ms / kernel_ms
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """The verdict on one kernel for one problem.
 
     `timing` is present exactly when the status is `correct`. `log` is written for the proposer to read.
     `rule` names what a `rejected` kernel broke. `environment` says where it was measured: device,
-    driver, torch, isolation level. `device_s` is how long the device was held.
+    driver, torch, isolation level. `device_s` is how long the device was held, and `stages_s` where that
+    time went. `own_share` is the part of the computing that the kernel's own code did, where it was
+    measured (see `evaluators.census`).
     """
 
     status: Status
@@ -95,12 +121,20 @@ class Evaluation:
     environment: Mapping[str, str] = field(default_factory=dict)
     device_s: float = 0.0
     build_s: float = 0.0
+    stages_s: Mapping[str, float] = field(default_factory=dict)
+    roofline: Roofline | None = None
+    own_share: float | None = None
 
     def __post_init__(self) -> None:
         if (self.timing is not None) != (self.status is Status.CORRECT):
             raise ValueError(f"a {self.status.value} evaluation {'has' if self.timing else 'lacks'} a timing")
         if bool(self.rule) != (self.status is Status.REJECTED):
             raise ValueError("an evaluation names the broken rule exactly when it is rejected")
+
+    @property
+    def roofline_share(self) -> float | None:
+        """Floor over kernel time; None where either is not known."""
+        return self.roofline.share(self.timing.kernel_ms) if self.roofline and self.timing else None
 
     @property
     def speedup(self) -> float:
@@ -116,9 +150,11 @@ class Evaluation:
         """Raises ValueError, TypeError or KeyError when `data` is not what `to_json` writes."""
         fields = dict(data)
         timing, correctness = fields.pop("timing"), fields.pop("correctness")
+        roofline = fields.pop("roofline", None)
         return cls(
             status=Status(fields.pop("status")),
             timing=None if timing is None else Timing.from_json(timing),
             correctness=None if correctness is None else Correctness(**correctness),
+            roofline=None if roofline is None else Roofline(**roofline),
             **fields,
         )

@@ -14,6 +14,7 @@ DEVICES = ("cpu", "cuda")
 LANGUAGES = ("cpp", "cuda", "triton")
 TOLERANCES = ("kernelbench", "kernelbench_v02", "strict")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
+LIBRARY_POLICIES = ("any", "no_library")
 
 Size = int | float | bool | str | tuple["Size", ...]
 """A value that a problem may give to a module global of its reference."""
@@ -25,7 +26,10 @@ class Problem:
 
     `source` defines `Model`, `get_inputs()` and `get_init_inputs()`, with sizes as module globals;
     `overrides` replaces such globals by name. `tolerance` names a profile of `evaluators.correctness`.
-    Raises ValueError when a field has a value that no evaluation could use.
+    `libraries`: whether a kernel may leave the work to libraries (`any`) or must do it itself
+    (`no_library`, see `evaluators.census`). `allow_degenerate` accepts a reference that cannot judge (see
+    `evaluators.degenerate`); `floor` rejects a kernel that is faster than the machine can be (see
+    `evaluators.roofline`), and is for problems without an algebraic short cut. Raises ValueError when a field has a value that no evaluation could use.
     """
 
     name: str
@@ -34,11 +38,15 @@ class Problem:
     dtype: str = "float32"
     tolerance: str = "kernelbench"
     device: str = "cpu"
+    libraries: str = "any"
+    floor: bool = True
+    allow_degenerate: bool = False
 
     def __post_init__(self) -> None:
         _one_of("problem.device", self.device, DEVICES)
         _one_of("problem.tolerance", self.tolerance, TOLERANCES)
         _one_of("problem.dtype", self.dtype, DTYPES)
+        _one_of("problem.libraries", self.libraries, LIBRARY_POLICIES)
         if not self.name or not self.source.strip():
             raise ValueError("a problem needs a name and the source of its reference")
 
@@ -46,7 +54,8 @@ class Problem:
     def id(self) -> str:
         """Content hash: equal for problems that ask for the same computation under the same rules."""
         sizes = sorted((key, repr(value)) for key, value in self.overrides.items())
-        return content_id(self.source, repr(sizes), self.dtype, self.tolerance, self.device)
+        rules = (self.dtype, self.tolerance, self.device, self.libraries, repr(self.floor))
+        return content_id(self.source, repr(sizes), *rules)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,9 @@ def load_problem(
     dtype: str = "float32",
     tolerance: str = "kernelbench",
     device: str = "cpu",
+    libraries: str = "any",
+    floor: bool = True,
+    allow_degenerate: bool = False,
 ) -> Problem:
     """The problem `name`: a shipped reference (`level1/conv2d`), or the user's own file at `path`.
 
@@ -57,6 +60,9 @@ def load_problem(
         dtype=dtype,
         tolerance=tolerance,
         device=device,
+        libraries=libraries,
+        floor=floor,
+        allow_degenerate=allow_degenerate,
     )
 
 
