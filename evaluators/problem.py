@@ -28,8 +28,9 @@ class Problem:
     `overrides` replaces such globals by name. `tolerance` names a profile of `evaluators.correctness`.
     `libraries`: whether a kernel may leave the work to libraries (`any`) or must do it itself
     (`no_library`, see `evaluators.census`). `allow_degenerate` accepts a reference that cannot judge (see
-    `evaluators.degenerate`); `floor` rejects a kernel that is faster than the machine can be (see
-    `evaluators.roofline`), and is for problems without an algebraic short cut. Raises ValueError when a field has a value that no evaluation could use.
+    `evaluators.degenerate`). `floor` rejects a kernel that is faster than the machine can be (see
+    `evaluators.roofline`); it is to be false for problems with an algebraic short cut. Raises ValueError
+    when a field has a value that no evaluation could use.
     """
 
     name: str
