@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from evaluators import cuda_driver
+
 if TYPE_CHECKING:
     import torch
 
@@ -91,16 +93,16 @@ def create_shared(size: int, device: str) -> tuple[torch.Tensor, dict[str, Any],
             os.close(fd)
             raise MemoryError(f"{size} bytes of shared memory: {error}") from error
     pointer = ctypes.c_uint64()
-    _cuda("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
+    cuda_driver.call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
     handle = (ctypes.c_ubyte * 64)()
-    _cuda("cuIpcGetMemHandle", ctypes.byref(handle), pointer)
+    cuda_driver.call("cuIpcGetMemHandle", ctypes.byref(handle), pointer)
     return _on_device(pointer.value, size), {"bytes": size, "handle": bytes(handle).hex()}, None
 
 
 def free_shared(memory: torch.Tensor) -> None:
     """Gives device memory of `create_shared` back; shared memory on a CPU goes with its last tensor."""
     if memory.is_cuda:
-        _cuda("cuMemFree_v2", ctypes.c_uint64(memory.data_ptr()))
+        cuda_driver.call("cuMemFree_v2", ctypes.c_uint64(memory.data_ptr()))
 
 
 def open_shared(description: dict[str, Any], fd: int | None) -> torch.Tensor:
@@ -112,7 +114,7 @@ def open_shared(description: dict[str, Any], fd: int | None) -> torch.Tensor:
             os.close(fd)
     handle = _IpcHandle.from_buffer_copy(bytes.fromhex(description["handle"]))
     pointer = ctypes.c_uint64()
-    _cuda("cuIpcOpenMemHandle_v2", ctypes.byref(pointer), handle, ctypes.c_uint(1))
+    cuda_driver.call("cuIpcOpenMemHandle_v2", ctypes.byref(pointer), handle, ctypes.c_uint(1))
     return _on_device(pointer.value, description["bytes"])
 
 
@@ -136,18 +138,6 @@ def _on_device(pointer: int | None, size: int) -> torch.Tensor:
     import torch
 
     return torch.as_tensor(_DeviceBytes(pointer or 0, size), device="cuda")
-
-
-def _cuda(function: str, *arguments: Any) -> None:
-    """Calls the driver in the context that torch has made current. Raises MemoryError or RuntimeError."""
-    import torch
-
-    torch.cuda.current_stream().synchronize()  # makes torch's primary context current in this thread
-    status = getattr(ctypes.CDLL("libcuda.so.1"), function)(*arguments)
-    if status == 2:
-        raise MemoryError(f"{function}: out of device memory")
-    if status != 0:
-        raise RuntimeError(f"{function} failed with CUDA driver error {status}")
 
 
 def _map(fd: int, size: int) -> torch.Tensor:

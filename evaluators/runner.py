@@ -1,16 +1,18 @@
 """The process that runs one module: a candidate's `ModelNew`, or the reference's `Model` as the baseline.
 
 It knows the problem's source and the candidate's, never the expected outputs, and it sees inputs only when
-it is told to run. Whatever it says is a claim. The builder's and the referee's orders and the answers:
+it is told to run. It makes no claim about time. The builder's and the referee's orders and the answers:
 
     import {problem, architecture}         -> imported | failed {phase, kind, error}
-    load {problem, seed, arena, layout}    -> loaded | failed
-    run {calls: [slot, ...]}               -> done {ms: [...]} | failed
+    load {problem, seed, arena, layouts}   -> loaded | failed
+    run {calls: [slot, ...], turn}         -> on a GPU queued, as soon as the work is; then done | failed
+    census {calls}                         -> counted {kernels: [[name, ns], ...]} | failed
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib.util
 import os
@@ -22,10 +24,13 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluators import sandbox
+from evaluators import libraries, sandbox
 from evaluators.arena import Layout, open_shared
 from evaluators.channel import Channel, ChannelClosed, Message
+from evaluators.cuda_driver import wait_on_stream
+from evaluators.device_trace import DeviceTrace
 from evaluators.reference import init_inputs, load_module, make_model, tensors_of
+from evaluators.side import gate_of
 from evaluators.warmup import compile_triton
 
 if TYPE_CHECKING:
@@ -50,6 +55,8 @@ def run(channel: Channel, *, level: str, spec: dict[str, Any]) -> None:
         cpu_s=spec["cpu_s"],
         max_processes=spec["max_processes"],
     )
+    if spec.get("libraries") == "no_library":
+        libraries.remove()
     channel.send({"op": "confined", "isolation": "+".join(dict.fromkeys([*reached, level]))})
     with contextlib.suppress(ChannelClosed):
         _serve(channel, spec)
@@ -71,7 +78,9 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
                 session = Session(spec, order, fds[0] if fds else None)
                 channel.send({"op": "loaded"})
             elif order["op"] == "run" and session is not None:
-                channel.send({"op": "done", "ms": session.run(order["calls"])})
+                session.run(order, channel)
+            elif order["op"] == "census" and session is not None:
+                channel.send({"op": "counted", "kernels": session.census(order["calls"])})
         except ChannelClosed:
             raise
         except BaseException as error:
@@ -91,10 +100,7 @@ class Session:
         inputs, outputs = Layout.from_json(order["inputs"]), Layout.from_json(order["outputs"])
         self._inputs = [_arguments(order["arguments"], tensors) for tensors in inputs.views(memory)]
         self._outputs = outputs.views(memory[inputs.bytes :])
-        self._events = [
-            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
-            for _ in range(outputs.calls if self._on_gpu else 0)
-        ]
+        self._gate = gate_of(memory)
         reference = load_module(problem["source"], problem["overrides"])
         values = init_inputs(reference, order["seed"])
         kind = spec["role"]
@@ -109,33 +115,69 @@ class Session:
         gc.collect()
         gc.disable()  # a collection costs milliseconds in whichever call it falls
 
-    def run(self, calls: list[int]) -> list[float]:
+    def run(self, order: Message, channel: Channel) -> None:
         """Runs the module once on each of the given calls' inputs and leaves the bytes of its outputs in
-        their places. Returns what it believes each call took, in ms, the copy not counted."""
+        their places. On a GPU the work is queued behind the gate, which opens when the inputs are there."""
         import torch
 
+        if self._on_gpu:
+            stream = torch.cuda.current_stream().cuda_stream
+            wait_on_stream(stream, self._gate.data_ptr(), order["turn"])
+        stopwatch = Stopwatch(self._on_gpu) if order["stand_in"] else None
         with torch.no_grad():
-            if self._on_gpu:
-                return self._run_on_gpu(calls)
-            times = []
-            for call in calls:
-                start = time.perf_counter()
-                output = self._model(*self._inputs[call])
-                times.append((time.perf_counter() - start) * 1e3)
-                _deliver(output, self._outputs[call])
-            return times
+            for call in order["calls"]:
+                places = self._outputs[call]
+                if stopwatch is None:
+                    _deliver(self._model(*self._inputs[call]), places)
+                else:
+                    with stopwatch:
+                        output = [torch.ones_like(place) for place in places]
+                    _deliver(output, places)
+        if self._on_gpu:
+            channel.send({"op": "queued"})
+            torch.cuda.synchronize()
+        channel.send({"op": "done"} | ({} if stopwatch is None else {"stand_in_ms": stopwatch.total_ms()}))
 
-    def _run_on_gpu(self, calls: list[int]) -> list[float]:
+    def census(self, calls: list[int]) -> list[tuple[str, int]]:
+        """Runs the calls under the device's trace: every kernel with its time in ns."""
         import torch
 
-        for call in calls:
-            start, end = self._events[call]
-            start.record()
-            output = self._model(*self._inputs[call])
-            end.record()
-            _deliver(output, self._outputs[call])
-        torch.cuda.synchronize()
-        return [start.elapsed_time(end) for start, end in (self._events[call] for call in calls)]
+        with torch.no_grad(), DeviceTrace() as trace:
+            for call in calls:
+                self._model(*self._inputs[call])
+            torch.cuda.synchronize()
+        return trace.totals()
+
+
+class Stopwatch:
+    """Adds up the time of pieces of work: on a GPU by events around them."""
+
+    def __init__(self, on_gpu: bool) -> None:
+        self._on_gpu = on_gpu
+        self._marks: list[Any] = []
+
+    def __enter__(self) -> None:
+        self._mark()
+
+    def __exit__(self, *_: object) -> None:
+        self._mark()
+
+    def total_ms(self) -> float:
+        """Of all pieces; on a GPU they must be done."""
+        pairs = zip(self._marks[::2], self._marks[1::2], strict=True)
+        if self._on_gpu:
+            return float(sum(start.elapsed_time(end) for start, end in pairs))
+        return float(sum((end - start) * 1e3 for start, end in pairs))
+
+    def _mark(self) -> None:
+        if not self._on_gpu:
+            self._marks.append(time.perf_counter())
+            return
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        self._marks.append(event)
 
 
 def import_candidate(path: Path) -> types.ModuleType:
@@ -170,7 +212,10 @@ def _deliver(output: Any, places: list[torch.Tensor]) -> None:
                 f"output {number} is {tuple(tensor.shape)} {tensor.dtype}, "
                 f"the reference's is {tuple(place.shape)} {place.dtype}"
             )
-        place.copy_(tensor)
+        if tensor.is_cuda or not (tensor.is_contiguous() and place.is_contiguous()):
+            place.copy_(tensor)
+        else:  # not with torch: the census tells a kernel's work from torch's by where threads are
+            ctypes.memmove(place.data_ptr(), tensor.data_ptr(), place.numel() * place.element_size())
 
 
 def _failure(phase: str, error: BaseException) -> Message:

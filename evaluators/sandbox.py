@@ -1,9 +1,10 @@
 """Confines the process that will import a candidate, with what this machine gives to an unprivileged user.
 
 Four mechanisms, each probed: namespaces for users, processes, network, mounts and IPC (nothing outlives the
-candidate, no network, no other process to be seen), Landlock (files are read-only but for the scratch folder,
-and unreadable outside system folders), seccomp (no connections, no ptrace, no io_uring, no new namespaces)
-and resource limits. What was reached is the isolation level, recorded with every evaluation.
+candidate, no network, no other process to be seen, all mounts read-only but for the scratch folder), Landlock
+(the same for files, which are also unreadable outside system folders), seccomp (no connections, no ptrace, no
+io_uring, no new namespaces) and resource limits. What was reached is the isolation level, recorded with
+every evaluation.
 """
 
 from __future__ import annotations
@@ -16,15 +17,20 @@ import resource
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
 MAX_FILE_BYTES = 2 * 2**30
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
+LEVELS = ("limits", "landlock", "seccomp", "namespaces")
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
+PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, 2**64 - 1
 LINUX_CAPABILITY_VERSION_3 = 0x20080522
 CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
+MS_BIND, MS_REC, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18
+SYS_MOUNT_SETATTR, MOUNT_ATTR_RDONLY, AT_RECURSIVE, AT_FDCWD = 442, 1, 0x8000, -100
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 
 SAFE_VARIABLES = (
@@ -66,12 +72,15 @@ def scratch_variables(scratch: Path) -> dict[str, str]:
     }
 
 
-def spawn(child: Callable[[str], None], *, isolate: bool) -> int:
+def spawn(
+    child: Callable[[str], None], *, isolate: bool, writable: Path | None = None, hidden: Iterable[str] = ()
+) -> int:
     """Forks; the child runs `child(level)` and exits. Returns the pid to watch and to kill.
 
-    With `isolate` and where namespaces can be had, the child is process 1 of a PID namespace of its own:
-    when it ends, the kernel ends everything it started. `level` is "namespaces" then, otherwise "limits".
-    The watched process ends with the child's exit status or signal.
+    With `isolate` and where namespaces can be had, the child lives in namespaces of its own: all files are
+    read-only but below `writable`, those `hidden` are empty, and when it ends, the kernel ends everything it
+    started. `level` is "namespaces" then, otherwise "limits". The watched process ends with the child's exit
+    status, or 128 plus the signal that ended it.
     """
     pid = os.fork()
     if pid:
@@ -80,7 +89,7 @@ def spawn(child: Callable[[str], None], *, isolate: bool) -> int:
         os.setsid()
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if isolate and has_namespaces() and _enter_namespaces():
-            _init_of_namespace(child)
+            _start_init(child, writable, list(hidden))
         else:
             child("limits")
         os._exit(0)
@@ -97,7 +106,7 @@ def has_namespaces() -> bool:
     if pid == 0:
         try:
             if _enter_namespaces():
-                _init_of_namespace(lambda _: None)
+                _start_init(lambda _: None, Path("/tmp"), [])
         finally:
             os._exit(1)
     return os.waitpid(pid, 0)[1] == 0
@@ -109,6 +118,7 @@ def confine(scratch: Path, *, readable: Iterable[Path] = (), cpu_s: int, max_pro
     Files: reading below system folders, the Python installation and `readable`; writing below `scratch`
     and to devices. `cpu_s` bounds the CPU seconds of each process, `max_processes` their number.
     """
+    _be_watchable()
     _set_limits(cpu_s, max_processes)
     reached = ["limits"]
     if _restrict_files(scratch, readable):
@@ -131,18 +141,49 @@ def die_with_parent() -> None:
 
 def descendants(pid: int) -> list[int]:
     """All processes below `pid`, as far as `/proc` shows them."""
-    children: dict[int, list[int]] = {}
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        below = _children(todo.pop())
+        found += below
+        todo += below
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    if not _has_children_files():
+        return [each for each, parent in _parents().items() if parent == pid]
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    found: list[int] = []
+    for thread in threads:
+        with contextlib.suppress(OSError):
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    return found
+
+
+@cache
+def _has_children_files() -> bool:
+    return os.path.exists(f"/proc/self/task/{threading.get_native_id()}/children")
+
+
+def _parents() -> dict[int, int]:
+    parents = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError, IndexError, ValueError):
                 fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
-                children.setdefault(int(fields[1]), []).append(int(entry))
-    found, todo = [], [pid]
-    while todo:
-        below = children.get(todo.pop(), [])
-        found += below
-        todo += below
-    return found
+                parents[int(entry)] = int(fields[1])
+    return parents
+
+
+def signal_tree(pid: int, number: int) -> None:
+    """Sends a signal to `pid` and everything below it."""
+    for each in (pid, *descendants(pid)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, number)
 
 
 def kill_tree(pid: int) -> None:
@@ -156,13 +197,42 @@ def kill_tree(pid: int) -> None:
             return
 
 
-def resident_bytes(pids: Iterable[int]) -> int:
-    """Resident memory of the given processes together, shared pages counted for each."""
-    pages = 0
+def memory_bytes(pids: Iterable[int], shared_with_us: int = 0) -> int:
+    """Memory that processes hold together: their anonymous pages, and shared memory, mapped or only open, but
+    for `shared_with_us` bytes in each."""
+    private = mapped = 0
+    files: dict[tuple[int, int], int] = {}
     for pid in pids:
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
+        with contextlib.suppress(OSError, KeyError):
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            fields = dict(line.split(":", 1) for line in lines if ":" in line)
+            private += int(fields["RssAnon"].split()[0]) * 1024
+            mapped += max(0, int(fields["RssShmem"].split()[0]) * 1024 - shared_with_us)
+            for entry in os.scandir(f"/proc/{pid}/fd"):
+                if os.readlink(entry.path).startswith("/memfd:"):
+                    about = os.stat(entry.path)
+                    files[about.st_dev, about.st_ino] = about.st_blocks * 512
+    return private + max(mapped, sum(files.values()))
+
+
+def folder_bytes(folder: Path) -> int:
+    """Disk space of all files below a folder."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
+    return total
+
+
+def missing(reached: str, demanded: str) -> list[str]:
+    """The mechanisms that the level `demanded` asks for and `reached` ("limits+seccomp", say) lacks.
+
+    Levels build on one another in the order of LEVELS. Raises ValueError for an unknown one.
+    """
+    if demanded not in LEVELS:
+        raise ValueError(f"evaluator.isolation is {demanded!r}; it must be one of {', '.join(LEVELS)}")
+    return [each for each in LEVELS[: LEVELS.index(demanded) + 1] if each not in reached.split("+")]
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -186,28 +256,83 @@ def _enter_namespaces() -> bool:
     return True
 
 
-def _init_of_namespace(child: Callable[[str], None]) -> None:
-    """Runs the child as process 1 of the namespace; this process waits and ends the way the child did.
-
-    `/proc` is mounted anew: CUDA looks its own process up there and does not start when it is not found.
-    """
-    inner = os.fork()
-    if inner == 0:
+def _start_init(child: Callable[[str], None], writable: Path | None, hidden: list[str]) -> None:
+    """Starts process 1 of the namespace and ends the way it does."""
+    init = os.fork()
+    if init == 0:
         try:
             _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if _libc.mount(b"proc", b"/proc", b"proc", 0, None) == 0:
-                child("namespaces")
-                os._exit(0)
+            _mount_anew(writable, hidden)
+            _be_init(child)
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(70)
-    _close_descriptors()
-    _, status = os.waitpid(inner, 0)
-    if os.WIFSIGNALED(status):
-        # Process 1 of a namespace cannot kill itself by signal; report what ended it in the exit status.
-        os._exit(128 + os.WTERMSIG(status))
-    os._exit(os.waitstatus_to_exitcode(status))
+    _end_like(init)
+
+
+def _be_init(child: Callable[[str], None]) -> None:
+    """Runs the child in a process of its own: process 1 ignores the signals that a crash ends others by."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            child("namespaces")
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(70)
+    _end_like(pid)
+
+
+def _end_like(pid: int) -> None:
+    """Waits for the child, burying orphans, and exits as it did."""
+    os.closerange(0, 1024)
+    while True:
+        ended, status = os.waitpid(-1, 0)
+        if ended == pid:
+            code = os.waitstatus_to_exitcode(status)
+            os._exit(128 - code if code < 0 else code)
+
+
+def _mount_anew(writable: Path | None, hidden: list[str]) -> None:
+    """Read-only mounts, but for `writable`, and a `/proc` of this namespace: CUDA looks its own process up
+    there, writes to it, and does not start when it is not found. Raises OSError."""
+    _mount(None, b"/", None, MS_REC | MS_PRIVATE)
+    _mount(b"proc", b"/proc", b"proc", 0)
+    for path in hidden:
+        with contextlib.suppress(OSError):  # gone since it was looked for
+            _mount(os.devnull.encode(), path.encode(), None, MS_BIND)
+    if writable is not None:
+        scratch = bytes(writable)
+        _mount(scratch, scratch, None, MS_BIND)
+        _set_read_only(b"/", True)
+        _set_read_only(scratch, False)
+        _set_read_only(b"/proc", False)
+
+
+def _mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int) -> None:
+    if _libc.mount(source, target, kind, ctypes.c_ulong(flags), None) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"mount on {target.decode()}: {os.strerror(number)}")
+
+
+def _set_read_only(path: bytes, read_only: bool) -> None:
+    """`mount_setattr`; everything below, too, when it becomes read-only."""
+    change = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY * read_only, MOUNT_ATTR_RDONLY * (not read_only), 0, 0)
+    flags = AT_RECURSIVE if read_only else 0
+    size = ctypes.c_size_t(ctypes.sizeof(change))
+    if _libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, path, flags, ctypes.byref(change), size) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"mount_setattr on {path.decode()}: {os.strerror(number)}")
+
+
+def _be_watchable() -> None:
+    """Our own processes may look at this one's memory use and threads (it may not look at others)."""
+    _prctl(PR_SET_DUMPABLE, 1)
+    with contextlib.suppress(OSError):  # a kernel without Yama
+        _prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)
 
 
 def _drop_capabilities() -> None:
@@ -219,10 +344,6 @@ def _drop_capabilities() -> None:
     if _libc.capset(header, none) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"capset: {os.strerror(number)}")
-
-
-def _close_descriptors() -> None:
-    os.closerange(0, 1024)
 
 
 def _set_limits(cpu_s: int, max_processes: int) -> None:
@@ -280,6 +401,7 @@ def _restrict_calls() -> bool:
     for call in ("socket", "socketpair"):
         for kind in (socket.SOCK_DGRAM, socket.SOCK_RAW):  # they reach any socket's path without `connect`
             rules.add_rule(denied, call, pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xF, kind))
+    rules.add_rule(denied, "prctl", pyseccomp.Arg(0, pyseccomp.EQ, PR_SET_DUMPABLE))
     for name in (
         "ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "bpf", "perf_event_open",
         "userfaultfd", "keyctl", "add_key", "request_key", "mount", "umount2", "pivot_root", "chroot",

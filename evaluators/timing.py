@@ -1,4 +1,4 @@
-"""The statistics of a measurement: block sizes, paired ratios, intervals, the audit of claims. Pure."""
+"""The statistics of a measurement: block sizes, times from the referee's clock, intervals. Pure."""
 
 from __future__ import annotations
 
@@ -14,30 +14,17 @@ CONFIDENCE = 0.965
 """Of one interval: with a look at each of `LOOKS`, the one that is reported still covers 95 % (simulated for
 normal, exponential, lognormal, Laplace and uniform ratios; at 0.95 a look it covers 93 %)."""
 
-AUDIT_SLACK_MS = 0.3
-"""What a block may hide whatever the baseline says: the wake-up of a process, a message."""
-
 LOOKS = (6, 8, 11, 15, 20, 27, 36, 48)
 """Pair counts at which sampling may stop. Few looks keep the interval honest under optional stopping."""
 
+RESOLUTION_MS = 5e-4
+"""Shorter times are below what the clock can tell."""
 
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """One block of calls: what the runner claimed for each (ms) and what the referee's clock saw in all."""
+BATCH_FACTOR, BATCH_SLACK_MS = 1.5, 0.05
+"""How much longer a single call may take than one of many, beyond what the reference's own does."""
 
-    claimed_ms: tuple[float, ...]
-    wall_ms: float
-    dropped: int
-
-    @property
-    def median_ms(self) -> float:
-        """Median of the claims, the first `dropped` calls left out."""
-        return statistics.median(self.claimed_ms[self.dropped :])
-
-    @property
-    def outside_ms(self) -> float:
-        """Wall time that the claims do not account for: copies, messages, and anything hidden."""
-        return self.wall_ms - sum(self.claimed_ms)
+SABOTAGE_FACTOR = 1.2
+"""How much slower the baseline may run beside a kernel than before the kernel was loaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +40,11 @@ class Plan:
         outlasts ten blocks."""
         if call_ms > 10 * self.block_ms:
             return 1
-        return min(capacity, math.ceil(self.block_ms / max(call_ms, 1e-6)) + 1)
+        return min(capacity, math.ceil(self.block_ms / max(call_ms, 1e-6)))
 
     def capacity(self, call_ms: float, most: int) -> int:
-        """Calls that an arena should have room for where the baseline takes `call_ms`, at most `most`.
-
-        Four blocks of the baseline's: a kernel four times as fast still fills a block, and a block of short
-        calls still lasts long against what the audit cannot see.
-        """
+        """Calls that an arena should have room for where the baseline takes `call_ms`, at most `most`: four
+        blocks of the baseline's, so that a kernel four times as fast still fills a block."""
         return max(1, min(most, math.ceil(4 * self.block_ms / max(call_ms, 1e-6))))
 
     def enough(self, ratios: Sequence[float], elapsed_s: float) -> bool:
@@ -73,9 +57,16 @@ class Plan:
         return len(ratios) in LOOKS and (high - low) / 2 < self.precision * median
 
 
-def dropped_calls(calls: int) -> int:
-    """How many calls at the start of a block are not counted: the device wakes up, caches settle."""
-    return min(3, max(calls // 4, 1 if calls > 1 else 0))
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A block of calls on the referee's clock, from the moment its inputs are shown to the last output."""
+
+    calls: int
+    wall_ms: float
+
+    def call_ms(self, overhead_ms: float) -> float:
+        """One call's time, where a block of so many calls costs `overhead_ms` besides."""
+        return max((self.wall_ms - overhead_ms) / self.calls, RESOLUTION_MS)
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
@@ -94,28 +85,24 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     return statistics.median(ordered), ordered[rank - 1], ordered[n - rank]
 
 
-def audit(kernel: Sequence[Block], baseline: Sequence[Block]) -> str | None:
-    """Compares the kernel's claims with the referee's clock; the reason when they cannot be true.
-
-    The baseline, an honest module of the same shapes in the same harness, tells how much of a block's wall
-    time lies outside the claims, per block or per call, and how much that varies. The kernel may have a
-    quarter more and a quarter of its claim, before it is called a lie. Blocks must be long for this to
-    bite: see `Plan.capacity`.
-    """
-    outside = [block.outside_ms for block in baseline]
-    per_block = statistics.median(outside)
-    per_call = statistics.median(block.outside_ms / len(block.claimed_ms) for block in baseline)
-    spread = statistics.median(abs(each - per_block) for each in outside)
-    hidden = []
-    for block in kernel:
-        honest = max(per_block, per_call * len(block.claimed_ms))
-        allowed = 1.25 * honest + 3 * spread + AUDIT_SLACK_MS
-        hidden.append(block.outside_ms - allowed - 0.25 * sum(block.claimed_ms))
-    excess = statistics.median(hidden)
-    if excess <= 0:
+def batched(
+    singles_ms: Sequence[float], block_ms: float, eager_singles_ms: Sequence[float], eager_block_ms: float
+) -> str | None:
+    """Why the calls of a block cannot have been computed one by one: alone, a call takes far longer than one
+    of many (all times per call; of the calls alone the fastest counts, since noise only adds). The reference
+    tells how much of that is the machine's waking up."""
+    single_ms = min(singles_ms)
+    allowed = BATCH_FACTOR * block_ms + max(min(eager_singles_ms) - eager_block_ms, 0.0) + BATCH_SLACK_MS
+    if single_ms <= allowed:
         return None
-    calls = len(kernel[0].claimed_ms)
     return (
-        f"the kernel claims {statistics.median(b.median_ms for b in kernel):.4g} ms a call, but the "
-        f"referee's clock saw {excess:.4g} ms more than that allows in a block of {calls} calls"
+        f"a call alone takes {single_ms:.4g} ms, one of many {block_ms:.4g} ms: they were not computed singly"
     )
+
+
+def sabotaged(before_ms: Sequence[float], beside_ms: Sequence[float]) -> str | None:
+    """Why the baseline cannot have had the device for itself: it ran slower beside the kernel."""
+    before, beside = statistics.median(before_ms), statistics.median(beside_ms)
+    if beside <= SABOTAGE_FACTOR * before:
+        return None
+    return f"beside the kernel the baseline takes {beside:.4g} ms instead of {before:.4g} ms"

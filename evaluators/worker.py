@@ -13,6 +13,7 @@ import select
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -43,7 +44,10 @@ class Settings:
     thorough_timeout_s: float = 300.0
     open_timeout_s: float = 300.0
     memory_gb: float = 16.0
-    max_calls: int = 512
+    scratch_gb: float = 4.0
+    isolation: str = "limits"
+    """The least level of `sandbox.LEVELS` that candidates must be confined by."""
+    max_calls: int = 256
     plan: Plan = field(default_factory=lambda: Plan(block_ms=10.0, precision=0.02, max_s=1.0))
     thorough_plan: Plan = field(default_factory=lambda: Plan(block_ms=20.0, precision=0.005, max_s=5.0))
     compile_mode: str = "max-autotune-no-cudagraphs"
@@ -58,11 +62,13 @@ class Settings:
             "thorough_timeout_s",
             "open_timeout_s",
             "memory_gb",
+            "scratch_gb",
             "max_calls",
         )
         for name in (*limits, *(["threads"] if self.threads is not None else [])):
             if not getattr(self, name) > 0:
                 raise ValueError(f"evaluator.{name} is {getattr(self, name)}; it must be positive")
+        sandbox.missing("", self.isolation)
 
 
 class Worker:
@@ -80,39 +86,55 @@ class Worker:
         self._referee: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._zygote: Zygote | None = None
-        self._baseline: Ward | None = None
-        self._problem = ""
+        self._eager: Ward | None = None
+        self._compiled: Ward | None = None
+        self._coming: Ward | None = None
+        self._asked_compiled = False
+        self._problem: Problem | None = None
         self._facts: dict[str, str] = {}
 
     def open(self, problem: Problem) -> dict[str, str]:
         """Starts what is not running and opens the problem: reference, baseline, shared memory. Returns
         the facts of device and software. Raises WorkerBroken with the reason."""
-        if self._problem == problem.id:
+        if self._problem is not None and self._problem.id == problem.id:
             return self._facts
         self.close()
         try:
             self._start(problem)
-            answer = self._await(self._require_baseline(), self._settings.open_timeout_s)
+            answer = self._await(self._eager_ward(), self._settings.open_timeout_s)
         except (ChannelClosed, OSError) as error:
             self.close()
             raise WorkerBroken(f"the evaluator's own processes did not come up: {error}") from error
         if answer.get("op") != "opened":
             self.close()
             raise WorkerBroken(f"the reference cannot be run:\n{answer.get('error', answer)}")
-        self._problem = problem.id
-        self._facts = {k: str(v) for k, v in answer.items() if k not in ("op", "eager_ms")}
+        self._facts = {key: str(value) for key, value in answer["facts"].items()}
+        if missing := sandbox.missing(self._facts["isolation"], self._settings.isolation):
+            self.close()
+            raise WorkerBroken(
+                f"evaluator.isolation={self._settings.isolation} is not to be had here: this machine gives "
+                f"{self._facts['isolation']}, without {' and '.join(missing)}"
+            )
+        self._problem = problem
         return self._facts
 
     def measure(
-        self, problem: Problem, kernel: Kernel, archive: bytes, *, thorough: bool = False
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        archive: bytes,
+        *,
+        thorough: bool = False,
+        on_stage: Callable[[str], None] | None = None,
     ) -> Evaluation:
-        """Checks and times a built kernel. Raises WorkerBroken when the fault is not the kernel's."""
+        """Checks and times a built kernel; `on_stage` is told when a stage begins. Raises WorkerBroken when
+        the fault is not the kernel's."""
         facts = self.open(problem)
-        start = time.monotonic()
+        stages = Stages(on_stage)
         with scratch_folder(kernel, self._root, archive) as scratch:
-            verdict = self._try_candidate(scratch, thorough)
-        environment = facts | {"isolation": str(verdict.get("isolation", ""))}
-        return _evaluation(verdict, environment, time.monotonic() - start)
+            verdict = self._try_candidate(scratch, thorough, stages)
+        canary = {"canary_ms": verdict["canary_ms"]} if "canary_ms" in verdict else {}
+        return _evaluation(verdict, facts | canary, stages.seconds())
 
     def close(self) -> None:
         """Ends every process."""
@@ -123,40 +145,59 @@ class Worker:
         if self._referee is not None:
             sandbox.kill_tree(self._referee.pid)
             self._referee.wait()
-        self._zygote = self._channel = self._referee = self._baseline = None
-        self._problem = ""
+        self._zygote = self._channel = self._referee = None
+        self._eager = self._compiled = self._coming = self._problem = None
+        self._asked_compiled = False
 
     def _start(self, problem: Problem) -> None:
         self._zygote = Zygote(self._environment)
         self._referee, self._channel = start_module("evaluators.referee", self._environment)
-        self._baseline = self._fork_baseline("eager")
+        self._eager = self._fork_baseline("eager")
         options = {"max_calls": self._settings.max_calls, "plan": asdict(self._settings.plan)}
-        order = {"op": "open", "problem": asdict(problem), "options": options}
-        self._channel.send(order, (self._baseline.channel.fileno(),))
-        self._baseline.channel.close()
+        order = {"op": "open", "problem": asdict(problem), "options": options, "pid": self._eager.pid}
+        self._channel.send(order, (self._eager.channel.fileno(),))
+        self._eager.channel.close()
 
-    def _try_candidate(self, scratch: Path, thorough: bool) -> Message:
+    def _try_candidate(self, scratch: Path, thorough: bool, stages: Stages) -> Message:
         assert self._zygote is not None
         assert self._channel is not None
+        assert self._problem is not None
         settings = self._settings
         timeout_s = settings.thorough_timeout_s if thorough else settings.timeout_s
         flags = build_environment(self._facts.get("architecture", ""))
-        spec = runner_spec(scratch, role="candidate", cpu_s=int(timeout_s) * 64, environment=flags)
+        spec = runner_spec(
+            scratch,
+            role="candidate",
+            cpu_s=int(timeout_s) * 64,
+            environment=flags,
+            libraries=self._problem.libraries,
+        )
+        plan = asdict(settings.thorough_plan if thorough else settings.plan)
         wards: list[Ward] = []
         try:
             wards.append(self._zygote.fork(spec))
-            if thorough and settings.compile_mode:
-                wards.append(self._fork_baseline("compiled"))
-            fds = tuple(ward.channel.fileno() for ward in wards)
-            plan = asdict(settings.thorough_plan if thorough else settings.plan)
-            self._channel.send({"op": "judge", "fds": len(fds), "plan": plan}, fds)
-            for ward in wards:
+            ours = []
+            if thorough and settings.compile_mode and not self._asked_compiled:
+                self._asked_compiled = True
+                self._coming = self._fork_baseline("compiled")
+                ours.append(self._coming)
+            order = {
+                "op": "judge",
+                "fds": 1 + len(ours),
+                "pids": [ward.pid for ward in (*wards, *ours)],
+                "scratch": str(scratch),
+                "plan": plan,
+                "thorough": thorough,
+            }
+            self._channel.send(order, tuple(ward.channel.fileno() for ward in (*wards, *ours)))
+            for ward in (*wards, *ours):
                 ward.channel.close()
-            return self._await(wards[0], timeout_s)
+            return self._await(wards[0], timeout_s, scratch, stages)
         except ChannelClosed as error:
             self.close()
             raise WorkerBroken("the referee or the zygote died") from error
         finally:
+            stages.enter("ending")
             self._end(wards)
 
     def _end(self, wards: list[Ward]) -> None:
@@ -172,8 +213,10 @@ class Worker:
             self.close()
             raise WorkerBroken(f"a runner could not be ended: {error}") from error
 
-    def _await(self, ward: Ward, timeout_s: float) -> Message:
-        """The referee's answer while watching the runner: its death, the deadline, its memory and number of
+    def _await(
+        self, ward: Ward, timeout_s: float, scratch: Path | None = None, stages: Stages | None = None
+    ) -> Message:
+        """The referee's answer while watching the runner: its death, the deadline, its memory, disk and
         processes. Raises WorkerBroken or ChannelClosed when something else died."""
         assert self._zygote is not None
         assert self._channel is not None
@@ -184,31 +227,46 @@ class Worker:
                 [self._channel.fileno(), self._zygote.channel.fileno()], [], [], WATCH_S
             )
             self._zygote.pump(self._zygote.channel.fileno() in ready)
-            if self._channel.fileno() in ready:
+            if self._channel.fileno() in ready or self._channel.has_message():
                 answer = self._channel.receive()
+                if answer["op"] == "stage" and stages is not None:
+                    stages.enter(answer["stage"])
+                    continue
+                if answer["op"] == "compiled":
+                    self._take_compiled(bool(answer["runs"]))
+                    continue
                 if answer["op"] == "lost":
                     return killed or self._obituary(ward)
                 if answer["op"] == "failed":
                     self._fail(str(answer.get("error")))
                 return answer
-            if killed is None and not self._baseline_lives():
-                self._fail_with_baseline()
-            if killed is None and (killed := self._overstep(ward, deadline, timeout_s)):
-                self._zygote.channel.send({"op": "kill", "pid": ward.pid})
-                deadline = time.monotonic() + 30
-            elif killed is not None and time.monotonic() > deadline:
+            if killed is None:
+                ward.trim_output()
+                self._require_baselines()
+                killed = self._overstep(ward, deadline, timeout_s, scratch)
+                if killed:
+                    self._zygote.channel.send({"op": "kill", "pid": ward.pid})
+                    deadline = time.monotonic() + 30
+            elif time.monotonic() > deadline:
                 self._fail("the referee did not notice that the runner is gone")
 
-    def _overstep(self, ward: Ward, deadline: float, timeout_s: float) -> Message | None:
+    def _overstep(
+        self, ward: Ward, deadline: float, timeout_s: float, scratch: Path | None
+    ) -> Message | None:
         if time.monotonic() > deadline:
             return {"status": "timeout", "log": f"no verdict within {timeout_s:g} s\n{ward.output()}"}
         family = [ward.pid, *sandbox.descendants(ward.pid)]
         if len(family) > MAX_PROCESSES:
             return {"status": "crashed", "log": f"it started more than {MAX_PROCESSES} processes"}
-        if sandbox.resident_bytes(family) > self._settings.memory_gb * 2**30:
+        if sandbox.memory_bytes(family) > self._settings.memory_gb * 2**30 + self._arena_bytes():
             return {
                 "status": "crashed",
                 "log": f"it used more than {self._settings.memory_gb:g} GB of memory",
+            }
+        if scratch is not None and sandbox.folder_bytes(scratch) > self._settings.scratch_gb * 2**30:
+            return {
+                "status": "crashed",
+                "log": f"it wrote more than {self._settings.scratch_gb:g} GB of files",
             }
         return None
 
@@ -217,10 +275,15 @@ class Worker:
         with contextlib.suppress(ChannelClosed):
             deadline = time.monotonic() + 5
             self._zygote.pump(readable=False)
-            while ward.exit_code is None and self._baseline_lives() and time.monotonic() < deadline:
+            while ward.exit_code is None and time.monotonic() < deadline:
+                self._require_baselines()
                 self._zygote.pump(bool(select.select([self._zygote.channel.fileno()], [], [], WATCH_S)[0]))
-        if not self._baseline_lives():
-            self._fail_with_baseline()
+        self._require_baselines()
+        if ward.exit_code == -signal.SIGTRAP and self._forbids_libraries():
+            reason = (
+                "it called a library (cuBLAS, cuDNN, …): this problem's kernels must do the work themselves"
+            )
+            return {"status": "rejected", "rule": "library", "log": reason}
         if ward.exit_code is None:
             how = "it closed its channel to the evaluator"
         elif ward.exit_code < 0:
@@ -238,16 +301,29 @@ class Worker:
         )
         return self._zygote.fork(spec)
 
-    def _require_baseline(self) -> Ward:
-        assert self._baseline is not None
-        return self._baseline
+    def _take_compiled(self, runs: bool) -> None:
+        """Keeps the `torch.compile` baseline, or ends it where it cannot run the reference."""
+        ward, self._coming = self._coming, None
+        if runs:
+            self._compiled = ward
+        elif ward is not None:
+            self._end([ward])
 
-    def _baseline_lives(self) -> bool:
-        return self._require_baseline().exit_code is None
+    def _eager_ward(self) -> Ward:
+        assert self._eager is not None
+        return self._eager
 
-    def _fail_with_baseline(self) -> None:
-        baseline = self._require_baseline()
-        self._fail(f"the baseline died with status {baseline.exit_code}: {baseline.output()}")
+    def _forbids_libraries(self) -> bool:
+        return self._problem is not None and self._problem.libraries == "no_library"
+
+    def _arena_bytes(self) -> int:
+        return int(self._facts.get("arena_bytes", 0))
+
+    def _require_baselines(self) -> None:
+        """Raises WorkerBroken when a process of ours died."""
+        for name, ward in (("eager", self._eager), ("torch.compile", self._compiled)):
+            if ward is not None and ward.exit_code is not None:
+                self._fail(f"the {name} baseline died with status {ward.exit_code}: {ward.output()}")
 
     def _fail(self, reason: str) -> None:
         self.close()
@@ -261,7 +337,30 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"  # a real-time signal
 
 
-def _evaluation(verdict: Message, environment: dict[str, str], seconds: float) -> Evaluation:
+class Stages:
+    """Where the time of a measurement goes."""
+
+    def __init__(self, on_stage: Callable[[str], None] | None) -> None:
+        self._on_stage = on_stage
+        self._seconds: dict[str, float] = {}
+        self._stage, self._since = "starting", time.monotonic()
+
+    def enter(self, stage: str) -> None:
+        """The stage before ends here."""
+        now = time.monotonic()
+        self._seconds[self._stage] = self._seconds.get(self._stage, 0.0) + now - self._since
+        self._stage, self._since = stage, now
+        if self._on_stage is not None:
+            self._on_stage(stage)
+
+    def seconds(self) -> dict[str, float]:
+        """Of each stage that was entered, up to now."""
+        return self._seconds | {
+            self._stage: self._seconds.get(self._stage, 0.0) + time.monotonic() - self._since
+        }
+
+
+def _evaluation(verdict: Message, environment: dict[str, str], stages_s: dict[str, float]) -> Evaluation:
     timing, correctness = verdict.get("timing"), verdict.get("correctness")
     return Evaluation(
         status=Status(verdict["status"]),
@@ -270,5 +369,7 @@ def _evaluation(verdict: Message, environment: dict[str, str], seconds: float) -
         log=verdict.get("log", ""),
         rule=verdict.get("rule", ""),
         environment=environment,
-        device_s=seconds,
+        device_s=sum(stages_s.values()),
+        stages_s=stages_s,
+        own_share=verdict.get("own_share"),
     )

@@ -22,8 +22,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from evaluators import runner, sandbox
+from evaluators import libraries, runner, sandbox
 from evaluators.channel import Channel, ChannelClosed, Message
+
+OUTPUT_BYTES = 64 * 2**20
 
 
 def start_module(module: str, environment: dict[str, str]) -> tuple[subprocess.Popen[bytes], Channel]:
@@ -56,8 +58,14 @@ class Ward:
 
     def output(self, limit: int = 4000) -> str:
         """The end of what it wrote to standard output and error."""
-        size = os.fstat(self._output).st_size
-        return os.pread(self._output, limit, max(0, size - limit)).decode(errors="replace")
+        written = os.lseek(self._output, 0, os.SEEK_CUR)  # the offset is shared with the runner
+        size = min(written, limit)
+        return os.pread(self._output, size, written - size).decode(errors="replace")
+
+    def trim_output(self) -> None:
+        """Frees the memory of what it wrote so far, if that is much."""
+        if os.fstat(self._output).st_blocks * 512 > OUTPUT_BYTES:
+            os.ftruncate(self._output, 0)  # it goes on where it was: a hole takes no memory
 
     def close(self) -> None:
         """Closes this side's descriptors."""
@@ -124,6 +132,9 @@ def main() -> None:
     channel = Channel.from_fd(int(sys.argv[1]))
     import torch  # noqa: F401  (the point of a zygote: the import is paid once)
 
+    libraries.loaded()
+    libraries.files()
+
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -147,9 +158,12 @@ def main() -> None:
 
 def _obey(channel: Channel, order: Message, alive: set[int]) -> None:
     if order["op"] == "fork":
-        fds = channel.take_fds(2)
+        fds, spec = channel.take_fds(2), order["spec"]
         pid = sandbox.spawn(
-            lambda level: _become_runner(fds[0], fds[1], level, order["spec"]), isolate=bool(order["isolate"])
+            lambda level: _become_runner(fds[0], fds[1], level, spec),
+            isolate=bool(order["isolate"]),
+            writable=Path(spec["scratch"]),
+            hidden=libraries.files() if spec.get("libraries") == "no_library" else (),
         )
         for fd in fds:
             os.close(fd)

@@ -398,7 +398,7 @@ def test_a_namespace_holds_nobody_else(scratch: Path) -> None:
         return [os.getpid(), [e for e in os.listdir("/proc") if e.isdigit()], len(interfaces)]
 
     (pid, seen, interfaces), _ = confined(body, scratch)
-    assert (pid, seen) == (1, ["1"])
+    assert (pid, seen) == (2, ["1", "2"])
     assert interfaces <= 1, "the loopback, and even that is down"
 
 
@@ -545,15 +545,45 @@ def test_killing_a_tree_that_is_gone_is_no_error() -> None:
         done.wait()
     sandbox.kill_tree(done.pid)
     assert sandbox.descendants(done.pid) == []
-    assert sandbox.resident_bytes([done.pid]) == 0
+    assert sandbox.memory_bytes([done.pid]) == 0
 
 
-def test_resident_memory_counts_what_is_touched() -> None:
-    before = sandbox.resident_bytes([os.getpid()])
-    block = bytearray(os.urandom(1)) * (64 * 2**20)
-    assert sandbox.resident_bytes([os.getpid()]) - before > 48 * 2**20
-    assert sandbox.resident_bytes([os.getpid(), os.getpid()]) > 1.9 * sandbox.resident_bytes([os.getpid()])
-    del block
+def test_memory_counts_what_is_touched_and_what_only_a_descriptor_holds() -> None:
+    before = sandbox.memory_bytes([os.getpid()])
+    held = bytearray(os.urandom(1)) * (64 * 2**20)
+    touched = sandbox.memory_bytes([os.getpid()]) - before
+    assert 60 * 2**20 < touched < 80 * 2**20
+    fd = os.memfd_create("held")
+    os.write(fd, held)
+    assert sandbox.memory_bytes([os.getpid()]) - before > touched + 60 * 2**20
+    os.close(fd)
+    assert sandbox.memory_bytes([os.getpid()], shared_with_us=2**40) > 0
+
+
+def test_the_size_of_a_folder_is_what_it_takes_on_disk(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "data").write_bytes(b"x" * 2**20)
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(2**30)
+    assert 2**20 <= sandbox.folder_bytes(tmp_path) < 2**21
+
+
+@pytest.mark.parametrize(
+    ("reached", "demanded", "lacking"),
+    [
+        ("limits", "limits", []),
+        ("limits", "seccomp", ["landlock", "seccomp"]),
+        ("limits+landlock+seccomp+namespaces", "namespaces", []),
+        ("limits+namespaces", "namespaces", ["landlock", "seccomp"]),
+    ],
+)
+def test_a_level_demands_all_mechanisms_up_to_it(reached: str, demanded: str, lacking: list[str]) -> None:
+    assert sandbox.missing(reached, demanded) == lacking
+
+
+def test_an_unknown_level_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be one of limits, landlock"):
+        sandbox.missing("limits", "everything")
 
 
 def test_a_clean_environment_has_nothing_but_what_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -632,7 +662,7 @@ def test_a_zygotes_runner_has_no_secret_and_no_descriptor_of_others(
     assert names[3].startswith("socket:")
     assert [name for fd, name in fds if fd > 3 and not name.startswith("/proc/")] == []
     if isolate and sandbox.has_namespaces():
-        assert parent == 0, "its parent is outside its namespace"
+        assert parent == 1, "its parent is its namespace's first process"
 
 
 def test_orders_that_arrive_together_are_all_obeyed(zygote: Zygote, scratch: Path) -> None:

@@ -272,21 +272,28 @@ def test_output_in_masses_is_no_burden(judge: Judge) -> None:
     assert len(found.log) < 8000
 
 
-@pytest.mark.parametrize(
-    ("clock", "words"),
-    [
-        ("real() / 5", "the kernel claims"),
-        ("real() * 1e-6", "the kernel claims"),
-        ("0.0", "no time"),
-        ("float('nan')", "no valid times"),
-        ("-real()", "no valid times"),
-    ],
-)
-def test_claims_of_false_times_are_rejected(judge: Judge, clock: str, words: str) -> None:
+@pytest.mark.parametrize("clock", ["real() / 5", "real() * 1e-6", "0.0", "float('nan')", "-real()"])
+def test_patched_clocks_change_nothing(judge: Judge, clock: str) -> None:
+    """The times are the referee's."""
     found = judge(f"{HONEST}\nreal = time.perf_counter\ntime.perf_counter = lambda: {clock}\n")
-    assert found.status is Status.REJECTED, found
-    assert found.rule == ("forged message" if "valid" in words else "claimed times")
-    assert words in found.log
+    assert found.status is Status.CORRECT, found
+    assert found.timing is not None
+    assert found.timing.speedup < 3
+
+
+def test_work_that_is_handed_in_late_counts(judge: Judge) -> None:
+    """It is done while the output is copied, after the call."""
+    slow = forward(
+        "return honest(self, x).as_subclass(Lazy)",
+        before="class Lazy(torch.Tensor):\n"
+        "    def is_contiguous(self, *_, **__):\n"
+        "        time.sleep(0.02)\n"
+        "        return super().is_contiguous()\n",
+    )
+    found = judge(slow)
+    assert found.status is Status.CORRECT, found.log
+    assert found.timing is not None
+    assert found.timing.kernel_ms > 15
 
 
 @pytest.mark.parametrize(
@@ -320,19 +327,16 @@ def test_a_flood_of_descriptors_is_rejected(judge: Judge) -> None:
 
 
 def test_done_before_it_is_done(judge: Judge) -> None:
-    """Announced with fair times and the right count, which the frames above give away."""
+    """And again in the next block, whose first call has an address that was seen."""
     found = judge(
         forward(
-            "calls = sys._getframe(1)\n"
-            "while 'calls' not in calls.f_locals:\n    calls = calls.f_back\n"
-            "calls = calls.f_locals['calls']\n"
-            "if x.data_ptr() not in seen:\n    seen.clear()\n"
-            "if not seen:\n"
-            "    os.write(3, json.dumps({'op': 'done', 'ms': [0.5] * len(calls)}).encode() + b'\\n')\n"
+            "if x.data_ptr() in seen or not seen:\n"
+            "    seen.clear()\n"
+            '    os.write(3, b\'{"op": "done"}\\n\')\n'
             "    time.sleep(0.05)\n"
             "seen.add(x.data_ptr())\n"
             "return honest(self, x)",
-            before="import json\nseen = set()",
+            before="seen = set()",
         )
     )
     assert found.status in (Status.REJECTED, Status.INCORRECT, Status.CRASHED), found
@@ -380,7 +384,7 @@ def test_a_daemon_is_gone_with_its_kernel(judge: Judge, marked: Marked) -> None:
 
 def test_a_kernel_cannot_kill_its_parents_or_the_baseline(judge: Judge) -> None:
     found = judge(
-        HONEST + "\nfor pid in [*range(2, 40), os.getppid()]:\n    try:\n        os.kill(pid, 9)\n"
+        HONEST + "\nfor pid in [1, *range(3, 40), os.getppid()]:\n    try:\n        os.kill(pid, 9)\n"
         "    except OSError:\n        pass\n"
         if sandbox.has_namespaces()
         else HONEST
@@ -482,11 +486,11 @@ def test_the_death_of_a_process_of_ours_is_not_the_kernels_fault(
     second.open(PROBLEM)
     assert second._referee is not None
     assert second._zygote is not None
-    assert second._baseline is not None
+    assert second._eager is not None
     pids = {
         "referee": second._referee.pid,
         "zygote": second._zygote._process.pid,
-        "baseline": second._baseline.pid,
+        "baseline": second._eager.pid,
     }
     kernel = Kernel(source=SLOW if when == "measuring" else HONEST, language="cpp")
     killer = threading.Timer(0.6 if when == "measuring" else 0.0, os.kill, (pids[victim], signal.SIGKILL))
@@ -517,38 +521,6 @@ def test_a_broken_reference_is_told_with_its_reason(
     with pytest.raises(WorkerBroken, match=words):
         second.open(Problem(name="file/broken", source=source))
     assert second._referee is second._zygote is None, "a broken worker keeps nothing"
-
-
-SHORT = """
-import time
-import torch
-from torch import nn
-
-class {name}(nn.Module):
-    def forward(self, x):
-        return torch.softmax(x @ x, dim=-1)
-
-def get_inputs():
-    return [torch.randn(16, 16)]
-
-def get_init_inputs():
-    return []
-"""
-
-
-def test_lies_about_calls_of_microseconds_are_rejected_too(tmp_path: Path) -> None:
-    """A block has as many calls as it needs to last long against what the audit cannot see."""
-    plan = Plan(block_ms=10.0, precision=0.2, max_s=0.2)
-    worker = Worker(root=tmp_path, settings=Settings(compile_mode="", threads=1, plan=plan))
-    problem = Problem(name="file/short", source=SHORT.format(name="Model"))
-    honest = SHORT.format(name="ModelNew")
-    try:
-        for factor, status in (("1.0", Status.CORRECT), ("1e-4", Status.REJECTED), ("0.2", Status.REJECTED)):
-            clock = f"real = time.perf_counter\ntime.perf_counter = lambda: real() * {factor}\n"
-            kernel = Kernel(source=honest + clock, language="cpp")
-            assert worker.measure(problem, kernel, b"").status is status, factor
-    finally:
-        worker.close()
 
 
 def test_closing_leaves_nothing_and_is_not_the_end(tmp_path: Path, marked: Marked) -> None:

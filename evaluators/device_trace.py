@@ -1,0 +1,86 @@
+"""What runs on the GPU, by name and time: CUPTI's activity records, read directly.
+
+torch's profiler has the same records, but takes 3 s to start (H200, torch 2.11) where this takes 15 ms. Of a
+kernel's record only the fields are read whose places have not moved since CUPTI 6 (`CUpti_ActivityKernel2`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+KERNEL, CONCURRENT_KERNEL = 3, 10
+START, END, NAME = 16, 24, 104
+"""Offsets in bytes into a kernel's record."""
+BUFFER_BYTES = 4 * 2**20
+FLUSH_FORCED = 1
+
+
+class DeviceTrace:
+    """Traces the kernels of this process for the time of a `with` block, which must synchronise at its end.
+
+    Raises RuntimeError where CUPTI is not there or does not answer.
+    """
+
+    def __init__(self) -> None:
+        self._cupti = ctypes.CDLL(_library())
+        self._buffers: dict[int, Any] = {}
+        self._totals: Counter[str] = Counter()
+        self._callbacks = (_REQUEST(self._request), _COMPLETE(self._complete))
+
+    def __enter__(self) -> DeviceTrace:
+        self._call("cuptiActivityRegisterCallbacks", *self._callbacks)
+        self._call("cuptiActivityEnable", CONCURRENT_KERNEL)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._call("cuptiActivityFlushAll", FLUSH_FORCED)
+        self._call("cuptiActivityDisable", CONCURRENT_KERNEL)
+        self._call("cuptiFinalize")
+
+    def totals(self) -> list[tuple[str, int]]:
+        """Names and nanoseconds, the longest first."""
+        return self._totals.most_common()
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        status = getattr(self._cupti, function)(*arguments)
+        if status != 0:
+            raise RuntimeError(f"{function} failed with CUPTI error {status}")
+
+    def _request(self, buffer: Any, size: Any, records: Any) -> None:
+        raw = ctypes.create_string_buffer(BUFFER_BYTES + 8)
+        address = (ctypes.addressof(raw) + 7) // 8 * 8
+        self._buffers[address] = raw
+        buffer[0], size[0], records[0] = address, BUFFER_BYTES, 0
+
+    def _complete(self, context: int, stream: int, buffer: int, size: int, valid: int) -> None:
+        record = ctypes.c_void_p(None)
+        following = self._cupti.cuptiActivityGetNextRecord
+        while following(ctypes.c_void_p(buffer), ctypes.c_size_t(valid), ctypes.byref(record)) == 0:
+            at = record.value or 0
+            if ctypes.c_uint32.from_address(at).value in (KERNEL, CONCURRENT_KERNEL):
+                name = ctypes.c_char_p.from_address(at + NAME).value or b""
+                start, end = (ctypes.c_uint64.from_address(at + field).value for field in (START, END))
+                self._totals[name.decode(errors="replace")] += end - start
+        self._buffers.pop(buffer, None)
+
+
+_REQUEST = ctypes.CFUNCTYPE(
+    None,
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.POINTER(ctypes.c_size_t),
+    ctypes.POINTER(ctypes.c_size_t),
+)
+_COMPLETE = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t
+)
+
+
+def _library() -> str:
+    """The CUPTI that torch has loaded, otherwise the system's."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if "libcupti" in line:
+            return line.split()[-1]
+    return "libcupti.so"
