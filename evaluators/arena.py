@@ -7,6 +7,7 @@ IPC handle does. Both are one flat run of bytes; a `Layout` says where each tens
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import math
 import mmap
 import os
@@ -85,9 +86,10 @@ def create_shared(size: int, device: str) -> tuple[torch.Tensor, dict[str, Any],
     Raises MemoryError when the device has no room.
     """
     if device == "cpu":
-        fd = os.memfd_create("arena", os.MFD_CLOEXEC)
+        fd = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, size)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             return _map(fd, size), {"bytes": size}, fd
         except OSError as error:
             os.close(fd)

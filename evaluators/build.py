@@ -1,6 +1,6 @@
 """Builds candidates on CPU cores: imports the kernel in the sandbox, so that it compiles what it compiles at
-import (and Triton's kernels, see `warmup.py`), and keeps the scratch folder with the results. A build never
-holds a GPU.
+import (see `inline.py`, and `warmup.py` for Triton), and keeps the scratch folder with the results. A build
+never holds a GPU.
 
 The scratch folder's path depends on the kernel and the pool alone: build systems write absolute paths into
 what they make, and find it fresh again when the runner imports the kernel at the same place.
@@ -10,25 +10,43 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
+import select
 import shutil
 import tarfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from evaluators import sandbox
-from evaluators.channel import ChannelClosed, ChannelTimeout, ProtocolError, printable
+from evaluators.build_cache import BuildCache, build_key
+from evaluators.channel import ChannelClosed, ChannelTimeout, Message, ProtocolError, printable
 from evaluators.evaluation import Status
 from evaluators.problem import Kernel, Problem
-from evaluators.zygote import Zygote
+from evaluators.zygote import Ward, Zygote
 
 MAX_PROCESSES = 4096
+MAX_BUILD_PROCESSES = 256
+MAX_MEMORY_BYTES = 16 * 2**30
+MAX_SCRATCH_BYTES = 2 * 2**30
 MAX_ARCHIVE_BYTES = 512 * 2**20
+JOBS = 2
+"""Compilers at a time in one build: the halves of an extension. There is a build for each core already."""
+WATCH_S = 0.05
+TRANSIENT = (
+    "Errno",
+    "No space left",
+    "Cannot allocate memory",
+    "MemoryError",
+    "Killed",
+    "terminated program",
+)
+"""Words of a failure that may have been the machine's: not to be remembered."""
 
 _kept = threading.local()
 
@@ -43,14 +61,37 @@ class Build:
     log: str = ""
 
 
-def build(problem: Problem, kernel: Kernel, *, root: Path, architecture: str, timeout_s: float) -> Build:
-    """Builds for a GPU `architecture` ("9.0"; "" for a CPU) within `timeout_s`. Never raises for the kernel's
-    own failure; ChannelClosed when the builder itself broke."""
+def build(
+    problem: Problem,
+    kernel: Kernel,
+    *,
+    root: Path,
+    architecture: str,
+    timeout_s: float,
+    cache: BuildCache | None = None,
+) -> Build:
+    """Builds for a GPU `architecture` ("9.0"; "" for a CPU) within `timeout_s`, or finds the result in the
+    `cache`. Never raises for the kernel's own failure; ChannelClosed when the builder itself broke."""
+    start = time.monotonic()
+    key = build_key(problem, kernel, architecture) if cache else ""
+    if cache and (entry := cache.get(key)):
+        return replace(_from_entry(entry), seconds=time.monotonic() - start)
     try:
-        return _build(_thread_zygote(), problem, kernel, root, architecture, timeout_s)
+        done = _build(_thread_zygote(), problem, kernel, root, architecture, timeout_s)
     except (ChannelClosed, ChannelTimeout) as error:
         close_thread_zygote()  # the next build starts another
         raise ChannelClosed(f"the builder's zygote is gone: {error}") from error
+    if cache and _will_repeat(done):
+        cache.put(key, _to_entry(done))
+    return done
+
+
+class _Failed(Exception):
+    """A build that is over, with its status and log."""
+
+    def __init__(self, status: Status, log: str) -> None:
+        super().__init__(log)
+        self.status, self.log = status, log
 
 
 def _build(
@@ -58,30 +99,75 @@ def _build(
 ) -> Build:
     start = time.monotonic()
     with scratch_folder(kernel, root) as scratch:
-        environment = {"CUDA_VISIBLE_DEVICES": ""}
-        if architecture:
-            environment["TORCH_CUDA_ARCH_LIST"] = architecture
+        environment = {"CUDA_VISIBLE_DEVICES": "", "MAX_JOBS": str(JOBS)} | build_environment(architecture)
         ward = zygote.fork(
             runner_spec(scratch, role="candidate", cpu_s=int(timeout_s) * 4, environment=environment)
         )
         status: Status | None = None
         log = ""
         try:
-            ward.channel.receive(timeout_s)
+            _await(zygote, ward, scratch, start, timeout_s)
             ward.channel.send({"op": "import", "problem": asdict(problem), "architecture": architecture})
-            answer = ward.channel.receive(timeout_s)
+            answer = _await(zygote, ward, scratch, start, timeout_s)
             if answer.get("op") != "imported":
                 status, log = Status.COMPILE_ERROR, printable(answer.get("error", ""))
-        except ChannelTimeout:
-            status, log = Status.TIMEOUT, f"the build took longer than {timeout_s:g} s"
-        except ProtocolError as error:
-            status, log = Status.COMPILE_ERROR, f"the build broke the protocol: {error}"
-        except ChannelClosed:
-            status, log = Status.CRASHED, f"the build process died\n{ward.output()}"
+        except _Failed as failure:
+            status, log = failure.status, failure.log
         finally:
             zygote.end(ward)
         archive = _pack(scratch) if status is None else b""
         return Build(seconds=time.monotonic() - start, archive=archive, status=status, log=log)
+
+
+def _await(zygote: Zygote, ward: Ward, scratch: Path, start: float, timeout_s: float) -> Message:
+    """What the build process says, while watching what it takes. Raises _Failed, and ChannelClosed when the
+    zygote is gone."""
+    while True:
+        descriptors = [ward.channel.fileno(), zygote.channel.fileno()]
+        ready, _, _ = select.select(descriptors, [], [], WATCH_S)
+        try:
+            return ward.channel.receive(0.0)
+        except ChannelTimeout:
+            pass  # nothing yet, or half a message
+        except ProtocolError as error:
+            raise _Failed(Status.COMPILE_ERROR, f"the build broke the protocol: {error}") from error
+        except ChannelClosed as error:
+            raise _Failed(Status.CRASHED, f"the build process died\n{ward.output()}") from error
+        zygote.pump(zygote.channel.fileno() in ready)
+        if ward.exit_code is not None:
+            raise _Failed(Status.CRASHED, f"the build process died\n{ward.output()}")
+        if time.monotonic() > start + timeout_s:
+            raise _Failed(Status.TIMEOUT, f"the build took longer than {timeout_s:g} s")
+        family = [ward.pid, *sandbox.descendants(ward.pid)]
+        for what, taken, limit in (
+            ("processes", len(family), MAX_BUILD_PROCESSES),
+            ("bytes of memory", sandbox.memory_bytes(family), MAX_MEMORY_BYTES),
+            ("bytes of files", sandbox.folder_bytes(scratch), MAX_SCRATCH_BYTES),
+        ):
+            if taken > limit:
+                raise _Failed(Status.CRASHED, f"the build took {taken:,} {what}; the limit is {limit:,}")
+
+
+def _will_repeat(done: Build) -> bool:
+    """Whether the same build would end the same way: not where time or the machine decided."""
+    if done.status is None:
+        return True
+    return done.status is Status.COMPILE_ERROR and not any(word in done.log for word in TRANSIENT)
+
+
+def _to_entry(done: Build) -> bytes:
+    return json.dumps({"status": done.status, "log": done.log}).encode() + b"\n" + done.archive
+
+
+def _from_entry(entry: bytes) -> Build:
+    head, _, archive = entry.partition(b"\n")
+    said = json.loads(head)
+    return Build(
+        seconds=0.0,
+        archive=archive,
+        status=Status(said["status"]) if said["status"] else None,
+        log=said["log"],
+    )
 
 
 @contextmanager

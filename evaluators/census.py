@@ -24,9 +24,9 @@ from evaluators import sandbox
 
 OWN_SHARE = 0.9
 """Of the time spent computing, where the problem's policy is `no_library`."""
+MAX_OWN_BYTES = 8 * 2**20
 ENOUGH_SAMPLES = 30
 LONGEST_S = 1.0
-WATCHED_MS = 40.0
 
 LIBRARY_KERNELS = re.compile(
     r"2at\d|\bat::|at_cuda_detail|3c10|c10::|pytorch_|fmha_|flash_fwd|flash_bwd|cudnn|cublas|_xmma_|^cutlass_|"
@@ -38,7 +38,7 @@ MOVING_KERNELS = re.compile(
     r"CatArrayBatchedCopy|constant_pad|copy_device_to_device"
 )
 NEUTRAL_FILES = re.compile(
-    r"/(libc|libm|ld-linux[^/]*|libpthread|libgomp[^/]*|libomp|libiomp5|libstdc\+\+|libgcc_s|libpython[^/]*|"
+    r"/(libc|libm|libmvec|ld-linux[^/]*|libpthread|libgomp[^/]*|libomp|libiomp5|libstdc\+\+|libgcc_s|libpython[^/]*|"
     r"libtorch_python|libc10|libcudart[^/]*|libcuda|python[^/]*|_ctypes[^/]*)(-[\w.]+)?(\.so[.\d]*)?$|^\[vdso\]$|^\[vsyscall\]$"
 )
 
@@ -89,13 +89,15 @@ def of_kernels(kernels: Iterable[tuple[str, int]]) -> Census:
 class ThreadSampler:
     """For the time of a `with` block, looks now and then where the threads below process `pid` are.
 
-    Each look attaches and detaches, so that between looks nothing shows the process that it is watched.
+    A look finds the library at work if any thread is in it, so that own code on other threads does not hide
+    it. Each look attaches and detaches: between looks nothing shows the process that it is watched.
     `scratch`: the folder whose shared objects are the candidate's own.
     """
 
     def __init__(self, pid: int, scratch: str) -> None:
         self._pid, self._scratch = pid, scratch
-        self._own, self._library = 0, Counter[str]()
+        self._own = self._library = 0
+        self._names: Counter[str] = Counter()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._maps: dict[int, Maps] = {}
@@ -112,36 +114,46 @@ class ThreadSampler:
 
     @property
     def samples(self) -> int:
-        """Those that found somebody computing."""
-        return self._own + self._library.total()
+        """Looks that found somebody computing."""
+        return self._own + self._library
 
     def census(self) -> Census:
         """What was seen so far."""
-        names = tuple(os.path.basename(path) for path, _ in self._library.most_common())
-        return Census(own=self._own, library=self._library.total(), names=names)
+        names = tuple(os.path.basename(path) or "generated code" for path, _ in self._names.most_common())
+        return Census(own=self._own, library=self._library, names=names)
 
     def _watch(self) -> None:
         while not self._stop.wait(random.uniform(2e-4, 2e-3)):
-            for pid in sandbox.descendants(self._pid):
-                with contextlib.suppress(OSError):
-                    for thread in os.listdir(f"/proc/{pid}/task"):
-                        self._look(pid, int(thread))
+            places = [place for pid in sandbox.descendants(self._pid) for place in self._places(pid)]
+            libraries = [place for place in places if not self._is_own(place)]
+            self._names.update(libraries)
+            self._library += bool(libraries)
+            self._own += bool(places) and not libraries
 
-    def _look(self, pid: int, thread: int) -> None:
-        address = program_counter(thread)
-        if address is None:
-            return
-        maps = self._maps.get(pid)
-        if maps is None or not maps.knows(address):
-            maps = self._maps[pid] = Maps(pid)
-        path = maps.file(address)
-        if path is None or NEUTRAL_FILES.search(path):
-            return
-        compiled = path.startswith(f"{self._scratch}/inductor/")
-        if (path.startswith(self._scratch) and not compiled) or not path.startswith("/"):
-            self._own += 1
-        else:
-            self._library[path] += 1
+    def _places(self, pid: int) -> list[str]:
+        """The files in which the threads of a process compute; "" for memory without a file."""
+        found = []
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                address = program_counter(int(thread))
+                if address is None:
+                    continue
+                maps = self._maps.get(pid)
+                if maps is None or maps.file(address) is None:
+                    maps = self._maps[pid] = Maps(pid)
+                path = maps.file(address)
+                if path is not None and not NEUTRAL_FILES.search(path):
+                    found.append(path)
+        return found
+
+    def _is_own(self, path: str) -> bool:
+        """A shared object of a size that a person writes, not one that torch.compile made or a copy of BLAS;
+        memory without a file holds what somebody's compiler made at run time."""
+        if not path.startswith(f"{self._scratch}/") or path.startswith(f"{self._scratch}/inductor/"):
+            return False
+        with contextlib.suppress(OSError):
+            return os.path.getsize(path) <= MAX_OWN_BYTES
+        return False
 
 
 class Maps:
@@ -158,10 +170,6 @@ class Maps:
                 self._starts.append(start)
                 self._ends.append(end)
                 self._paths.append(fields[5].removesuffix(" (deleted)") if len(fields) == 6 else "")
-
-    def knows(self, address: int) -> bool:
-        """Whether the address was executable when this was read."""
-        return self.file(address) is not None
 
     def file(self, address: int) -> str | None:
         """The path; "" or a name in brackets for memory without a file, None for an unknown address."""

@@ -9,14 +9,18 @@ import os
 import secrets
 import statistics
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluators.arena import Layout
 from evaluators.channel import Channel, Message
 from evaluators.correctness import FAMILIES, Comparison, compare
+from evaluators.degenerate import examine
+from evaluators.evaluation import Roofline
 from evaluators.reference import init_inputs, load_module, make_inputs, make_model, tensors_of
+from evaluators.roofline import ceilings_of, count, roofline, too_fast
 from evaluators.side import Arena, Side
-from evaluators.timing import Plan
+from evaluators.timing import Overhead, Plan, block_sizes
 
 if TYPE_CHECKING:
     import torch
@@ -31,12 +35,16 @@ PROBES = 64
 CANARY_ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
 
 
+class UnfitReference(Exception):
+    """No kernel can be judged by this reference; the message has the findings."""
+
+
 class Court:
     """One problem, opened: the reference in two precisions, its baselines, and the arenas."""
 
     def __init__(self, problem: dict[str, Any], channel: Channel, pid: int, options: dict[str, Any]) -> None:
-        """`channel` and `pid`: of the eager baseline's runner. Raises Refused when the reference does not
-        run there, ChannelClosed when it died."""
+        """`channel` and `pid`: of the eager baseline's runner. Raises UnfitReference, Refused when
+        the reference does not run there, ChannelClosed when it died."""
         import torch
 
         self._torch = torch
@@ -54,6 +62,11 @@ class Court:
             slot["tensor"] = number
         tensors = [v for v in sample if isinstance(v, torch.Tensor)]
         outputs, rough_ms = self._first_calls(sample)
+        if not problem["allow_degenerate"]:
+            self._require_judge()
+        self.work = count(self._eager, sample, outputs)
+        self._ceilings_file = Path(options["ceilings_file"])
+        self._ceilings = ceilings_of(self.device, self._ceilings_file)
         self.capacity = self._room(tensors, outputs, rough_ms)
         self.arena = Arena(tensors, outputs, self.capacity, self.device)
         self._baseline_arena = Arena(tensors, outputs, self.capacity, self.device)
@@ -67,8 +80,9 @@ class Court:
         self.eager = self.baseline(channel, pid)
         calls = min(self.capacity, 2)
         warm = [self.eager.block(calls) for _ in range(3)]
-        besides_ms = min(self.eager.block(calls, stand_in=True).wall_ms for _ in range(3))
-        self.eager_call_ms = min(block.call_ms(besides_ms) for block in warm)
+        self.eager_call_ms = min(block.call_ms(self.eager.overhead(calls).total_ms) for block in warm)
+        # Before any candidate is there to make it look larger.
+        self._overheads = {n: self.eager.overhead(n) for n in block_sizes(self.capacity)}
 
     def baseline(self, channel: Channel, pid: int) -> Side:
         """A runner of ours that has loaded the reference; all of them share one arena."""
@@ -79,6 +93,18 @@ class Court:
     def candidate(self, channel: Channel, pid: int) -> Side:
         """The candidate's runner, nothing loaded yet."""
         return Side(channel, self.arena, self._staged, pid)
+
+    def overhead(self, calls: int) -> Overhead:
+        """What a block of so many calls costs besides; `calls` is one of `block_sizes`."""
+        return self._overheads[calls]
+
+    def scale_weights(self, factor: float) -> bool:
+        """Multiplies the reference's weights in place, in both precisions; whether it has any."""
+        parameters = [*self._eager.parameters(), *self._exact.parameters()]
+        with self._torch.no_grad():
+            for parameter in parameters:
+                parameter.mul_(factor)
+        return bool(parameters)
 
     def load(self, candidate: Side) -> None:
         """Raises Refused or ChannelClosed."""
@@ -92,13 +118,13 @@ class Court:
         is_tensor = self._torch.is_tensor
         return [FAMILIES[family](v) if is_tensor(v) and v.is_floating_point() else v for v in values]
 
-    def stage_fresh(self, families: list[str]) -> list[int]:
+    def stage_fresh(self, families: list[str], side: Side) -> list[int]:
         """Draws inputs for one call a family ("": the problem's own) that nobody has seen, and poisons the
-        candidate's outputs. Returns the secret seeds."""
+        side's outputs. Returns the secret seeds."""
         seeds = [secrets.randbits(62) for _ in families]
         for call, (seed, family) in enumerate(zip(seeds, families, strict=True)):
             self._stage(call, self.draw(seed, family))
-        self.arena.poison()
+        side.arena.poison()
         return seeds
 
     def snapshot(self, call: int) -> list[torch.Tensor]:
@@ -140,6 +166,29 @@ class Court:
                 return int(poisoned.nonzero()[0])
         return None
 
+    def roofline(self) -> Roofline:
+        """The problem's floor on this device."""
+        return roofline(self.work, self._ceilings, self.problem["dtype"], self.problem["tolerance"])
+
+    def too_fast(self, kernel_ms: float, eager_ms: float, calls: int) -> str | None:
+        """Why a kernel cannot take so little, in blocks of so many calls; None where it can."""
+        if not self.problem["floor"]:
+            return None
+
+        def reason() -> str | None:
+            return too_fast(
+                kernel_ms=kernel_ms,
+                eager_ms=eager_ms,
+                work=self.work,
+                ceilings=self._ceilings,
+                footprint_bytes=calls * self.arena.inputs.call_bytes,
+            )
+
+        if reason() is None:
+            return None
+        self._ceilings = ceilings_of(self.device, self._ceilings_file, again=True)
+        return reason()
+
     def canary_ms(self) -> float:
         """Time of a small copy of ours: what it says of the device does not depend on any kernel."""
         times = []
@@ -164,6 +213,12 @@ class Court:
         except RuntimeError as error:
             logger.warning("the reference does not run in float64, its own dtype stands in: %s", error)
             return eager
+
+    def _require_judge(self) -> None:
+        """Raises UnfitReference."""
+        seeds = secrets.randbits(62), secrets.randbits(62)
+        if findings := examine(self.draw, self.answers, self.problem["tolerance"], seeds=seeds):
+            raise UnfitReference("; ".join(findings))
 
     def _stage(self, call: int, values: list[Any]) -> None:
         tensors = (v for v in values if self._torch.is_tensor(v))

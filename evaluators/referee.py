@@ -23,14 +23,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from evaluators import sandbox
 from evaluators.census import (
     ENOUGH_SAMPLES,
     LONGEST_S,
-    WATCHED_MS,
     Census,
     ThreadSampler,
     can_sample,
@@ -38,10 +37,10 @@ from evaluators.census import (
 )
 from evaluators.channel import Channel, ChannelClosed, Message
 from evaluators.correctness import FAMILIES, Comparison
-from evaluators.court import Court
+from evaluators.court import Court, UnfitReference
 from evaluators.evaluation import Status, Timing
 from evaluators.side import Refused, Side
-from evaluators.timing import Block, Plan, batched, median_interval, sabotaged
+from evaluators.timing import SLACK_MS, Block, Plan, batched, median_interval, sabotaged, undelivered
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +49,8 @@ logger = logging.getLogger(__name__)
 
 CHECKED_CALLS = 3
 CENSUS_CALLS = 4
-SINGLES = 8
+KEPT_BLOCKS = 5
+SINGLES, MOST_SINGLES = 6, 36
 """Blocks of one call, against which the blocks of many are held."""
 
 Stage = Callable[[str], None]
@@ -66,13 +66,19 @@ class Trial:
         self._court, self._side, self._plan, self._scratch = court, side, plan, scratch
         self._compiled = court.compiled if thorough else None
         self._say = say
-        self._overheads: dict[int, float] = {}
         self._families: dict[str, bool] = {}
         self._comparisons: list[Comparison] = []
         self._census: Census | None = None
+        self._weights = 1.0
+        self._sampler: ThreadSampler | None = None
+        if court.problem["libraries"] == "no_library" and court.device == "cpu" and can_sample():
+            self._sampler = ThreadSampler(side.pid, scratch)
+        self._pending: list[Callable[[], None]] = []
 
     def verdict(self) -> Message:
         """Loads, checks and times the candidate; always a verdict. Raises ChannelClosed if it died."""
+        import torch
+
         timing: Timing | None = None
         status, log, rule = Status.CORRECT, "", ""
         try:
@@ -82,11 +88,15 @@ class Trial:
             self._say("checking")
             call_ms = self._check()
             self._say("counting")
-            self._count(call_ms)
+            self._count()
             self._say("timing")
             timing = self._time(call_ms, before)
         except Refused as refused:
             status, log, rule = refused.status, refused.log, refused.rule
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            status, log = Status.CRASHED, f"beside it there is no memory left to check it: {error}"
+        finally:
+            self._court.scale_weights(1 / self._weights)
         return {
             "op": "verdict",
             "status": status.value,
@@ -94,6 +104,7 @@ class Trial:
             "rule": rule,
             "timing": None if timing is None else asdict(timing),
             "correctness": self._correctness(),
+            "roofline": asdict(self._court.roofline()),
             "own_share": None if self._census is None else self._census.own_share,
         }
 
@@ -108,6 +119,7 @@ class Trial:
         in ms, of two the shorter."""
         capacity = self._court.capacity
         first = self._check_block(1)
+        self._change_weights()
         again = self._check_block(self._plan.calls(first, min(CHECKED_CALLS, capacity)))
         names = list(FAMILIES)
         for start in range(0, len(names), capacity):
@@ -116,15 +128,23 @@ class Trial:
                 self._try_family(family, seed, outputs)
         return min(first, again)
 
+    def _change_weights(self) -> None:
+        """Halves or doubles all weights in place, exactly: a kernel that has kept something made of the old
+        ones is wrong from now on."""
+        factor = secrets.choice((0.5, 2.0))
+        if self._court.scale_weights(factor):
+            self._weights *= factor
+            self._side.scale_weights(factor)
+
     def _check_block(self, calls: int) -> float:
         block, seeds, answers = self._answered([""] * calls)
         for seed, outputs in zip(seeds, answers, strict=True):
             self._require(seed, outputs)
-        return block.call_ms(self._overhead_ms(calls))
+        return block.call_ms(self._court.overhead(calls).total_ms)
 
     def _answered(self, families: list[str]) -> tuple[Block, list[int], list[Outputs]]:
         """A block with one fresh call a family: its secret seeds, and private copies of what came out."""
-        seeds = self._court.stage_fresh(families)
+        seeds = self._court.stage_fresh(families, self._side)
         block = self._run(len(families))
         return block, seeds, [self._court.snapshot(call) for call in range(len(families))]
 
@@ -134,7 +154,8 @@ class Trial:
             return
         self._comparisons.append(comparison)
         if comparison.problem:
-            raise Refused(Status.INCORRECT, f"wrong on fresh inputs: {comparison.problem}")
+            changed = " after its weights were changed in place" if self._weights != 1 else ""
+            raise Refused(Status.INCORRECT, f"wrong on fresh inputs{changed}: {comparison.problem}")
 
     def _try_family(self, family: str, seed: int, outputs: Outputs) -> None:
         comparison = self._court.check(outputs, seed, family)
@@ -144,35 +165,39 @@ class Trial:
         if comparison.problem and self._court.problem["tolerance"] == "strict":
             raise Refused(Status.INCORRECT, f"wrong on inputs of the family '{family}': {comparison.problem}")
 
-    def _count(self, call_ms: float) -> None:
-        """Who does the computing, where the problem has a policy on that."""
-        if self._court.problem["libraries"] == "any":
+    def _count(self) -> None:
+        """On a GPU: what the device's trace of some calls says of who did the computing."""
+        if self._court.problem["libraries"] == "any" or self._court.device != "cuda":
             return
-        if self._court.device == "cuda":
-            calls = min(CENSUS_CALLS, self._court.capacity)
-            self._court.stage_fresh([""] * calls)
-            self._census = of_kernels(self._side.census(calls))
-        elif can_sample():
-            self._census = self._sample(
-                replace(self._plan, block_ms=WATCHED_MS).calls(call_ms, self._court.capacity)
-            )
+        calls = min(CENSUS_CALLS, self._court.capacity)
+        self._court.stage_fresh([""] * calls, self._side)
+        self._census = of_kernels(self._side.census(calls))
+        self._require_own_work()
+
+    def _watch(self, calls: int, rest_s: float) -> None:
+        """On a CPU: blocks like the timed ones and between them, at moments that nobody can foresee, but
+        watched from outside. At least one with a chance of a half, and as many as are wanted while `rest_s`
+        lasts."""
+        if self._sampler is None:
+            return
+        start = time.monotonic()
+        while self._sampler.samples < ENOUGH_SAMPLES and (
+            time.monotonic() - start < rest_s or secrets.randbelow(2)
+        ):
+            with self._sampler:
+                _, check = self._spot_check(calls)
+            check()
+
+    def _require_own_work(self) -> None:
         if self._census is not None and (reason := self._census.reason()):
             raise Refused(Status.REJECTED, reason, "library")
-
-    def _sample(self, calls: int) -> Census:
-        """Blocks like the others, watched from outside until enough was seen."""
-        sampler = ThreadSampler(self._side.pid, self._scratch)
-        start = time.monotonic()
-        while sampler.samples < ENOUGH_SAMPLES and time.monotonic() - start < LONGEST_S:
-            with sampler:
-                self._spot_check(calls)
-        return sampler.census()
 
     def _time(self, call_ms: float, before: list[float]) -> Timing:
         """Alternates blocks of kernel and baselines (ABBA) until the interval is narrow enough."""
         plan = self._plan
         calls = plan.calls(call_ms, self._court.capacity)
         singles = [self._timed_block(1) for _ in range(SINGLES)]
+        self._settle()
         kernel: list[float] = []
         eager: list[float] = []
         compiled: list[float] = []
@@ -184,12 +209,21 @@ class Trial:
             steps.append(lambda: compiled.append(self._baseline_block(other)))
         start = time.monotonic()
         while True:
+            self._watch(calls, rest_s=0.0)
             for step in steps if len(kernel) % 2 == 0 else reversed(steps):
                 step()
+            self._settle()
             ratios = [e / k for k, e in zip(kernel, eager, strict=True)]
             if plan.enough(ratios, time.monotonic() - start):
                 break
+        self._watch(calls, rest_s=LONGEST_S)
+        if self._sampler is not None:
+            self._census = self._sampler.census()
+            self._require_own_work()
         self._audit(singles, kernel, before, eager)
+        self._require_delivery(calls, statistics.median(kernel))
+        if reason := self._court.too_fast(statistics.median(kernel), statistics.median(eager), calls):
+            raise Refused(Status.REJECTED, reason, "roofline")
         speedup, low, high = median_interval(ratios)
         return Timing(
             kernel_ms=statistics.median(kernel),
@@ -202,26 +236,56 @@ class Trial:
             eager_samples_ms=tuple(eager),
         )
 
+    def _settle(self) -> None:
+        """Does the checks that were put off, so that both sides' blocks come after the same work."""
+        while self._pending:
+            self._pending.pop()()
+
     def _audit(
         self, singles: list[float], kernel: list[float], before: list[float], eager: list[float]
     ) -> None:
         """Raises Refused for times that an honest kernel cannot have."""
-        with self._side.frozen():
-            eager_singles = [self._call_ms(self._court.eager, 1) for _ in range(SINGLES)]
-        if reason := batched(singles, statistics.median(kernel), eager_singles, statistics.median(eager)):
-            raise Refused(Status.REJECTED, reason, "batched calls")
+        kernel_ms, eager_ms = statistics.median(kernel), statistics.median(eager)
+        slack_ms = SLACK_MS[self._court.device]
+        eager_singles: list[float] = []
+        while True:
+            with self._side.frozen():
+                eager_singles += [self._call_ms(self._court.eager, 1) for _ in range(SINGLES)]
+            reason = batched(singles, kernel_ms, eager_singles, eager_ms, slack_ms)
+            if reason is None:
+                break
+            if len(singles) >= MOST_SINGLES:
+                raise Refused(Status.REJECTED, reason, "batched calls")
+            singles += [self._timed_block(1) for _ in range(SINGLES)]  # a busy machine makes calls slow, too
+            self._settle()
         # On a CPU the candidate is frozen beside the baseline; what runs slower there is the machine.
-        if self._court.device == "cuda" and (reason := sabotaged(before, eager)):
+        if self._court.device == "cuda" and (reason := sabotaged(before, eager, slack_ms)):
             raise Refused(Status.REJECTED, reason, "sabotaged baseline")
 
-    def _timed_block(self, calls: int) -> float:
-        """ms a call of the candidate."""
-        overhead_ms = self._overhead_ms(calls)
-        return self._spot_check(calls).call_ms(overhead_ms)
+    def _require_delivery(self, calls: int, kernel_ms: float) -> None:
+        """Raises Refused when blocks are about as long without the copying of outputs as with it."""
+        overhead = self._court.overhead(calls)
+        block_ms = kernel_ms * calls + overhead.total_ms
+        kept: list[float] = []
+        while len(kept) < KEPT_BLOCKS:
+            self._court.stage_fresh([""] * calls, self._side)
+            with self._court.eager.frozen():
+                kept.append(self._side.block(calls, deliver=False).wall_ms)
+            if undelivered(block_ms, statistics.median(kept), overhead.delivery_ms) is None:
+                return
+        if reason := undelivered(block_ms, statistics.median(kept), overhead.delivery_ms):
+            raise Refused(Status.REJECTED, reason, "outputs not handed in")
 
-    def _spot_check(self, calls: int) -> Block:
-        """A block on fresh inputs, one call of which is checked, the others glanced at."""
-        seeds = self._court.stage_fresh([""] * calls)
+    def _timed_block(self, calls: int) -> float:
+        """ms a call of the candidate; its answers are checked when the pair of blocks is complete."""
+        overhead_ms = self._court.overhead(calls).total_ms
+        block, check = self._spot_check(calls)
+        self._pending.append(check)
+        return block.call_ms(overhead_ms)
+
+    def _spot_check(self, calls: int) -> tuple[Block, Callable[[], None]]:
+        """A block on fresh inputs, and what checks one of its calls; the others are glanced at."""
+        seeds = self._court.stage_fresh([""] * calls, self._side)
         chosen = secrets.randbelow(calls)
         block = self._run(calls)
         outputs = self._court.snapshot(chosen)
@@ -229,15 +293,18 @@ class Trial:
             raise Refused(
                 Status.INCORRECT, f"when the runner said it was done, call {missing} had not been answered"
             )
-        self._require(seeds[chosen], outputs)
-        return block
+        return block, lambda: self._require(seeds[chosen], outputs)
 
     def _baseline_block(self, side: Side) -> float:
+        """ms a call of a baseline, after the same preparations."""
+        calls = self._eager_calls()
+        overhead_ms = self._court.overhead(calls).total_ms
+        self._court.stage_fresh([""] * calls, side)
         with self._side.frozen():
-            return self._call_ms(side, self._eager_calls())
+            return side.block(calls).call_ms(overhead_ms)
 
     def _call_ms(self, side: Side, calls: int) -> float:
-        return side.block(calls).call_ms(self._overhead_ms(calls))
+        return side.block(calls).call_ms(self._court.overhead(calls).total_ms)
 
     def _eager_calls(self) -> int:
         return self._plan.calls(self._court.eager_call_ms, self._court.capacity)
@@ -245,15 +312,6 @@ class Trial:
     def _run(self, calls: int) -> Block:
         with self._court.eager.frozen():
             return self._side.block(calls)
-
-    def _overhead_ms(self, calls: int) -> float:
-        """What a block of so many calls costs besides the calls: showing the inputs, messages, the copies of
-        outputs. Measured with a runner of ours that writes outputs of the same form."""
-        if calls not in self._overheads:
-            with self._side.frozen():
-                walls = [self._court.eager.block(calls, stand_in=True).wall_ms for _ in range(5)]
-            self._overheads[calls] = statistics.median(walls)
-        return self._overheads[calls]
 
     def _correctness(self) -> dict[str, Any] | None:
         finite = [c for c in self._comparisons if c.error != float("inf")]
@@ -295,6 +353,8 @@ def main() -> None:
                     worker.send(_judge(court, worker, order))
             except ChannelClosed:
                 worker.send({"op": "lost"})  # a runner died; the worker knows which and why
+            except UnfitReference as unfit:
+                worker.send({"op": "unfit", "findings": str(unfit)})
             except Exception as error:
                 # The process's last resort: a fault of ours or of the reference must reach the worker.
                 text = str(error) if isinstance(error, Refused) else traceback.format_exc()

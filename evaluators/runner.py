@@ -6,6 +6,7 @@ it is told to run. It makes no claim about time. The builder's and the referee's
     import {problem, architecture}         -> imported | failed {phase, kind, error}
     load {problem, seed, arena, layouts}   -> loaded | failed
     run {calls: [slot, ...], turn}         -> on a GPU queued, as soon as the work is; then done | failed
+    scale {factor}                         -> scaled | failed, after multiplying all weights in place
     census {calls}                         -> counted {kernels: [[name, ns], ...]} | failed
 """
 
@@ -18,13 +19,12 @@ import importlib.util
 import os
 import sys
 import tempfile
-import time
 import traceback
 import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluators import libraries, sandbox
+from evaluators import inline, libraries, sandbox
 from evaluators.arena import Layout, open_shared
 from evaluators.channel import Channel, ChannelClosed, Message
 from evaluators.cuda_driver import wait_on_stream
@@ -79,6 +79,9 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
                 channel.send({"op": "loaded"})
             elif order["op"] == "run" and session is not None:
                 session.run(order, channel)
+            elif order["op"] == "scale" and session is not None:
+                session.scale_weights(order["factor"])
+                channel.send({"op": "scaled"})
             elif order["op"] == "census" and session is not None:
                 channel.send({"op": "counted", "kernels": session.census(order["calls"])})
         except ChannelClosed:
@@ -117,26 +120,39 @@ class Session:
 
     def run(self, order: Message, channel: Channel) -> None:
         """Runs the module once on each of the given calls' inputs and leaves the bytes of its outputs in
-        their places. On a GPU the work is queued behind the gate, which opens when the inputs are there."""
+        their places. On a GPU the work is queued behind the gate, which opens when the inputs are there.
+
+        With `stand_in` n, fresh outputs are filled n times instead of running the module. Without `deliver`
+        the outputs stay where they are.
+        """
         import torch
 
         if self._on_gpu:
             stream = torch.cuda.current_stream().cuda_stream
             wait_on_stream(stream, self._gate.data_ptr(), order["turn"])
-        stopwatch = Stopwatch(self._on_gpu) if order["stand_in"] else None
         with torch.no_grad():
             for call in order["calls"]:
                 places = self._outputs[call]
-                if stopwatch is None:
-                    _deliver(self._model(*self._inputs[call]), places)
+                if order["stand_in"]:
+                    output = [[torch.ones_like(place) for place in places] for _ in range(order["stand_in"])][
+                        -1
+                    ]
                 else:
-                    with stopwatch:
-                        output = [torch.ones_like(place) for place in places]
+                    output = self._model(*self._inputs[call])
+                if order["deliver"]:
                     _deliver(output, places)
         if self._on_gpu:
             channel.send({"op": "queued"})
             torch.cuda.synchronize()
-        channel.send({"op": "done"} | ({} if stopwatch is None else {"stand_in_ms": stopwatch.total_ms()}))
+        channel.send({"op": "done"})
+
+    def scale_weights(self, factor: float) -> None:
+        """Multiplies every parameter in place: what was made of them before is out of date."""
+        import torch
+
+        with torch.no_grad():
+            for parameter in self._model.parameters():
+                parameter.mul_(factor)
 
     def census(self, calls: list[int]) -> list[tuple[str, int]]:
         """Runs the calls under the device's trace: every kernel with its time in ns."""
@@ -149,40 +165,11 @@ class Session:
         return trace.totals()
 
 
-class Stopwatch:
-    """Adds up the time of pieces of work: on a GPU by events around them."""
-
-    def __init__(self, on_gpu: bool) -> None:
-        self._on_gpu = on_gpu
-        self._marks: list[Any] = []
-
-    def __enter__(self) -> None:
-        self._mark()
-
-    def __exit__(self, *_: object) -> None:
-        self._mark()
-
-    def total_ms(self) -> float:
-        """Of all pieces; on a GPU they must be done."""
-        pairs = zip(self._marks[::2], self._marks[1::2], strict=True)
-        if self._on_gpu:
-            return float(sum(start.elapsed_time(end) for start, end in pairs))
-        return float(sum((end - start) * 1e3 for start, end in pairs))
-
-    def _mark(self) -> None:
-        if not self._on_gpu:
-            self._marks.append(time.perf_counter())
-            return
-        import torch
-
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        self._marks.append(event)
-
-
 def import_candidate(path: Path) -> types.ModuleType:
     """Imports the kernel's file as a module named `candidate`. Raises what it raises, and AttributeError
     when it defines no `ModelNew`."""
+    if "cpp_extension" in path.read_text():
+        inline.install()
     spec = importlib.util.spec_from_file_location("candidate", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} cannot be imported")
@@ -212,10 +199,23 @@ def _deliver(output: Any, places: list[torch.Tensor]) -> None:
                 f"output {number} is {tuple(tensor.shape)} {tensor.dtype}, "
                 f"the reference's is {tuple(place.shape)} {place.dtype}"
             )
-        if tensor.is_cuda or not (tensor.is_contiguous() and place.is_contiguous()):
-            place.copy_(tensor)
-        else:  # not with torch: the census tells a kernel's work from torch's by where threads are
+        if _is_plain(tensor) and _is_plain(place):
+            # Not with torch: the census tells a kernel's work from torch's by where threads are.
             ctypes.memmove(place.data_ptr(), tensor.data_ptr(), place.numel() * place.element_size())
+        else:
+            place.copy_(tensor)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether its bytes lie in this process's memory, one after the other and as they are."""
+    import torch
+
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.device.type == "cpu"
+        and tensor.is_contiguous()
+        and not (tensor.is_neg() or tensor.is_conj())
+    )
 
 
 def _failure(phase: str, error: BaseException) -> Message:

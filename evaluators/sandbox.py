@@ -180,10 +180,35 @@ def _parents() -> dict[int, int]:
 
 
 def signal_tree(pid: int, number: int) -> None:
-    """Sends a signal to `pid` and everything below it."""
-    for each in (pid, *descendants(pid)):
+    """Sends a signal to `pid` and everything below it, and to what they started meanwhile."""
+    reached: set[int] = set()
+    for _ in range(100):
+        found = {pid, *descendants(pid)} - reached
+        if not found:
+            return
+        for each in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, number)
+        reached |= found
+
+
+def kill_spawned(pid: int) -> None:
+    """SIGKILL for all that `spawn` started. Of a PID namespace the first process is killed: its end, which
+    `pid` waits for, comes after everybody else's, and after the GPU has their memory back."""
+    below = _children(pid)
+    if below and _is_init(below[0]):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(each, number)
+            os.kill(below[0], signal.SIGKILL)
+    else:
+        kill_tree(pid)
+
+
+def _is_init(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                return line.split()[-1] == "1"
+    return False
 
 
 def kill_tree(pid: int) -> None:

@@ -20,8 +20,9 @@ from pathlib import Path
 from evaluators import sandbox
 from evaluators.build import build_environment, runner_spec, scratch_folder
 from evaluators.channel import Channel, ChannelClosed, ChannelTimeout, Message
-from evaluators.evaluation import Correctness, Evaluation, Status, Timing
+from evaluators.evaluation import Correctness, Evaluation, Roofline, Status, Timing
 from evaluators.problem import Kernel, Problem
+from evaluators.roofline import default_cache
 from evaluators.timing import Plan
 from evaluators.zygote import Ward, Zygote, start_module
 
@@ -105,6 +106,12 @@ class Worker:
         except (ChannelClosed, OSError) as error:
             self.close()
             raise WorkerBroken(f"the evaluator's own processes did not come up: {error}") from error
+        if answer.get("op") == "unfit":
+            self.close()
+            raise WorkerBroken(
+                f"the reference cannot judge a kernel: {answer['findings']} "
+                "(problem.allow_degenerate=true lets it, all the same)"
+            )
         if answer.get("op") != "opened":
             self.close()
             raise WorkerBroken(f"the reference cannot be run:\n{answer.get('error', answer)}")
@@ -150,10 +157,16 @@ class Worker:
         self._asked_compiled = False
 
     def _start(self, problem: Problem) -> None:
-        self._zygote = Zygote(self._environment)
-        self._referee, self._channel = start_module("evaluators.referee", self._environment)
+        # Threads of the referee's that spin after work of their own would disturb the block that follows.
+        quiet = self._environment | {"OMP_WAIT_POLICY": "passive"}
+        self._referee, self._channel = start_module("evaluators.referee", quiet)
+        self._zygote = Zygote(self._environment)  # both import torch: side by side
         self._eager = self._fork_baseline("eager")
-        options = {"max_calls": self._settings.max_calls, "plan": asdict(self._settings.plan)}
+        options = {
+            "max_calls": self._settings.max_calls,
+            "plan": asdict(self._settings.plan),
+            "ceilings_file": str(default_cache()),
+        }
         order = {"op": "open", "problem": asdict(problem), "options": options, "pid": self._eager.pid}
         self._channel.send(order, (self._eager.channel.fileno(),))
         self._eager.channel.close()
@@ -362,6 +375,7 @@ class Stages:
 
 def _evaluation(verdict: Message, environment: dict[str, str], stages_s: dict[str, float]) -> Evaluation:
     timing, correctness = verdict.get("timing"), verdict.get("correctness")
+    roofline = verdict.get("roofline")
     return Evaluation(
         status=Status(verdict["status"]),
         timing=Timing.from_json(timing) if timing else None,
@@ -371,5 +385,6 @@ def _evaluation(verdict: Message, environment: dict[str, str], stages_s: dict[st
         environment=environment,
         device_s=sum(stages_s.values()),
         stages_s=stages_s,
+        roofline=Roofline(**roofline) if roofline else None,
         own_share=verdict.get("own_share"),
     )

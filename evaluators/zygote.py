@@ -170,7 +170,7 @@ def _obey(channel: Channel, order: Message, alive: set[int]) -> None:
         alive.add(pid)
         channel.send({"op": "forked", "pid": pid})
     elif order["op"] == "kill" and order["pid"] in alive:
-        sandbox.kill_tree(order["pid"])
+        sandbox.kill_spawned(order["pid"])
 
 
 def _reap(channel: Channel, alive: set[int]) -> None:

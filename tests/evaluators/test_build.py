@@ -14,6 +14,7 @@ import pytest
 from evaluators import build as build_module
 from evaluators import sandbox
 from evaluators.build import Build, build, close_thread_zygote, runner_spec, scratch_folder
+from evaluators.build_cache import BuildCache
 from evaluators.channel import ChannelClosed
 from evaluators.evaluation import Status
 from evaluators.problem import Kernel, Problem
@@ -48,9 +49,16 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def built(source: str, root: Path, *, timeout_s: float = 60.0, append: str = MODEL_NEW) -> Build:
+def built(
+    source: str,
+    root: Path,
+    *,
+    timeout_s: float = 60.0,
+    append: str = MODEL_NEW,
+    cache: BuildCache | None = None,
+) -> Build:
     kernel = Kernel(source=source + append, language="cpp")
-    return build(PROBLEM, kernel, root=root, architecture="", timeout_s=timeout_s)
+    return build(PROBLEM, kernel, root=root, architecture="", timeout_s=timeout_s, cache=cache)
 
 
 def names_in(archive: bytes) -> set[str]:
@@ -300,6 +308,99 @@ def test_a_build_knows_the_architecture_and_sees_no_gpu(root: Path) -> None:
     kernel = Kernel(source=source + MODEL_NEW, language="cuda")
     assert "['9.0', '']" in build(PROBLEM, kernel, root=root, architecture="9.0", timeout_s=60).log
     assert "[None, '']" in build(PROBLEM, kernel, root=root, architecture="", timeout_s=60).log
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "source", "words"),
+    [
+        (
+            "MAX_SCRATCH_BYTES",
+            2**25,
+            "for n in range(10**6): open(f'file{n}', 'wb').write(bytes(2**20))",
+            "bytes of files",
+        ),
+        (
+            "MAX_BUILD_PROCESSES",
+            20,
+            "import os, time\nfor _ in range(60):\n    if os.fork() == 0: time.sleep(600)\ntime.sleep(600)",
+            "processes",
+        ),
+        (
+            "MAX_MEMORY_BYTES",
+            2**30,
+            "import time\nx = b'x' * (3 * 2**29)\ntime.sleep(600)",
+            "bytes of memory",
+        ),
+    ],
+    ids=["files", "processes", "memory"],
+)
+def test_a_build_that_takes_too_much(
+    root: Path,
+    marked: Marked,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    value: int,
+    source: str,
+    words: str,
+) -> None:
+    assert built("pass", root).status is None, "the zygote is up"
+    before = len(marked())
+    monkeypatch.setattr(build_module, limit, value)
+    done = built(source, root)
+    assert done.status is Status.CRASHED
+    assert f"{words}; the limit is {value:,}" in done.log
+    assert done.seconds < 30
+    assert gone(lambda: marked()[before:])
+    assert list(root.iterdir()) == []
+
+
+def test_half_a_message_does_not_stop_the_watch(root: Path) -> None:
+    done = built("import os, time\nos.write(3, b'{')\ntime.sleep(600)", root, timeout_s=1.5)
+    assert done.status is Status.TIMEOUT
+
+
+def test_a_cached_build_is_not_built_again(root: Path, tmp_path: Path) -> None:
+    """Nor under another root: the pool of another run has one of its own."""
+    cache = BuildCache(folder=tmp_path / "builds")
+    source = "import os\nopen('made', 'w').write(repr(os.urandom(8)))"
+    first = built(source, root, cache=cache)
+    again = built(source, tmp_path / "other", cache=cache)
+    assert first.status is None
+    assert again.archive == first.archive
+    assert built(source, root).archive != first.archive
+    assert built(source + "\n", root, cache=cache).archive != first.archive
+
+
+def test_a_compile_error_is_cached_too(root: Path, tmp_path: Path) -> None:
+    cache = BuildCache(folder=tmp_path / "builds")
+    source = "import os\nraise RuntimeError(f'error: {os.urandom(8)}')"
+    first = built(source, root, cache=cache)
+    assert first.status is Status.COMPILE_ERROR
+    again = built(source, root, cache=cache)
+    assert (again.status, again.log, again.archive) == (first.status, first.log, b"")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time\ntime.sleep(600)",
+        "import os\nos._exit(0)",
+        "raise OSError(28, 'No space left on device')",
+        "raise MemoryError",
+    ],
+    ids=["timeout", "crash", "full disk", "no memory"],
+)
+def test_what_may_go_better_next_time_is_not_cached(root: Path, tmp_path: Path, source: str) -> None:
+    built(source, root, timeout_s=1.5, cache=BuildCache(folder=tmp_path / "builds"))
+    assert not (tmp_path / "builds").exists()
+
+
+def test_a_damaged_entry_is_built_again(root: Path, tmp_path: Path) -> None:
+    cache = BuildCache(folder=tmp_path / "builds")
+    first = built("x = 1", root, cache=cache)
+    (entry,) = (tmp_path / "builds").iterdir()
+    entry.write_bytes(entry.read_bytes()[:-100])
+    assert names_in(built("x = 1", root, cache=cache).archive) == names_in(first.archive)
 
 
 def test_after_the_zygote_died_the_next_build_starts_another(root: Path) -> None:

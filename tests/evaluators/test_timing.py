@@ -152,24 +152,24 @@ def test_no_call_is_shorter_than_the_clock_can_tell() -> None:
 def test_calls_that_cost_what_they_cost_alone_are_fair(block_ms: float) -> None:
     """Alone, everything takes some 40 µs more to wake up, the reference too, and now and then far more."""
     singles = [block_ms + 0.04, block_ms + 0.05, block_ms + 7.0]
-    assert batched(singles, block_ms, [1.04, 1.06, 3.0], 1.0) is None
-    assert batched([20 * each for each in singles], block_ms, [1.04], 1.0) is not None
+    assert batched(singles, block_ms, [1.04, 1.06, 3.0], 1.0, 0.01) is None
+    assert batched([20 * each for each in singles], block_ms, [1.04], 1.0, 0.01) is not None
 
 
 @pytest.mark.parametrize(("single_ms", "block_ms"), [(1.0, 0.5), (0.2, 0.02), (10.0, 1.0)])
 def test_calls_that_are_cheap_only_together_were_computed_together(single_ms: float, block_ms: float) -> None:
-    reason = batched([single_ms] * 8, block_ms, [1.03] * 8, 1.0)
+    reason = batched([single_ms] * 8, block_ms, [1.03] * 8, 1.0, 0.01)
     assert reason is not None
     assert f"{block_ms:g} ms" in reason
     assert "\n" not in reason
 
 
 def test_a_slow_reference_excuses_what_it_suffers_itself() -> None:
-    assert batched([1.0], 0.5, [2.0], 1.0) is None
+    assert batched([1.0], 0.5, [2.0], 1.0, 0.0) is None
 
 
 def test_a_baseline_that_slows_down_beside_a_kernel_is_noticed() -> None:
-    assert sabotaged([1.0, 1.1, 0.9], [1.0, 1.15, 1.1]) is None
-    reason = sabotaged([1.0, 1.1, 0.9], [1.5, 1.6, 1.0])
+    assert sabotaged([1.0, 1.1, 0.9], [1.0, 1.15, 1.1], 0.01) is None
+    reason = sabotaged([1.0, 1.1, 0.9], [1.5, 1.6, 1.0], 0.01)
     assert reason is not None
     assert "1.5 ms instead of 1 ms" in reason

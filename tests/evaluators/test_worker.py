@@ -286,9 +286,10 @@ def test_work_that_is_handed_in_late_counts(judge: Judge) -> None:
     slow = forward(
         "return honest(self, x).as_subclass(Lazy)",
         before="class Lazy(torch.Tensor):\n"
-        "    def is_contiguous(self, *_, **__):\n"
-        "        time.sleep(0.02)\n"
-        "        return super().is_contiguous()\n",
+        "    @classmethod\n"
+        "    def __torch_function__(cls, function, types, args=(), kwargs=None):\n"
+        "        time.sleep(0.02 if function is torch.Tensor.copy_ else 0)\n"
+        "        return super().__torch_function__(function, types, args, kwargs)\n",
     )
     found = judge(slow)
     assert found.status is Status.CORRECT, found.log
@@ -456,7 +457,10 @@ def get_init_inputs():
     return []
 """
     problem = Problem(
-        name="file/varied", source=VARIED.format(name="Model") + inputs, overrides={"rows": 384}
+        name="file/varied",
+        source=VARIED.format(name="Model") + inputs,
+        overrides={"rows": 384},
+        allow_degenerate=True,
     )
     honest = VARIED.format(name="ModelNew")
     measure: Callable[..., Evaluation] = judge

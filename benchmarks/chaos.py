@@ -1,0 +1,403 @@
+"""Every way to fail at once: honest and broken kernels in one queue, and our own processes killed at random.
+
+    python benchmarks/chaos.py [--candidates 200] [--kills 12] [--device auto] [--pool ray] [--seed 0]
+
+Checks that each candidate gets exactly one verdict, and the right one; that a death is known within
+`--known-within` seconds; that no process, no GPU memory and no scratch folder is left. Prints a table and
+exits with status 1 when a check fails. The candidates do what they say, confined by the evaluator alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import re
+import secrets
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from evaluators.cluster import RayHost
+from evaluators.evaluation import Evaluation, Status
+from evaluators.local import LocalHost
+from evaluators.pool import Pool
+from evaluators.problem import Kernel, Problem
+from evaluators.timing import Plan
+from evaluators.worker import Settings
+
+MARK = "CUDAHOSTCXX"
+"""A variable that crosses into all processes of the evaluator and that none reads: it finds what is left."""
+OURS = ("evaluators.zygote", "evaluators.referee", "ray::DeviceActor")
+GPU_SLACK_MIB = 64
+
+MODEL = """
+import ctypes, os, signal, sys, threading, time
+import torch
+from torch import nn
+
+class {name}(nn.Module):
+    def __init__(self, width, depth):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width, width) / width**0.5)
+        self.depth = depth
+
+    def forward(self, x):
+        for _ in range(self.depth):
+            x = torch.tanh(x @ self.weight)
+        return x
+"""
+REFERENCE = f"""{MODEL.format(name="Model")}
+width = 128
+depth = 8
+
+def get_inputs():
+    return [torch.randn(width, width)]
+
+def get_init_inputs():
+    return [width, depth]
+"""
+GONE = 'print(f"dies at {time.time()}", flush=True)\n'
+"""Said before a death: the only word of a candidate's that is believed here."""
+
+TRITON = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def spin(flag, out):
+    x = tl.load(flag)
+    while x == 0:
+        x = tl.load(flag, volatile=True)
+    tl.store(out, x)
+
+@triton.jit
+def stray(out, offset):
+    tl.store(out + offset, 1.0)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A way to behave: `body` of the forward function, `top` of the module, and which verdicts are right."""
+
+    name: str
+    right: tuple[Status, ...]
+    body: str = "return honest(self, x)"
+    top: str = ""
+    source: str = ""
+    gpu: bool = False
+
+    def kernel(self, number: int) -> Kernel:
+        """One of its kind; no two are equal."""
+        lines = "\n".join(f"    {line}" for line in self.body.splitlines())
+        source = self.source or (
+            f"{MODEL.format(name='ModelNew')}\n{self.top}\nhonest = ModelNew.forward\n"
+            f"def forward(self, x):\n{lines}\nModelNew.forward = forward\n"
+        )
+        return Kernel(source=f"# {number}\n{source}", language="triton" if self.gpu else "cpp")
+
+
+HONEST = Kind(name="honest", right=(Status.CORRECT,))
+DEAD, LATE = (Status.CRASHED,), (Status.TIMEOUT,)
+BAD_BUILD, BAD_RUN, WRONG = (Status.COMPILE_ERROR,), (Status.RUNTIME_ERROR,), (Status.INCORRECT,)
+STOPPED = (Status.CRASHED, Status.TIMEOUT, Status.RUNTIME_ERROR)
+INLINE = "from torch.utils.cpp_extension import load_inline\nload_inline(name='bad', cpp_sources='{}')"
+
+KINDS = (
+    Kind(name="segfault", right=DEAD, body=GONE + "ctypes.string_at(0)"),
+    Kind(name="abort", right=DEAD, body=GONE + "os.abort()"),
+    Kind(name="_exit(0)", right=DEAD, body=GONE + "os._exit(0)"),
+    Kind(name="_exit(7)", right=DEAD, body=GONE + "os._exit(7)"),
+    Kind(name="SIGKILL to itself", right=DEAD, body=GONE + "os.kill(os.getpid(), signal.SIGKILL)"),
+    Kind(name="segfault on import", right=DEAD, top=GONE + "ctypes.string_at(0)"),
+    Kind(name="_exit on import", right=DEAD, top=GONE + "os._exit(0)"),
+    Kind(name="loop in Python", right=LATE, body="while True: pass"),
+    Kind(name="loop in C", right=LATE, body="ctypes.PyDLL(None).sleep(10**6)"),
+    Kind(name="sleep", right=LATE, body="time.sleep(10**6)"),
+    Kind(
+        name="loop without signals",
+        right=LATE,
+        body="for n in range(1, 32):\n    n in (9, 19) or signal.signal(n, signal.SIG_IGN)\nwhile True: pass",
+    ),
+    Kind(name="sleep on import", right=LATE, top="time.sleep(10**6)"),
+    Kind(name="fork bomb", right=STOPPED, body="while True: os.fork()"),
+    Kind(
+        name="thread bomb",
+        right=STOPPED,
+        body="while True: threading.Thread(target=time.sleep, args=(10**6,)).start()",
+    ),
+    Kind(name="100 GB of memory", right=STOPPED, body="kept = [bytearray(b'x' * 2**28) for _ in range(400)]"),
+    Kind(
+        name="1 GB of output",
+        right=STOPPED,
+        body="for _ in range(1024): os.write(1, b'x' * 2**20)\nreturn honest(self, x)",
+    ),
+    Kind(
+        name="fills the disk",
+        right=STOPPED,
+        body="for n in range(10**6):\n    with open(f'{n}', 'wb') as file: file.write(b'x' * 2**26)",
+    ),
+    Kind(
+        name="daemon",
+        right=(Status.CORRECT, Status.REJECTED),
+        top="if os.fork() == 0:\n    os.setsid()\n    os.fork() and os._exit(0)\n    time.sleep(10**6)",
+    ),
+    Kind(name="exception", right=BAD_RUN, body="raise ValueError('seven')"),
+    Kind(name="sys.exit", right=BAD_RUN, body="sys.exit(0)"),
+    Kind(name="wrong result", right=WRONG, body="return x"),
+    Kind(name="wrong shape", right=(*WRONG, *BAD_RUN), body="return honest(self, x)[:1]"),
+    Kind(name="NaN", right=WRONG, body="return honest(self, x) * float('nan')"),
+    Kind(name="syntax error", right=BAD_BUILD, source="def f(:"),
+    Kind(name="import error", right=BAD_BUILD, top="import a_module_that_nobody_has"),
+    Kind(name="no ModelNew", right=BAD_BUILD, source="class Model: pass"),
+    Kind(name="compile error", right=BAD_BUILD, top=INLINE.format("int f() { return nothing; }"), gpu=True),
+    Kind(
+        name="loop on the GPU",
+        right=LATE,
+        top=TRITON,
+        body="spin[(1,)](torch.zeros(1, dtype=torch.int32, device=x.device), x)\nreturn honest(self, x)",
+        gpu=True,
+    ),
+    Kind(
+        name="illegal access",
+        right=DEAD,
+        top=TRITON,
+        body="stray[(1,)](x, 2**38)\nreturn honest(self, x)",
+        gpu=True,
+    ),
+    Kind(
+        name="all of the GPU's memory",
+        right=(*BAD_RUN, *DEAD),
+        body="kept = []\nwhile True: kept.append(torch.ones(2**30, device=x.device))",
+        gpu=True,
+    ),
+)
+
+
+@dataclass(kw_only=True)
+class Result:
+    """What came of one candidate: every verdict that was given, and when (seconds since 1970)."""
+
+    kind: Kind
+    kernel: Kernel
+    verdicts: list[tuple[float, Evaluation]] = field(default_factory=list)
+
+
+class Killer(threading.Thread):
+    """Sends SIGKILL to processes of ours, one at a time, as long as it may."""
+
+    def __init__(self, mark: str, kills: int, every_s: float, rng: random.Random) -> None:
+        super().__init__(daemon=True)
+        self.killed: Counter[str] = Counter()
+        self._mark, self._kills, self._every_s, self._rng = mark, kills, every_s, rng
+        self._enough = threading.Event()
+
+    def run(self) -> None:
+        """Kills, each time after a while."""
+        while self.killed.total() < self._kills:
+            if self._enough.wait(self._rng.uniform(0.5, 1.5) * self._every_s):
+                return
+            ours = sorted(own_processes(self._mark).items())
+            if ours:
+                pid, name = self._rng.choice(ours)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    self.killed[name] += 1
+
+    def stop(self) -> None:
+        """No more."""
+        self._enough.set()
+        self.join()
+
+
+def marked(mark: str) -> dict[int, str]:
+    """The command lines of all living processes but this one that have the mark, by pid."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != os.getpid():
+            with contextlib.suppress(OSError):
+                if mark.encode() in Path(f"/proc/{entry}/environ").read_bytes():
+                    line = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ")
+                    found[int(entry)] = line.decode(errors="replace")
+    return found
+
+
+def own_processes(mark: str) -> dict[int, str]:
+    """Our zygotes, referees and workers by pid; a zygote's children are candidates, and not ours."""
+    found = {}
+    living = marked(mark)
+    for pid, command in living.items():
+        name = next((each for each in OURS if each in command), None)
+        with contextlib.suppress(OSError):
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            if name and "evaluators.zygote" not in living.get(parent, ""):
+                found[pid] = name
+    return found
+
+
+def candidates(count: int, on_gpu: bool, rng: random.Random) -> list[Result]:
+    """Two in five are honest, the others are of each kind in turn; shuffled."""
+    kinds = [kind for kind in KINDS if on_gpu or not kind.gpu]
+    broken = count * 3 // 5
+    chosen = [kinds[n % len(kinds)] for n in range(broken)] + [HONEST] * (count - broken)
+    rng.shuffle(chosen)
+    return [Result(kind=kind, kernel=kind.kernel(number)) for number, kind in enumerate(chosen)]
+
+
+async def judge(pool: Pool, problem: Problem, results: Sequence[Result]) -> None:
+    """All at once, as a search has them."""
+
+    async def one(result: Result) -> None:
+        evaluation = await pool.evaluate(problem, result.kernel)
+        result.verdicts.append((time.time(), evaluation))
+
+    await pool.describe(problem)
+    await asyncio.gather(*(one(result) for result in results))
+
+
+def delays_s(results: Sequence[Result]) -> list[float]:
+    """How long after each death that announced itself the verdict was there."""
+    found = []
+    for result in results:
+        for at_s, evaluation in result.verdicts:
+            if evaluation.status is Status.CRASHED and (
+                said := re.search(r"dies at ([\d.]+)", evaluation.log)
+            ):
+                found.append(at_s - float(said[1]))
+    return sorted(found)
+
+
+def wrongs(results: Sequence[Result], known_within_s: float) -> list[str]:
+    """What is wrong with the verdicts, a line each."""
+    found = []
+    for result in results:
+        if len(result.verdicts) != 1:
+            found.append(f"{result.kind.name} {result.kernel.id}: {len(result.verdicts)} verdicts")
+        for _, evaluation in result.verdicts:
+            if evaluation.status not in result.kind.right:
+                log = evaluation.log.strip()[-600:]
+                found.append(f"{result.kind.name} {result.kernel.id}: {evaluation.status}\n{log}")
+    delays = delays_s(results)
+    if delays and delays[-1] > known_within_s:
+        found.append(f"a death was known after {delays[-1]:.2f} s only")
+    if not delays and any(result.kind.right == DEAD for result in results):
+        found.append("no death announced itself")
+    return found
+
+
+def table(results: Sequence[Result]) -> list[str]:
+    """Verdicts and times of each kind."""
+    by_kind: defaultdict[str, list[Evaluation]] = defaultdict(list)
+    for result in results:
+        by_kind[result.kind.name] += [evaluation for _, evaluation in result.verdicts]
+    lines = [f"{'kind':<26}{'n':>4}  {'build s':>8}{'device s':>10}{'longest':>9}  verdicts"]
+    for name, found in sorted(by_kind.items()):
+        if found:
+            statuses = Counter(each.status.value for each in found)
+            device_s = [each.device_s for each in found]
+            lines.append(
+                f"{name:<26}{len(found):>4}  {statistics.median(each.build_s for each in found):>8.2f}"
+                f"{statistics.median(device_s):>10.2f}{max(device_s):>9.2f}  "
+                + ", ".join(f"{status} {n}" for status, n in statuses.items())
+            )
+    return lines
+
+
+def gpu_memory_mib() -> list[int]:
+    """What is used on each GPU, by whomever."""
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    return [int(line) for line in subprocess.check_output(query, text=True).split()]
+
+
+def left_over(mark: str, root: Path, gpu_before_mib: Sequence[int], within_s: float = 20.0) -> list[str]:
+    """What is still there after a while, a line each; the system takes a moment to bury its dead."""
+    deadline = time.monotonic() + within_s
+    while True:
+        found = [f"process {pid} is left: {command}" for pid, command in marked(mark).items()]
+        if root.exists():
+            found.append(f"{root} is left, with {[path.name for path in root.iterdir()]}")
+        now_mib = gpu_memory_mib() if gpu_before_mib else []
+        for device, (before, now) in enumerate(zip(gpu_before_mib, now_mib, strict=True)):
+            if now > before + GPU_SLACK_MIB:
+                found.append(f"GPU {device} has {now} MiB in use, {before} before")
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.2)
+
+
+def main() -> int:
+    """The command; returns its exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--candidates", type=int, default=200)
+    parser.add_argument("--kills", type=int, default=12, help="processes of ours to kill")
+    parser.add_argument("--kill-every", type=float, default=15.0, help="seconds between two, about")
+    parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
+    parser.add_argument("--pool", choices=("ray", "local"), default="ray")
+    parser.add_argument("--timeout", type=float, default=8.0, help="seconds for a measurement")
+    parser.add_argument("--known-within", type=float, default=2.0, help="seconds from death to verdict")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    on_gpu = asked.device == "cuda" or (asked.device == "auto" and Path("/dev/nvidiactl").exists())
+    os.environ[MARK] = mark = f"ideatree-chaos-{secrets.token_hex(8)}"
+    gpu_before_mib = gpu_memory_mib() if on_gpu else []
+    problem = Problem(
+        name="file/tanhs",
+        source=REFERENCE,
+        overrides={"width": 1024} if on_gpu else {},
+        device="cuda" if on_gpu else "cpu",
+    )
+    settings = Settings(
+        build_timeout_s=60.0 if on_gpu else asked.timeout,
+        timeout_s=asked.timeout,
+        memory_gb=8.0 if on_gpu else 1.5,
+        scratch_gb=0.5,
+        max_calls=64 if on_gpu else 8,
+        threads=None if on_gpu else 1,
+        compile_mode="",
+        plan=Plan(block_ms=4.0, precision=0.2, max_s=0.2),
+    )
+    rng = random.Random(asked.seed)
+    results = candidates(asked.candidates, on_gpu, rng)
+    host: Any = (RayHost if asked.pool == "ray" else LocalHost)(settings=settings, on_gpu=on_gpu)
+    pool = Pool(host)
+    killer = Killer(mark, asked.kills, asked.kill_every, rng)
+    began = time.monotonic()
+    try:
+        killer.start()
+        asyncio.run(judge(pool, problem, results))
+    finally:
+        killer.stop()
+        pool.close()
+    seconds = time.monotonic() - began
+    found = wrongs(results, asked.known_within) + left_over(mark, host._root, gpu_before_mib)
+    statuses = Counter(evaluation.status.value for result in results for _, evaluation in result.verdicts)
+    delays = delays_s(results)
+    print(*table(results), "", sep="\n")
+    print("statuses:  ", ", ".join(f"{status} {n}" for status, n in sorted(statuses.items())))
+    if delays:
+        print(f"deaths:     known after {statistics.median(delays):.2f} s, at most {delays[-1]:.2f} s")
+    print("killed:    ", ", ".join(f"{name} {n}" for name, n in killer.killed.items()) or "none")
+    print(f"set aside:  {pool.devices_set_aside or 'none'}")
+    print(f"time:       {seconds:.0f} s, {60 * len(results) / seconds:.1f} candidates a minute")
+    print(*(f"WRONG: {each}" for each in found), sep="\n")
+    print("every check holds" if not found else f"{len(found)} checks failed")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

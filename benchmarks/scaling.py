@@ -1,0 +1,197 @@
+"""How verdicts a minute grow with the GPUs of one machine: the same 96 kernels on one, two and four of them.
+
+    python benchmarks/scaling.py [gpus=1,2,4] [count=96] [cores=16] [limit_s=200]
+
+The kernels are one Triton LayerNorm with other chunk sizes, each with a comment of its own, so that each is
+built. Every number of GPUs runs in a process of its own that sees only those GPUs and `cores` cores for each.
+The steady rate leaves out the first quarter of the verdicts, in which processes start and each GPU opens the
+reference. Exit status 0 when the steady rate on two GPUs is at least 1.9 times, on four at least 3.6 times
+that on one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from evaluators.evaluation import Evaluation
+from evaluators.pool import Pool
+from evaluators.problem import Kernel
+from evaluators.reference import load_problem
+from evaluators.worker import Settings
+
+KERNEL = Path(__file__).parent / "kernels" / "level1_40" / "triton_moments.py"
+CHUNKS = (1024, 2048, 4096, 8192, 16384)
+SIZES = {"features": 8}
+"""Of `level1/layernorm`: 32 MiB in and as much out, so that 96 verdicts stay a matter of minutes."""
+MIN_SPEEDUP = {2: 1.9, 4: 3.6}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command line sets. `part`: run on this many GPUs, in this process, and print JSON."""
+
+    gpus: str = "1,2,4"
+    count: int = 96
+    cores: int = 16
+    limit_s: float = 200.0
+    device: str = "cuda"
+    kernel: str = str(KERNEL)
+    part: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What one number of GPUs did, times in seconds since the start of its process's work."""
+
+    gpus: int
+    ready_s: float
+    done_at_s: tuple[float, ...]
+    held_s: tuple[float, ...]
+    build_s: tuple[float, ...]
+    statuses: dict[str, int]
+
+    @property
+    def steady_rate(self) -> float:
+        """Verdicts a minute after the first quarter of them."""
+        first = len(self.done_at_s) // 4
+        return (len(self.done_at_s) - 1 - first) / (self.done_at_s[-1] - self.done_at_s[first]) * 60
+
+    @property
+    def cold_rate(self) -> float:
+        """Verdicts a minute, everything counted."""
+        return len(self.done_at_s) / self.done_at_s[-1] * 60
+
+    @property
+    def busy(self) -> float:
+        """The part of the GPUs' time, after start-up, for which a candidate held them."""
+        return sum(self.held_s) / (self.gpus * (self.done_at_s[-1] - self.ready_s))
+
+
+def make_kernels(source: str, language: str, count: int) -> list[Kernel]:
+    """`count` different kernels that ask for about the same work."""
+    return [
+        Kernel(source=f"{source.replace('4096', str(CHUNKS[i % len(CHUNKS)]))}\n# {i}\n", language=language)
+        for i in range(count)
+    ]
+
+
+async def run_here(options: Options) -> Run:
+    """The load on the GPUs that this process sees."""
+    from evaluators.cluster import RayHost
+
+    cores = options.cores * options.part
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    problem = load_problem("level1/layernorm", sizes=SIZES, device=options.device)
+    source = Path(options.kernel)
+    kernels = make_kernels(source.read_text(), source.stem.partition("_")[0], options.count)
+    began = time.monotonic()
+    host = RayHost(settings=Settings(), on_gpu=options.device == "cuda")
+    host.cores = min(host.cores, cores)
+    pool = Pool(host)
+    found: list[tuple[float, Evaluation]] = []
+
+    async def one(kernel: Kernel) -> None:
+        evaluation = await pool.evaluate(problem, kernel)
+        found.append((time.monotonic() - began, evaluation))
+
+    try:
+        await pool.describe(problem)
+        ready_s = time.monotonic() - began
+        await asyncio.gather(*(one(kernel) for kernel in kernels))
+    finally:
+        pool.close()
+    return Run(
+        gpus=options.part,
+        ready_s=ready_s,
+        done_at_s=tuple(at_s for at_s, _ in found),
+        held_s=tuple(evaluation.device_s for _, evaluation in found),
+        build_s=tuple(evaluation.build_s for _, evaluation in found),
+        statuses=dict(Counter(evaluation.status.value for _, evaluation in found)),
+    )
+
+
+def run_apart(gpus: int, options: Options) -> Run:
+    """The load on so many GPUs, in a process of its own. Raises RuntimeError when that fails."""
+    given = [f"{name}={value}" for name, value in asdict(options).items() if name not in ("gpus", "part")]
+    visible = ",".join(str(number) for number in range(gpus))
+    environment = os.environ | ({"CUDA_VISIBLE_DEVICES": visible} if options.device == "cuda" else {})
+    try:
+        done = subprocess.run(
+            [sys.executable, __file__, f"part={gpus}", *given],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=options.limit_s,
+            check=True,
+        )
+    except subprocess.SubprocessError as error:
+        raise RuntimeError(f"{gpus} GPUs: {error}") from error
+    return Run(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """`key=value` for each field of Options. Raises ValueError for another key or value."""
+    kinds = {"count": int, "cores": int, "part": int, "limit_s": float}
+    given: dict[str, Any] = {}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not equals or key not in Options.__dataclass_fields__:
+            raise ValueError(
+                f"{argument}: expected key=value with a key of {[*Options.__dataclass_fields__]}"
+            )
+        given[key] = kinds.get(key, str)(value)
+    return Options(**given)
+
+
+def main() -> int:
+    """Runs the numbers of GPUs one after the other; 0 when every goal is met."""
+    try:
+        options = parse(sys.argv[1:])
+        numbers = [int(number) for number in options.gpus.split(",")]
+    except ValueError as error:
+        print(f"scaling.py: {error}\n{__doc__}", file=sys.stderr)
+        return 2
+    if options.part:
+        print(json.dumps(asdict(asyncio.run(run_here(options)))))
+        return 0
+    print(f"{options.count} kernels, {options.cores} cores a GPU; rates in verdicts a minute")
+    head = ("ready s", "wall s", "cold", "steady", "held s", "build s", "busy")
+    print(f"{'GPUs':>4}" + "".join(f"{word:>9}" for word in head) + "  verdicts")
+    met = True
+    one: Run | None = None
+    for gpus in numbers:
+        try:
+            run = run_apart(gpus, options)
+        except RuntimeError as error:
+            print(error)
+            met = False
+            continue
+        one = one or run
+        figures = (run.ready_s, run.done_at_s[-1], run.cold_rate, run.steady_rate)
+        medians = f"{median(run.held_s):9.2f}{median(run.build_s):9.2f}"
+        print(
+            f"{gpus:4d}" + "".join(f"{x:9.1f}" for x in figures) + f"{medians}{run.busy:9.0%}  {run.statuses}"
+        )
+        speedup = run.steady_rate / one.steady_rate
+        if goal := MIN_SPEEDUP.get(gpus):
+            met &= speedup >= goal
+            word = "ok    " if speedup >= goal else "MISSED"
+            print(f"{word} {speedup:.2f} x one GPU (goal: at least {goal:g})", flush=True)
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

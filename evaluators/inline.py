@@ -1,0 +1,110 @@
+"""Makes `load_inline` and `load` of PyTorch fast, in the process that imports a candidate.
+
+Most of a build's time goes into parsing PyTorch's headers, three times for a CUDA source. Here the same
+source is first compiled with thin ones (`headers/`) and with the headers of the operators that it names;
+when that fails for whatever reason, it is built with the full ones, whose errors the author sees. A library
+that a build left is loaded without asking ninja, when it was made of exactly these sources and flags.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import inspect
+import json
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+HEADERS = Path(__file__).resolve().parent / "headers"
+USED_HEADER = "ideatree_used.h"
+
+WORDS = {
+    r"\bpy::|pybind11|PYBIND11|wrap_pybind": ("torch/csrc/utils/pybind.h", "torch/csrc/Exceptions.h"),
+    r"\bTORCH_LIBRARY|torch::Library": ("torch/library.h",),
+    r"\bparallel_for|\bparallel_reduce|_num_threads\b": ("ATen/Parallel.h",),
+    r"\bindexing::": ("ATen/TensorIndexing.h",),
+    r"::cat\b|\bITensorListRef\b": ("ATen/core/IListRef.h",),
+}
+"""Headers of PyTorch that a source needs when it contains the pattern."""
+
+NEEDS_ALL = re.compile(
+    r"requires_grad|\bautograd\b|torch::(?:nn|jit|optim|data|tensor|load|save)\b|globalContext"
+)
+"""Sources with this are not tried with thin headers: they would fail, or mean something else there
+(`torch::` factories know of gradients, `at::` ones do not)."""
+
+
+def install() -> None:
+    """From now on this process builds extensions as above. Imports `torch.utils.cpp_extension`, which asks
+    whether there is a GPU: not for a process that will be forked."""
+    from torch.utils import cpp_extension
+
+    build = cpp_extension._write_ninja_file_and_build_library
+    cpp_extension._write_ninja_file_and_build_library = functools.partial(_build_library, build)
+
+
+def used_header(sources: Iterable[tuple[str, str]], include_paths: Iterable[str]) -> str:
+    """The text of a header that includes what the sources need of PyTorch. `sources`: suffix and text of
+    each; `include_paths`: where PyTorch's headers are."""
+    cuda, host = set[str](), set[str]()
+    for suffix, text in sources:
+        needed = cuda if suffix == ".cu" else host
+        for pattern, headers in WORDS.items():
+            if re.search(pattern, text):
+                needed.update(headers)
+        for name in re.findall(r"\b(?:at|torch)::(\w+)", text):
+            header = f"ATen/ops/{name}.h"
+            if any(Path(path, header).is_file() for path in include_paths):
+                needed.add(header)
+    lines = ["#pragma once", "#ifdef __CUDACC__", *_includes(cuda), "#else", *_includes(host), "#endif", ""]
+    return "\n".join(lines)
+
+
+def _includes(headers: set[str]) -> list[str]:
+    return [f"#include <{header}>" for header in sorted(headers)]
+
+
+def _build_library(build: Callable[..., None], *positional: Any, **named: Any) -> None:
+    """In the place of PyTorch's function that builds a library, `build`. Raises RuntimeError as it does."""
+    arguments = inspect.signature(build).bind(*positional, **named).arguments
+    folder = Path(arguments["build_directory"])
+    sources = [(Path(path).suffix, Path(path).read_text()) for path in arguments["sources"]]
+    library, marker = (folder / f"{arguments['name']}{suffix}" for suffix in (".so", ".made-of"))
+    made_of = _digest(arguments, sources, folder)
+    if library.exists() and marker.exists() and marker.read_text() == made_of:
+        return
+    if not _build_thin(build, arguments, sources, folder):
+        build(**copy.deepcopy(arguments))  # it appends to the lists, which are the author's
+    marker.write_text(made_of)
+    for each in folder.glob("*.o"):
+        each.unlink()  # larger than the library, and of no more use
+
+
+def _build_thin(
+    build: Callable[..., None], arguments: dict[str, Any], sources: list[tuple[str, str]], folder: Path
+) -> bool:
+    """Whether the library could be built with thin headers."""
+    from torch.utils.cpp_extension import include_paths
+
+    if any(NEEDS_ALL.search(text) for _, text in sources):
+        return False
+    (folder / USED_HEADER).write_text(used_header(sources, include_paths()))
+    paths = [str(HEADERS), str(folder), *arguments["extra_include_paths"]]
+    try:
+        build(**copy.deepcopy(arguments) | {"extra_include_paths": paths, "verbose": False})
+    except RuntimeError:
+        return False
+    return True
+
+
+def _digest(arguments: dict[str, Any], sources: list[tuple[str, str]], folder: Path) -> str:
+    """Of what a library is made of: the same wherever the scratch folder lies."""
+    flags = {key: value for key, value in arguments.items() if key not in ("sources", "verbose")}
+    text = json.dumps([flags, os.environ.get("TORCH_CUDA_ARCH_LIST"), sources], sort_keys=True, default=str)
+    for place in (str(folder), os.environ.get("HOME", "")):
+        text = text.replace(place, "") if place else text
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,15 @@
+"""Leaves the output on the wrong device, for a comparison that would be quicker there."""
+
+# problem: cross_entropy
+# device: any
+# verdict: incorrect|runtime_error
+# defence: the form of the output is compared first; a copy has to have something to copy
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, logits, targets):
+        losses = torch.empty(targets.shape, device="meta")
+        return losses, logits.argmax(-1)

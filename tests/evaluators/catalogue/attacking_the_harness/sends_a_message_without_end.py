@@ -1,0 +1,19 @@
+"""Sends bytes without a line's end, until the referee has no memory left for them."""
+
+# problem: tanhs
+# device: any
+# verdict: rejected|timeout|crashed
+# rule: forged message
+# defence: a limit to a message's length
+
+import os
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x, w):
+        for _ in range(200):
+            os.write(3, b"[" * 2**20)
+        return torch.zeros_like(x)

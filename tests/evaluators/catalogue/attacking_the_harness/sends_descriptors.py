@@ -1,0 +1,21 @@
+"""Sends the referee file descriptors until it has none left."""
+
+# problem: tanhs
+# device: any
+# verdict: rejected
+# rule: forged message
+# defence: a limit to the descriptors that are taken in
+
+import os
+import socket
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x, w):
+        channel = socket.socket(fileno=os.dup(3))
+        for _ in range(200):
+            socket.send_fds(channel, [b" "], [0] * 8)
+        return torch.zeros_like(x)

@@ -1,0 +1,16 @@
+"""Returns the right numbers in a view with strides of its own, as a kernel with another layout does."""
+
+# problem: transpose
+# device: any
+# verdict: correct
+# defence: strides are the kernel's own affair as long as its time tells of them
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        batch, rows, columns = x.shape
+        memory = torch.empty(columns, batch, rows, dtype=x.dtype, device=x.device)
+        return memory.copy_(x.permute(2, 0, 1)).permute(1, 0, 2)

@@ -1,0 +1,24 @@
+"""Keeps its intermediate and output buffers from call to call and writes all of them anew."""
+
+# problem: tanhs
+# device: any
+# verdict: correct
+# defence: the output is copied before the next call begins
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.buffers = None
+
+    def forward(self, x, w):
+        if self.buffers is None:
+            self.buffers = [torch.empty_like(x), torch.empty_like(x)]
+        for layer in range(8):
+            out = self.buffers[layer % 2]
+            torch.mm(x, w, out=out)
+            x = out.tanh_()
+        return x

@@ -1,0 +1,26 @@
+"""Replaces what the harness has for counting kernels inside this process by a list with one kernel of its
+own, and leaves the work to the library."""
+
+# problem: softmax_no_library
+# device: cuda
+# verdict: rejected
+# rule: library
+# defence: a census that the kernel's own process cannot speak for
+
+import sys
+
+import torch
+from torch import nn
+
+entry = [("softmax_kernel", 1_000_000)]
+for name, module in list(sys.modules.items()):
+    if name.startswith("evaluators"):
+        if hasattr(module, "Session"):
+            module.Session.census = lambda *_: entry
+        if hasattr(module, "DeviceTrace"):
+            module.DeviceTrace.totals = lambda *_: entry
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=-1)

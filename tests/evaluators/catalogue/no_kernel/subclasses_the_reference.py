@@ -1,0 +1,16 @@
+"""Inherits the reference's forward, which the harness has loaded for the sizes of the constructor."""
+
+# problem: softmax_no_library
+# device: any
+# verdict: rejected
+# rule: library
+# defence: a census of the code that runs
+
+import sys
+
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __new__(cls):
+        return sys.modules["reference"].Model()

@@ -1,0 +1,18 @@
+"""Multiplies by oneDNN, which writes its machine code at run time into memory that belongs to no file."""
+
+# problem: tanhs_no_library
+# device: cpu
+# verdict: rejected
+# rule: library
+# defence: own code is what the build has compiled; memory without a file is not
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x, w):
+        w = w.t().contiguous()
+        for _ in range(8):
+            x = torch._C._nn.mkldnn_linear(x.to_mkldnn(), w, None).to_dense().tanh_()
+        return x

@@ -1,0 +1,24 @@
+"""Lets torch.compile write the kernel, into a folder of the candidate's own choice."""
+
+# problem: softmax_no_library
+# device: any
+# verdict: rejected
+# rule: library
+# defence: a census of the code that runs; what a compiler of the library writes is the library's
+
+import os
+import tempfile
+
+import torch
+from torch import nn
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(tempfile.gettempdir(), "kernels")
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.compiled = torch.compile(lambda x: torch.softmax(x, dim=-1))
+
+    def forward(self, x):
+        return self.compiled(x)

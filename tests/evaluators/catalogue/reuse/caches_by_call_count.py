@@ -1,0 +1,24 @@
+"""Expects the inputs to come round again after four calls, and answers from a ring."""
+
+# problem: tanhs
+# device: any
+# verdict: incorrect
+# defence: every call has inputs of its own
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ring, self.calls = [], 0
+
+    def forward(self, x, w):
+        self.calls += 1
+        if len(self.ring) == 4:
+            return self.ring[self.calls % 4]
+        for _ in range(8):
+            x = torch.tanh(x @ w)
+        self.ring.append(x)
+        return x

@@ -1,0 +1,36 @@
+"""Announces the end of the block on the channel in its first call, with fair times, and does the work while
+the referee believes that it is over."""
+
+# problem: tanhs
+# device: any
+# verdict: rejected|incorrect
+# defence: outputs are taken when the answer is in, whether or not they are there
+
+import json
+import os
+import sys
+import time
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.told = None
+
+    def forward(self, x, w):
+        frame = sys._getframe()
+        while frame := frame.f_back:
+            order = frame.f_locals.get("order")
+            calls = order.get("calls") if isinstance(order, dict) else frame.f_locals.get("calls")
+            if isinstance(calls, list):
+                if self.told is not calls:
+                    self.told = calls
+                    os.write(3, json.dumps({"op": "done", "ms": [0.1] * len(calls)}).encode() + b"\n")
+                    time.sleep(0.05)
+                break
+        for _ in range(8):
+            x = torch.tanh(x @ w)
+        return x

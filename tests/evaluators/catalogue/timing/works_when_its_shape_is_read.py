@@ -1,0 +1,30 @@
+"""Returns a subclass of Tensor whose `shape` does the work: whoever looks at the form of the output first
+has it computed, after the call's time was taken."""
+
+# problem: tanhs
+# device: any
+# verdict: rejected|incorrect|no_gain
+# defence: the referee's own clock over each block
+
+import torch
+from torch import nn
+
+
+class Output(torch.Tensor):
+    @property
+    def shape(self):
+        plain = self.as_subclass(torch.Tensor)
+        if hasattr(self, "work"):
+            x, w = self.work
+            del self.work
+            for _ in range(8):
+                x = torch.tanh(x @ w)
+            plain.copy_(x)
+        return plain.shape
+
+
+class ModelNew(nn.Module):
+    def forward(self, x, w):
+        out = torch.empty_like(x).as_subclass(Output)
+        out.work = (x, w)
+        return out

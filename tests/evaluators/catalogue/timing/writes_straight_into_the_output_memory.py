@@ -1,0 +1,19 @@
+"""Writes its result to where the harness would copy it, and returns that very memory: the copy falls away,
+and where its usual cost is taken off the time, the kernel seems to take next to none."""
+
+# problem: softmax
+# device: cuda
+# verdict: rejected|incorrect|no_gain
+# defence: nothing is taken off the time that a kernel can save
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        memory = torch.empty(0, device=x.device).set_(x.untyped_storage())
+        n = x.numel()
+        calls, call = len(memory) // (2 * n), x.storage_offset() // n
+        place = memory[(calls + call) * n : (calls + call + 1) * n].view_as(x)
+        return torch.softmax(x, dim=-1, out=place)

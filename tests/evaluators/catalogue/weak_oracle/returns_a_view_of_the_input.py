@@ -1,0 +1,13 @@
+"""Returns its input, which has the right shape, dtype and nearly the right size of numbers."""
+
+# problem: residual
+# device: any
+# verdict: incorrect
+# defence: `strict` allows four times eager's own error
+
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, a, b):
+        return a.view(a.shape)

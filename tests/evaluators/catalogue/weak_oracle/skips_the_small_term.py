@@ -1,0 +1,13 @@
+"""Leaves out the expensive term, which changes the output by a hundredth."""
+
+# problem: residual
+# device: any
+# verdict: incorrect
+# defence: `strict` allows four times eager's own error
+
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, a, b):
+        return a.clone()

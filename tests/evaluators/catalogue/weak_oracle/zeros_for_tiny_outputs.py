@@ -1,0 +1,14 @@
+"""Returns zeros where the outputs are about 1e-4, well within an absolute tolerance of 1e-2."""
+
+# problem: softmax
+# device: any
+# verdict: incorrect
+# defence: errors are relative to the outputs' own size under `strict`; other problems like it are refused
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return torch.zeros_like(x)
