@@ -82,6 +82,20 @@ def build(config: DictConfig, **more: Any) -> Any:
         raise UsageError(one_line(cause)) from error
 
 
+def choose_device(wanted: str, *, clustered: bool) -> tuple[str, str]:
+    """Device to use and why. Raises UsageError when a GPU is asked for where there is none."""
+    if clustered:
+        return ("cuda" if wanted == "auto" else wanted), "the cluster's"
+    import torch
+
+    present = torch.cuda.is_available()
+    if wanted == "cuda" and not present:
+        raise UsageError("device is cuda, but torch finds no GPU here; use device=cpu or device=auto")
+    if wanted != "auto":
+        return wanted, "as asked"
+    return ("cuda", "a GPU is there") if present else ("cpu", "torch finds no GPU")
+
+
 def positive(config: DictConfig, *keys: str) -> None:
     """Raises UsageError unless every key holds a positive integer."""
     for key in keys:

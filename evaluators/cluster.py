@@ -2,23 +2,66 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
 import secrets
-import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
-from evaluators import pool
+from evaluators import scratch
 from evaluators.build import Build, build
 from evaluators.channel import ChannelClosed
 from evaluators.evaluation import Evaluation
-from evaluators.pool import WorkerDied
+from evaluators.pool import OnStage, WorkerDied
 from evaluators.problem import Kernel, Problem
-from evaluators.worker import Settings, Worker
+from evaluators.worker import Settings, Worker, WorkerBroken
 
 logger = logging.getLogger(__name__)
+
+START_S = 60.0
+"""How long a worker may take to come up where there is room for it; a node that is gone makes none."""
+
+
+class DeviceActor:
+    """The worker of one device, in a process of its own."""
+
+    def __init__(self, *, root: Path, settings: Settings) -> None:
+        scratch.claim(root)
+        self._root = root
+        self._worker = Worker(root=root, settings=settings)
+        # A lasting thread: processes end with the thread that started them, and Ray's own relays the stages.
+        self._thread = ThreadPoolExecutor(1)
+
+    def open(self, problem: Problem) -> dict[str, str]:
+        """See `Worker.open`."""
+        return self._thread.submit(self._worker.open, problem).result()
+
+    def measure(self, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool) -> Evaluation:
+        """See `Worker.measure`."""
+        return self._thread.submit(self._worker.measure, problem, kernel, archive, thorough=thorough).result()
+
+    def measure_aloud(
+        self, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool
+    ) -> Iterator[str | Evaluation]:
+        """The same, with each stage as it begins; the evaluation comes last."""
+        said: SimpleQueue[str | Future[Evaluation]] = SimpleQueue()
+        work = self._thread.submit(
+            self._worker.measure, problem, kernel, archive, thorough=thorough, on_stage=said.put
+        )
+        work.add_done_callback(said.put)
+        while isinstance(word := said.get(), str):
+            yield word
+        yield word.result()
+
+    def close(self) -> None:
+        """Ends every process, and removes the scratch folders on this node."""
+        self._thread.submit(self._worker.close).result()
+        scratch.release(self._root)
 
 
 class RayHost:
@@ -34,48 +77,62 @@ class RayHost:
         self._ray = ray
         self._settings = settings
         self._started_here = not address
+        self._on_client = address.startswith("ray://")
         _connect(address)
         resources = ray.cluster_resources()
         self.devices = int(resources.get("GPU", 0)) if on_gpu else 1
         if self.devices == 0:
             raise ConnectionError(f"the Ray cluster {address or 'on this machine'} has no GPU")
         self.cores = max(1, int(resources.get("CPU", 1)))
-        self._root = pool.scratch_root(secrets.token_hex(4))
+        self._root = scratch.scratch_root(secrets.token_hex(4))
         options = {"num_gpus": 1, "num_cpus": 0} if on_gpu else {"num_cpus": 0}
-        self._actor_class = ray.remote(**options)(Worker)
-        self._build_task = ray.remote(num_cpus=1, max_retries=0)(build)
+        self._actor_class = ray.remote(**options)(DeviceActor)
+        self._build_task = ray.remote(num_cpus=1, max_retries=0)(_build)
         self._actors = [self._start_actor() for _ in range(self.devices)]
+        self._ready: set[int] = set()
 
-    async def facts(self, problem: Problem) -> dict[str, str]:
+    async def facts(self, device: int, problem: Problem) -> dict[str, str]:
         """See `pool.Host`."""
-        facts: dict[str, str] = await self._call(0, "open", problem)
+        actor = await self._actor(device)
+        facts: dict[str, str] = await self._answer(device, actor.open.remote(problem))
         return facts
 
     async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
         """See `pool.Host`."""
-        reference = self._build_task.remote(
+        task = self._build_task.remote(
             problem,
             kernel,
             root=self._root,
             architecture=architecture,
-            timeout_s=self._settings.build_timeout_s,
+            settings=self._settings,
         )
         try:
-            result: Build = await reference
-        except (self._ray.exceptions.WorkerCrashedError, self._ray.exceptions.NodeDiedError) as error:
-            raise WorkerDied(_first_line(error)) from error
+            built: Build = await self._answer(None, task)
         except ChannelClosed as error:
             raise WorkerDied("the build process's zygote is gone") from error
-        return result
+        return built
 
     async def measure(
-        self, device: int, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool
+        self,
+        device: int,
+        problem: Problem,
+        kernel: Kernel,
+        archive: bytes,
+        thorough: bool,
+        on_stage: OnStage,
     ) -> Evaluation:
-        """See `pool.Host`."""
-        evaluation: Evaluation = await self._call(
-            device, "measure", problem, kernel, archive, thorough=thorough
-        )
-        return evaluation
+        """See `pool.Host`. On a cluster joined as a client (`ray://`) the stages are not told."""
+        actor = await self._actor(device)
+        arguments = (problem, kernel, archive, thorough)
+        if self._on_client:
+            evaluation: Evaluation = await self._answer(device, actor.measure.remote(*arguments))
+            return evaluation
+        async for word in actor.measure_aloud.options(num_returns="streaming").remote(*arguments):
+            said: str | Evaluation = await self._answer(device, word)
+            if isinstance(said, Evaluation):
+                return said
+            on_stage(said)
+        raise WorkerDied("the worker ended without a word")
 
     def close(self) -> None:
         """See `pool.Host`."""
@@ -86,17 +143,54 @@ class RayHost:
             self._ray.kill(actor)
         if self._started_here:
             self._ray.shutdown()
-        shutil.rmtree(self._root, ignore_errors=True)  # on this node
+        scratch.release(self._root)  # on this node, also where an actor had no time to
 
-    async def _call(self, device: int, method: str, *arguments: Any, **options: Any) -> Any:
+    async def _actor(self, device: int) -> Any:
+        """The device's actor, once it is up. Raises WorkerBroken when it does not come up."""
+        actor = self._actors[device]
+        if device not in self._ready:
+            try:
+                await asyncio.wait_for(actor.__ray_ready__.remote(), START_S)
+            except (TimeoutError, self._ray.exceptions.RayError) as error:
+                self._replace(device)
+                raise WorkerBroken(f"no worker came up for device {device}: is its node gone?") from error
+            self._ready.add(device)
+        return actor
+
+    async def _answer(self, device: int | None, asked: Any) -> Any:
+        """What a task or an actor's method answers or raises. Raises WorkerDied when its process died."""
         try:
-            return await getattr(self._actors[device], method).remote(*arguments, **options)
-        except self._ray.exceptions.RayActorError as error:
-            self._actors[device] = self._start_actor()
+            return await asked
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, (WorkerBroken, ChannelClosed)):
+                raise error.cause from None  # as it was raised there, without Ray's tracebacks in its text
+            raise
+        except self._ray.exceptions.RayError as error:
+            if device is not None:
+                self._replace(device)
             raise WorkerDied(_first_line(error)) from error
+
+    def _replace(self, device: int) -> None:
+        with contextlib.suppress(self._ray.exceptions.RayError):
+            self._ray.kill(self._actors[device])
+        self._actors[device] = self._start_actor()
+        self._ready.discard(device)
 
     def _start_actor(self) -> Any:
         return self._actor_class.remote(root=self._root, settings=self._settings)
+
+
+def _build(problem: Problem, kernel: Kernel, *, root: Path, architecture: str, settings: Settings) -> Build:
+    """In a process of Ray's, on any node."""
+    scratch.claim(root)
+    return build(
+        problem,
+        kernel,
+        root=root,
+        architecture=architecture,
+        timeout_s=settings.build_timeout_s,
+        cache=settings.build_cache,
+    )
 
 
 def _connect(address: str) -> None:

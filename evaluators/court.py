@@ -20,7 +20,7 @@ from evaluators.evaluation import Roofline
 from evaluators.reference import init_inputs, load_module, make_inputs, make_model, tensors_of
 from evaluators.roofline import ceilings_of, count, roofline, too_fast
 from evaluators.side import Arena, Side
-from evaluators.timing import Overhead, Plan, block_sizes
+from evaluators.timing import Overhead, Plan, block_sizes, smoothed
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 MEMORY_SHARE = 0.15
 """Of the device's memory, for the arena of a candidate; the same again for the baselines' and, at most, for
 what is staged."""
+SLOW_DELIVERY_MS = 0.2
 PROBES = 64
 """Elements of each output that are looked at in every call, to see that somebody wrote them."""
 CANARY_ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
@@ -78,11 +79,13 @@ class Court:
         self._canary = torch.rand(CANARY_ELEMENTS[self.device], device=self.device)
         self.compiled: Side | None = None
         self.eager = self.baseline(channel, pid)
-        calls = min(self.capacity, 2)
-        warm = [self.eager.block(calls) for _ in range(3)]
-        self.eager_call_ms = min(block.call_ms(self.eager.overhead(calls).total_ms) for block in warm)
+        self.eager.block(1)  # warms up
         # Before any candidate is there to make it look larger.
-        self._overheads = {n: self.eager.overhead(n) for n in block_sizes(self.capacity)}
+        self._overheads = smoothed({n: self.eager.overhead(n) for n in block_sizes(self.capacity)})
+        plan, calls = Plan(**options["plan"]), min(self.capacity, 2)
+        for _ in range(3):
+            self.eager_call_ms = self.eager.block(calls).call_ms(self.overhead(calls).total_ms)
+            calls = plan.calls(self.eager_call_ms, self.capacity)
 
     def baseline(self, channel: Channel, pid: int) -> Side:
         """A runner of ours that has loaded the reference; all of them share one arena."""
@@ -108,6 +111,8 @@ class Court:
 
     def load(self, candidate: Side) -> None:
         """Raises Refused or ChannelClosed."""
+        if self.device == "cpu":
+            candidate.allowed_delivery_ms = 2 * self.overhead(1).delivery_ms + SLOW_DELIVERY_MS
         candidate.load(self._load_order(self.arena))
 
     def draw(self, seed: int, family: str = "") -> list[Any]:

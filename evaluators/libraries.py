@@ -2,8 +2,8 @@
 the work themselves.
 
 torch has them loaded already, so their code is overwritten in memory with breakpoint instructions: who calls
-them dies of SIGTRAP, whatever it has patched before. Their files are hidden, so that no copy can be loaded.
-What stays is torch's own code; the census tells how much of the work it did.
+them dies of SIGTRAP, whatever it has patched before. Their files are hidden, so that no copy can be loaded,
+and so is torch's compiler. What stays is torch's own code; the census tells how much of the work it did.
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ def loaded() -> tuple[tuple[int, int], ...]:
 
 
 @cache
-def files() -> tuple[str, ...]:
-    """The libraries' files, the loaded ones and those beside them or where linkers look."""
+def hidden() -> tuple[str, ...]:
+    """What is not to be read: the libraries' files, the loaded ones and those beside them or where linkers
+    look, and the folder of torch's compiler."""
+    import torch
+
     folders = {
         Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "lib64",
         Path("/usr/lib/x86_64-linux-gnu"),
@@ -56,7 +59,8 @@ def files() -> tuple[str, ...]:
             with contextlib.suppress(IndexError):  # other wheels beside: nvidia/*/lib
                 folders.update(Path(line.split(maxsplit=5)[5]).parents[2].glob("*/lib"))
     candidates = (each for folder in folders if folder.is_dir() for each in folder.iterdir())
-    return tuple(sorted({str(each.resolve()) for each in candidates if PATTERN.search(str(each))}))
+    found = {str(each.resolve()) for each in candidates if PATTERN.search(str(each))}
+    return (*sorted(found), str(Path(torch.__file__).parent / "_inductor"))
 
 
 def remove() -> None:

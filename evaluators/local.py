@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 
-from evaluators import pool
+from evaluators import scratch
 from evaluators.build import Build, build, close_thread_zygote
 from evaluators.channel import ChannelClosed
 from evaluators.evaluation import Evaluation
-from evaluators.pool import WorkerDied
+from evaluators.pool import OnStage, WorkerDied
 from evaluators.problem import Kernel, Problem
 from evaluators.worker import Settings, Worker
 
@@ -24,8 +24,9 @@ class LocalHost:
         gpus = _visible_gpus() if on_gpu else []
         self.devices = max(1, len(gpus))
         self.cores = os.cpu_count() or 1
-        self._build_timeout_s = settings.build_timeout_s
-        self._root = pool.scratch_root(f"local-{os.getpid()}-{secrets.token_hex(4)}")
+        self._settings = settings
+        self._root = scratch.scratch_root(f"local-{os.getpid()}-{secrets.token_hex(4)}")
+        scratch.claim(self._root)
         # Each worker has a thread of its own for life: its processes end with the thread that started them.
         self._threads = [ThreadPoolExecutor(1) for _ in range(self.devices)]
         self._builders = [ThreadPoolExecutor(1) for _ in range(self.cores)]
@@ -35,10 +36,10 @@ class LocalHost:
             for number in range(self.devices)
         ]
 
-    async def facts(self, problem: Problem) -> dict[str, str]:
+    async def facts(self, device: int, problem: Problem) -> dict[str, str]:
         """See `pool.Host`."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads[0], self._workers[0].open, problem)
+        return await loop.run_in_executor(self._threads[device], self._workers[device].open, problem)
 
     async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
         """See `pool.Host`."""
@@ -52,7 +53,8 @@ class LocalHost:
                     kernel,
                     root=self._root,
                     architecture=architecture,
-                    timeout_s=self._build_timeout_s,
+                    timeout_s=self._settings.build_timeout_s,
+                    cache=self._settings.build_cache,
                 ),
             )
         except ChannelClosed as error:
@@ -61,12 +63,24 @@ class LocalHost:
             self._idle.append(builder)
 
     async def measure(
-        self, device: int, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool
+        self,
+        device: int,
+        problem: Problem,
+        kernel: Kernel,
+        archive: bytes,
+        thorough: bool,
+        on_stage: OnStage,
     ) -> Evaluation:
         """See `pool.Host`."""
-        worker = self._workers[device]
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads[device], lambda: worker.measure(problem, kernel, archive, thorough=thorough)
+        loop = asyncio.get_running_loop()
+
+        def say(stage: str) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits for this any more
+                loop.call_soon_threadsafe(on_stage, stage)
+
+        return await loop.run_in_executor(
+            self._threads[device],
+            lambda: self._workers[device].measure(problem, kernel, archive, thorough=thorough, on_stage=say),
         )
 
     def close(self) -> None:
@@ -77,7 +91,7 @@ class LocalHost:
         for builder in self._builders:
             builder.submit(close_thread_zygote)
             builder.shutdown()
-        shutil.rmtree(self._root, ignore_errors=True)
+        scratch.release(self._root)
 
 
 def _visible_gpus() -> list[str]:

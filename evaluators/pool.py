@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Protocol
 
 from evaluators.build import Build
+from evaluators.devices import Devices
 from evaluators.evaluation import Evaluation, Status
+from evaluators.health import Health
 from evaluators.problem import Kernel, Problem
 from evaluators.worker import WorkerBroken
 
 logger = logging.getLogger(__name__)
 
 TRIES = 3
+OPENING_TRIES = 2
+
+OnStage = Callable[[str], None]
 
 
 class WorkerDied(Exception):
@@ -33,8 +37,9 @@ class Host(Protocol):
     devices: int
     cores: int
 
-    async def facts(self, problem: Problem) -> dict[str, str]:
-        """Opens the problem on a device. Raises WorkerBroken, with the reason, when it cannot be run."""
+    async def facts(self, device: int, problem: Problem) -> dict[str, str]:
+        """Opens the problem on a device. Raises WorkerBroken, with the reason, when it cannot be run, or
+        WorkerDied."""
         ...
 
     async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
@@ -42,7 +47,13 @@ class Host(Protocol):
         ...
 
     async def measure(
-        self, device: int, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool
+        self,
+        device: int,
+        problem: Problem,
+        kernel: Kernel,
+        archive: bytes,
+        thorough: bool,
+        on_stage: OnStage,
     ) -> Evaluation:
         """On the device with this number. Raises WorkerBroken or WorkerDied."""
         ...
@@ -53,21 +64,25 @@ class Host(Protocol):
 
 
 class Pool:
-    """The evaluator: sends kernels through the two lanes, gives lost work to another worker, and blames a
-    kernel that kills two of them."""
+    """The evaluator: sends kernels through the two lanes, gives lost work to another worker, blames a kernel
+    that kills two of them, and goes on without a device that fails or has become slow."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._builds = asyncio.Semaphore(host.cores)
-        self._devices: asyncio.Queue[int] = asyncio.Queue()
-        for device in range(host.devices):
-            self._devices.put_nowait(device)
-        self._facts: dict[str, str] = {}
+        self._devices = Devices(host.devices)
+        self._health = Health()
+        self._facts: dict[str, dict[str, str]] = {}
+        self._opening = asyncio.Lock()
+        self.devices_set_aside: dict[int, str] = {}
+        """Why, by the device's number. The last device is kept whatever it does, and stands here, too."""
 
     async def describe(self, problem: Problem) -> dict[str, str]:
         """Device and software that will measure the problem. Raises WorkerBroken when it cannot be run."""
-        self._facts = await self._host.facts(problem)
-        return dict(self._facts)
+        async with self._opening:
+            if problem.id not in self._facts:
+                self._facts[problem.id] = await self._open(problem)
+        return dict(self._facts[problem.id])
 
     async def evaluate(
         self,
@@ -75,56 +90,119 @@ class Pool:
         kernel: Kernel,
         *,
         thorough: bool = False,
-        on_stage: Callable[[str], None] | None = None,
+        on_stage: OnStage | None = None,
     ) -> Evaluation:
         """The verdict on a kernel; never raises for the kernel's own failure. `on_stage` is told when the
-        build and the measurement begin."""
-        if not self._facts:
-            await self.describe(problem)
+        build and the measurement begin (`building`, `measuring`), and the steps of the measurement."""
+        try:
+            # The build needs the device's architecture, which any problem's facts have; the measurement opens
+            # the problem if need be.
+            facts = self._facts.get(problem.id) or next(iter(self._facts.values()), None)
+            facts = facts or await self.describe(problem)
+        except WorkerBroken as error:
+            return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=str(error))
+        trial = _Trial(problem, kernel, thorough, on_stage or (lambda stage: None), facts)
         deaths = 0
-        reason = ""
         for _ in range(TRIES):
             try:
-                return await self._try(problem, kernel, thorough, on_stage or (lambda stage: None))
+                evaluation = await self._try(trial)
             except WorkerDied as error:
-                deaths, reason = deaths + 1, str(error)
+                deaths, trial.reason = deaths + 1, str(error)
                 if deaths == 2:
-                    return Evaluation(status=Status.CRASHED, log=f"it took two workers down: {reason}")
+                    log = f"it took two workers down: {trial.reason}"
+                    return Evaluation(status=Status.CRASHED, log=log, environment=facts)
             except WorkerBroken as error:
-                reason = str(error)
-            logger.warning("kernel %s is given to another worker: %s", kernel.id, reason)
-        return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=reason)
+                trial.reason = str(error)
+            else:
+                return evaluation
+            logger.warning("kernel %s is given to another worker: %s", kernel.id, trial.reason)
+        return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=trial.reason, environment=facts)
 
     def close(self) -> None:
         """Ends every process that was started."""
         self._host.close()
 
-    async def _try(
-        self, problem: Problem, kernel: Kernel, thorough: bool, on_stage: Callable[[str], None]
-    ) -> Evaluation:
-        on_gpu = problem.device == "cuda"
-        if on_gpu:
+    async def _open(self, problem: Problem) -> dict[str, str]:
+        failed_on: list[int] = []
+        reason = ""
+        while True:
+            try:
+                async with self._devices.lease(problem.id, failed_on) as device:
+                    facts = await self._host.facts(device, problem)
+            except (WorkerBroken, WorkerDied) as error:
+                failed_on.append(device)
+                reason = str(error)
+                if len(failed_on) == min(OPENING_TRIES, self._host.devices):
+                    raise WorkerBroken(reason) from error
+            else:
+                self._blame(failed_on, device, reason)
+                return facts
+
+    async def _try(self, trial: _Trial) -> Evaluation:
+        if trial.problem.device == "cuda":
             async with self._builds:
-                on_stage("building")
-                build = await self._host.build(problem, kernel, self._facts.get("architecture", ""))
-        device = await self._devices.get()
-        try:
-            if not on_gpu:
-                # On a CPU a build would disturb a measurement: both take the one lane.
-                on_stage("building")
-                build = await self._host.build(problem, kernel, "")
+                build = await self._build(trial)
             if build.status is not None:
-                log = build.log
-                return Evaluation(
-                    status=build.status, log=log, environment=self._facts, build_s=build.seconds
+                return trial.failed_build(build)
+        async with self._devices.lease(trial.problem.id, trial.failed_on) as device:
+            try:
+                # On a CPU a build would disturb a measurement: both take the one lane.
+                build = await self._build(trial)
+                if build.status is not None:
+                    return trial.failed_build(build)
+                trial.on_stage("measuring")
+                evaluation = await self._host.measure(
+                    device, trial.problem, trial.kernel, build.archive, trial.thorough, trial.on_stage
                 )
-            on_stage("measuring")
-            evaluation = await self._host.measure(device, problem, kernel, build.archive, thorough)
-            return replace(evaluation, build_s=build.seconds)
-        finally:
-            self._devices.put_nowait(device)
+            except (WorkerBroken, WorkerDied):
+                trial.failed_on.append(device)
+                raise
+        self._blame(trial.failed_on, device, trial.reason)
+        about = evaluation.environment
+        canary_ms = float(about["canary_ms"]) if about.get("canary_ms") else None
+        self._set_aside(device, self._health.worked(device, about.get("device", ""), canary_ms))
+        return replace(evaluation, build_s=build.seconds)
+
+    async def _build(self, trial: _Trial) -> Build:
+        """The kernel's build, which outlasts a worker that dies in the measurement after it."""
+        if trial.build is None:
+            trial.on_stage("building")
+            architecture = trial.facts.get("architecture", "")
+            trial.build = await self._host.build(trial.problem, trial.kernel, architecture)
+        return trial.build
+
+    def _blame(self, failed_on: Sequence[int], succeeded_on: int, reason: str) -> None:
+        """What has failed on some devices and then succeeded on another shows that they are at fault."""
+        for device in failed_on:
+            if device != succeeded_on:
+                self._set_aside(device, self._health.at_fault(device, reason))
+
+    def _set_aside(self, device: int, reason: str) -> None:
+        if not reason or device in self.devices_set_aside:
+            return
+        self.devices_set_aside[device] = reason
+        if self._devices.in_use == {device}:
+            logger.warning("device %d is the last one and kept, although %s", device, reason)
+            return
+        logger.warning("device %d is set aside: %s", device, reason)
+        self._devices.set_aside(device)
 
 
-def scratch_root(name: str) -> Path:
-    """The folder of all scratch folders of one pool, the same path on every node."""
-    return Path("/tmp/ideatree") / name
+class _Trial:
+    """One kernel on its way to a verdict, over several tries."""
+
+    def __init__(
+        self, problem: Problem, kernel: Kernel, thorough: bool, on_stage: OnStage, facts: dict[str, str]
+    ) -> None:
+        self.problem, self.kernel, self.thorough = problem, kernel, thorough
+        self.on_stage = on_stage
+        self.facts = facts
+        self.build: Build | None = None
+        self.failed_on: list[int] = []
+        self.reason = ""
+        """Of the last failed try."""
+
+    def failed_build(self, build: Build) -> Evaluation:
+        """The verdict on a kernel that cannot be built."""
+        assert build.status is not None
+        return Evaluation(status=build.status, log=build.log, environment=self.facts, build_s=build.seconds)

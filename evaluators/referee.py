@@ -23,12 +23,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict
+from contextlib import AbstractContextManager
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from evaluators import sandbox
 from evaluators.census import (
-    ENOUGH_SAMPLES,
+    ENOUGH_LOOKS,
     LONGEST_S,
     Census,
     ThreadSampler,
@@ -40,7 +41,7 @@ from evaluators.correctness import FAMILIES, Comparison
 from evaluators.court import Court, UnfitReference
 from evaluators.evaluation import Status, Timing
 from evaluators.side import Refused, Side
-from evaluators.timing import SLACK_MS, Block, Plan, batched, median_interval, sabotaged, undelivered
+from evaluators.timing import SLACK_MS, Block, Plan, batched, interval, sabotaged, undelivered
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +64,10 @@ class Trial:
     def __init__(
         self, court: Court, side: Side, plan: Plan, scratch: str, *, thorough: bool, say: Stage
     ) -> None:
-        self._court, self._side, self._plan, self._scratch = court, side, plan, scratch
+        if court.device == "cpu":
+            # A block's figure is the median of its calls there, some of which other processes disturb.
+            plan = replace(plan, block_ms=plan.block_ms / 4, least_calls=3)
+        self._court, self._side, self._plan = court, side, plan
         self._compiled = court.compiled if thorough else None
         self._say = say
         self._families: dict[str, bool] = {}
@@ -71,6 +75,7 @@ class Trial:
         self._census: Census | None = None
         self._weights = 1.0
         self._sampler: ThreadSampler | None = None
+        self._watched: list[Block] = []
         if court.problem["libraries"] == "no_library" and court.device == "cpu" and can_sample():
             self._sampler = ThreadSampler(side.pid, scratch)
         self._pending: list[Callable[[], None]] = []
@@ -93,6 +98,8 @@ class Trial:
             timing = self._time(call_ms, before)
         except Refused as refused:
             status, log, rule = refused.status, refused.log, refused.rule
+            if "torch._inductor" in log and self._court.problem["libraries"] == "no_library":
+                status, rule = Status.REJECTED, "library"
         except (MemoryError, torch.OutOfMemoryError) as error:
             status, log = Status.CRASHED, f"beside it there is no memory left to check it: {error}"
         finally:
@@ -111,8 +118,7 @@ class Trial:
     def _eager_alone(self) -> list[float]:
         """The baseline's time a call in ms while the candidate has not been loaded."""
         calls = self._eager_calls()
-        with self._side.frozen():
-            return [self._call_ms(self._court.eager, calls) for _ in range(3)]
+        return [self._call_ms(self._court.eager, calls) for _ in range(3)]
 
     def _check(self) -> float:
         """Correctness on the problem's own inputs, then on the families. Returns about how long a call takes
@@ -145,7 +151,7 @@ class Trial:
     def _answered(self, families: list[str]) -> tuple[Block, list[int], list[Outputs]]:
         """A block with one fresh call a family: its secret seeds, and private copies of what came out."""
         seeds = self._court.stage_fresh(families, self._side)
-        block = self._run(len(families))
+        block = self._side.block(len(families))
         return block, seeds, [self._court.snapshot(call) for call in range(len(families))]
 
     def _require(self, seed: int, outputs: Outputs) -> None:
@@ -181,21 +187,21 @@ class Trial:
         if self._sampler is None:
             return
         start = time.monotonic()
-        while self._sampler.samples < ENOUGH_SAMPLES and (
+        while self._sampler.looks < ENOUGH_LOOKS and (
             time.monotonic() - start < rest_s or secrets.randbelow(2)
         ):
-            with self._sampler:
-                _, check = self._spot_check(calls)
+            block, check = self._spot_check(calls, watch=self._sampler)
+            self._watched.append(block)
             check()
 
     def _require_own_work(self) -> None:
-        if self._census is not None and (reason := self._census.reason()):
+        if self._census is not None and (reason := self._census.reason(self._court.device)):
             raise Refused(Status.REJECTED, reason, "library")
 
     def _time(self, call_ms: float, before: list[float]) -> Timing:
         """Alternates blocks of kernel and baselines (ABBA) until the interval is narrow enough."""
         plan = self._plan
-        calls = plan.calls(call_ms, self._court.capacity)
+        calls = self._block_calls(call_ms)
         singles = [self._timed_block(1) for _ in range(SINGLES)]
         self._settle()
         kernel: list[float] = []
@@ -218,13 +224,15 @@ class Trial:
                 break
         self._watch(calls, rest_s=LONGEST_S)
         if self._sampler is not None:
-            self._census = self._sampler.census()
+            wall_ms = sum(block.wall_ms for block in self._watched)
+            besides_ms = len(self._watched) * self._court.overhead(calls).total_ms
+            self._census = self._sampler.census(wall_ms, max(wall_ms - besides_ms, 0.0))
             self._require_own_work()
         self._audit(singles, kernel, before, eager)
         self._require_delivery(calls, statistics.median(kernel))
         if reason := self._court.too_fast(statistics.median(kernel), statistics.median(eager), calls):
             raise Refused(Status.REJECTED, reason, "roofline")
-        speedup, low, high = median_interval(ratios)
+        speedup, low, high = interval(ratios)
         return Timing(
             kernel_ms=statistics.median(kernel),
             eager_ms=statistics.median(eager),
@@ -235,6 +243,15 @@ class Trial:
             kernel_samples_ms=tuple(kernel),
             eager_samples_ms=tuple(eager),
         )
+
+    def _block_calls(self, call_ms: float) -> int:
+        """Calls of the kernel's blocks: as many as the baseline's where both are about as fast, so that what
+        blocks cost besides is the same."""
+        calls = self._plan.calls(call_ms, self._court.capacity)
+        calls = self._plan.calls(self._timed_block(calls), self._court.capacity)
+        self._settle()
+        eager_calls = self._eager_calls()
+        return eager_calls if max(calls, eager_calls) <= 2 * min(calls, eager_calls) else calls
 
     def _settle(self) -> None:
         """Does the checks that were put off, so that both sides' blocks come after the same work."""
@@ -249,8 +266,7 @@ class Trial:
         slack_ms = SLACK_MS[self._court.device]
         eager_singles: list[float] = []
         while True:
-            with self._side.frozen():
-                eager_singles += [self._call_ms(self._court.eager, 1) for _ in range(SINGLES)]
+            eager_singles += [self._call_ms(self._court.eager, 1) for _ in range(SINGLES)]
             reason = batched(singles, kernel_ms, eager_singles, eager_ms, slack_ms)
             if reason is None:
                 break
@@ -258,19 +274,20 @@ class Trial:
                 raise Refused(Status.REJECTED, reason, "batched calls")
             singles += [self._timed_block(1) for _ in range(SINGLES)]  # a busy machine makes calls slow, too
             self._settle()
-        # On a CPU the candidate is frozen beside the baseline; what runs slower there is the machine.
+        # On a CPU the candidate is stopped beside the baseline; what runs slower there is the machine.
         if self._court.device == "cuda" and (reason := sabotaged(before, eager, slack_ms)):
             raise Refused(Status.REJECTED, reason, "sabotaged baseline")
 
     def _require_delivery(self, calls: int, kernel_ms: float) -> None:
-        """Raises Refused when blocks are about as long without the copying of outputs as with it."""
+        """On a GPU. Raises Refused when blocks are about as long without the copying of outputs as with."""
+        if self._court.device != "cuda":
+            return  # page faults and caches blur it
         overhead = self._court.overhead(calls)
         block_ms = kernel_ms * calls + overhead.total_ms
         kept: list[float] = []
         while len(kept) < KEPT_BLOCKS:
             self._court.stage_fresh([""] * calls, self._side)
-            with self._court.eager.frozen():
-                kept.append(self._side.block(calls, deliver=False).wall_ms)
+            kept.append(self._side.block(calls, deliver=False).wall_ms)
             if undelivered(block_ms, statistics.median(kept), overhead.delivery_ms) is None:
                 return
         if reason := undelivered(block_ms, statistics.median(kept), overhead.delivery_ms):
@@ -283,11 +300,14 @@ class Trial:
         self._pending.append(check)
         return block.call_ms(overhead_ms)
 
-    def _spot_check(self, calls: int) -> tuple[Block, Callable[[], None]]:
+    def _spot_check(
+        self, calls: int, watch: AbstractContextManager[object] | None = None
+    ) -> tuple[Block, Callable[[], None]]:
         """A block on fresh inputs, and what checks one of its calls; the others are glanced at."""
         seeds = self._court.stage_fresh([""] * calls, self._side)
         chosen = secrets.randbelow(calls)
-        block = self._run(calls)
+        with watch or contextlib.nullcontext():
+            block = self._side.block(calls)
         outputs = self._court.snapshot(chosen)
         if (missing := self._court.unwritten(calls)) is not None:
             raise Refused(
@@ -300,18 +320,13 @@ class Trial:
         calls = self._eager_calls()
         overhead_ms = self._court.overhead(calls).total_ms
         self._court.stage_fresh([""] * calls, side)
-        with self._side.frozen():
-            return side.block(calls).call_ms(overhead_ms)
+        return side.block(calls).call_ms(overhead_ms)
 
     def _call_ms(self, side: Side, calls: int) -> float:
         return side.block(calls).call_ms(self._court.overhead(calls).total_ms)
 
     def _eager_calls(self) -> int:
         return self._plan.calls(self._court.eager_call_ms, self._court.capacity)
-
-    def _run(self, calls: int) -> Block:
-        with self._court.eager.frozen():
-            return self._side.block(calls)
 
     def _correctness(self) -> dict[str, Any] | None:
         finite = [c for c in self._comparisons if c.error != float("inf")]

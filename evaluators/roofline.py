@@ -146,8 +146,8 @@ def too_fast(
             f"reaches {fastest / 1e12:.4g} TFLOP/s"
         )
     return (
-        f"the kernel was seen to take {kernel_ms:.4g} ms a call, but none can take less than {floor_ms:.4g} ms here: "
-        f"{what} (problem.floor=false lifts this check for a problem with an algebraic short cut)"
+        f"the kernel was seen to take {kernel_ms:.4g} ms a call, but none can take less than {floor_ms:.4g} "
+        f"ms here: {what} (problem.floor=false lifts this check for a problem with an algebraic short cut)"
     )
 
 

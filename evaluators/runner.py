@@ -6,6 +6,7 @@ it is told to run. It makes no claim about time. The builder's and the referee's
     import {problem, architecture}         -> imported | failed {phase, kind, error}
     load {problem, seed, arena, layouts}   -> loaded | failed
     run {calls: [slot, ...], turn}         -> on a GPU queued, as soon as the work is; then done | failed
+    deliver {call}                         -> delivered | failed, for the output of the last call
     scale {factor}                         -> scaled | failed, after multiplying all weights in place
     census {calls}                         -> counted {kernels: [[name, ns], ...]} | failed
 """
@@ -19,6 +20,7 @@ import importlib.util
 import os
 import sys
 import tempfile
+import time
 import traceback
 import types
 from pathlib import Path
@@ -79,6 +81,9 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
                 channel.send({"op": "loaded"})
             elif order["op"] == "run" and session is not None:
                 session.run(order, channel)
+            elif order["op"] == "deliver" and session is not None:
+                session.deliver(order["call"])
+                channel.send({"op": "delivered"})
             elif order["op"] == "scale" and session is not None:
                 session.scale_weights(order["factor"])
                 channel.send({"op": "scaled"})
@@ -104,6 +109,7 @@ class Session:
         self._inputs = [_arguments(order["arguments"], tensors) for tensors in inputs.views(memory)]
         self._outputs = outputs.views(memory[inputs.bytes :])
         self._gate = gate_of(memory)
+        self._output: Any = None
         reference = load_module(problem["source"], problem["overrides"])
         values = init_inputs(reference, order["seed"])
         kind = spec["role"]
@@ -130,21 +136,29 @@ class Session:
         if self._on_gpu:
             stream = torch.cuda.current_stream().cuda_stream
             wait_on_stream(stream, self._gate.data_ptr(), order["turn"])
+        filling_s = 0.0
+        filled: list[list[torch.Tensor]] = []
         with torch.no_grad():
             for call in order["calls"]:
-                places = self._outputs[call]
                 if order["stand_in"]:
-                    output = [[torch.ones_like(place) for place in places] for _ in range(order["stand_in"])][
-                        -1
-                    ]
+                    start = time.perf_counter()
+                    for _ in range(order["stand_in"]):
+                        filled.append([torch.ones_like(place) for place in self._outputs[call]])
+                    self._output = filled[-1]
+                    filling_s += time.perf_counter() - start
+                    filled.clear()
                 else:
-                    output = self._model(*self._inputs[call])
+                    self._output = self._model(*self._inputs[call])
                 if order["deliver"]:
-                    _deliver(output, places)
+                    self.deliver(call)
         if self._on_gpu:
             channel.send({"op": "queued"})
             torch.cuda.synchronize()
-        channel.send({"op": "done"})
+        channel.send({"op": "done"} | ({"filling_ms": filling_s * 1e3} if order["stand_in"] else {}))
+
+    def deliver(self, call: int) -> None:
+        """Leaves the bytes of the last output in the call's place."""
+        _deliver(self._output, self._outputs[call])
 
     def scale_weights(self, factor: float) -> None:
         """Multiplies every parameter in place: what was made of them before is out of date."""

@@ -328,7 +328,10 @@ def _mount_anew(writable: Path | None, hidden: list[str]) -> None:
     _mount(b"proc", b"/proc", b"proc", 0)
     for path in hidden:
         with contextlib.suppress(OSError):  # gone since it was looked for
-            _mount(os.devnull.encode(), path.encode(), None, MS_BIND)
+            if os.path.isdir(path):
+                _mount(b"tmpfs", path.encode(), b"tmpfs", 0)
+            else:
+                _mount(os.devnull.encode(), path.encode(), None, MS_BIND)
     if writable is not None:
         scratch = bytes(writable)
         _mount(scratch, scratch, None, MS_BIND)

@@ -1,13 +1,16 @@
 """One side of a comparison, as the referee sees it: a runner, the memory shared with it, and the clock.
 
-Inputs are staged in the referee's own memory and shown only after the clock has started; on a GPU after the
-runner has queued its work behind a gate, so that neither looking ahead nor launch latencies count.
+Inputs are staged in the referee's own memory. On a GPU they are shown when the clock has started and the
+runner has queued its work behind a gate, so that neither looking ahead nor launch latencies count. On a CPU
+they are shown one call after the other, while the runner is stopped.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
 import signal
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -62,12 +65,17 @@ class Arena:
         """NaN (all bits one) into every output: what is not written cannot pass."""
         self.memory[self.inputs.bytes : self.inputs.bytes + self.outputs.bytes].fill_(255)
 
+    def show_one(self, staged: torch.Tensor, call: int) -> None:
+        """Copies one call's inputs out of private memory."""
+        start = call * self.inputs.call_bytes
+        end = start + self.inputs.call_bytes
+        self.memory[start:end].copy_(staged[start:end])
+
     def show(self, staged: torch.Tensor, calls: int) -> None:
         """Copies the inputs of the first `calls` calls out of private memory, then opens the gate."""
         size = calls * self.inputs.call_bytes
         self.memory[:size].copy_(staged[:size])
-        if self.memory.is_cuda:
-            self._gate.fill_(self._turn)
+        self._gate.fill_(self._turn)
 
 
 def gate_of(memory: torch.Tensor) -> torch.Tensor:
@@ -78,35 +86,45 @@ def gate_of(memory: torch.Tensor) -> torch.Tensor:
 
 
 class Side:
-    """A runner with its arena. `pid`: its process as this one sees it, 0 where it is not to be frozen."""
+    """A runner with its arena. `pid`: its process as this one sees it."""
 
-    def __init__(self, channel: Channel, arena: Arena, staged: torch.Tensor, pid: int = 0) -> None:
+    def __init__(self, channel: Channel, arena: Arena, staged: torch.Tensor, pid: int) -> None:
         self._channel, self.arena, self._staged, self.pid = channel, arena, staged, pid
         self._on_gpu = arena.memory.is_cuda
+        self._delivery_ms = 0.0
+        self.allowed_delivery_ms = math.inf
+        """On a CPU, how long copying the outputs of a call out may take until it counts as work."""
         self.isolation = str(channel.receive().get("isolation", ""))
+        sandbox.signal_tree(pid, signal.SIGSTOP)
 
     def load(self, order: Message) -> None:
         """Raises Refused when the module does not load, ChannelClosed when the runner died."""
         self.arena.clear()
         self._synchronize()
         fds = () if self.arena.fd is None else (self.arena.fd,)
-        self._channel.send({"op": "load", "fds": len(fds), **order}, fds)
-        self._answer("loaded")
+        with self._awake():
+            self._channel.send({"op": "load", "fds": len(fds), **order}, fds)
+            self._answer("loaded")
 
     def overhead(self, calls: int, repeats: int = 3) -> Overhead:
-        """What a block of so many calls costs besides the calls, of a runner of ours: a block that fills
-        outputs once, less one filling, which is how much longer it takes to fill them twice. Of each the
-        fastest counts: noise only adds."""
-        once, twice, kept = (
-            min(self.block(calls, stand_in=n, deliver=deliver).wall_ms for _ in range(repeats))
-            for n, deliver in ((1, True), (2, True), (1, False))
-        )
-        return Overhead(total_ms=max(2 * once - twice, 0.0), delivery_ms=max(once - kept, 0.0))
+        """What a block of so many calls costs besides the calls, of a runner of ours that fills outputs
+        instead of running its module. Of each kind of block the fastest counts: noise only adds."""
+
+        def fastest(stand_in: int, deliver: bool = True) -> float:
+            return min(self.block(calls, stand_in=stand_in, deliver=deliver).wall_ms for _ in range(repeats))
+
+        if not self._on_gpu:  # the runner has its own clock around the fillings, which is taken off
+            return Overhead(total_ms=fastest(1), delivery_ms=self._delivery_ms * calls)
+        # Events between the fillings would cost time themselves: a filling is what a second one adds.
+        once, twice = fastest(1), fastest(2)
+        delivery_ms = max(once - fastest(1, deliver=False), 0.0)
+        return Overhead(total_ms=max(2 * once - twice, 0.0), delivery_ms=delivery_ms)
 
     def scale_weights(self, factor: float) -> None:
         """Multiplies all weights of the loaded module in place."""
-        self._channel.send({"op": "scale", "factor": factor})
-        self._answer("scaled")
+        with self._awake():
+            self._channel.send({"op": "scale", "factor": factor})
+            self._answer("scaled")
 
     def block(self, calls: int, *, stand_in: int = 0, deliver: bool = True) -> Block:
         """Runs the calls 0 to `calls` - 1 in an order that nobody knew, on what is staged.
@@ -114,49 +132,68 @@ class Side:
         With `stand_in` n, a runner of ours fills fresh outputs n times instead of running its module. Without
         `deliver` nobody sees the outputs.
         """
-        order = {"op": "run", "calls": shuffled(calls), "stand_in": stand_in, "deliver": deliver}
-        self._synchronize()
+        order = {"op": "run", "stand_in": stand_in, "deliver": deliver and self._on_gpu}
         if self._on_gpu:
-            self._channel.send(order | {"turn": self.arena.next_turn()})
+            return self._queued_block(order, shuffled(calls))
+        times = [self._single_ms(order, call, deliver) for call in shuffled(calls)]
+        return Block(calls=calls, wall_ms=statistics.median(times) * calls)
+
+    def _queued_block(self, order: Message, calls: list[int]) -> Block:
+        """On a GPU: all calls are queued behind the gate, then the inputs are shown and it opens."""
+        self._synchronize()
+        with self._awake():
+            self._channel.send(order | {"calls": calls, "turn": self.arena.next_turn()})
             queued = self._answer_within(QUEUE_S)
             start = time.perf_counter()
-            self.arena.show(self._staged, calls)
+            self.arena.show(self._staged, len(calls))
             if not queued:
                 self._answer("queued")
-        else:
-            start = time.perf_counter()
-            self.arena.show(self._staged, calls)
-            self._channel.send(order)
-        self._answer("done")
-        wall_ms = (time.perf_counter() - start) * 1e3
+            self._answer("done")
+            wall_ms = (time.perf_counter() - start) * 1e3
         self._synchronize()
-        return Block(calls=calls, wall_ms=wall_ms)
+        return Block(calls=len(calls), wall_ms=wall_ms)
+
+    def _single_ms(self, order: Message, call: int, deliver: bool) -> float:
+        """On a CPU: one call, whose inputs are shown while the runner is stopped. Its output is copied out
+        off the clock, but what that takes longer than a copy counts: somebody was still at work."""
+        self.arena.show_one(self._staged, call)
+        with self._awake():
+            start = time.perf_counter()
+            self._channel.send(order | {"calls": [call]})
+            answer = self._answer("done")
+            wall_ms = (time.perf_counter() - start) * 1e3
+            if deliver:
+                start = time.perf_counter()
+                self._channel.send({"op": "deliver", "call": call})
+                self._answer("delivered")
+                self._delivery_ms = (time.perf_counter() - start) * 1e3
+                wall_ms += max(0.0, self._delivery_ms - self.allowed_delivery_ms)
+        return wall_ms - (float(answer["filling_ms"]) if order["stand_in"] else 0.0)
 
     def census(self, calls: int) -> list[tuple[str, int]]:
         """What the runner's trace of the device says it ran in a block: names and nanoseconds."""
         self.arena.show(self._staged, calls)
         self._synchronize()
-        self._channel.send({"op": "census", "calls": shuffled(calls)})
-        kernels = self._answer("counted").get("kernels")
+        with self._awake():
+            self._channel.send({"op": "census", "calls": shuffled(calls)})
+            kernels = self._answer("counted").get("kernels")
         if not (isinstance(kernels, list) and all(_is_entry(each) for each in kernels)):
             raise Refused(Status.REJECTED, f"no valid census: {kernels!r:.200}", "forged message")
         return [(printable(name, 500), duration_ns) for name, duration_ns in kernels]
 
     @contextmanager
-    def frozen(self) -> Iterator[None]:
-        """For the time of the block, nothing of the runner's runs on a CPU."""
-        if not self.pid:
-            yield
-            return
-        sandbox.signal_tree(self.pid, signal.SIGSTOP)
+    def _awake(self) -> Iterator[None]:
+        """The runner runs only for the time of an order: it cannot look ahead, nor disturb others."""
+        sandbox.signal_tree(self.pid, signal.SIGCONT)
         try:
             yield
         finally:
-            sandbox.signal_tree(self.pid, signal.SIGCONT)
+            sandbox.signal_tree(self.pid, signal.SIGSTOP)
 
     def close(self) -> None:
         """Lets the runner end by itself."""
         self._channel.close()
+        sandbox.signal_tree(self.pid, signal.SIGCONT)
 
     def _answer_within(self, timeout_s: float) -> bool:
         try:

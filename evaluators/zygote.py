@@ -133,7 +133,7 @@ def main() -> None:
     import torch  # noqa: F401  (the point of a zygote: the import is paid once)
 
     libraries.loaded()
-    libraries.files()
+    libraries.hidden()
 
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -163,7 +163,7 @@ def _obey(channel: Channel, order: Message, alive: set[int]) -> None:
             lambda level: _become_runner(fds[0], fds[1], level, spec),
             isolate=bool(order["isolate"]),
             writable=Path(spec["scratch"]),
-            hidden=libraries.files() if spec.get("libraries") == "no_library" else (),
+            hidden=libraries.hidden() if spec.get("libraries") == "no_library" else (),
         )
         for fd in fds:
             os.close(fd)

@@ -44,8 +44,9 @@ class Engine:
     """A search of one problem; goes on from whatever the journal holds.
 
     `history` says what a proposer is told of earlier ideas: `all` or `none` of them. At most
-    `outstanding` evaluations are with the evaluator at a time. `library_entries` is how many kernels are
-    asked of the library. After `request_stop`, work in flight is awaited for `grace_s` seconds and the
+    `outstanding` evaluations are with the evaluator at a time, and nothing is asked of the proposer while
+    twice as many are under way, those still to be written included. `library_entries` is how many kernels
+    are asked of the library. After `request_stop`, work in flight is awaited for `grace_s` seconds and the
     best kernel's final measurement for `confirm_s` (0: the best is reported unconfirmed).
 
     Every choice draws on a generator seeded by `seed` and its place in the search, so that the result
@@ -95,6 +96,7 @@ class Engine:
         self._work = InFlight()
         self._dry = False
         self._slots = asyncio.Semaphore(outstanding)
+        self._under_way = 2 * outstanding
         self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._broken_observers: set[int] = set()
 
@@ -236,10 +238,14 @@ class Engine:
     async def _room(self, wanted: int) -> bool:
         """Whether another evaluation may be reserved.
 
-        Near the limit, waits until every reservation before is settled: an idea then gets what those
-        before it did not use, in whatever order they finished.
+        Waits while enough is under way to keep the evaluator busy: what is asked for now would only lie in
+        the queue. Near the limit, waits until every reservation before is settled: an idea then gets what
+        those before it did not use, in whatever order they finished.
         """
-        while self.budget.available < wanted and self.budget.reserved and self._work.stop is None:
+        while self._work.stop is None and (
+            self.budget.reserved >= self._under_way
+            or (self.budget.available < wanted and self.budget.reserved)
+        ):
             await self._work.changed()
         return self._work.stop is None and self.budget.available > 0
 

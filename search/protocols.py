@@ -64,7 +64,7 @@ class Evaluator(Protocol):
         """The verdict on a kernel; never raises for a candidate's failure.
 
         `thorough` measures longer, in a fresh process with new inputs, and times `torch.compile` too.
-        `on_stage` is told `building` and `measuring` when they begin.
+        `on_stage` is told `building` and `measuring` when they begin, and the steps of the measurement.
         """
         ...
 

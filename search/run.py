@@ -26,6 +26,7 @@ from evaluators.cli import (
     EXIT_USAGE,
     UsageError,
     build,
+    choose_device,
     compose_config,
     edit_config,
     log_to,
@@ -87,7 +88,7 @@ def settle(arguments: Sequence[str]) -> tuple[DictConfig, Path | None, list[str]
     wandb = "off" if config.wandb is False else str(config.wandb)
     if wandb not in MODES:
         one_of(config, "wandb", MODES)
-    device, how = _device(str(config.device), bool(config.ray.address))
+    device, how = choose_device(str(config.device), clustered=bool(config.ray.address))
     if config.device == "auto":
         chosen.append(f"device: {device}, {how} (device=… to change)")
     config.device = device
@@ -173,20 +174,6 @@ def _orderly_stop(engine: Engine) -> Any:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
-
-
-def _device(wanted: str, clustered: bool) -> tuple[str, str]:
-    """Device to use and why. Raises UsageError when a GPU is asked for where there is none."""
-    if clustered:
-        return ("cuda" if wanted == "auto" else wanted), "the cluster's"
-    import torch
-
-    present = torch.cuda.is_available()
-    if wanted == "cuda" and not present:
-        raise UsageError("device is cuda, but torch finds no GPU here; use device=cpu or device=auto")
-    if wanted != "auto":
-        return wanted, "as asked"
-    return ("cuda", "a GPU is there") if present else ("cpu", "torch finds no GPU")
 
 
 def _stored(folder: Path) -> DictConfig:

@@ -50,7 +50,16 @@ BEST = Mark(glyph="★", word="best", style="bold bright_green")
 WAITING = Mark(glyph="·", word="queued", style="bright_black")
 RUNNING = Mark(glyph="⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", word="runs", style="cyan")
 WAITING_STAGES = ("written", "queued")
-STAGE_WORDS = {"building": "build", "evaluating": "runs", "measuring": "timing"}
+STAGE_WORDS = {
+    "building": "build",
+    "evaluating": "runs",
+    "measuring": "start",
+    "loading": "load",
+    "checking": "check",
+    "counting": "count",
+    "timing": "timing",
+    "ending": "end",
+}
 
 CATEGORY_WORDS = {
     Category.MEMORY: ("memory", "blue"),

@@ -20,8 +20,9 @@ from evaluators.build import Build
 from evaluators.cluster import RayHost
 from evaluators.evaluation import Evaluation, Status, Timing
 from evaluators.local import LocalHost
-from evaluators.pool import TRIES, Pool, WorkerDied, scratch_root
+from evaluators.pool import TRIES, OnStage, Pool, WorkerDied
 from evaluators.problem import Kernel, Problem
+from evaluators.scratch import scratch_root
 from evaluators.worker import WorkerBroken
 from tests.evaluators.conftest import Marked, gone
 from tests.evaluators.test_worker import HONEST, PROBLEM, REFERENCE, SETTINGS, forward
@@ -61,14 +62,19 @@ class FakeHost:
         self.built: Counter[str] = Counter()
         self.architectures: set[str] = set()
         self.archives: set[bytes] = set()
-        self.opened = 0
+        self.opened: list[str] = []
+        self.sick: set[int] = set()
+        self.canaries_ms: dict[int, float] = {}
+        self.order: list[tuple[int, str]] = []
         self.closed = 0
         self.now: Counter[str] = Counter()
         self.most: Counter[str] = Counter()
         self.overlaps: set[tuple[str, ...]] = set()
 
-    async def facts(self, problem: Problem) -> dict[str, str]:
-        self.opened += 1
+    async def facts(self, device: int, problem: Problem) -> dict[str, str]:
+        self.opened.append(problem.name)
+        if device in self.sick:
+            raise WorkerBroken("the device is lost")
         return {"device": "fake", "architecture": "9.0"}
 
     async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
@@ -79,14 +85,26 @@ class FakeHost:
             return act() if act else Build(seconds=0.25, archive=kernel.id.encode())
 
     async def measure(
-        self, device: int, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool
+        self,
+        device: int,
+        problem: Problem,
+        kernel: Kernel,
+        archive: bytes,
+        thorough: bool,
+        on_stage: OnStage,
     ) -> Evaluation:
         self.measured[kernel.id] += 1
         self.used[device] += 1
         self.archives.add(archive)
+        self.order.append((device, problem.name))
         async with self._at("measure"), self._at(f"device {device}"):
+            on_stage("checking")
+            if device in self.sick:
+                raise WorkerBroken("the device is lost")
             act = self.measuring.pop(0) if self.measuring else None
-            return act() if act else replace(CORRECT, log=f"{kernel.id} {thorough}")
+            canary = {"canary_ms": str(self.canaries_ms[device])} if device in self.canaries_ms else {}
+            told = replace(CORRECT, log=f"{kernel.id} {thorough}", environment={"device": "fake"} | canary)
+            return act() if act else told
 
     def close(self) -> None:
         self.closed += 1
@@ -110,7 +128,8 @@ def evaluated(host: FakeHost, problem: Problem = ON_GPU, **options: Any) -> Eval
 def test_a_verdict_comes_with_what_the_build_took() -> None:
     host = FakeHost()
     found = evaluated(host)
-    assert found == replace(CORRECT, log=f"{kernel().id} False", build_s=0.25)
+    told = {"device": "fake"}
+    assert found == replace(CORRECT, log=f"{kernel().id} False", build_s=0.25, environment=told)
     assert host.archives == {kernel().id.encode()}
     assert host.architectures == {"9.0"}
 
@@ -123,7 +142,7 @@ def test_a_thorough_measurement_is_asked_for_as_such() -> None:
 def test_stages_are_told_in_order(problem: Problem) -> None:
     stages: list[str] = []
     evaluated(FakeHost(), problem, on_stage=stages.append)
-    assert stages == ["building", "measuring"]
+    assert stages == ["building", "measuring", "checking"]
 
 
 def test_lost_work_goes_to_another_worker() -> None:
@@ -208,7 +227,7 @@ def test_lanes_are_as_wide_as_the_host_says(devices: int, cores: int) -> None:
     assert host.most["measure"] <= devices
     assert all(host.most[f"device {n}"] == 1 for n in range(devices) if host.used[n])
     assert set(host.measured.values()) == set(host.built.values()) == {1}
-    assert host.opened == 1
+    assert len(host.opened) == 1
 
 
 def test_all_devices_work() -> None:
@@ -261,12 +280,177 @@ def test_closing_closes_the_host() -> None:
 def test_a_problem_that_cannot_be_run_is_told_before_any_kernel() -> None:
     host = FakeHost()
 
-    async def broken(problem: Problem) -> dict[str, str]:
+    async def broken(device: int, problem: Problem) -> dict[str, str]:
         raise WorkerBroken("the reference cannot be run: seven")
 
     host.facts = broken  # type: ignore[method-assign]
+    pool = Pool(host)
     with pytest.raises(WorkerBroken, match="seven"):
-        asyncio.run(Pool(host).describe(ON_GPU))
+        asyncio.run(pool.describe(ON_GPU))
+    assert pool.devices_set_aside == {}
+    found = evaluated(host)
+    assert (found.status, found.log) == (Status.INFRASTRUCTURE_ERROR, "the reference cannot be run: seven")
+    assert not host.built
+
+
+# Devices: which is chosen, and which is used no more.
+
+OTHER = replace(ON_GPU, name="level1/other", source="class Model: pass")
+
+
+async def judged(
+    pool: Pool, *, count: int, first: int = 0, problem: Problem = ON_GPU, at_once: int = 1
+) -> list[Status]:
+    """Evaluates new kernels, a few at a time."""
+    found = []
+    for n in range(first, first + count, at_once):
+        some = [pool.evaluate(problem, kernel(m)) for m in range(n, min(n + at_once, first + count))]
+        found += [each.status for each in await asyncio.gather(*some)]
+    return found
+
+
+def test_a_retry_goes_to_another_device() -> None:
+    host = FakeHost(devices=2)
+    host.measuring = [break_down]
+    assert evaluated(host).status is Status.CORRECT
+    assert {device for device, _ in host.order} == {0, 1}
+
+
+def test_a_device_that_fails_twice_is_set_aside(caplog: pytest.LogCaptureFixture) -> None:
+    host = FakeHost(devices=3, cores=3)
+    host.sick = {1}
+    pool = Pool(host)
+    assert asyncio.run(judged(pool, count=21, at_once=3)) == [Status.CORRECT] * 21
+    assert list(pool.devices_set_aside) == [1]
+    assert "the device is lost" in pool.devices_set_aside[1]
+    assert host.used[1] == 2
+    assert sum("set aside" in record.message for record in caplog.records) == 1
+
+
+def test_kernels_that_fail_everywhere_set_nothing_aside() -> None:
+    """A hostile kernel may bring workers down; it must not be able to take devices from the others."""
+    host = FakeHost(devices=3)
+    host.measuring = [die] * 8 + [break_down] * 3 * TRIES
+    pool = Pool(host)
+    statuses = asyncio.run(judged(pool, count=8))
+    assert statuses == [Status.CRASHED] * 4 + [Status.INFRASTRUCTURE_ERROR] * 3 + [Status.CORRECT]
+    assert pool.devices_set_aside == {}
+
+
+def test_a_device_that_fails_now_and_then_is_kept() -> None:
+    host = FakeHost(devices=2)
+    pool = Pool(host)
+
+    async def several() -> None:
+        for n in range(6):
+            host.measuring = [break_down]
+            await judged(pool, first=3 * n, count=3)
+
+    asyncio.run(several())
+    assert pool.devices_set_aside == {}
+
+
+def test_when_every_device_fails_the_answer_is_ours_to_blame() -> None:
+    host = FakeHost(devices=2)
+    pool = Pool(host)
+
+    async def several() -> list[Status]:
+        await pool.describe(ON_GPU)
+        host.sick = {0, 1}
+        return await asyncio.wait_for(judged(pool, count=5), 10)
+
+    assert asyncio.run(several()) == [Status.INFRASTRUCTURE_ERROR] * 5
+
+
+def test_a_problem_opens_where_the_first_device_is_lost() -> None:
+    host = FakeHost(devices=2)
+    host.sick = {0}
+    assert asyncio.run(judged(Pool(host), count=3)) == [Status.CORRECT] * 3
+
+
+def test_a_device_that_becomes_slow_is_set_aside(caplog: pytest.LogCaptureFixture) -> None:
+    host = FakeHost(devices=2, cores=2)
+    host.canaries_ms = {0: 1.0, 1: 1.0}
+    pool = Pool(host)
+
+    async def several() -> None:
+        await judged(pool, count=20, at_once=2)
+        assert pool.devices_set_aside == {}
+        host.canaries_ms[0] = 1.4
+        await judged(pool, first=20, count=20, at_once=2)
+
+    asyncio.run(several())
+    assert list(pool.devices_set_aside) == [0]
+    assert [device for device, _ in host.order[-10:]] == [1] * 10
+    assert sum("set aside" in record.message for record in caplog.records) == 1
+
+
+def test_the_last_device_is_kept_when_it_becomes_slow(caplog: pytest.LogCaptureFixture) -> None:
+    host = FakeHost()
+    host.canaries_ms = {0: 1.0}
+    pool = Pool(host)
+
+    async def several() -> list[Status]:
+        await judged(pool, count=6)
+        host.canaries_ms[0] = 2.0
+        return await judged(pool, first=6, count=6)
+
+    assert asyncio.run(several()) == [Status.CORRECT] * 6
+    assert sum("kept" in record.message for record in caplog.records) == 1
+
+
+def test_only_one_problem_is_opened_for_the_devices_facts() -> None:
+    """Builds need no more; the others are opened when they are measured."""
+    host = FakeHost()
+
+    async def both() -> None:
+        pool = Pool(host)
+        await asyncio.gather(*(judged(pool, count=3, problem=each) for each in (ON_GPU, OTHER)))
+
+    asyncio.run(both())
+    assert len(host.opened) == 1
+
+
+def changes(order: list[tuple[int, str]]) -> int:
+    """How often a device has had to open another problem."""
+    open_there: dict[int, str] = {}
+    changed = 0
+    for device, problem in order:
+        changed += open_there.get(device, problem) != problem
+        open_there[device] = problem
+    return changed
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_device_stays_with_the_problem_that_it_has_open(devices: int) -> None:
+    host = FakeHost(devices=devices, cores=32, work_s=0.001)
+
+    async def both() -> None:
+        pool = Pool(host)
+        for each in (ON_GPU, OTHER):
+            await pool.describe(each)
+        mixed = [(each, n) for n in range(8) for each in (ON_GPU, OTHER)]
+        await asyncio.gather(*(pool.evaluate(each, kernel(n)) for each, n in mixed))
+
+    asyncio.run(both())
+    assert len(host.order) == 16
+    assert changes(host.order) <= 2
+
+
+def test_a_problem_with_much_to_do_does_not_starve_another() -> None:
+    host = FakeHost(work_s=0.001, cores=64)
+
+    async def both() -> int:
+        pool = Pool(host)
+        for each in (OTHER, ON_GPU):
+            await pool.describe(each)
+        many = [asyncio.ensure_future(pool.evaluate(ON_GPU, kernel(n))) for n in range(60)]
+        await pool.evaluate(OTHER, kernel("other"))
+        undone = sum(not each.done() for each in many)
+        await asyncio.gather(*many)
+        return undone
+
+    assert asyncio.run(both()) > 30
 
 
 # Real hosts, on this machine's CPU.
@@ -352,7 +536,12 @@ def test_a_killed_actor_loses_nothing(clean: Marked, monkeypatch: pytest.MonkeyP
         found = asyncio.run(evaluation())
         assert found.status is Status.CORRECT, found
         assert niceness == os.nice(0), "Ray has made what is measured give way to all else"
-        assert stages == ["building", "measuring"] * 2
+        assert [stage for stage in stages if stage in ("building", "measuring")] == [
+            "building",
+            "measuring",
+            "measuring",
+        ]
+        assert "checking" in stages
         assert len(killed) >= 4, "the actor, its zygote, its referee and their runners"
         deadline = time.monotonic() + 10
         while (alive := [pid for pid in killed if is_alive(pid)]) and time.monotonic() < deadline:

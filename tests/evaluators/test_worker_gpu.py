@@ -154,11 +154,11 @@ def test_a_hang_on_the_gpu_times_out_and_gives_the_memory_back(worker: Worker) -
     assert torch.cuda.mem_get_info()[0] > free - (1 << 28)
 
 
-def test_claims_of_false_times_are_rejected(worker: Worker) -> None:
-    lie = COPY + "\ntorch.cuda.Event.elapsed_time = lambda start, end: 0.01\n"
-    evaluation = judge(worker, lie)
-    assert evaluation.status is Status.REJECTED
-    assert evaluation.rule == "claimed times"
+def test_patched_events_change_nothing(worker: Worker) -> None:
+    evaluation = judge(worker, COPY + "\ntorch.cuda.Event.elapsed_time = lambda start, end: 0.01\n")
+    assert evaluation.status is Status.CORRECT
+    assert evaluation.timing is not None
+    assert 0.9 < evaluation.timing.speedup < 1.1
 
 
 def test_work_on_a_side_stream_that_is_not_joined(worker: Worker) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -33,7 +34,7 @@ from search.events import (
     VariantWritten,
 )
 from search.journal import Journal, RunState, rebuild, replay
-from search.tree import Seed
+from search.tree import Idea, Seed
 from tests.search.fakes import (
     Clock,
     FakeEvaluator,
@@ -155,6 +156,35 @@ def test_no_more_evaluations_than_allowed_are_outstanding(tmp_path: Path) -> Non
     evaluator = FakeEvaluator(delay_s=0.003)
     search(tmp_path / "journal.jsonl", evaluator=evaluator, outstanding=4)
     assert evaluator.most_running == 4
+
+
+class Counting(FakeProposer):
+    """Keeps how many kernels had been asked for and had no verdict, each time that some were asked for."""
+
+    def __init__(self, evaluator: FakeEvaluator, delay_s: float) -> None:
+        super().__init__(delay_s=delay_s)
+        self.evaluator = evaluator
+        self.asked = 0
+        self.under_way: list[int] = []
+
+    async def implement(
+        self, problem: Problem, idea: Idea, parent: Seed | None, n: int, rng: random.Random
+    ) -> list[Kernel]:
+        self.asked += n
+        self.under_way.append(self.asked - (self.evaluator.seen.total() - self.evaluator.running))
+        return await super().implement(problem, idea, parent, n, rng)
+
+
+@pytest.mark.parametrize(("writing_s", "evaluating_s"), [(0, 0.003), (0.003, 0.003), (0.01, 0)])
+def test_nothing_is_asked_for_while_the_queue_is_long(
+    tmp_path: Path, writing_s: float, evaluating_s: float
+) -> None:
+    evaluator = FakeEvaluator(delay_s=evaluating_s)
+    proposer = Counting(evaluator, writing_s)
+    search(tmp_path / "journal.jsonl", evaluator=evaluator, proposer=proposer, ideas=10, outstanding=4)
+    assert len(proposer.under_way) > 12
+    assert max(proposer.under_way) <= 2 * 4 - 1 + 3, "three variants an idea"
+    assert max(proposer.under_way) >= 2 * 4, "there is enough to do"
 
 
 def test_variants_are_evaluated_while_others_are_written(tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""Who has which device: a line of those who wait, each device lent to one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+PATIENCE = 8
+"""So often may those behind be served before the first in line: a problem cannot starve another."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Waiter:
+    problem: str
+    avoid: frozenset[int]
+    device: asyncio.Future[int]
+
+
+class Devices:
+    """Lends devices. One that has a waiter's problem open goes to that waiter, for opening a problem takes
+    seconds; otherwise the first in line is the first served."""
+
+    def __init__(self, count: int) -> None:
+        self.in_use = set(range(count))
+        """The devices that are not set aside."""
+        self._idle = list(range(count))
+        self._open: dict[int, str] = {}
+        self._line: list[_Waiter] = []
+        self._passed_over = 0
+
+    @asynccontextmanager
+    async def lease(self, problem: str, avoid: Collection[int] = ()) -> AsyncIterator[int]:
+        """A device for the time of the block; none of those to `avoid`, unless there are no others."""
+        device = await self._take(problem, frozenset(avoid))
+        try:
+            yield device
+        except Exception:
+            self._open.pop(device, None)  # a new worker will have to open its problem
+            raise
+        finally:
+            self._give(device)
+
+    def set_aside(self, device: int) -> None:
+        """Lends the device no more; a lease that there is goes on to its end."""
+        self.in_use.discard(device)
+        self._idle = [each for each in self._idle if each != device]
+        self._serve()
+
+    async def _take(self, problem: str, avoid: frozenset[int]) -> int:
+        waiter = _Waiter(problem=problem, avoid=avoid, device=asyncio.get_running_loop().create_future())
+        self._line.append(waiter)
+        self._serve()
+        try:
+            return await waiter.device
+        except asyncio.CancelledError:
+            if waiter in self._line:
+                self._line.remove(waiter)
+            elif not waiter.device.cancelled():  # served and cancelled in the same turn
+                self._give(waiter.device.result())
+            raise
+
+    def _give(self, device: int) -> None:
+        if device in self.in_use:
+            self._idle.append(device)
+        self._serve()
+
+    def _serve(self) -> None:
+        self._line = [waiter for waiter in self._line if not waiter.device.done()]
+        while pairs := [(w, d) for w in self._line for d in self._idle if self._may_have(w, d)]:
+            at_home = (pair for pair in pairs if self._open.get(pair[1]) == pair[0].problem)
+            waiter, device = next(at_home, pairs[0]) if self._passed_over < PATIENCE else pairs[0]
+            self._passed_over = 0 if waiter is self._line[0] else self._passed_over + 1
+            self._line.remove(waiter)
+            self._idle.remove(device)
+            self._open[device] = waiter.problem
+            waiter.device.set_result(device)
+
+    def _may_have(self, waiter: _Waiter, device: int) -> bool:
+        return device not in waiter.avoid or self.in_use <= waiter.avoid

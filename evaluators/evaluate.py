@@ -1,0 +1,202 @@
+"""The verdict on one kernel, from the command line:
+
+    python -m evaluators.evaluate problem=level1/softmax kernel=my_kernel.py
+    python -m evaluators.evaluate problem=file problem.path=my_model.py kernel=my_kernel.py repeat=5
+    python -m evaluators.evaluate problem=level1/softmax kernel=my_kernel.py json=true
+
+Exit status 0 when the kernel is correct (each time, with repeat=…), 1 when it is not, 2 when the call was
+wrong, 130 when it was interrupted. The verdict goes to standard output, what is going on to standard error.
+Every key is in `configs/evaluate.yaml`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import difflib
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from evaluators import report, sandbox
+from evaluators.cli import (
+    EXIT_USAGE,
+    UsageError,
+    build,
+    choose_device,
+    compose_config,
+    log_to,
+    one_line,
+    one_of,
+    positive,
+)
+from evaluators.evaluation import Evaluation, Status
+from evaluators.pool import Pool
+from evaluators.problem import DEVICES, LANGUAGES, Kernel, Problem
+from evaluators.worker import Settings, WorkerBroken
+
+EVERY_S = 5.0
+"""How often a line says that a long stage goes on."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    output, errors = Console(), Console(stderr=True)
+    log_to(errors)
+    if {"-h", "--help"} & set(arguments):
+        _say(output, __doc__)
+        return 0
+    try:
+        config = settle(arguments, errors)
+        problem: Problem = build(config.problem, device=config.device)
+        kernel = read_kernel(Path(str(config.kernel)), str(config.language))
+        found = asyncio.run(evaluate(config, problem, kernel, output, errors))
+    except UsageError as error:
+        print(f"evaluators.evaluate: {error}", file=sys.stderr)  # noqa: T201  (what a command says)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        return 130
+    return 0 if all(each.status is Status.CORRECT for each in found) else 1
+
+
+def settle(arguments: Sequence[str], errors: Console) -> DictConfig:
+    """The config of the call, with the device chosen. Raises UsageError."""
+    config = compose_config("evaluate", arguments)
+    one_of(config, "device", ("auto", *DEVICES))
+    one_of(config, "language", ("auto", *LANGUAGES))
+    for key in ("thorough", "json"):
+        one_of(config, key, ("True", "False"))
+    positive(config, "repeat")
+    wanted = str(config.device)
+    config.device, how = choose_device(wanted, clustered=bool(config.ray.address))
+    if wanted == "auto":
+        _say(errors, f"device: {config.device}, {how} (device=… to change)")
+    return config
+
+
+def read_kernel(path: Path, language: str) -> Kernel:
+    """The kernel in a file; `language` auto is guessed from what it imports. Raises UsageError."""
+    try:
+        source = path.read_text(encoding="utf-8")
+        return Kernel(source=source, language=guess_language(source) if language == "auto" else language)
+    except OSError as error:
+        raise UsageError(f"kernel={path} cannot be read: {error.strerror}{_nearest_file(path)}") from error
+    except ValueError as error:  # not text, or nothing in it
+        raise UsageError(f"kernel={path}: {one_line(error)}") from error
+
+
+def guess_language(source: str) -> str:
+    """By what a kernel imports and calls."""
+    if re.search(r"^\s*(import|from)\s+triton\b", source, re.MULTILINE):
+        return "triton"
+    return "cuda" if "load_inline" in source and "cuda_sources" in source else "cpp"
+
+
+async def evaluate(
+    config: DictConfig, problem: Problem, kernel: Kernel, output: Console, errors: Console
+) -> list[Evaluation]:
+    """Evaluates as often as the config says, each time with new processes, and prints each verdict.
+
+    Raises UsageError when the problem cannot be run; when it is cancelled, everything is ended at once.
+    """
+    settings: Settings = build(config.evaluator)
+    found: list[Evaluation] = []
+    for number in range(1, config.repeat + 1):
+        async with _progress(errors) as on_stage:
+            evaluation = await _evaluate_once(config, settings, problem, kernel, on_stage)
+        found.append(evaluation)
+        style = "green" if evaluation.status is Status.CORRECT else "red"
+        if config.json:
+            _say(output, json.dumps(evaluation.to_json()))
+        elif config.repeat == 1:
+            _say(output, *report.verdict(evaluation), style=style)
+        else:
+            _say(output, f"{number}: {report.in_a_line(evaluation)}", style=style)
+    if config.repeat > 1 and not config.json:
+        _say(output, *report.in_all(found))
+    return found
+
+
+async def _evaluate_once(
+    config: DictConfig,
+    settings: Settings,
+    problem: Problem,
+    kernel: Kernel,
+    on_stage: Callable[[str], None],
+) -> Evaluation:
+    try:
+        pool = Pool(build(config.pool)(settings=settings, on_gpu=problem.device == "cuda"))
+    except (ValueError, ConnectionError) as error:
+        raise UsageError(one_line(error)) from error
+    try:
+        on_stage(f"opening {problem.name} on {problem.device}")
+        await pool.describe(problem)
+        return await pool.evaluate(problem, kernel, thorough=config.thorough, on_stage=on_stage)
+    except WorkerBroken as error:
+        *_, last = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise UsageError(f"{problem.name} cannot be run: {last}") from error
+    except asyncio.CancelledError:
+        # Threads that wait for these processes, or for a deadline of theirs, come to their end now.
+        for pid in sandbox.descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        raise
+    finally:
+        pool.close()
+
+
+@contextlib.asynccontextmanager
+async def _progress(errors: Console) -> AsyncIterator[Callable[[str], None]]:
+    """The function given is told of each stage, for a person to see what is going on and for how long."""
+    stage, since = "starting", time.monotonic()
+
+    def enter(name: str) -> None:
+        nonlocal stage, since
+        stage, since = name, time.monotonic()
+        if not errors.is_terminal:
+            _say(errors, f"{stage} …")
+
+    async def go_on() -> None:
+        while True:
+            await asyncio.sleep(0.2 if errors.is_terminal else EVERY_S)
+            text = f"{stage} … {time.monotonic() - since:.0f} s"
+            if errors.is_terminal:
+                status.update(text)
+            else:
+                _say(errors, text)
+
+    with errors.status("starting") as status:
+        ticking = asyncio.create_task(go_on())
+        try:
+            yield enter
+        finally:
+            ticking.cancel()
+
+
+def _say(console: Console, *lines: str, style: str | None = None) -> None:
+    """As they are, but for the first line's style on a terminal."""
+    for line in lines:
+        console.out(line, style=style, highlight=False)
+        style = None
+
+
+def _nearest_file(path: Path) -> str:
+    try:
+        names = os.listdir(path.parent)
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(path.name, names, 1, 0.5)
+    return f"; did you mean {path.with_name(near[0])}?" if near else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
