@@ -87,6 +87,17 @@ class Court:
             self.eager_call_ms = self.eager.block(calls).call_ms(self.overhead(calls).total_ms)
             calls = plan.calls(self.eager_call_ms, self.capacity)
 
+    def close(self) -> None:
+        """Gives the memory back; the runners must be gone."""
+        for side in (self.eager, self.compiled):
+            if side is not None:
+                side.close()
+        self.arena.free()
+        self._baseline_arena.free()
+        if self.device == "cuda":
+            del self._staged, self._places
+            self._torch.cuda.empty_cache()
+
     def baseline(self, channel: Channel, pid: int) -> Side:
         """A runner of ours that has loaded the reference; all of them share one arena."""
         side = Side(channel, self._baseline_arena, self._staged, pid)

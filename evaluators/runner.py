@@ -201,6 +201,8 @@ def _arguments(template: list[dict[str, Any]], tensors: list[torch.Tensor]) -> l
 
 
 def _deliver(output: Any, places: list[torch.Tensor]) -> None:
+    import torch
+
     try:
         tensors = tensors_of(output)
     except TypeError as error:
@@ -213,6 +215,8 @@ def _deliver(output: Any, places: list[torch.Tensor]) -> None:
                 f"output {number} is {tuple(tensor.shape)} {tensor.dtype}, "
                 f"the reference's is {tuple(place.shape)} {place.dtype}"
             )
+        if tensor.stride() != place.stride():
+            tensor = torch.empty_like(place).copy_(tensor)  # its layout is work, too, and not the copy's
         if _is_plain(tensor) and _is_plain(place):
             # Not with torch: the census tells a kernel's work from torch's by where threads are.
             ctypes.memmove(place.data_ptr(), tensor.data_ptr(), place.numel() * place.element_size())

@@ -199,6 +199,7 @@ def kill_spawned(pid: int) -> None:
     if below and _is_init(below[0]):
         with contextlib.suppress(ProcessLookupError):
             os.kill(below[0], signal.SIGKILL)
+            os.kill(pid, signal.SIGCONT)  # it may have been stopped with the others, and has to see that end
     else:
         kill_tree(pid)
 

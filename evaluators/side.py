@@ -8,6 +8,7 @@ they are shown one call after the other, while the runner is stopped.
 from __future__ import annotations
 
 import math
+import os
 import secrets
 import signal
 import statistics
@@ -17,7 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from evaluators import sandbox
-from evaluators.arena import ALIGNMENT, Layout, create_shared
+from evaluators.arena import ALIGNMENT, Layout, create_shared, free_shared
 from evaluators.channel import Channel, ChannelTimeout, Message, ProtocolError, printable
 from evaluators.evaluation import Status
 from evaluators.timing import Block, Overhead
@@ -50,6 +51,12 @@ class Arena:
         self.output_views = self.outputs.views(self.memory[self.inputs.bytes :])
         self._gate = gate_of(self.memory)
         self._turn = 0
+
+    def free(self) -> None:
+        """Gives the memory back; nobody may use it any more."""
+        free_shared(self.memory)
+        if self.fd is not None:
+            os.close(self.fd)
 
     def next_turn(self) -> int:
         """The number for which the gate opens next."""

@@ -31,6 +31,8 @@ slower the baseline may run beside a kernel than before the kernel was loaded.""
 
 BLOCK_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
+TIME_SLICE_MS, WAITED_SHARE = 2.5, 0.7
+
 DELIVERY_MATTERS = 0.1
 """The part of a block from which it is held against a kernel that it does not copy its outputs."""
 
@@ -160,6 +162,13 @@ def undelivered(block_ms: float, kept_ms: float, delivery_ms: float) -> str | No
         f"handing in the outputs took {max(block_ms - kept_ms, 0):.4g} ms a block where a copy takes "
         f"{delivery_ms:.4g} ms: they were not computed before"
     )
+
+
+def waited_once(block: Block, half: Block, call_ms: float, single_ms: float) -> bool:
+    """Whether what a single call takes longer is a wait, once a block, and no work that many calls share:
+    twice as many take about twice as long. Work on several streams waits for a time slice of the GPU."""
+    more_ms = (block.wall_ms - half.wall_ms) / max(block.calls - half.calls, 1)
+    return single_ms - call_ms < TIME_SLICE_MS and more_ms > WAITED_SHARE * call_ms
 
 
 def sabotaged(before_ms: Sequence[float], beside_ms: Sequence[float], slack_ms: float) -> str | None:

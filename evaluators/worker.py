@@ -118,7 +118,6 @@ class Worker:
         the facts of device and software. Raises WorkerBroken with the reason."""
         if self._problem is not None and self._problem.id == problem.id:
             return self._facts
-        self.close()
         try:
             self._start(problem)
             answer = self._await(self._eager_ward(), self._settings.open_timeout_s)
@@ -176,10 +175,15 @@ class Worker:
         self._asked_compiled = False
 
     def _start(self, problem: Problem) -> None:
-        # Threads of the referee's that spin after work of their own would disturb the block that follows.
-        quiet = self._environment | {"OMP_WAIT_POLICY": "passive"}
-        self._referee, self._channel = start_module("evaluators.referee", quiet)
-        self._zygote = Zygote(self._environment)  # both import torch: side by side
+        """The processes stay from problem to problem (they have imported torch), but for the baselines."""
+        if self._zygote is None or self._channel is None:
+            # Threads of the referee's that spin after work of their own would disturb the block that follows.
+            quiet = self._environment | {"OMP_WAIT_POLICY": "passive"}
+            self._referee, self._channel = start_module("evaluators.referee", quiet)
+            self._zygote = Zygote(self._environment)  # both import torch: side by side
+        self._end([ward for ward in (self._eager, self._compiled) if ward is not None])
+        self._eager = self._compiled = self._problem = None
+        self._asked_compiled = False
         self._eager = self._fork_baseline("eager")
         options = {
             "max_calls": self._settings.max_calls,

@@ -363,5 +363,5 @@ def test_no_gpu_memory_stays_behind() -> None:
     x = torch.randn(2048, 2048, device="cuda")
     before = torch.cuda.memory_allocated()
     work = count(Reference(torch.matmul).cuda(), [x, x.clone()], [x @ x])
-    assert work.needed_operations == 2 * 2048**3
+    assert work.needed_operations == pytest.approx(2 * 2048**3, rel=1e-4)  # a drawn number may be 0
     assert torch.cuda.memory_allocated() - before < 2 * MIB

@@ -3,9 +3,8 @@ own, and leaves the work to the library."""
 
 # problem: softmax_no_library
 # device: cuda
-# verdict: rejected
-# rule: library
-# defence: a census that the kernel's own process cannot speak for
+# verdict: correct
+# defence: cuBLAS, cuDNN and the like are gone from the process; only torch's own kernels are left to hide
 
 import sys
 
