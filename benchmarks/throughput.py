@@ -1,7 +1,7 @@
 """Verdicts a minute on one GPU: our evaluator and KernelBench's own script on the same 24 kernels.
 
     python benchmarks/throughput.py kernelbench=PATH_OF_A_CLONE [only=both|ours|kernelbench] [count=24]
-        [timeout_s=60] [their_timeout_s=90] [limit_s=420] [cores=16]
+        [timeout_s=30] [their_timeout_s=90] [limit_s=420] [cores=16]
 
 The kernels lie in `benchmarks/kernels`: ten CUDA, ten Triton, four that fail (one does not compile, one is
 wrong, one writes to memory that is not its own, one hangs). KernelBench runs the clone's own
@@ -65,7 +65,7 @@ class Options:
     kernelbench: str
     only: str = "both"
     count: int = 24
-    timeout_s: float = 60.0
+    timeout_s: float = 30.0
     their_timeout_s: float = 90.0
     limit_s: float = 420.0
     cores: int = os.cpu_count() or 1

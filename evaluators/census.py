@@ -96,8 +96,7 @@ class ThreadSampler:
 
     def __init__(self, pid: int, scratch: str) -> None:
         self._pid, self._scratch = pid, scratch
-        self.looks = 0
-        self._library = 0
+        self._own = self._library = 0
         self._names: Counter[str] = Counter()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -113,20 +112,23 @@ class ThreadSampler:
         self._stop.set()
         self._thread.join()
 
-    def census(self, wall_ms: float, kernel_ms: float) -> Census:
-        """What was seen in blocks of `wall_ms`, of which the kernel's calls took `kernel_ms`: what own code
-        did while the kernel was not called does not count."""
+    @property
+    def looks(self) -> int:
+        """Those that found somebody computing."""
+        return self._own + self._library
+
+    def census(self) -> Census:
+        """What was seen so far."""
         names = tuple(os.path.basename(path) or "generated code" for path, _ in self._names.most_common())
-        library_ms = wall_ms * self._library / max(self.looks, 1)
-        return Census(own=max(kernel_ms - library_ms, 0.0), library=library_ms, names=names)
+        return Census(own=self._own, library=self._library, names=names)
 
     def _watch(self) -> None:
-        while not self._stop.wait(random.uniform(2e-4, 2e-3)):
+        while not self._stop.wait(random.uniform(0, 1e-3)):
             places = [place for pid in sandbox.descendants(self._pid) for place in self._places(pid)]
             libraries = [place for place in places if not self._is_own(place)]
             self._names.update(libraries)
             self._library += bool(libraries)
-            self.looks += 1
+            self._own += bool(places) and not libraries
 
     def _places(self, pid: int) -> list[str]:
         """The files in which the threads of a process compute; "" for memory without a file."""

@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 MEMORY_SHARE = 0.15
 """Of the device's memory, for the arena of a candidate; the same again for the baselines' and, at most, for
 what is staged."""
-SLOW_DELIVERY_MS = 0.2
 PROBES = 64
 """Elements of each output that are looked at in every call, to see that somebody wrote them."""
 CANARY_ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
@@ -78,10 +77,13 @@ class Court:
             self._stage(call, sample)
         self._canary = torch.rand(CANARY_ELEMENTS[self.device], device=self.device)
         self.compiled: Side | None = None
+        self._delivery_ms = math.inf
         self.eager = self.baseline(channel, pid)
         self.eager.block(1)  # warms up
         # Before any candidate is there to make it look larger.
         self._overheads = smoothed({n: self.eager.overhead(n) for n in block_sizes(self.capacity)})
+        if self.device == "cpu":
+            self._delivery_ms = self.eager.delivery_ms = self._overheads[1].delivery_ms
         plan, calls = Plan(**options["plan"]), min(self.capacity, 2)
         for _ in range(3):
             self.eager_call_ms = self.eager.block(calls).call_ms(self.overhead(calls).total_ms)
@@ -102,11 +104,14 @@ class Court:
         """A runner of ours that has loaded the reference; all of them share one arena."""
         side = Side(channel, self._baseline_arena, self._staged, pid)
         side.load(self._load_order(self._baseline_arena))
+        side.delivery_ms = self._delivery_ms
         return side
 
     def candidate(self, channel: Channel, pid: int) -> Side:
         """The candidate's runner, nothing loaded yet."""
-        return Side(channel, self.arena, self._staged, pid)
+        side = Side(channel, self.arena, self._staged, pid)
+        side.delivery_ms = self._delivery_ms
+        return side
 
     def overhead(self, calls: int) -> Overhead:
         """What a block of so many calls costs besides; `calls` is one of `block_sizes`."""
@@ -122,8 +127,6 @@ class Court:
 
     def load(self, candidate: Side) -> None:
         """Raises Refused or ChannelClosed."""
-        if self.device == "cpu":
-            candidate.allowed_delivery_ms = 2 * self.overhead(1).delivery_ms + SLOW_DELIVERY_MS
         candidate.load(self._load_order(self.arena))
 
     def draw(self, seed: int, family: str = "") -> list[Any]:

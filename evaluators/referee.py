@@ -85,7 +85,6 @@ class Trial:
         self._census: Census | None = None
         self._weights = 1.0
         self._sampler: ThreadSampler | None = None
-        self._watched: list[Block] = []
         if court.problem["libraries"] == "no_library" and court.device == "cpu" and can_sample():
             self._sampler = ThreadSampler(side.pid, scratch)
         self._pending: list[Callable[[], None]] = []
@@ -200,8 +199,7 @@ class Trial:
         while self._sampler.looks < ENOUGH_LOOKS and (
             time.monotonic() - start < rest_s or secrets.randbelow(2)
         ):
-            block, check = self._spot_check(calls, watch=self._sampler)
-            self._watched.append(block)
+            _, check = self._spot_check(calls, watch=self._sampler)
             check()
 
     def _require_own_work(self) -> None:
@@ -234,9 +232,7 @@ class Trial:
                 break
         self._watch(calls, rest_s=LONGEST_S)
         if self._sampler is not None:
-            wall_ms = sum(block.wall_ms for block in self._watched)
-            besides_ms = len(self._watched) * self._court.overhead(calls).total_ms
-            self._census = self._sampler.census(wall_ms, max(wall_ms - besides_ms, 0.0))
+            self._census = self._sampler.census()
             self._require_own_work()
         self._audit(calls, singles, kernel, before, eager)
         self._require_delivery(calls, statistics.median(kernel))
@@ -331,8 +327,7 @@ class Trial:
         """A block on fresh inputs, and what checks one of its calls; the others are glanced at."""
         seeds = self._court.stage_fresh([""] * calls, self._side)
         chosen = secrets.randbelow(calls)
-        with watch or contextlib.nullcontext():
-            block = self._side.block(calls)
+        block = self._side.block(calls, watch=watch)
         outputs = self._court.snapshot(chosen)
         if (missing := self._court.unwritten(calls)) is not None:
             raise Refused(

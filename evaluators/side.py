@@ -14,7 +14,7 @@ import signal
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from evaluators import sandbox
@@ -26,6 +26,7 @@ from evaluators.timing import Block, Overhead
 if TYPE_CHECKING:
     import torch
 
+DELIVERY_FACTOR, DELIVERY_SLACK_MS = 1.0, 0.03
 QUEUE_S = 0.1
 """How long a runner may take to queue a block before the gate opens anyway: some kernels wait for the GPU."""
 
@@ -98,9 +99,9 @@ class Side:
     def __init__(self, channel: Channel, arena: Arena, staged: torch.Tensor, pid: int) -> None:
         self._channel, self.arena, self._staged, self.pid = channel, arena, staged, pid
         self._on_gpu = arena.memory.is_cuda
-        self._delivery_ms = 0.0
-        self.allowed_delivery_ms = math.inf
-        """On a CPU, how long copying the outputs of a call out may take until it counts as work."""
+        self._last_delivery_ms = 0.0
+        self.delivery_ms = math.inf
+        """On a CPU, how long it takes to copy the outputs of a call out; what takes longer counts as work."""
         self.isolation = str(channel.receive().get("isolation", ""))
         sandbox.signal_tree(pid, signal.SIGSTOP)
 
@@ -121,7 +122,7 @@ class Side:
             return min(self.block(calls, stand_in=stand_in, deliver=deliver).wall_ms for _ in range(repeats))
 
         if not self._on_gpu:  # the runner has its own clock around the fillings, which is taken off
-            return Overhead(total_ms=fastest(1), delivery_ms=self._delivery_ms * calls)
+            return Overhead(total_ms=fastest(1), delivery_ms=self._last_delivery_ms)
         # Events between the fillings would cost time themselves: a filling is what a second one adds.
         once, twice = fastest(1), fastest(2)
         delivery_ms = max(once - fastest(1, deliver=False), 0.0)
@@ -133,16 +134,23 @@ class Side:
             self._channel.send({"op": "scale", "factor": factor})
             self._answer("scaled")
 
-    def block(self, calls: int, *, stand_in: int = 0, deliver: bool = True) -> Block:
+    def block(
+        self,
+        calls: int,
+        *,
+        stand_in: int = 0,
+        deliver: bool = True,
+        watch: AbstractContextManager[object] | None = None,
+    ) -> Block:
         """Runs the calls 0 to `calls` - 1 in an order that nobody knew, on what is staged.
 
         With `stand_in` n, a runner of ours fills fresh outputs n times instead of running its module. Without
-        `deliver` nobody sees the outputs.
+        `deliver` nobody sees the outputs. On a CPU, `watch` is entered while the module runs.
         """
         order = {"op": "run", "stand_in": stand_in, "deliver": deliver and self._on_gpu}
         if self._on_gpu:
             return self._queued_block(order, shuffled(calls))
-        times = [self._single_ms(order, call, deliver) for call in shuffled(calls)]
+        times = [self._single_ms(order, call, deliver, watch) for call in shuffled(calls)]
         return Block(calls=calls, wall_ms=statistics.median(times) * calls)
 
     def _queued_block(self, order: Message, calls: list[int]) -> Block:
@@ -160,21 +168,25 @@ class Side:
         self._synchronize()
         return Block(calls=len(calls), wall_ms=wall_ms)
 
-    def _single_ms(self, order: Message, call: int, deliver: bool) -> float:
+    def _single_ms(
+        self, order: Message, call: int, deliver: bool, watch: AbstractContextManager[object] | None
+    ) -> float:
         """On a CPU: one call, whose inputs are shown while the runner is stopped. Its output is copied out
         off the clock, but what that takes longer than a copy counts: somebody was still at work."""
         self.arena.show_one(self._staged, call)
         with self._awake():
             start = time.perf_counter()
-            self._channel.send(order | {"calls": [call]})
-            answer = self._answer("done")
+            with watch or nullcontext():
+                self._channel.send(order | {"calls": [call]})
+                answer = self._answer("done")
             wall_ms = (time.perf_counter() - start) * 1e3
             if deliver:
                 start = time.perf_counter()
                 self._channel.send({"op": "deliver", "call": call})
                 self._answer("delivered")
-                self._delivery_ms = (time.perf_counter() - start) * 1e3
-                wall_ms += max(0.0, self._delivery_ms - self.allowed_delivery_ms)
+                self._last_delivery_ms = (time.perf_counter() - start) * 1e3
+                allowed_ms = DELIVERY_FACTOR * self.delivery_ms + DELIVERY_SLACK_MS
+                wall_ms += max(0.0, self._last_delivery_ms - allowed_ms)
         return wall_ms - (float(answer["filling_ms"]) if order["stand_in"] else 0.0)
 
     def census(self, calls: int) -> list[tuple[str, int]]:

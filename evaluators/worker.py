@@ -53,7 +53,7 @@ class Settings:
     """How a worker measures. Times in seconds, `block_ms` per block of calls."""
 
     build_timeout_s: float = 180.0
-    timeout_s: float = 60.0
+    timeout_s: float = 30.0
     thorough_timeout_s: float = 300.0
     open_timeout_s: float = 300.0
     memory_gb: float = 16.0
