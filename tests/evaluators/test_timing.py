@@ -17,10 +17,15 @@ from evaluators.timing import (
     RESOLUTION_MS,
     SYSTEMATIC,
     Block,
+    Overhead,
     Plan,
     batched,
+    interval,
     median_interval,
     sabotaged,
+    smoothed,
+    undelivered,
+    waited_once,
 )
 
 # Every one with median 1: the truth that an interval has to hold.
@@ -172,6 +177,38 @@ def test_a_slow_reference_excuses_what_it_suffers_itself() -> None:
 
 def test_a_baseline_that_slows_down_beside_a_kernel_is_noticed() -> None:
     assert sabotaged([1.0, 1.1, 0.9], [1.0, 1.15, 1.1], 0.01) is None
-    reason = sabotaged([1.0, 1.1, 0.9], [1.5, 1.6, 1.0], 0.01)
+    assert sabotaged([1.0, 1.1, 0.9], [1.0, 1.1, 1.9, 2.1, 2.0, 1.9], 0.01) is None, "busy for a while"
+    reason = sabotaged([1.0, 1.1, 0.9], [1.5, 1.6, 1.4, 1.4], 0.01)
     assert reason is not None
-    assert "1.5 ms instead of 1 ms" in reason
+    assert "1.4 ms instead of 1.1 ms" in reason
+
+
+def test_outputs_that_nobody_copies_are_noticed() -> None:
+    assert undelivered(10.0, 7.0, 3.0) is None
+    assert undelivered(10.0, 8.4, 3.0) is None
+    assert undelivered(10.0, 10.0, 0.5) is None, "it hardly matters"
+    reason = undelivered(10.0, 9.9, 3.0)
+    assert reason is not None
+    assert "a copy takes 3 ms" in reason
+
+
+def test_a_wait_once_a_block_is_not_shared_work() -> None:
+    whole, half = Block(calls=16, wall_ms=16 * 0.5 + 1.4), Block(calls=8, wall_ms=8 * 0.5 + 1.4)
+    assert waited_once(whole, half, call_ms=0.59, single_ms=1.9)
+    assert not waited_once(whole, replace(half, wall_ms=whole.wall_ms - 0.2), call_ms=0.59, single_ms=1.9)
+    assert not waited_once(whole, half, call_ms=0.59, single_ms=5.0), "longer than a time slice"
+
+
+def test_overheads_are_smoothed_to_a_line() -> None:
+    noisy = {n: Overhead(total_ms=0.3 + 0.1 * n, delivery_ms=0.05 * n) for n in (1, 2, 4, 8, 16, 32)}
+    noisy[8] = Overhead(total_ms=50.0, delivery_ms=0.0)
+    smooth = smoothed(noisy)
+    assert smooth[8].total_ms == pytest.approx(1.1, rel=0.05)
+    assert smooth[32].delivery_ms == pytest.approx(1.6, rel=0.05)
+    only = smoothed({1: Overhead(total_ms=0.3, delivery_ms=0.1)})
+    assert only == {1: Overhead(total_ms=0.3, delivery_ms=0.1)}
+
+
+def test_an_interval_is_never_narrower_than_what_blocks_cannot_tell() -> None:
+    median, low, high = interval([2.0] * 8)
+    assert (low, median, high) == (2.0 * (1 - SYSTEMATIC), 2.0, 2.0 * (1 + SYSTEMATIC))
