@@ -221,7 +221,8 @@ class Killer(threading.Thread):
     def stop(self) -> None:
         """No more."""
         self._enough.set()
-        self.join()
+        if self.is_alive():
+            self.join()
 
 
 def marked(mark: str) -> dict[int, str]:
@@ -258,14 +259,15 @@ def candidates(count: int, on_gpu: bool, rng: random.Random) -> list[Result]:
     return [Result(kind=kind, kernel=kind.kernel(number)) for number, kind in enumerate(chosen)]
 
 
-async def judge(pool: Pool, problem: Problem, results: Sequence[Result]) -> None:
-    """All at once, as a search has them."""
+async def judge(pool: Pool, problem: Problem, results: Sequence[Result], killer: Killer) -> None:
+    """All at once, as a search has them; the killing begins with them."""
 
     async def one(result: Result) -> None:
         evaluation = await pool.evaluate(problem, result.kernel)
         result.verdicts.append((time.time(), evaluation))
 
     await pool.describe(problem)
+    killer.start()
     await asyncio.gather(*(one(result) for result in results))
 
 
@@ -378,8 +380,7 @@ def main() -> int:
     killer = Killer(mark, asked.kills, asked.kill_every, rng)
     began = time.monotonic()
     try:
-        killer.start()
-        asyncio.run(judge(pool, problem, results))
+        asyncio.run(judge(pool, problem, results, killer))
     finally:
         killer.stop()
         pool.close()

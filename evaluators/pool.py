@@ -132,7 +132,8 @@ class Pool:
             except (WorkerBroken, WorkerDied) as error:
                 failed_on.append(device)
                 reason = str(error)
-                if len(failed_on) == min(OPENING_TRIES, self._host.devices):
+                died = isinstance(error, WorkerDied)  # another takes its place, on the last device, too
+                if len(failed_on) == (OPENING_TRIES if died else min(OPENING_TRIES, self._host.devices)):
                     raise WorkerBroken(reason) from error
             else:
                 self._blame(failed_on, device, reason)
