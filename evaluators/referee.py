@@ -145,11 +145,16 @@ class Trial:
         return min(first, again)
 
     def _change_weights(self) -> None:
-        """Turns the sign of all weights in place, which rounds nothing and leaves errors their size: a kernel
-        that has kept something made of the old ones is wrong from now on."""
-        if self._court.scale_weights(-1.0):
-            self._weights = -1.0
-            self._side.scale_weights(-1.0)
+        """A check with all weights halved in place, which rounds nothing: a kernel that has kept something
+        made of the others is wrong."""
+        if not self._court.scale_weights(0.5):
+            return
+        self._weights = 0.5
+        self._side.scale_weights(0.5)
+        self._check_block(1)
+        self._court.scale_weights(2.0)
+        self._weights = 1.0
+        self._side.scale_weights(2.0)
 
     def _check_block(self, calls: int) -> float:
         block, seeds, answers = self._answered([""] * calls)
