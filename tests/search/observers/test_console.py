@@ -62,7 +62,7 @@ def test_stages_show_as_they_go(width: int, whole_run: list[Event]) -> None:
     for id, stage in zip(ids, ("building", "evaluating", "measuring", "queued", "new_stage"), strict=False):
         progress.apply(VariantStage(at_s=12.5, variant_id=id, stage=stage))
     text = text_of(screen(width), live_view(progress, screen(width), frame=0))
-    assert re.search(r"⠋ build +⠋ runs +⠋ timing +· queued +⠋ new_st", text)
+    assert re.search(r"⠋ build +⠋ runs +⠋ start +· queued +⠋ new_st", text)
 
 
 def test_an_idea_without_variants_is_being_written(whole_run: list[Event]) -> None:
