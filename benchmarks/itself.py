@@ -1,0 +1,60 @@
+"""The reference against itself: its speedup is 1, and the interval has to say so.
+
+    python benchmarks/itself.py [problem=level1/conv2d] [tries=100] [device=auto]
+
+Prints how many of the tries hold 1.00 in their interval (to reach: 94 of 100), the spread of the speedups, the
+interval's half-width and how long the device was held. Exit status 0 when at least 94 % do.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from evaluators.cli import UsageError, build, choose_device, compose_config
+from evaluators.evaluation import Timing
+from evaluators.problem import Kernel, Problem
+from evaluators.worker import Worker
+
+TO_REACH = 0.94
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the tries one after the other on one device."""
+    given = dict(argument.partition("=")[::2] for argument in arguments)
+    device, _ = choose_device(given.get("device", "auto"), clustered=False)
+    name = given.get("problem", "level1/conv2d")
+    config = compose_config("evaluate", [f"problem={name}", "kernel=none"])
+    problem: Problem = build(config.problem, device=device, libraries="any")
+    kernel = Kernel(source=problem.source.replace("class Model", "class ModelNew"), language="triton")
+    tries = int(given.get("tries", "100"))
+    found: list[tuple[Timing, float]] = []
+    with tempfile.TemporaryDirectory() as root:
+        worker = Worker(root=Path(root), settings=build(config.evaluator))
+        for number in range(tries):
+            evaluation = worker.measure(problem, kernel, b"")
+            if evaluation.timing is None:
+                print(f"try {number}: {evaluation.status} {evaluation.rule} {evaluation.log[:200]}")
+            else:
+                found.append((evaluation.timing, evaluation.device_s))
+        worker.close()
+    held = sum(timing.speedup_low <= 1 <= timing.speedup_high for timing, _ in found)
+    speedups = sorted(timing.speedup for timing, _ in found)
+    half = statistics.median((t.speedup_high - t.speedup_low) / 2 / t.speedup for t, _ in found)
+    print(f"{name} on {device}: {held} of {tries} intervals hold 1.00")
+    print(
+        f"speedup:    median {statistics.median(speedups):.4f}, from {speedups[0]:.3f} to {speedups[-1]:.3f}"
+    )
+    print(f"half-width: median {half:.2%}; device held {statistics.median(s for _, s in found):.2f} s a try")
+    return 0 if held >= TO_REACH * tries else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UsageError as error:
+        sys.exit(f"itself.py: {error}")
