@@ -2,8 +2,8 @@
 
     python benchmarks/itself.py [problem=level1/conv2d] [tries=100] [device=auto]
 
-Prints how many of the tries hold 1.00 in their interval (to reach: 94 of 100), the spread of the speedups, the
-interval's half-width and how long the device was held. Exit status 0 when at least 94 % do.
+Prints how many of the tries hold 1.00 in their interval (to reach: 94 of 100), the spread of the speedups,
+the interval's half-width and how long the device was held. Exit status 0 when at least 94 % do.
 """
 
 from __future__ import annotations
