@@ -419,7 +419,7 @@ def _judge(court: Court, worker: Channel, order: Message) -> Message:
         trial = Trial(
             court, side, Plan(**order["plan"]), order["scratch"], thorough=order["thorough"], say=say
         )
-        return trial.verdict() | {"canary_ms": f"{canary_ms:.4g}"}
+        return trial.verdict() | ({} if canary_ms is None else {"canary_ms": f"{canary_ms:.4g}"})
     finally:
         side.close()
 

@@ -50,6 +50,7 @@ def run(channel: Channel, *, level: str, spec: dict[str, Any]) -> None:
     scratch = Path(spec["scratch"])
     os.environ.update(sandbox.scratch_variables(scratch) | spec["environment"])
     os.chdir(scratch)
+    sys.argv = [""]  # ours tells where the evaluator is installed
     tempfile.tempdir = None  # forget the folder that an import before the fork may have looked up
     reached = sandbox.confine(
         scratch,

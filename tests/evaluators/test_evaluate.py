@@ -20,6 +20,7 @@ from tests.evaluators.test_worker import HONEST, REFERENCE, forward
 ROOT = Path(__file__).parents[2]
 QUICK = (
     "device=cpu",
+    "problem.libraries=any",
     "thorough=false",
     "evaluator.threads=1",
     "evaluator.max_calls=8",

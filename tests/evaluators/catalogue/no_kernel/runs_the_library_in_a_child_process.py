@@ -3,7 +3,7 @@ code that waits for it."""
 
 # problem: softmax_no_library
 # device: cpu
-# verdict: rejected
+# verdict: rejected|no_gain
 # rule: library
 # defence: a census of all processes of the kernel
 
