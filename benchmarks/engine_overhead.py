@@ -15,7 +15,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -25,8 +25,9 @@ from evaluators.problem import Kernel, Problem
 from search.budget import Budget
 from search.engine import Engine
 from search.journal import Journal, rebuild
+from search.protocols import RunContext
 from search.strategies.idea_branching import IdeaBranching
-from search.tree import Category, Expansion, Idea, Outcome, Seed
+from search.tree import Category, Expansion, Idea, Outcome, Seed, Variant
 
 MIN_VARIANTS_PER_S = 200.0
 MAX_PEAK_GB = 1.0
@@ -42,6 +43,15 @@ class InstantProposer:
     def refusal(self, problem: Problem) -> str | None:
         """Never."""
         return None
+
+    def begin(self, run: RunContext) -> None:
+        """Nothing to prepare."""
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+    async def repair(self, problem: Problem, idea: Idea, failed: Variant, rng: random.Random) -> None:
+        """Never asked."""
 
     async def propose(
         self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
@@ -66,13 +76,17 @@ class InstantProposer:
         ]
 
     async def implement(
-        self, problem: Problem, idea: Idea, parent: Seed | None, n: int, rng: random.Random
-    ) -> list[Kernel]:
+        self,
+        problem: Problem,
+        idea: Idea,
+        parent: Seed | None,
+        n: int,
+        written: Sequence[Kernel],
+        rng: random.Random,
+    ) -> AsyncIterator[Kernel]:
         """Kernels that differ in one comment."""
-        return [
-            Kernel(source=f"class ModelNew: ...  # {rng.random()}\n{self._filler}", language="triton")
-            for _ in range(n)
-        ]
+        for _ in range(n):
+            yield Kernel(source=f"class ModelNew: ...  # {rng.random()}\n{self._filler}", language="triton")
 
 
 class InstantEvaluator:

@@ -1,18 +1,40 @@
-"""How much a run may use: rounds, evaluations, seconds. Checked as work is submitted, not after."""
+"""How much a run may use: rounds, evaluations, seconds, and of models calls, tokens and dollars.
+
+Checked as work is submitted, not after.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+
+
+class BudgetSpent(Exception):
+    """A limit allows nothing more; `limit` is its name."""
+
+    def __init__(self, limit: str) -> None:
+        super().__init__(f"budget.{limit} is used up")
+        self.limit = limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Of one model call: what it cost, or may cost at most."""
+
+    tokens: int
+    dollars: Decimal
 
 
 class Budget:
     """Limits of a run, and what it has used of them; None is no limit.
 
-    An evaluation is reserved before it is submitted, and settled when its verdict is in: reserved and
-    spent ones together never pass the limit. `clock` gives seconds from any origin; time counts from
-    `start`, which also carries over what an earlier process of the same run has used.
+    An evaluation is reserved before it is submitted, and settled when its verdict is in; so is a model call,
+    at the most that it can cost. Reserved and spent together never pass a limit. `clock` gives seconds from
+    any origin; time counts from `start`, which also carries over what an earlier process of the same run has
+    used.
 
     Raises ValueError for a limit that is not positive.
     """
@@ -23,24 +45,53 @@ class Budget:
         rounds: int | None = None,
         evaluations: int | None = None,
         seconds: float | None = None,
+        calls: int | None = None,
+        tokens: int | None = None,
+        dollars: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        for name, limit in (("rounds", rounds), ("evaluations", evaluations), ("seconds", seconds)):
+        limits = {
+            "rounds": rounds,
+            "evaluations": evaluations,
+            "seconds": seconds,
+            "calls": calls,
+            "tokens": tokens,
+            "dollars": dollars,
+        }
+        for name, limit in limits.items():
             if limit is not None and not limit > 0:
                 raise ValueError(f"budget.{name} is {limit}; it must be positive, or null for no limit")
         self.rounds = rounds
         self.evaluations = evaluations
         self.seconds = seconds
+        self.calls = calls
+        self.tokens = tokens
+        self.dollars = None if dollars is None else Decimal(str(dollars))
         self.spent = 0
         self.reserved = 0
+        self.calls_spent = self.calls_reserved = 0
+        self.tokens_spent = self.tokens_reserved = 0
+        self.dollars_spent = self.dollars_reserved = Decimal(0)
+        self._refused: str | None = None
         self._clock = clock
         self._origin_s = clock()
 
-    def start(self, *, used_s: float = 0.0, evaluations: int = 0) -> None:
+    def start(
+        self,
+        *,
+        used_s: float = 0.0,
+        evaluations: int = 0,
+        calls: int = 0,
+        tokens: int = 0,
+        dollars: Decimal = Decimal(0),
+    ) -> None:
         """Starts the clock, with what the run had used before (zero for a new one)."""
         self._origin_s = self._clock() - used_s
-        self.spent = evaluations
-        self.reserved = 0
+        self.spent, self.reserved = evaluations, 0
+        self.calls_spent, self.calls_reserved = calls, 0
+        self.tokens_spent, self.tokens_reserved = tokens, 0
+        self.dollars_spent, self.dollars_reserved = dollars, Decimal(0)
+        self._refused = None
 
     @property
     def elapsed_s(self) -> float:
@@ -48,9 +99,14 @@ class Budget:
         return self._clock() - self._origin_s
 
     @property
+    def remaining_s(self) -> float | None:
+        """Seconds until the time is up, at least 0; None without a limit."""
+        return None if self.seconds is None else max(0.0, self.seconds - self.elapsed_s)
+
+    @property
     def timed_out(self) -> bool:
         """Whether the seconds are used up."""
-        return self.seconds is not None and self.elapsed_s >= self.seconds
+        return self.remaining_s == 0
 
     @property
     def available(self) -> int:
@@ -74,10 +130,47 @@ class Budget:
         self.reserved -= 1
         self.spent += spent
 
+    def reserve_call(self, most: Cost) -> bool:
+        """Reserves a model call at the most that it can cost. False while those under way, which may turn
+        out to cost less, leave no room for it. Raises BudgetSpent when none is under way and there is no
+        room, either."""
+        if self.timed_out:
+            raise BudgetSpent("seconds")
+        limit = self._too_much(most)
+        if limit is None:
+            self.calls_reserved += 1
+            self.tokens_reserved += most.tokens
+            self.dollars_reserved += most.dollars
+            return True
+        if self.calls_reserved:
+            return False
+        self._refused = limit
+        raise BudgetSpent(limit)
+
+    def settle_call(self, most: Cost, spent: Cost) -> None:
+        """Ends the reservation of a call. Raises ValueError without one."""
+        if self.calls_reserved < 1:
+            raise ValueError("a call was settled that had not been reserved")
+        self.calls_reserved -= 1
+        self.tokens_reserved -= most.tokens
+        self.dollars_reserved -= most.dollars
+        self.calls_spent += 1
+        self.tokens_spent += spent.tokens
+        self.dollars_spent += spent.dollars
+
     def exhausted(self, rounds_closed: int) -> str | None:
         """The name of the limit that forbids another round, None when there may be one."""
         if self.rounds is not None and rounds_closed >= self.rounds:
             return "rounds"
         if self.evaluations is not None and self.spent >= self.evaluations:
             return "evaluations"
-        return "seconds" if self.timed_out else None
+        return "seconds" if self.timed_out else self._refused
+
+    def _too_much(self, most: Cost) -> str | None:
+        """The limit that one more call could pass."""
+        if self.calls is not None and self.calls_spent + self.calls_reserved >= self.calls:
+            return "calls"
+        if self.tokens is not None and self.tokens_spent + self.tokens_reserved + most.tokens > self.tokens:
+            return "tokens"
+        dollars = self.dollars_spent + self.dollars_reserved + most.dollars
+        return "dollars" if self.dollars is not None and dollars > self.dollars else None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Problem
+from search.llm import ModelCall
 from search.tree import Idea, Seed, Variant
 
 
@@ -44,11 +45,25 @@ class IdeaProposed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class VariantWritten(Event):
-    """`number` counts the variants of the idea from 1; `of` is how many were written in the same answer."""
+    """`number` counts the variants of the idea from 1."""
 
     variant: Variant
     number: int
-    of: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdeaImplemented(Event):
+    """The proposer will write no more variants of the idea by itself: it has written so many."""
+
+    idea_id: str
+    variants: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCalled(Event):
+    """A call of a model has ended, with an answer or without."""
+
+    call: ModelCall
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,13 +22,16 @@ from evaluators.problem import Kernel, Problem, Size
 from search.events import (
     BestConfirmed,
     Event,
+    IdeaImplemented,
     IdeaProposed,
+    ModelCalled,
     RoundClosed,
     RunFinished,
     RunStarted,
     VariantEvaluated,
     VariantWritten,
 )
+from search.llm import ModelCall, Spending
 from search.tree import Category, Idea, Seed, Tree, Variant
 
 logger = logging.getLogger(__name__)
@@ -96,9 +99,8 @@ class Journal:
 def replay(path: Path) -> list[Event]:
     """The events of a journal, oldest first; reads only, also while a search is writing.
 
-    Left out with a warning: a torn last line, and a last batch (the ideas of one answer, the variants of
-    one idea) of which only a part is there. Raises JournalError naming the line for anything else that
-    is not an event.
+    Left out with a warning: a torn last line, and the ideas of a last answer of which only a part is there.
+    Raises JournalError naming the line for anything else that is not an event.
     """
     return _read(path)[0]
 
@@ -114,6 +116,10 @@ class RunState:
     """How it ended; None while it is running, again or for the first time."""
     proposed: dict[int, list[Idea]] = field(default_factory=dict)
     """The ideas of the open round, by the index of their expansion."""
+    implemented: set[str] = field(default_factory=set)
+    """Ids of the ideas of which the proposer has written all variants that it will."""
+    spending: dict[str, Spending] = field(default_factory=dict)
+    """On calls, by model."""
     verdicts: dict[str, Evaluation] = field(default_factory=dict)
     """By kernel id: what an equal kernel may take over. Our own failures are not among them."""
     confirmed: dict[str, Evaluation] = field(default_factory=dict)
@@ -123,6 +129,17 @@ class RunState:
     evaluations: int = 0
     device_s: float = 0.0
     used_s: float = 0.0
+
+    @property
+    def spent(self) -> Spending:
+        """On the calls of all models."""
+        total = Spending()
+        for each in self.spending.values():
+            total.calls += each.calls
+            total.failed += each.failed
+            total.tokens += each.tokens
+            total.dollars += each.dollars
+        return total
 
     def apply(self, event: Event) -> None:
         """Takes in the next event; the engine and the replay of a journal do so alike."""
@@ -134,8 +151,12 @@ class RunState:
             case IdeaProposed(idea=idea, expansion=expansion):
                 self.tree.add_idea(idea)
                 self.proposed.setdefault(expansion, []).append(idea)
+            case ModelCalled(call=call):
+                self.spending.setdefault(call.model, Spending()).add(call)
             case VariantWritten(variant=variant):
                 self.tree.add_variant(variant)
+            case IdeaImplemented(idea_id=idea_id):
+                self.implemented.add(idea_id)
             case VariantEvaluated(variant=variant, reused=reused):
                 self._take_verdict(variant, reused)
             case RoundClosed(round=number):
@@ -185,7 +206,11 @@ def encode(event: Event) -> dict[str, Any]:
             name, body = "idea_proposed", {**body, "expansion": event.expansion, "of": event.of}
         case VariantWritten(variant=variant):
             name, body = "variant_written", _variant_to_json(variant)
-            body = {**body, "number": event.number, "of": event.of}
+            body = {**body, "number": event.number}
+        case IdeaImplemented():
+            name, body = "idea_implemented", {"idea": event.idea_id, "variants": event.variants}
+        case ModelCalled():
+            name, body = "model_called", asdict(event.call)
         case VariantEvaluated(variant=variant):
             name, body = "variant_evaluated", {"id": variant.id, "reused": event.reused}
             body["evaluation"] = _evaluation_to_json(variant.evaluation)
@@ -220,8 +245,12 @@ class Decoder:
             case "idea_proposed":
                 return IdeaProposed(at_s=at_s, **{**body, "idea": _idea_from_json(body["idea"])})
             case "variant_written":
-                number, of = body.pop("number"), body.pop("of")
-                return VariantWritten(at_s=at_s, variant=self._written(body), number=number, of=of)
+                number = body.pop("number")
+                return VariantWritten(at_s=at_s, variant=self._written(body), number=number)
+            case "idea_implemented":
+                return IdeaImplemented(at_s=at_s, idea_id=body["idea"], variants=body["variants"])
+            case "model_called":
+                return ModelCalled(at_s=at_s, call=ModelCall.from_json(body))
             case "variant_evaluated":
                 evaluation = Evaluation.from_json(body["evaluation"])
                 variant = replace(self._variants[body["id"]], evaluation=evaluation)
@@ -288,29 +317,24 @@ def _parse(line: bytes) -> Any:
 
 def _partial_batch(events: list[Event]) -> int:
     """How many events at the end belong to a batch that was not written to its end; 0 if there is none."""
-    batch = [_batch_of(event) for event in events[-1:]]
-    if not batch or batch[0] is None:
+    last = events[-1] if events else None
+    if not isinstance(last, IdeaProposed):
         return 0
-    key, size = batch[0]
     there = 0
     for event in reversed(events):
-        if _batch_of(event) != (key, size):
+        if not isinstance(event, IdeaProposed) or _answer_of(event) != _answer_of(last):
             break
         there += 1
-    return there if there < size else 0
+    return there if there < last.of else 0
 
 
-def _batch_of(event: Event) -> tuple[str, int] | None:
-    match event:
-        case IdeaProposed():
-            return f"round {event.idea.round}, expansion {event.expansion}", event.of
-        case VariantWritten():
-            return event.variant.idea, event.of
-    return None
+def _answer_of(event: IdeaProposed) -> tuple[int, int]:
+    return event.idea.round, event.expansion
 
 
 def _variant_to_json(variant: Variant) -> dict[str, Any]:
     place = {"id": variant.id, "idea": variant.idea, "parent": variant.parent, "round": variant.round}
+    place = {**place, "repairs": variant.repairs}
     return {**place, "language": variant.kernel.language, "source": variant.kernel.source}
 
 

@@ -6,14 +6,31 @@ Each protocol has one contract test-suite that every implementation runs.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Kernel, Problem
 from kernel_library.entry import Entry
+from search.desk import Desk
 from search.events import Event
-from search.tree import Expansion, Idea, Outcome, Seed, Tree
+from search.journal import RunState
+from search.tree import Expansion, Idea, Outcome, Seed, Tree, Variant
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """What a proposer may know of the run that it works for. `state` is the run's own and grows with it: to
+    be read only. `facts` are those of the device and its software; `folder` is the run's."""
+
+    problem: Problem
+    folder: Path
+    state: RunState
+    entries: Sequence[Seed]
+    facts: Mapping[str, str]
+    desk: Desk
 
 
 class Strategy(Protocol):
@@ -32,6 +49,14 @@ class Proposer(Protocol):
         """Why it can do nothing for the problem, in one line that says what would help; None if it can."""
         ...
 
+    def begin(self, run: RunContext) -> None:
+        """Called once, when a run begins or goes on, before anything is asked."""
+        ...
+
+    async def close(self) -> None:
+        """Called once, when the run ends, however it ends."""
+        ...
+
     async def propose(
         self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
     ) -> list[Idea]:
@@ -39,14 +64,29 @@ class Proposer(Protocol):
 
         An idea's `round` is `expansion.round` and its `parent` the seed's id; the engine sees to both.
         `history` holds every idea before this one, those of the same round (not yet evaluated) last, or
-        nothing where the run's history switch is off.
+        nothing where the run's history switch is off. Raises BudgetSpent where a limit forbids to ask.
         """
         ...
 
-    async def implement(
-        self, problem: Problem, idea: Idea, parent: Seed | None, n: int, rng: random.Random
-    ) -> list[Kernel]:
-        """At most `n` kernels, pairwise different, that carry out the idea on its parent."""
+    def implement(
+        self,
+        problem: Problem,
+        idea: Idea,
+        parent: Seed | None,
+        n: int,
+        written: Sequence[Kernel],
+        rng: random.Random,
+    ) -> AsyncIterator[Kernel]:
+        """Kernels that carry out the idea on its parent, each as soon as it is written, so that there are n
+        with those already `written` (in a run that was cut off); equal arguments begin with the same ones.
+        Raises BudgetSpent where a limit forbids to ask."""
+        ...
+
+    async def repair(
+        self, problem: Problem, idea: Idea, failed: Variant, rng: random.Random
+    ) -> Kernel | None:
+        """A variant that failed, mended with the help of its evaluation's log; None where that is not to be
+        had. Raises BudgetSpent."""
         ...
 
 

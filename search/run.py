@@ -38,12 +38,13 @@ from evaluators.pool import Pool
 from evaluators.problem import Problem
 from evaluators.worker import WorkerBroken
 from search.budget import Budget
-from search.engine import HISTORY, Engine
+from search.engine import Engine
 from search.events import RunFinished
 from search.journal import Journal, JournalError
 from search.observers.console import console_observer
 from search.observers.wandb import MODES, WandbObserver
 from search.run_folder import RunFolder, finalise
+from search.tree import HISTORY
 
 DEVICES = ("auto", "cuda", "cpu")
 OUTSTANDING_PER_LANE = 4
@@ -143,7 +144,7 @@ async def search(config: DictConfig, folder: Path | None, console: Console, argu
             )
             with _orderly_stop(engine):
                 finished = await engine.run()
-            finalise(folder, engine.state)
+            finalise(folder, engine.session.state)
             if finished in journal.past:
                 text = f"the run had ended ({finished.reason}); a larger limit, say rounds=…, makes it go on"
                 console.print(text, markup=False, highlight=False)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, content_id
+
+HISTORY = ("all", "best", "summary", "none")
+BEST_TOLD = 8
 
 
 class Category(StrEnum):
@@ -63,6 +66,10 @@ class Idea:
     model: str = ""
     told: tuple[str, ...] = ()
     """Ids of the ideas that the proposer knew when it had this one."""
+    expected: str = ""
+    """The effect that the proposer expects, in its words."""
+    builds_on: str = ""
+    """Id of a library entry that the idea takes up besides its parent."""
     plan: str = ""
     """What the proposer wants to remember for `implement`; opaque to everybody else."""
 
@@ -74,12 +81,14 @@ class Idea:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One kernel written for one idea; `evaluation` is None until the verdict is in."""
+    """One kernel written for one idea; `evaluation` is None until the verdict is in. `repairs` is the id of
+    the failed variant that it mends, "" for one written for the idea alone."""
 
     kernel: Kernel
     idea: str
     parent: str
     round: int
+    repairs: str = ""
     evaluation: Evaluation | None = None
 
     @cached_property
@@ -100,6 +109,17 @@ class Outcome:
     idea: Idea
     best: Variant | None
     variants: tuple[Variant, ...]
+
+
+def told(history: Sequence[Outcome], how: str) -> list[Outcome]:
+    """What a proposer is told of the ideas of closed rounds, oldest first: `all` of them, also for a
+    `summary`, which the proposer words; the eight that gave the `best` kernels; `none`."""
+    if how == "none":
+        return []
+    if how != "best":
+        return list(history)
+    best = {v.idea for v in fastest((o.best for o in history if o.best is not None), BEST_TOLD)}
+    return [outcome for outcome in history if outcome.idea.id in best]
 
 
 class Tree:

@@ -30,6 +30,9 @@ LAYERS = {
     "search.journal": "core",
     "search.budget": "core",
     "search.in_flight": "core",
+    "search.llm": "core",
+    "search.desk": "core",
+    "search.session": "core",
     "search.strategies": "strategies",
     "search.proposers": "proposers",
     "search.llms": "llms",
@@ -54,7 +57,7 @@ MAY_IMPORT = {
     "commands": set(LAYERS.values()),
 }
 FOR_COMMANDS_ONLY = {"hydra", "omegaconf"}
-IMPORTED_ON_USE = ("torch", "ray", "wandb", "hydra", "omegaconf", "anthropic", "openai")
+IMPORTED_ON_USE = ("torch", "ray", "wandb", "hydra", "omegaconf", "openai", "google", "mcp")
 # Source for other processes, not modules of the product: they import torch, as kernels and references do.
 SOURCES = ("evaluators.problems.", "kernel_library.seeds.")
 

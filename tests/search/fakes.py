@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from search.budget import Budget
 from search.engine import Engine
 from search.events import Event, RunFinished
 from search.journal import Journal, RunState, rebuild, replay
+from search.protocols import RunContext
 from search.strategies.idea_branching import IdeaBranching
-from search.tree import Category, Expansion, Idea, Outcome, Seed, Tree
+from search.tree import Category, Expansion, Idea, Outcome, Seed, Tree, Variant
 
 PROBLEM = Problem(name="level1/fake", source="class Model: ...", overrides={"N": 4, "shape": (2, (3, "x"))})
 
@@ -71,9 +72,18 @@ class FakeProposer:
         self.calls = 0
         self.histories: list[list[Outcome]] = []
         self.implemented: list[str] = []
+        self.repaired: list[str] = []
+        self.context: RunContext | None = None
+        self.closed = 0
 
     def refusal(self, problem: Problem) -> str | None:
         return None
+
+    def begin(self, run: RunContext) -> None:
+        self.context = run
+
+    async def close(self) -> None:
+        self.closed += 1
 
     async def propose(
         self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
@@ -97,11 +107,25 @@ class FakeProposer:
         ]
 
     async def implement(
-        self, problem: Problem, idea: Idea, parent: Seed | None, n: int, rng: random.Random
-    ) -> list[Kernel]:
+        self,
+        problem: Problem,
+        idea: Idea,
+        parent: Seed | None,
+        n: int,
+        written: Sequence[Kernel],
+        rng: random.Random,
+    ) -> AsyncIterator[Kernel]:
         await self._call()
         self.implemented.append(idea.id)
-        return [kernel(rng.randrange(self.pool)) for _ in range(n)]
+        for _ in range(n):
+            yield kernel(rng.randrange(self.pool))
+
+    async def repair(
+        self, problem: Problem, idea: Idea, failed: Variant, rng: random.Random
+    ) -> Kernel | None:
+        await self._call()
+        self.repaired.append(failed.id)
+        return kernel(f"repaired {failed.kernel.id}")
 
     async def _call(self) -> None:
         self.calls += 1

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -168,11 +168,18 @@ class Counting(FakeProposer):
         self.under_way: list[int] = []
 
     async def implement(
-        self, problem: Problem, idea: Idea, parent: Seed | None, n: int, rng: random.Random
-    ) -> list[Kernel]:
+        self,
+        problem: Problem,
+        idea: Idea,
+        parent: Seed | None,
+        n: int,
+        written: Sequence[Kernel],
+        rng: random.Random,
+    ) -> AsyncIterator[Kernel]:
         self.asked += n
         self.under_way.append(self.asked - (self.evaluator.seen.total() - self.evaluator.running))
-        return await super().implement(problem, idea, parent, n, rng)
+        async for each in super().implement(problem, idea, parent, n, written, rng):
+            yield each
 
 
 @pytest.mark.parametrize(("writing_s", "evaluating_s"), [(0, 0.003), (0.003, 0.003), (0.01, 0)])
@@ -313,8 +320,10 @@ def test_repeated_and_surplus_answers_are_dropped(tmp_path: Path) -> None:
             return [ideas[0], *ideas, *await super().propose(*args)]
 
         async def implement(self, *args: Any) -> Any:
-            kernels = await super().implement(*args)
-            return [kernels[0], *kernels, kernel("surplus")]
+            inner = super()
+            kernels = [each async for each in inner.implement(*args)]
+            for each in (kernels[0], *kernels, kernel("surplus")):
+                yield each
 
     path = tmp_path / "journal.jsonl"
     search(path, rounds=1, proposer=Stutters())
@@ -444,7 +453,7 @@ def stopped(path: Path, *, kind: type[Event], n: int, **parts: Any) -> RunFinish
     """A run that is asked to stop at the n-th event of a kind."""
     with Journal(path) as journal:
         engine = build(journal, **parts)
-        engine.observers = (Nosy(kind, n, lambda: engine.request_stop("interrupted")),)
+        engine.session.observers = (Nosy(kind, n, lambda: engine.request_stop("interrupted")),)
         return asyncio.run(engine.run())
 
 
@@ -464,7 +473,7 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path, kind: type[Event], n
     search(undisturbed)
     assert contents(state_of(path).tree) == contents(state_of(undisturbed).tree)
     assert set(evaluator.seen.values()) == {1}
-    assert not {v.idea for v in before.tree.variants.values()} & set(proposer.implemented)
+    assert not before.implemented & set(proposer.implemented)
 
 
 class Hangs(FakeEvaluator):
@@ -558,7 +567,7 @@ def test_a_run_cut_anywhere_resumes_to_the_same_tree(tmp_path: Path, pool: int, 
         )
         assert after.evaluations == expected.evaluations
         assert not set(evaluator.seen) & set(before.verdicts), "evaluated twice"
-        assert not {v.idea for v in before.tree.variants.values()} & set(proposer.implemented)
+        assert not before.implemented & set(proposer.implemented)
 
 
 def test_a_finished_run_is_left_alone(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from evaluators.problem import DTYPES, Kernel, Problem
 from search.events import (
     BestConfirmed,
     Event,
+    IdeaImplemented,
     IdeaProposed,
+    ModelCalled,
     RoundClosed,
     RunFinished,
     RunStarted,
@@ -25,6 +28,7 @@ from search.events import (
     VariantWritten,
 )
 from search.journal import Decoder, Journal, JournalError, encode, rebuild, replay
+from search.llm import Cause, ModelCall, Purpose, Usage
 from search.tree import Category, Idea, Seed, Variant
 from tests.search.fakes import PROBLEM, correct, failed, kernel, search
 
@@ -94,11 +98,25 @@ def runs(draw: st.DrawFn) -> list[Event]:
         told=tuple(draw(st.lists(st.text(), max_size=3))),
     )
     unique = draw(st.lists(kernels, min_size=1, max_size=4, unique_by=lambda k: k.id))
-    written = [Variant(kernel=k, idea=idea.id, parent=idea.parent, round=1) for k in unique]
-    judged = [
-        Variant(kernel=v.kernel, idea=v.idea, parent=v.parent, round=1, evaluation=draw(evaluations()))
-        for v in written
+    written = [
+        Variant(kernel=k, idea=idea.id, parent=idea.parent, round=1, repairs=draw(st.text())) for k in unique
     ]
+    judged = [replace(v, evaluation=draw(evaluations())) for v in written]
+    tokens = st.integers(0, 10**6)
+    usage = Usage(input_tokens=draw(tokens), cached_tokens=draw(tokens), output_tokens=draw(tokens))
+    call = ModelCall(
+        id=draw(st.text()),
+        model=draw(st.text()),
+        purpose=draw(st.sampled_from(Purpose)),
+        about=draw(st.text()),
+        attempt=draw(st.integers(1, 9)),
+        usage=usage,
+        dollars=draw(positive),
+        seconds=draw(positive),
+        estimated=draw(st.booleans()),
+        cause=draw(st.none() | st.sampled_from(Cause)),
+        detail=draw(st.text()),
+    )
     started = RunStarted(
         at_s=draw(positive),
         problem=problem,
@@ -113,7 +131,9 @@ def runs(draw: st.DrawFn) -> list[Event]:
     return [
         started,
         IdeaProposed(at_s=2.0, idea=idea, number=1, expansion=draw(st.integers(0, 5))),
-        *(VariantWritten(at_s=3.0, variant=v, number=i, of=len(written)) for i, v in enumerate(written, 1)),
+        ModelCalled(at_s=2.5, call=call),
+        *(VariantWritten(at_s=3.0, variant=v, number=i) for i, v in enumerate(written, 1)),
+        IdeaImplemented(at_s=3.5, idea_id=idea.id, variants=len(written)),
         *(VariantEvaluated(at_s=4.0, variant=v, reused=draw(st.booleans())) for v in judged),
         RoundClosed(at_s=5.0, round=1, best=draw(st.none() | st.sampled_from(judged)), evaluations=3),
         BestConfirmed(at_s=6.0, variant=judged[0], evaluation=again),
@@ -138,7 +158,13 @@ def test_the_lines_have_the_documented_names(tmp_path: Path) -> None:
     names = [json.loads(line)["event"] for line in path.read_text().splitlines()]
     assert names[0] == "run_started"
     assert names[-2:] == ["best_confirmed", "run_finished"]
-    assert set(names[1:-2]) == {"idea_proposed", "variant_written", "variant_evaluated", "round_closed"}
+    assert set(names[1:-2]) == {
+        "idea_proposed",
+        "variant_written",
+        "idea_implemented",
+        "variant_evaluated",
+        "round_closed",
+    }
 
 
 def test_a_source_is_stored_once(tmp_path: Path) -> None:
@@ -174,8 +200,8 @@ def events_of_a_run() -> list[Event]:
     return [
         started,
         *(IdeaProposed(at_s=1.0, idea=it, number=i, expansion=0, of=3) for i, it in enumerate(ideas, 1)),
-        VariantWritten(at_s=2.0, variant=first, number=1, of=2),
-        VariantWritten(at_s=2.0, variant=second, number=2, of=2),
+        VariantWritten(at_s=2.0, variant=first, number=1),
+        VariantWritten(at_s=2.0, variant=second, number=2),
         *(VariantEvaluated(at_s=3.0, variant=v) for v in judged),
     ]
 
@@ -249,7 +275,7 @@ def test_a_torn_last_line_is_cut_off(tmp_path: Path, tail: bytes, caplog: pytest
 def test_a_torn_batch_is_cut_off_as_a_whole(tmp_path: Path) -> None:
     events = events_of_a_run()
     lines = [json.dumps(encode(event)) + "\n" for event in events]
-    kept = {1: 1, 2: 1, 3: 1, 4: 4, 5: 4, 6: 6, 7: 7, 8: 8}
+    kept = {1: 1, 2: 1, 3: 1, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8}
     for lines_there, events_kept in kept.items():
         path = tmp_path / f"{lines_there}.jsonl"
         path.write_text("".join(lines[:lines_there]))

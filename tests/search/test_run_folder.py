@@ -126,7 +126,7 @@ class Multiline(FakeProposer):
 
     async def implement(self, *args: Any) -> Any:
         source = '"""A kernel."""\nfrom __future__ import annotations\nclass ModelNew: ...\nprint(__doc__)\n'
-        return [Kernel(source=source, language="triton")]
+        yield Kernel(source=source, language="triton")
 
 
 def test_kernels_run_by_themselves_whatever_the_idea_says(tmp_path: Path) -> None:

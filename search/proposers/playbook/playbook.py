@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from evaluators.problem import Kernel, Problem
 from search.proposers.playbook.bench import Bench
@@ -17,7 +17,8 @@ from search.proposers.playbook.plan import Draft, Plan
 from search.proposers.playbook.scores import Scores
 from search.proposers.playbook.templates import template_for
 from search.proposers.playbook.workload import Workload, recognise
-from search.tree import Expansion, Idea, Outcome, Seed
+from search.protocols import RunContext
+from search.tree import Expansion, Idea, Outcome, Seed, Variant
 
 LANGUAGES = {"cpu": "cpp", "cuda": "triton"}
 OPS = ("conv2d", "matmul", "softmax", "layernorm")
@@ -46,6 +47,12 @@ class Playbook:
             f"the playbook does not know what {problem.name} computes; in {language} it knows "
             f"{', '.join(OPS)}, and ReLU and max-pool after a conv2d"
         )
+
+    def begin(self, run: RunContext) -> None:
+        """Nothing to prepare."""
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
 
     async def propose(
         self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
@@ -78,15 +85,26 @@ class Playbook:
         return ideas
 
     async def implement(
-        self, problem: Problem, idea: Idea, parent: Seed | None, n: int, rng: random.Random
-    ) -> list[Kernel]:
+        self,
+        problem: Problem,
+        idea: Idea,
+        parent: Seed | None,
+        n: int,
+        written: Sequence[Kernel],
+        rng: random.Random,
+    ) -> AsyncIterator[Kernel]:
         """The first `n` kernels of the idea's plan. Raises ValueError for an idea of another proposer."""
         plan, known = Plan.from_json(idea.plan), self._templates(problem)
         if plan is None or known is None:
             raise ValueError(f"idea {idea.id} carries no plan of the playbook's for {problem.name}")
         workload, template = known
-        sources = [template.render(workload, knobs) for knobs in plan.settings()[:n]]
-        return [Kernel(source=source, language=plan.language) for source in sources]
+        for knobs in plan.settings()[:n]:
+            kernel = Kernel(source=template.render(workload, knobs), language=plan.language)
+            if kernel not in written:
+                yield kernel
+
+    async def repair(self, problem: Problem, idea: Idea, failed: Variant, rng: random.Random) -> None:
+        """Nothing: what a log says is beyond it."""
 
     def _templates(self, problem: Problem) -> tuple[Workload, Template] | None:
         """What the problem computes and the template for it, looked up once."""

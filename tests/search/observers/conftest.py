@@ -84,7 +84,7 @@ FASTEST = variant(FP16, "fastest")
 
 def written(at_s: float, variants: list[Variant]) -> Iterable[Event]:
     for number, each in enumerate(variants, start=1):
-        yield VariantWritten(at_s=at_s, variant=each, number=number, of=len(variants))
+        yield VariantWritten(at_s=at_s, variant=each, number=number)
     for each in variants:
         yield VariantStage(at_s=at_s, variant_id=each.id, stage="queued")
 

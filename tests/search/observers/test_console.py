@@ -92,7 +92,7 @@ def crowd(events: list[Event], ideas: int, variants: int) -> Iterator[Event]:
                 idea=idea.id,
                 kernel=replace(kernel, source=f"class ModelNew:  # {number}.{i}"),
             )
-            yield VariantWritten(at_s=1.0, variant=of_idea, number=i, of=variants)
+            yield VariantWritten(at_s=1.0, variant=of_idea, number=i)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (80, 50), (140, 24), (110, 40), (60, 15), (200, 60)])

@@ -69,7 +69,10 @@ def propose(
 
 
 def implement(problem: Problem, idea: Idea, n: int = 3, rng: int = 0) -> list[Kernel]:
-    return asyncio.run(Playbook().implement(problem, idea, None, n, random.Random(rng)))
+    async def all_of_them() -> list[Kernel]:
+        return [each async for each in Playbook().implement(problem, idea, None, n, [], random.Random(rng))]
+
+    return asyncio.run(all_of_them())
 
 
 def search(problem: Problem, *, rounds: int = 10, rng: int = 0, ideas: int = 4, variants: int = 3) -> Tree:
@@ -89,7 +92,7 @@ def search(problem: Problem, *, rounds: int = 10, rng: int = 0, ideas: int = 4, 
                 so_far += [Outcome(idea=idea, best=None, variants=()) for idea in new]
                 for idea in new:
                     tree.add_idea(idea)
-                    for kernel in await playbook.implement(problem, idea, seed, variants, draw):
+                    async for kernel in playbook.implement(problem, idea, seed, variants, [], draw):
                         variant = Variant(kernel=kernel, idea=idea.id, parent=idea.parent, round=number)
                         tree.add_variant(variant)
                         tree.evaluate(variant.id, verdict(kernel))
