@@ -189,6 +189,11 @@ class Court:
         """The problem's floor on this device."""
         return roofline(self.work, self._ceilings, self.problem["dtype"], self.problem["tolerance"])
 
+    def ceilings(self) -> dict[str, str]:
+        """What this device reached at best, as facts for whoever writes kernels."""
+        rates = {f"{n}_tflop_per_s": f"{r / 1e12:.3g}" for n, r in self._ceilings.operations_per_s.items()}
+        return {"copy_gb_per_s": f"{self._ceilings.bytes_per_s / 1e9:.4g}", **rates}
+
     def too_fast(self, kernel_ms: float, eager_ms: float, calls: int) -> str | None:
         """Why a kernel cannot take so little, in blocks of so many calls; None where it can."""
         if not self.problem["floor"]:

@@ -16,7 +16,6 @@ import contextlib
 import difflib
 import json
 import os
-import re
 import signal
 import sys
 import time
@@ -40,7 +39,7 @@ from evaluators.cli import (
 )
 from evaluators.evaluation import Evaluation, Status
 from evaluators.pool import Pool
-from evaluators.problem import DEVICES, LANGUAGES, Kernel, Problem
+from evaluators.problem import LANGUAGES, Kernel, Problem, language_of
 from evaluators.worker import Settings, WorkerBroken
 
 EVERY_S = 5.0
@@ -87,18 +86,11 @@ def read_kernel(path: Path, language: str) -> Kernel:
     """The kernel in a file; `language` auto is guessed from what it imports. Raises UsageError."""
     try:
         source = path.read_text(encoding="utf-8")
-        return Kernel(source=source, language=guess_language(source) if language == "auto" else language)
+        return Kernel(source=source, language=language_of(source) if language == "auto" else language)
     except OSError as error:
         raise UsageError(f"kernel={path} cannot be read: {error.strerror}{_nearest_file(path)}") from error
     except ValueError as error:  # not text, or nothing in it
         raise UsageError(f"kernel={path}: {one_line(error)}") from error
-
-
-def guess_language(source: str) -> str:
-    """By what a kernel imports and calls."""
-    if re.search(r"^\s*(import|from)\s+triton\b", source, re.MULTILINE):
-        return "triton"
-    return "cuda" if "load_inline" in source and "cuda_sources" in source else "cpp"
 
 
 async def evaluate(

@@ -6,6 +6,7 @@ Records only: the standard library, nothing that touches a device.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -75,6 +76,13 @@ class Kernel:
     def id(self) -> str:
         """Hash of the source: equal sources are one kernel."""
         return content_id(self.source)
+
+
+def language_of(source: str) -> str:
+    """The language of a kernel, by what it imports and calls."""
+    if re.search(r"^\s*(import|from)\s+triton\b", source, re.MULTILINE):
+        return "triton"
+    return "cuda" if "load_inline" in source and "cuda_sources" in source else "cpp"
 
 
 def content_id(*parts: str) -> str:

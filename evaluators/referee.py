@@ -62,6 +62,16 @@ logger = logging.getLogger(__name__)
 CHECKED_CALLS = 3
 CENSUS_CALLS = 4
 MOST_KEPT_BLOCKS = 8
+DEVICE_FACTS = (
+    "multi_processor_count",
+    "total_memory",
+    "L2_cache_size",
+    "shared_memory_per_block_optin",
+    "shared_memory_per_multiprocessor",
+    "regs_per_multiprocessor",
+    "max_threads_per_multi_processor",
+)
+"""torch's names; for whoever writes kernels."""
 SINGLES, MOST_SINGLES = 6, 36
 """Blocks of one call, against which the blocks of many are held."""
 
@@ -389,6 +399,7 @@ def main() -> None:
                     facts = {
                         "isolation": court.eager.isolation,
                         "arena_bytes": court.arena.memory.numel(),
+                        **court.ceilings(),
                         **_facts(court.device),
                     }
                     worker.send({"op": "opened", "facts": facts})
@@ -443,6 +454,9 @@ def _facts(device: str) -> dict[str, Any]:
         facts["device"] = properties.name
         facts["architecture"] = f"{properties.major}.{properties.minor}"
         facts["cuda"] = torch.version.cuda or ""
+        for name in DEVICE_FACTS:
+            if hasattr(properties, name):
+                facts[name] = getattr(properties, name)
     return facts
 
 

@@ -110,7 +110,7 @@ class Session:
         self._inputs = [_arguments(order["arguments"], tensors) for tensors in inputs.views(memory)]
         self._outputs = outputs.views(memory[inputs.bytes :])
         self._gate = gate_of(memory)
-        self._output: Any = None
+        self._output: list[torch.Tensor] = []
         reference = load_module(problem["source"], problem["overrides"])
         values = init_inputs(reference, order["seed"])
         kind = spec["role"]
@@ -149,7 +149,7 @@ class Session:
                     filling_s += time.perf_counter() - start
                     filled.clear()
                 else:
-                    self._output = self._model(*self._inputs[call])
+                    self._output = _laid_out(self._model(*self._inputs[call]), self._outputs[call])
                 if order["deliver"]:
                     self.deliver(call)
         if self._on_gpu:
@@ -159,7 +159,12 @@ class Session:
 
     def deliver(self, call: int) -> None:
         """Leaves the bytes of the last output in the call's place."""
-        _deliver(self._output, self._outputs[call])
+        for tensor, place in zip(self._output, self._outputs[call], strict=True):
+            if _is_plain(tensor) and _is_plain(place):
+                # Not with torch: the census tells a kernel's work from torch's by where threads are.
+                ctypes.memmove(place.data_ptr(), tensor.data_ptr(), place.numel() * place.element_size())
+            else:
+                place.copy_(tensor)
 
     def scale_weights(self, factor: float) -> None:
         """Multiplies every parameter in place: what was made of them before is out of date."""
@@ -201,7 +206,8 @@ def _arguments(template: list[dict[str, Any]], tensors: list[torch.Tensor]) -> l
     return [tensors[each["tensor"]] if "tensor" in each else each["value"] for each in template]
 
 
-def _deliver(output: Any, places: list[torch.Tensor]) -> None:
+def _laid_out(output: Any, places: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The outputs in the reference's layout. Raises WrongOutput where they have another form than its."""
     import torch
 
     try:
@@ -210,6 +216,7 @@ def _deliver(output: Any, places: list[torch.Tensor]) -> None:
         raise WrongOutput(str(error)) from error
     if len(tensors) != len(places):
         raise WrongOutput(f"{len(tensors)} outputs where the reference has {len(places)}")
+    laid_out = []
     for number, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
         if tensor.shape != place.shape or tensor.dtype != place.dtype:
             raise WrongOutput(
@@ -218,11 +225,8 @@ def _deliver(output: Any, places: list[torch.Tensor]) -> None:
             )
         if tensor.stride() != place.stride():
             tensor = torch.empty_like(place).copy_(tensor)  # its layout is work, too, and not the copy's
-        if _is_plain(tensor) and _is_plain(place):
-            # Not with torch: the census tells a kernel's work from torch's by where threads are.
-            ctypes.memmove(place.data_ptr(), tensor.data_ptr(), place.numel() * place.element_size())
-        else:
-            place.copy_(tensor)
+        laid_out.append(tensor)
+    return laid_out
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

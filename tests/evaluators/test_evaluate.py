@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.evaluate import guess_language, main
+from evaluators.evaluate import main
 from evaluators.evaluation import Evaluation, Status
+from evaluators.problem import language_of
 from evaluators.scratch import scratch_root
 from tests.evaluators.conftest import Marked, gone
 from tests.evaluators.test_worker import HONEST, REFERENCE, forward
@@ -86,7 +87,7 @@ def test_a_kernel_that_is_not_text(tmp_path: Path, capsys: pytest.CaptureFixture
     ],
 )
 def test_the_language_is_seen_in_the_source(source: str, language: str) -> None:
-    assert guess_language(source) == language
+    assert language_of(source) == language
 
 
 def test_a_verdict_to_read(
