@@ -39,7 +39,7 @@ from evaluators.cli import (
 )
 from evaluators.evaluation import Evaluation, Status
 from evaluators.pool import Pool
-from evaluators.problem import LANGUAGES, Kernel, Problem, language_of
+from evaluators.problem import DEVICES, LANGUAGES, Kernel, Problem, language_of
 from evaluators.worker import Settings, WorkerBroken
 
 EVERY_S = 5.0

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 
 from evaluators.evaluation import Evaluation, Status
 from search.events import (
     BestConfirmed,
     Event,
+    IdeaImplemented,
     IdeaProposed,
+    ModelCalled,
     RoundClosed,
     RunFinished,
     RunStarted,
@@ -19,7 +22,11 @@ from search.events import (
     VariantStage,
     VariantWritten,
 )
+from search.llm import Cause, ModelCall, Spending
 from search.tree import Idea, Variant, fastest
+
+FAILURE_SHOWN_S = 10.0
+"""How long a model's last failure is worth a line."""
 
 
 @dataclass(kw_only=True)
@@ -34,12 +41,14 @@ class VariantProgress:
 
 @dataclass(kw_only=True)
 class IdeaProgress:
-    """One idea and its variants by id. `idea` is None when it was proposed before this observer watched."""
+    """One idea and its variants by id. `idea` is None when it was proposed before this observer watched.
+    `implemented` once the proposer will write no more variants by itself."""
 
     id: str
     round: int
     number: int
     idea: Idea | None = None
+    implemented: bool = False
     variants: dict[str, VariantProgress] = field(default_factory=dict)
 
     @property
@@ -55,8 +64,19 @@ class IdeaProgress:
 
     @property
     def open(self) -> bool:
-        """Whether a variant has no verdict yet, or none is written."""
-        return not self.variants or any(item.variant.evaluation is None for item in self.variants.values())
+        """Whether variants are still to be written or judged."""
+        return not self.implemented or any(
+            item.variant.evaluation is None for item in self.variants.values()
+        )
+
+
+@dataclass(kw_only=True)
+class ModelProgress:
+    """One model: what its calls cost, how many ideas it had, and the fastest variant of those."""
+
+    spending: Spending = field(default_factory=Spending)
+    ideas: int = 0
+    best: Variant | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +85,7 @@ class RoundSummary:
 
     `evaluations` leaves reused verdicts out, `statuses` has them; `correct_share` is None where no variant
     has a verdict. `best` is the run's best when the round closed; `improved` when this round gave it.
+    `models`, by name, is of the whole run until then.
     """
 
     round: int
@@ -77,6 +98,7 @@ class RoundSummary:
     wall_s: float
     elapsed_s: float
     device_s: float
+    models: Mapping[str, ModelProgress]
 
     @property
     def correct_share(self) -> float | None:
@@ -89,8 +111,9 @@ class Progress:
     """The state of a run as its observers show it; `apply` takes the events in the order of the run.
 
     Limits are the budget's, None for no limit; rounds that are not given are those that the run started with.
-    `clock` gives seconds from any origin, and carries the time on between two events. Tolerates what a
-    journal's replay does not: a resumed run of which the earlier events are unknown, and events seen twice.
+    `clock` gives seconds from any origin, and carries the time on between two events; `past` holds the events
+    of earlier processes of the run. Tolerates what a journal's replay does not: a resumed run of which the
+    earlier events are unknown, and events seen twice. An event takes the same time however long the run is.
     """
 
     def __init__(
@@ -99,11 +122,15 @@ class Progress:
         rounds: int | None = None,
         evaluations: int | None = None,
         seconds: float | None = None,
+        calls: int | None = None,
+        tokens: int | None = None,
+        dollars: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         past: Iterable[Event] = (),
     ) -> None:
         self.evaluations_limit = evaluations
         self.seconds_limit = seconds
+        self.model_limits = {"calls": calls, "tokens": tokens, "dollars": dollars}
         self.started: RunStarted | None = None
         self.finished: RunFinished | None = None
         self.confirmed: dict[str, Evaluation] = {}
@@ -117,8 +144,16 @@ class Progress:
         self.evaluations = 0
         self.reused = 0
         self.device_s = 0.0
+        self.models: dict[str, ModelProgress] = {}
+        """Those that were called or had ideas, by name."""
+        self.causes: Counter[Cause] = Counter()
+        """Of the calls that failed."""
+        self.clock = clock
         self._rounds_limit = rounds
-        self._clock = clock
+        self._of_round: defaultdict[int, list[IdeaProgress]] = defaultdict(list)
+        self._cells: dict[str, VariantProgress] = {}
+        self._calls: set[str] = set()
+        self._failure: tuple[float, ModelCall] | None = None
         self._last_at_s = 0.0
         self._last_clock_s = clock()
         self._round_began_s = 0.0
@@ -140,18 +175,12 @@ class Progress:
         """Seconds of work on the run until now."""
         if self.finished or not self.started:
             return self._last_at_s
-        return self._last_at_s + max(0.0, self._clock() - self._last_clock_s)
+        return self._last_at_s + max(0.0, self.clock() - self._last_clock_s)
 
     @property
     def seconds_left(self) -> float | None:
         """What the budget has left of its seconds; None without such a limit."""
         return None if self.seconds_limit is None else max(0.0, self.seconds_limit - self.elapsed_s)
-
-    @property
-    def evaluations_left(self) -> int | None:
-        """What the budget has left of its evaluations; None without such a limit."""
-        limit = self.evaluations_limit
-        return None if limit is None else max(0, limit - self.evaluations)
 
     @property
     def remaining_s(self) -> float | None:
@@ -161,8 +190,7 @@ class Progress:
         if closed and self.rounds_limit is not None:
             until = self.rounds[closed].elapsed_s
             estimates.append(max(0.0, until * self.rounds_limit / closed - elapsed_s))
-        if self.evaluations_left is not None and self.evaluations:
-            estimates.append(elapsed_s * self.evaluations_left / self.evaluations)
+        estimates += [elapsed_s * max(0.0, limit - used) / used for used, limit in self._used() if used]
         return min(estimates, default=None)
 
     @property
@@ -171,16 +199,26 @@ class Progress:
         shares = [0.0]
         if self.rounds_limit:
             shares.append(self.rounds_closed / self.rounds_limit)
-        if self.evaluations_limit:
-            shares.append(self.evaluations / self.evaluations_limit)
+        shares += [used / limit for used, limit in self._used()]
         if self.seconds_limit:
             shares.append(self.elapsed_s / self.seconds_limit)
         return min(1.0, max(shares))
 
+    def _used(self) -> list[tuple[float, float]]:
+        """Of the limits on what is counted, other than rounds: how much is used, and of how much."""
+        spent, limits = self.spent, self.model_limits
+        pairs = (
+            (self.evaluations, self.evaluations_limit),
+            (spent.calls, limits["calls"]),
+            (spent.tokens, limits["tokens"]),
+            (float(spent.dollars), limits["dollars"]),
+        )
+        return [(used, limit) for used, limit in pairs if limit]
+
     @property
     def round(self) -> int:
         """The number of the open round; of the last one when the run is over."""
-        proposed = max((item.round for item in self.ideas.values()), default=0)
+        proposed = max(self._of_round, default=0)
         following = self.rounds_closed if self.finished else self.rounds_closed + 1
         return max(proposed, min(following, self.rounds_limit or following))
 
@@ -193,9 +231,7 @@ class Progress:
 
     def ideas_of(self, round: int) -> list[IdeaProgress]:
         """The ideas of a round, in the order of their numbers."""
-        return sorted(
-            (item for item in self.ideas.values() if item.round == round), key=lambda item: item.number
-        )
+        return sorted(self._of_round.get(round, ()), key=lambda item: item.number)
 
     def idea_of(self, variant: Variant) -> Idea | None:
         """The idea that a variant was written for, where it is known."""
@@ -208,23 +244,46 @@ class Progress:
         closed = [self.rounds[number] for number in sorted(self.rounds)]
         return [*closed, self._summary(self.round)] if self.in_round else closed
 
+    @property
+    def spent(self) -> Spending:
+        """On the calls of all models."""
+        each = [model.spending for model in self.models.values()]
+        return Spending(
+            calls=sum(one.calls for one in each),
+            failed=sum(one.failed for one in each),
+            tokens=sum(one.tokens for one in each),
+            dollars=sum((one.dollars for one in each), Decimal(0)),
+        )
+
+    @property
+    def failure(self) -> ModelCall | None:
+        """The last call that failed, for a short while and while the run goes on."""
+        if self._failure is None or self.finished:
+            return None
+        at_s, call = self._failure
+        return call if self.elapsed_s < at_s + FAILURE_SHOWN_S else None
+
     def apply(self, event: Event) -> None:
         """Takes in the next event."""
         self._last_at_s = max(self._last_at_s, event.at_s)
-        self._last_clock_s = self._clock()
+        self._last_clock_s = self.clock()
         match event:
             case RunStarted():
                 self.started, self.finished = event, None
                 if not self.rounds:
                     self._round_began_s = event.at_s
+            case ModelCalled(call=call):
+                self._call(event.at_s, call)
             case IdeaProposed(idea=idea, number=number):
-                item = self._item(idea.id, idea.round)
-                item.idea, item.number = idea, number
+                self._idea(idea, number)
             case VariantWritten(variant=variant, number=number):
-                item = self._item(variant.idea, variant.round)
-                item.variants.setdefault(variant.id, VariantProgress(variant=variant, number=number))
+                self._cell(variant, number)
+            case IdeaImplemented(idea_id=idea_id) if idea_id in self.ideas:
+                self.ideas[idea_id].implemented = True
             case VariantStage(variant_id=variant_id, stage=stage):
-                self._stage(variant_id, stage)
+                cell = self._cells.get(variant_id)
+                if cell is not None and cell.variant.evaluation is None:
+                    cell.stage = stage
             case VariantEvaluated(variant=variant, reused=reused):
                 self._verdict(variant, reused)
             case RoundClosed():
@@ -237,14 +296,36 @@ class Progress:
                 self.best = best or self.best
 
     def _item(self, idea_id: str, round: int) -> IdeaProgress:
-        fresh = IdeaProgress(id=idea_id, round=round, number=len(self.ideas_of(round)) + 1)
-        return self.ideas.setdefault(idea_id, fresh)
+        if idea_id not in self.ideas:
+            there = self._of_round[round]
+            self.ideas[idea_id] = IdeaProgress(id=idea_id, round=round, number=len(there) + 1)
+            there.append(self.ideas[idea_id])
+        return self.ideas[idea_id]
 
-    def _stage(self, variant_id: str, stage: str) -> None:
-        for item in self.ideas.values():
-            cell = item.variants.get(variant_id)
-            if cell is not None and cell.variant.evaluation is None:
-                cell.stage = stage
+    def _cell(self, variant: Variant, number: int | None = None) -> VariantProgress:
+        if variant.id not in self._cells:
+            variants = self._item(variant.idea, variant.round).variants
+            cell = VariantProgress(variant=variant, number=number or len(variants) + 1)
+            self._cells[variant.id] = variants[variant.id] = cell
+        return self._cells[variant.id]
+
+    def _idea(self, idea: Idea, number: int) -> None:
+        item = self._item(idea.id, idea.round)
+        if idea.model and item.idea is None:
+            self._model(idea.model).ideas += 1
+        item.idea, item.number = idea, number
+
+    def _model(self, name: str) -> ModelProgress:
+        return self.models.setdefault(name, ModelProgress())
+
+    def _call(self, at_s: float, call: ModelCall) -> None:
+        if call.id in self._calls:
+            return
+        self._calls.add(call.id)
+        self._model(call.model).spending.add(call)
+        if call.cause is not None:
+            self.causes[call.cause] += 1
+            self._failure = at_s, call
 
     @property
     def first(self) -> Variant | None:
@@ -253,16 +334,15 @@ class Progress:
         return began.best if began else None
 
     def _verdict(self, variant: Variant, reused: bool) -> None:
-        variants, verdict = self._item(variant.idea, variant.round).variants, variant.evaluation
-        before = variants.get(variant.id)
-        if verdict is None or (before is not None and before.variant.evaluation is not None):
+        verdict, cell = variant.evaluation, self._cell(replace(variant, evaluation=None))
+        if verdict is None or cell.variant.evaluation is not None:
             return
-        number = before.number if before else len(variants) + 1
-        variants[variant.id] = VariantProgress(
-            variant=variant, number=number, stage="evaluated", reused=reused
-        )
-        known = [] if self.best is None else [self.best]
-        self.best = next(iter(fastest([*known, variant], 1)), None)
+        cell.variant, cell.stage, cell.reused = variant, "evaluated", reused
+        self.best = _faster(self.best, variant)
+        idea = self.idea_of(variant)
+        if idea is not None and idea.model:
+            model = self._model(idea.model)
+            model.best = _faster(model.best, variant)
         self.reused += reused
         if not reused:
             self.evaluations += 1
@@ -293,4 +373,12 @@ class Progress:
             wall_s=max(0.0, self._last_at_s - self._round_began_s),
             elapsed_s=self._last_at_s,
             device_s=sum(verdict.device_s for verdict in own),
+            models={
+                name: replace(model, spending=replace(model.spending)) for name, model in self.models.items()
+            },
         )
+
+
+def _faster(best: Variant | None, other: Variant) -> Variant | None:
+    """The faster of the two, None where neither is correct."""
+    return next(iter(fastest([other] if best is None else [best, other], 1)), None)
