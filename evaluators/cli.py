@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 EXIT_USAGE = 2
+OPEN_ENDED = ("problem.sizes.", "problem.cpu_sizes.", "choice.weights.")
+"""Keys that hold what the user names."""
 
 
 class UsageError(Exception):
@@ -46,7 +49,7 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
     for group in _required_groups(folder, name):
         if not any(override.startswith(f"{group}=") for override in overrides):
             raise UsageError(f"{group} is not set; give {group}=… of {', '.join(_options(folder, group))}")
-    open_keys = [f"++{o}" if o.startswith(("problem.sizes.", "problem.cpu_sizes.")) else o for o in overrides]
+    open_keys = [f"++{o}" if o.startswith(OPEN_ENDED) else o for o in overrides]
     try:
         with initialize_config_dir(str(folder), version_base="1.3"):
             config: DictConfig = compose(name, open_keys)
@@ -128,15 +131,16 @@ def log_to(console: Console) -> None:
 def _check_key(folder: Path, name: str, key: str, value: str) -> None:
     if (folder / key).is_dir():
         options = _options(folder, key)
-        if value not in options:
-            hint = _nearest(value, options)
-            raise UsageError(f"unknown {key} {value}{hint}; there are {', '.join(options)}")
+        for each in value.strip("[]").split(","):
+            if each.strip() not in options:
+                hint = _nearest(each.strip(), options)
+                raise UsageError(f"unknown {key} {each.strip()}{hint}; there are {', '.join(options)}")
         return
     groups = [p for p in folder.iterdir() if p.is_dir()]
     files = [folder / f"{name}.yaml", *(f for g in groups for f in g.rglob("*.yaml"))]
     known = {leaf for file in files for leaf in _keys_of(folder, file)}
     parents = {".".join(leaf.split(".")[:n]) for leaf in known for n in range(1, leaf.count(".") + 1)}
-    open_ended = key.startswith(("problem.sizes.", "problem.cpu_sizes."))
+    open_ended = key.startswith(OPEN_ENDED)
     if key not in known | parents and not open_ended:
         raise UsageError(f"unknown key {key}{_nearest(key, sorted(known | {g.name for g in groups}))}")
 
@@ -160,8 +164,11 @@ def _required_groups(folder: Path, name: str) -> list[str]:
 
 
 def _keys_of(folder: Path, file: Path) -> Iterable[str]:
+    """The keys that a file contributes, where its group, or Hydra's header for its package, puts them."""
     parts = file.relative_to(folder).parts
-    prefix = f"{parts[0]}." if len(parts) > 1 else ""
+    package = re.match(r"# @package ([\w.]+)", file.read_text())
+    place = package[1] if package else parts[0] if len(parts) > 1 else ""
+    prefix = f"{place}." if place else ""
     loaded = OmegaConf.load(file)
     assert isinstance(loaded, DictConfig)
     return [prefix + key for key in _leaves(loaded) if not key.startswith("defaults")]

@@ -15,7 +15,7 @@ from typing import Any
 from evaluators.evaluation import Status
 from search.budget import BudgetSpent
 from search.events import IdeaImplemented, IdeaProposed, RunFinished, VariantWritten
-from search.protocols import Proposer, RunContext, Strategy
+from search.protocols import Proposer, ProposerFailed, RunContext, Strategy
 from search.session import Session
 from search.tree import HISTORY, Expansion, Idea, Outcome, Seed, Variant, told
 
@@ -137,6 +137,9 @@ class Engine:
                     ideas = await self._propose(index, expansion, past)
                 except BudgetSpent as spent:
                     logger.info("no more ideas: %s", spent)
+                    return
+                except ProposerFailed as error:
+                    self.request_stop(f"error: {error}")
                     return
             for idea in ideas:
                 if not await self._begin(idea, expansion):

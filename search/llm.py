@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Protocol
 
 MILLION = 1_000_000
@@ -211,7 +212,7 @@ class Spending:
 
 
 class LLM(Protocol):
-    """A provider's model. The provider's SDK is imported, and the key read, in `open`."""
+    """A provider's model. The provider's SDK is imported, and the key read, when they are needed first."""
 
     name: str
     """As journal and reports have it: `provider/model`."""
@@ -220,6 +221,10 @@ class LLM(Protocol):
 
     def refusal(self) -> str | None:
         """Why it cannot be called, in one line that says what to install or set; None if it can."""
+        ...
+
+    def begin(self, folder: Path) -> None:
+        """Called once, before the first question, with the folder of the run."""
         ...
 
     async def complete(self, question: Question) -> Answer:

@@ -33,6 +33,10 @@ class RunContext:
     desk: Desk
 
 
+class ProposerFailed(Exception):
+    """A proposer that can do nothing more for the run; the message says why in one line."""
+
+
 class Strategy(Protocol):
     """The tree-search policy: which seeds to expand, and how widely."""
 
@@ -64,7 +68,8 @@ class Proposer(Protocol):
 
         An idea's `round` is `expansion.round` and its `parent` the seed's id; the engine sees to both.
         `history` holds every idea before this one, those of the same round (not yet evaluated) last, or
-        nothing where the run's history switch is off. Raises BudgetSpent where a limit forbids to ask.
+        nothing where the run's history switch is off. Raises BudgetSpent where a limit forbids to ask,
+        and ProposerFailed.
         """
         ...
 

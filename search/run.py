@@ -2,6 +2,8 @@
 
     python -m search.run problem=level1/conv2d rounds=13 branch=8
     python -m search.run problem=file problem.path=my_model.py
+    python -m search.run problem=level1/conv2d proposer=llm llm=openai budget.dollars=5
+    python -m search.run proposer=replay replay.run=search/recordings/conv2d
     python -m search.run resume=outputs/level1/conv2d/2026-01-31_12-00-00
 
 Exit status 0 when the search ended at its limits, 130 when it was interrupted, 1 when it failed, 2 when
@@ -36,18 +38,33 @@ from evaluators.cli import (
 )
 from evaluators.pool import Pool
 from evaluators.problem import Problem
-from evaluators.worker import WorkerBroken
+from evaluators.worker import Settings, WorkerBroken
 from search.budget import Budget
 from search.engine import Engine
 from search.events import RunFinished
-from search.journal import Journal, JournalError
+from search.journal import Journal, JournalError, RunState, rebuild, replay
 from search.observers.console import console_observer
 from search.observers.wandb import MODES, WandbObserver
+from search.recorded import RecordedEvaluations
 from search.run_folder import RunFolder, finalise
 from search.tree import HISTORY
 
 DEVICES = ("auto", "cuda", "cpu")
 OUTSTANDING_PER_LANE = 4
+NOT_REPLAYED = (
+    "proposer",
+    "llm",
+    "choice",
+    "pool",
+    "ray",
+    "wandb",
+    "out",
+    "resume",
+    "replay",
+    "library",
+    "device",
+)
+"""Of a recorded call: it was about who had the ideas, or about the machine."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,19 +94,27 @@ def settle(arguments: Sequence[str]) -> tuple[DictConfig, Path | None, list[str]
     others = [a for a in arguments if not a.startswith("resume=")]
     chosen: list[str] = []
     if resume and resume != "null":
-        config = edit_config(_stored(Path(resume)), others)
+        config = edit_config(stored_config(Path(resume)), others)
     else:
         if not any(a.startswith("proposer=") and a != "proposer=auto" for a in others):
             others = [*(a for a in others if a != "proposer=auto"), "proposer=playbook"]
-            chosen.append("proposer: playbook, the embedded catalogue of ideas (proposer=… to change)")
+            chosen.append("proposer: playbook, the embedded catalogue of ideas (proposer=llm asks a model)")
+        if "proposer=replay" in others:
+            others = _as_recorded(others)
         config = compose_config("run", others)
     positive(config, "rounds", "ideas", "branch")
+    _check_prices(config)
     one_of(config, "device", DEVICES)
     one_of(config, "history", HISTORY)
     wandb = "off" if config.wandb is False else str(config.wandb)
     if wandb not in MODES:
         one_of(config, "wandb", MODES)
-    device, how = choose_device(str(config.device), clustered=bool(config.ray.address))
+    recording = _recording(config)
+    if recording is not None and config.replay.evaluations:
+        assert recording.started is not None
+        device, how = recording.started.problem.device, "the recording's"
+    else:
+        device, how = choose_device(str(config.device), clustered=bool(config.ray.address))
     if config.device == "auto":
         chosen.append(f"device: {device}, {how} (device=… to change)")
     config.device = device
@@ -100,17 +125,14 @@ async def search(config: DictConfig, folder: Path | None, console: Console, argu
     """Runs the search that the config describes, in the folder or a new one."""
     problem: Problem = build(config.problem, device=config.device)
     parts = {name: build(config[name]) for name in ("strategy", "proposer", "evaluator")}
-    limits: dict[str, Any] = {
-        "rounds": config.rounds,
-        "evaluations": config.budget.evaluations,
-        "seconds": config.budget.seconds,
-    }
+    limits: dict[str, Any] = {"rounds": config.rounds, **config.budget}
+    recording = _recording(config)
     try:
         budget = Budget(**limits)
-        host = build(config.pool)(settings=parts["evaluator"], on_gpu=problem.device == "cuda")
+        pool, outstanding = _evaluator(config, parts["evaluator"], on_gpu=problem.device == "cuda")
     except (ValueError, ConnectionError) as error:
         raise UsageError(one_line(error)) from error
-    pool = Pool(host)
+    repeats = isinstance(pool, RecordedEvaluations)
     try:
         with console.status(f"opening {problem.name} on {problem.device}"):
             facts = await pool.describe(problem)
@@ -122,7 +144,8 @@ async def search(config: DictConfig, folder: Path | None, console: Console, argu
             engine = Engine(
                 problem=problem,
                 strategy=parts["strategy"],
-                library=build(config.library.kernels) if config.library.use else None,
+                library=build(config.library.kernels) if config.library.use and not repeats else None,
+                entries=recording.started.entries if recording and recording.started else None,
                 proposer=parts["proposer"],
                 evaluator=pool,
                 journal=journal,
@@ -139,7 +162,8 @@ async def search(config: DictConfig, folder: Path | None, console: Console, argu
                 ],
                 seed=config.seed,
                 history=config.history,
-                outstanding=OUTSTANDING_PER_LANE * (host.devices + host.cores),
+                repairs=config.repairs,
+                outstanding=outstanding,
                 environment=facts,
             )
             with _orderly_stop(engine):
@@ -156,6 +180,50 @@ async def search(config: DictConfig, folder: Path | None, console: Console, argu
         pool.close()
     console.print(f"run folder: {folder}", markup=False, highlight=False, soft_wrap=True)
     return _status(finished)
+
+
+def _evaluator(config: DictConfig, settings: Settings, *, on_gpu: bool) -> tuple[Any, int]:
+    """Who gives the verdicts, and how many kernels it is to have at a time. Raises ValueError or
+    ConnectionError."""
+    if config.replay.evaluations and config.replay.run:
+        return RecordedEvaluations(Path(config.replay.run)), OUTSTANDING_PER_LANE
+    host = build(config.pool)(settings=settings, on_gpu=on_gpu)
+    return Pool(host), OUTSTANDING_PER_LANE * (host.devices + host.cores)
+
+
+def _as_recorded(arguments: Sequence[str]) -> list[str]:
+    """The call of the recorded run, changed by this one's arguments. Raises UsageError."""
+    given = {argument.partition("=")[0]: argument for argument in arguments}
+    run = given.get("replay.run", "").partition("=")[2]
+    if not run:
+        raise UsageError("proposer=replay needs the recording's folder: replay.run=…")
+    stored = Path(run) / ".hydra" / "overrides.yaml"
+    if not stored.exists():
+        raise UsageError(f"replay.run={run}: no run folder (it has no .hydra/overrides.yaml)")
+    recorded = [str(each) for each in OmegaConf.load(stored)]
+    kept = [each for each in recorded if each.partition("=")[0].split(".")[0] not in NOT_REPLAYED]
+    return [*(each for each in kept if each.partition("=")[0] not in given), *arguments]
+
+
+def _recording(config: DictConfig) -> RunState | None:
+    """What the run that is replayed was, where one is. Raises UsageError."""
+    if not config.replay.run:
+        return None
+    try:
+        return rebuild(replay(Path(config.replay.run) / "journal.jsonl"))
+    except OSError as error:
+        raise UsageError(f"replay.run={config.replay.run} cannot be read: {error.strerror}") from error
+
+
+def _check_prices(config: DictConfig) -> None:
+    """Raises UsageError for a limit in dollars where a model's price is not known."""
+    if config.budget.dollars is None:
+        return
+    for name, model in (config.proposer.get("models") or {}).items():
+        price = model.get("price") or {"input": 0, "output": 0}
+        for key in ("input", "output"):
+            if price[key] is None:
+                raise UsageError(f"budget.dollars needs the model's price: set llm.{name}.price.{key}=…")
 
 
 @contextlib.contextmanager
@@ -177,7 +245,7 @@ def _orderly_stop(engine: Engine) -> Any:
             loop.remove_signal_handler(number)
 
 
-def _stored(folder: Path) -> DictConfig:
+def stored_config(folder: Path) -> DictConfig:
     """The config of a run folder. Raises UsageError when it is none."""
     stored = folder / ".hydra" / "config.yaml"
     if not stored.exists() or not (folder / "journal.jsonl").exists():

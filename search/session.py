@@ -43,8 +43,9 @@ class Session:
     """One search of one problem, or the continuation of one, from whatever the journal holds.
 
     At most `outstanding` evaluations are with the evaluator at a time. `library_entries` is how many kernels
-    are asked of the library. After a stop, work in flight is awaited for `grace_s` seconds and the best
-    kernel's final measurement for `confirm_s` (0: the best is reported unconfirmed).
+    are asked of the library; `entries`, where they are given, stand for its answer. After a stop, work in
+    flight is awaited for `grace_s` seconds and the best kernel's final measurement for `confirm_s` (0: the
+    best is reported unconfirmed).
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Session:
         grace_s: float = 30.0,
         confirm_s: float = 60.0,
         environment: Mapping[str, str] | None = None,
+        entries: Sequence[Seed] | None = None,
     ) -> None:
         if outstanding < 1:
             raise ValueError(f"outstanding is {outstanding}; at least one evaluation must be allowed")
@@ -76,8 +78,9 @@ class Session:
         self.environment = dict(environment or {})
         self.outstanding = outstanding
         self.state = rebuild(journal.past)
-        self.entries: tuple[Seed, ...] = ()
+        self.entries: tuple[Seed, ...] = tuple(entries or ())
         """The library's hits; a resumed run keeps to those that it began with."""
+        self._ask_library = library is not None and entries is None
         self.work = InFlight()
         self.desk = Desk(
             budget=budget,
@@ -116,7 +119,7 @@ class Session:
                         f"{self.journal.path} has {what} {was}, not {now}; start a new run for that"
                     )
             self.entries = started.entries
-        elif self.library is not None:
+        elif self._ask_library and self.library is not None:
             found = self.library.lookup(self.problem, self.library_entries)
             self.entries = tuple(Seed(id=e.id, kernel=e.kernel, evaluation=e.evaluation) for e in found)
 

@@ -39,7 +39,11 @@ LAYERS = {
     "search.observers": "observers",
     "search.run_folder": "observers",
     "search.engine": "engine",
+    "search.recorded": "engine",
     "search.run": "commands",
+    "search.prompt": "commands",
+    "search.mcp": "commands",
+    "search.agent": "engine",
     "search.compare": "commands",
     "search.harvest": "commands",
 }

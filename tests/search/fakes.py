@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -19,6 +20,7 @@ from search.budget import Budget
 from search.engine import Engine
 from search.events import Event, RunFinished
 from search.journal import Journal, RunState, rebuild, replay
+from search.llm import Answer, CallFailed, Limits, Price, Question, Usage
 from search.protocols import RunContext
 from search.strategies.idea_branching import IdeaBranching
 from search.tree import Category, Expansion, Idea, Outcome, Seed, Tree, Variant
@@ -182,6 +184,57 @@ class FakeEvaluator:
             return self.verdict(kernel)
         finally:
             self.running -= 1
+
+
+class ScriptedModel:
+    """A model that answers by a function of the question: a text, or a failure to raise. `usage` is what
+    each answer is said to have used; `delay_s` how long it takes at most."""
+
+    def __init__(
+        self,
+        answer: Callable[[Question], str | CallFailed],
+        *,
+        name: str = "scripted/one",
+        price: Price | None = None,
+        limits: Limits | None = None,
+        usage: Usage | None = None,
+        delay_s: float = 0.0,
+    ) -> None:
+        self.answer = answer
+        self.name = name
+        self.price = price or Price(input=0.0, output=0.0)
+        self.limits = limits or Limits(tries=2, output_tokens=1000)
+        self.usage = usage or Usage(input_tokens=100, output_tokens=50)
+        self.delay_s = delay_s
+        self.asked: list[Question] = []
+        self.closed = 0
+
+    def refusal(self) -> str | None:
+        return None
+
+    def begin(self, folder: Path) -> None: ...
+
+    async def complete(self, question: Question) -> Answer:
+        self.asked.append(question)
+        await pause(self.delay_s)
+        found = self.answer(question)
+        if isinstance(found, CallFailed):
+            raise found
+        return Answer(text=found, usage=self.usage)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def ideas_answer(*texts: str, seed: str = "", category: str = "memory access") -> str:
+    """The JSON that a model answers with to a question for ideas."""
+    rest = {"category": category, "expected_effect": "faster", "seed": seed, "library_entry": ""}
+    return json.dumps({"ideas": [{"text": text, **rest} for text in texts]})
+
+
+def code_answer(name: object) -> str:
+    """The Markdown that a model answers with to a question for code."""
+    return f"Here it is:\n\n```python\n{kernel(name).source}```\n"
 
 
 class Recorder:

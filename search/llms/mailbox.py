@@ -1,0 +1,82 @@
+"""A person or an agent in a model's place: questions are files, and so are the answers put beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from evaluators.problem import content_id
+from search.llm import Answer, CallFailed, Cause, Limits, Price, Question, Usage
+
+LOOK_EVERY_S = 0.3
+SETTLED_LOOKS = 2
+"""An answer is taken when it has not changed for so many looks: it may be written bit by bit."""
+
+
+class Mailbox:
+    """Writes each question to `mailbox/<number>-<purpose>-<hash>.md` in the run's folder, and waits for the
+    answer in the file of the same name that ends in `.answer.md`.
+
+    A question that was asked before has its file still: when a run goes on, an answer that came in between
+    is found. `look` is the pause between two looks, passed in for tests.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str = "mailbox",
+        limits: Limits | None = None,
+        look: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.name = name
+        self.price = Price(input=0.0, output=0.0)
+        self.limits = limits or Limits(timeout_s=7 * 24 * 3600, concurrency=256, tries=100)
+        self._look = look
+        self._folder: Path | None = None
+
+    def refusal(self) -> str | None:
+        """Never: nothing is needed."""
+        return None
+
+    def begin(self, folder: Path) -> None:
+        """Remembers where the run's folder is."""
+        self._folder = folder / "mailbox"
+
+    async def complete(self, question: Question) -> Answer:
+        """The content of the answer's file. Raises CallFailed for one that is not text."""
+        path = self._post(question)
+        answer = path.with_suffix(".answer.md")
+        size, looks = -1, 0
+        while looks < SETTLED_LOOKS:
+            await self._look(LOOK_EVERY_S)
+            now = answer.stat().st_size if answer.exists() else 0
+            looks = looks + 1 if now and now == size else 0
+            size = now
+        try:
+            return Answer(text=answer.read_text(encoding="utf-8"), usage=Usage())
+        except (OSError, UnicodeDecodeError) as error:
+            raise CallFailed(Cause.MALFORMED, f"{answer.name} cannot be read: {error}") from error
+
+    async def close(self) -> None:
+        """Leaves the files where they are."""
+
+    def _post(self, question: Question) -> Path:
+        """The question's file, found or written."""
+        assert self._folder is not None, "begin() comes first"
+        self._folder.mkdir(exist_ok=True)
+        identity = content_id(question.system, question.prompt)
+        for path in self._folder.glob(f"*-{identity}.md"):
+            return path
+        number = len([path for path in self._folder.glob("*.md") if not path.stem.endswith(".answer")]) + 1
+        path = self._folder / f"{number:04d}-{question.purpose}-{identity}.md"
+        where = f"Answer in the file `{path.stem}.answer.md` beside this one."
+        text = f"{where}\n\n{question.system}\n{question.prompt}"
+        if question.schema is not None:
+            schema = json.dumps(question.schema, indent=2)
+            text += f"\nThe JSON's schema:\n\n```json\n{schema}\n```\n"
+        part = path.with_suffix(".part")
+        part.write_text(text, encoding="utf-8")
+        part.rename(path)
+        return path

@@ -1,0 +1,110 @@
+"""What is read out of a model's answer. All functions raise ValueError, in words that the model can use,
+for an answer that cannot be used."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evaluators.problem import Kernel, language_of
+from search.tree import Category
+
+FENCE = re.compile(
+    r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sketch:
+    """An idea as a model states it."""
+
+    text: str
+    category: Category
+    expected: str
+    library_entry: str = ""
+
+
+def ideas_schema(seed_id: str, entry_ids: Sequence[str]) -> dict[str, Any]:
+    """JSON schema of the answer with ideas; of the form that both providers' strict modes take."""
+    fields = {
+        "text": {"type": "string"},
+        "category": {"type": "string", "enum": [category.value for category in Category]},
+        "expected_effect": {"type": "string"},
+        "seed": {"type": "string", "enum": [seed_id]},
+        "library_entry": {"type": "string", "enum": ["", *entry_ids]},
+    }
+    idea = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": {"ideas": {"type": "array", "items": idea}},
+        "required": ["ideas"],
+        "additionalProperties": False,
+    }
+
+
+def read_ideas(text: str, schema: dict[str, Any]) -> list[Sketch]:
+    """The ideas of an answer that keeps to the schema; at least one."""
+    import jsonschema
+
+    data = _json(text)
+    try:
+        jsonschema.validate(data, schema)
+    except jsonschema.ValidationError as error:
+        place = "/".join(str(part) for part in error.absolute_path)
+        where = f" at {place}" if place else ""
+        raise ValueError(f"the JSON breaks the schema{where}: {error.message}") from error
+    ideas = [
+        Sketch(
+            text=" ".join(each["text"].split()),
+            category=Category(each["category"]),
+            expected=" ".join(each["expected_effect"].split()),
+            library_entry=each["library_entry"],
+        )
+        for each in data["ideas"]
+    ]
+    if not any(idea.text for idea in ideas):
+        raise ValueError("there is no idea in it")
+    return [idea for idea in ideas if idea.text]
+
+
+def read_kernel(text: str) -> Kernel:
+    """The kernel of an answer: of several blocks the last whole file, without any fence the text itself."""
+    blocks = [match[2] for match in FENCE.finditer(text)] or [text]
+    reason = "there is no code in it"
+    for block in reversed(blocks):
+        found = _why_not(block)
+        if found is None:
+            source = block.strip() + "\n"
+            return Kernel(source=source, language=language_of(source))
+        reason = found if "class ModelNew" in block or reason.startswith("there is no code") else reason
+    raise ValueError(reason)
+
+
+def _why_not(source: str) -> str | None:
+    """Why a text is no kernel."""
+    if not source.strip():
+        return "there is no code in it"
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        return f"the code is not Python: {error}"
+    if any(isinstance(node, ast.ClassDef) and node.name == "ModelNew" for node in tree.body):
+        return None
+    return "the code defines no class ModelNew"
+
+
+def _json(text: str) -> Any:
+    """The JSON of an answer, bare, in a fence, or among words."""
+    candidates = [text, *(match[2] for match in FENCE.finditer(text))]
+    candidates.append(text[text.find("{") : text.rfind("}") + 1])
+    reason = "it is no JSON"
+    for candidate in candidates:
+        try:
+            return json.loads(candidate)
+        except ValueError as error:
+            reason = f"it is no JSON: {error}"
+    raise ValueError(reason)

@@ -1,0 +1,300 @@
+"""The proposer that asks language models: first for ideas, then, for each idea, for code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from evaluators.problem import Kernel, Problem
+from search.budget import BudgetSpent
+from search.llm import LLM, CallFailed, Cause, Purpose, Question
+from search.proposers.llm.answers import Sketch, ideas_schema, read_ideas, read_kernel
+from search.proposers.llm.choice import Choice, Fixed, Standing, standings
+from search.proposers.llm.novelty import comparable, repeated
+from search.proposers.llm.prompts import Prompts
+from search.protocols import ProposerFailed, RunContext
+from search.tree import Expansion, Idea, Outcome, Seed, Variant
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class LLMProposer:
+    """Asks one model or several. `models` by the names that `choice` knows them by; an idea's code is asked
+    of the model that had the idea. `name` is how its ideas are marked. `history`, `examples`, `hardware`,
+    `languages` and `prompts` (a folder whose templates replace ours): see `Prompts`; `library`: whether
+    prompts show the library's entries.
+
+    A model that denies access is not asked again; what one fails to answer, another is asked. Raises
+    ValueError without a model.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, LLM],
+        *,
+        choice: Choice | None = None,
+        name: str = "llm",
+        history: str = "all",
+        examples: bool = True,
+        hardware: bool = True,
+        library: bool = True,
+        languages: Sequence[str] | str | None = None,
+        prompts: str | None = None,
+    ) -> None:
+        if not models:
+            raise ValueError("proposer=llm needs a model: llm=openai, llm=google, llm=[openai,google], …")
+        self._models = dict(models)
+        self._choice = choice or Fixed()
+        self._name = name
+        self._library = library
+        self._prompts = Prompts(
+            folder=Path(prompts) if prompts else None,
+            history=history,
+            examples=examples,
+            hardware=hardware,
+            languages=[languages] if isinstance(languages, str) else languages or (),
+        )
+        self._denied: dict[str, str] = {}
+        self._run: RunContext | None = None
+
+    def refusal(self, problem: Problem) -> str | None:
+        """The first model's that cannot be called."""
+        return next((reason for model in self._models.values() if (reason := model.refusal())), None)
+
+    def begin(self, run: RunContext) -> None:
+        """See `Proposer`."""
+        self._run = run
+        for model in self._models.values():
+            model.begin(run.folder)
+
+    async def close(self) -> None:
+        """Lets go of the models' connections."""
+        for model in self._models.values():
+            await model.close()
+
+    async def propose(
+        self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
+    ) -> list[Idea]:
+        """Asks the chosen models at the same time, each for its share; then once more for what repeats an
+        earlier idea, and others for what a model could not answer."""
+        wanted = expansion.ideas
+        earlier = self._earlier(expansion.seed)
+        ideas: list[Idea] = []
+        turned_down: list[str] = []
+        failed: dict[str, str] = {}
+        again = True
+        while missing := wanted - len(ideas):
+            names = [name for name in self._models if name not in {*self._denied, *failed}]
+            if not names:
+                break
+            shares = self._choice.pick(self._standings(names), missing, rng)
+            answers = await asyncio.gather(
+                *(
+                    self._sketches(name, count, problem, expansion, history, turned_down)
+                    for name, count in shares.items()
+                ),
+                return_exceptions=True,
+            )
+            before = len(turned_down)
+            for name, answer in zip(shares, answers, strict=True):
+                if isinstance(answer, CallFailed):
+                    failed[name] = str(answer)
+                elif isinstance(answer, BaseException):
+                    raise answer
+                else:
+                    self._admit(name, answer, expansion, history, earlier, ideas, turned_down)
+            if not any(isinstance(answer, CallFailed) for answer in answers):
+                if len(turned_down) == before or not again:
+                    break  # a model had fewer ideas than it was asked for
+                again = False
+        if not ideas and len({*self._denied, *failed}) == len(self._models):
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in {**self._denied, **failed}.items())
+            raise ProposerFailed(f"no model has an idea ({reasons})")
+        return ideas[:wanted]
+
+    async def implement(
+        self,
+        problem: Problem,
+        idea: Idea,
+        parent: Seed | None,
+        n: int,
+        written: Sequence[Kernel],
+        rng: random.Random,
+    ) -> AsyncIterator[Kernel]:
+        """One call a variant, all at the same time; each kernel as soon as it is there."""
+        calls = [
+            asyncio.create_task(
+                self._ask(idea.model, self.code_question(problem, idea, parent, number, n), read_kernel)
+            )
+            for number in range(len(written) + 1, n + 1)
+        ]
+        spent: BudgetSpent | None = None
+        try:
+            for call in asyncio.as_completed(calls):
+                try:
+                    yield await call
+                except CallFailed as error:
+                    logger.info("a variant of idea %s was not written: %s", idea.id, error)
+                except BudgetSpent as error:
+                    spent = error
+        finally:
+            for task in calls:
+                task.cancel()
+        if spent is not None:
+            raise spent
+
+    async def repair(
+        self, problem: Problem, idea: Idea, failed: Variant, rng: random.Random
+    ) -> Kernel | None:
+        """One call, of the model that had the idea."""
+        try:
+            return await self._ask(idea.model, self.repair_question(problem, idea, failed), read_kernel)
+        except CallFailed as error:
+            logger.info("variant %s was not repaired: %s", failed.id, error)
+            return None
+
+    def ideas_question(
+        self,
+        problem: Problem,
+        expansion: Expansion,
+        history: Sequence[Outcome],
+        count: int,
+        turned_down: Sequence[str] = (),
+    ) -> Question:
+        """What a model is asked for so many ideas."""
+        run = self._context
+        entries = run.entries if self._library else ()
+        seed = expansion.seed
+        prompt = self._prompts.ideas(problem, run.facts, seed, history, entries, count, turned_down)
+        return Question(
+            purpose=Purpose.IDEAS,
+            system=self._prompts.system(),
+            prompt=prompt,
+            about=f"round {expansion.round}",
+            schema=ideas_schema(seed.id if seed else "", [entry.id for entry in entries]),
+        )
+
+    def code_question(
+        self, problem: Problem, idea: Idea, parent: Seed | None, number: int, of: int
+    ) -> Question:
+        """What a model is asked for variant `number` of `of` of an idea."""
+        run = self._context
+        entry = next((each for each in run.entries if each.id == idea.builds_on), None)
+        there = run.state.tree.variants_of(idea.id) if idea.id in run.state.tree.ideas else ()
+        failed = [v for v in there if v.evaluation is not None and v.evaluation.timing is None]
+        prompt = self._prompts.code(problem, run.facts, idea, parent, entry, failed, number, of)
+        return Question(
+            purpose=Purpose.CODE, system=self._prompts.system(), prompt=prompt, about=f"idea {idea.id}"
+        )
+
+    def repair_question(self, problem: Problem, idea: Idea, failed: Variant) -> Question:
+        """What a model is asked about a variant that failed."""
+        prompt = self._prompts.repair(problem, self._context.facts, idea, failed)
+        return Question(
+            purpose=Purpose.REPAIR, system=self._prompts.system(), prompt=prompt, about=f"variant {failed.id}"
+        )
+
+    async def _sketches(
+        self,
+        name: str,
+        count: int,
+        problem: Problem,
+        expansion: Expansion,
+        history: Sequence[Outcome],
+        turned_down: Sequence[str],
+    ) -> list[Sketch]:
+        """So many ideas at most of one model. Raises CallFailed or BudgetSpent."""
+        question = self.ideas_question(problem, expansion, history, count, turned_down)
+        schema = dict(question.schema or {})
+        try:
+            sketches = await self._context.desk.ask(
+                self._models[name], question, lambda text: read_ideas(text, schema)
+            )
+        except CallFailed as error:
+            self._note(name, error)
+            raise
+        return sketches[:count]
+
+    def _admit(
+        self,
+        name: str,
+        sketches: Sequence[Sketch],
+        expansion: Expansion,
+        history: Sequence[Outcome],
+        earlier: Sequence[str],
+        ideas: list[Idea],
+        turned_down: list[str],
+    ) -> None:
+        """Takes the new ones among a model's ideas into `ideas`, and the others' texts into `turned_down`."""
+        for sketch in sketches:
+            if repeated(sketch.text, [*earlier, *(idea.text for idea in ideas)]):
+                logger.info("%s repeats an idea: %s", name, sketch.text)
+                turned_down.append(sketch.text)
+                continue
+            ideas.append(
+                Idea(
+                    text=sketch.text,
+                    category=sketch.category,
+                    parent=expansion.seed.id if expansion.seed else "",
+                    round=expansion.round,
+                    proposer=self._name,
+                    model=self._models[name].name,
+                    told=tuple(outcome.idea.id for outcome in history),
+                    expected=sketch.expected,
+                    builds_on=sketch.library_entry,
+                )
+            )
+
+    async def _ask(self, wanted: str, question: Question, read: Callable[[str], Result]) -> Result:
+        """Of the model with this name, or, where it denies access, of another. Raises CallFailed of the
+        last, or BudgetSpent."""
+        names = [name for name in self._models if name not in self._denied]
+        names.sort(key=lambda name: self._models[name].name != wanted)
+        last: CallFailed | None = None
+        for name in names:
+            try:
+                return await self._context.desk.ask(self._models[name], question, read)
+            except CallFailed as error:
+                self._note(name, error)
+                last = error
+                if name not in self._denied:
+                    break
+        raise last or CallFailed(Cause.DENIED, "; ".join(self._denied.values()))
+
+    def _note(self, name: str, error: CallFailed) -> None:
+        """Denied access takes the model out for the rest of the run."""
+        if error.cause is Cause.DENIED and name not in self._denied:
+            self._denied[name] = str(error)
+            logger.warning("model %s is not asked any more: %s", name, error)
+
+    def _standings(self, names: Sequence[str]) -> dict[str, Standing]:
+        state = self._context.state
+        outcomes = state.tree.history()
+        speedups = {v.id: v.evaluation.speedup for v in state.tree.variants.values() if v.evaluation}
+        speedups |= {e.id: e.evaluation.speedup for e in self._context.entries if e.evaluation}
+        by_model = {self._models[name].name: name for name in names}
+        dollars = {model: float(each.dollars) for model, each in state.spending.items()}
+        found = standings(list(by_model), outcomes, dollars, speedups)
+        return {by_model[model]: standing for model, standing in found.items()}
+
+    def _earlier(self, seed: Seed | None) -> list[str]:
+        """Texts of the ideas that a new one on the seed must not repeat."""
+        tree = self._context.state.tree
+        lineage: list[str] = []
+        parent = seed.id if seed else ""
+        at = tree.variants.get(parent)
+        while at is not None:
+            lineage.append(at.idea)
+            at = tree.variants.get(at.parent)
+        return comparable(tree.ideas.values(), parent, lineage)
+
+    @property
+    def _context(self) -> RunContext:
+        assert self._run is not None, "begin() comes first"
+        return self._run

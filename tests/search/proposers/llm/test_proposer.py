@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluators.problem import Kernel
+from search.budget import Budget, BudgetSpent
+from search.desk import Desk
+from search.journal import RunState
+from search.llm import CallFailed, Cause, Limits, ModelCall, Price, Purpose, Question
+from search.proposers.llm.choice import Fixed
+from search.proposers.llm.proposer import LLMProposer
+from search.protocols import ProposerFailed, RunContext
+from search.tree import Category, Expansion, Idea, Variant
+from tests.search.fakes import PROBLEM, ScriptedModel, code_answer, failed, ideas_answer, kernel
+
+Answer = Callable[[Question], str | CallFailed]
+
+IDEAS = [
+    "Stage the input tile in shared memory.",
+    "Round the operands to bfloat16 and use the tensor cores.",
+    "Unroll the innermost loop so that loads are hoisted.",
+    "Let each block compute several outputs and keep them in registers.",
+    "Transpose the weights so that neighbouring threads read neighbouring words.",
+    "Replace the division by a multiplication with the reciprocal.",
+]
+IDEA = Idea(text=IDEAS[0], category=Category.MEMORY, parent="", round=1, proposer="llm", model="scripted/one")
+
+
+def wanted(question: Question) -> int:
+    found = re.search(r"Propose (\d+) ", question.prompt)
+    assert found is not None
+    return int(found[1])
+
+
+class Counting:
+    """Answers with the next ideas, as many as are asked for, and with a new kernel each time."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.next = start
+
+    def __call__(self, question: Question) -> str:
+        if question.purpose is not Purpose.IDEAS:
+            self.next += 1
+            return code_answer(self.next)
+        texts = IDEAS[self.next : self.next + wanted(question)]
+        self.next += len(texts)
+        return ideas_answer(*texts)
+
+
+async def no_sleep(_: float) -> None: ...
+
+
+def context(
+    tmp_path: Path, *, budget: Budget | None = None, **more: Any
+) -> tuple[RunContext, list[ModelCall]]:
+    calls: list[ModelCall] = []
+    desk = Desk(
+        budget=budget or Budget(), path=tmp_path / "model_calls.jsonl", report=calls.append, sleep=no_sleep
+    )
+    given: dict[str, Any] = {"state": RunState(), "entries": (), "facts": {}} | more
+    return RunContext(problem=PROBLEM, folder=tmp_path, desk=desk, **given), calls
+
+
+def begun(tmp_path: Path, *models: ScriptedModel, **more: Any) -> tuple[LLMProposer, list[ModelCall]]:
+    choice = more.pop("choice", None)
+    run, calls = context(tmp_path, **more)
+    proposer = LLMProposer({model.name.rpartition("/")[2]: model for model in models}, choice=choice)
+    proposer.begin(run)
+    return proposer, calls
+
+
+def propose(proposer: LLMProposer, ideas: int = 3) -> list[Idea]:
+    expansion = Expansion(seed=None, ideas=ideas, variants=2, round=1)
+    return asyncio.run(proposer.propose(PROBLEM, expansion, [], random.Random(0)))
+
+
+def implement(proposer: LLMProposer, n: int, written: list[Kernel] | None = None) -> list[Kernel]:
+    async def all_of_them() -> list[Kernel]:
+        answer = proposer.implement(PROBLEM, IDEA, None, n, written or [], random.Random(0))
+        return [each async for each in answer]
+
+    return asyncio.run(all_of_them())
+
+
+def test_ideas_are_marked_with_their_model(tmp_path: Path) -> None:
+    model = ScriptedModel(Counting())
+    proposer, calls = begun(tmp_path, model)
+    ideas = propose(proposer)
+    assert [idea.text for idea in ideas] == IDEAS[:3]
+    assert {(idea.proposer, idea.model, idea.expected) for idea in ideas} == {
+        ("llm", "scripted/one", "faster")
+    }
+    assert [(call.purpose, call.about) for call in calls] == [(Purpose.IDEAS, "round 1")]
+    assert model.asked[0].schema is not None
+
+
+def test_too_many_ideas_are_cut(tmp_path: Path) -> None:
+    proposer, _ = begun(tmp_path, ScriptedModel(lambda question: ideas_answer(*IDEAS)))
+    assert [idea.text for idea in propose(proposer, 2)] == IDEAS[:2]
+
+
+def test_a_repeated_idea_is_asked_for_again_once(tmp_path: Path) -> None:
+    answers = iter([[IDEAS[0], IDEAS[0].upper(), IDEAS[1]], [IDEAS[1]], [IDEAS[2]]])
+    model = ScriptedModel(lambda question: ideas_answer(*next(answers)))
+    proposer, _ = begun(tmp_path, model)
+    assert [idea.text for idea in propose(proposer)] == IDEAS[:2]
+    assert len(model.asked) == 2
+    assert wanted(model.asked[1]) == 1
+    assert IDEAS[0].upper() in model.asked[1].prompt
+
+
+def test_a_model_short_of_ideas_is_not_pressed(tmp_path: Path) -> None:
+    model = ScriptedModel(lambda question: ideas_answer(IDEAS[0]))
+    proposer, _ = begun(tmp_path, model)
+    assert len(propose(proposer)) == 1
+    assert len(model.asked) == 1
+
+
+def test_two_models_share_the_ideas(tmp_path: Path) -> None:
+    one, two = ScriptedModel(Counting()), ScriptedModel(Counting(3), name="scripted/two")
+    proposer, _ = begun(tmp_path, one, two)
+    ideas = propose(proposer, 4)
+    assert len(ideas) == 4
+    assert {idea.model for idea in ideas} == {"scripted/one", "scripted/two"}
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_what_one_model_cannot_answer_another_is_asked(tmp_path: Path, cause: Cause) -> None:
+    broken = ScriptedModel(lambda question: CallFailed(cause, "out of order"), name="scripted/broken")
+    proposer, calls = begun(tmp_path, broken, ScriptedModel(Counting()), choice=Fixed({"one": 0.0}))
+    ideas = propose(proposer, 2)
+    assert [idea.model for idea in ideas] == ["scripted/one"] * 2
+    attempts = 2 if cause.passing else 1
+    assert [call.cause for call in calls] == [cause] * attempts + [None]
+    before = len(broken.asked)
+    propose(proposer, 2)
+    assert len(broken.asked) == before + (0 if cause is Cause.DENIED else attempts)
+
+
+def test_without_a_model_that_answers_the_proposer_says_why(tmp_path: Path) -> None:
+    model = ScriptedModel(lambda question: CallFailed(Cause.DENIED, "the key is not valid"))
+    proposer, _ = begun(tmp_path, model)
+    for _ in range(2):
+        with pytest.raises(ProposerFailed, match="one: access denied: the key is not valid"):
+            propose(proposer)
+    assert len(model.asked) == 1
+
+
+def test_each_variant_is_a_call_and_comes_as_soon_as_it_is_there(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    class Slow(ScriptedModel):
+        async def complete(self, question: Question) -> Any:
+            if "variant 1 of 3" not in question.prompt:
+                await release.wait()
+            return await super().complete(question)
+
+    proposer, calls = begun(tmp_path, Slow(Counting()))
+
+    async def first_then_rest() -> tuple[int, int]:
+        answer = proposer.implement(PROBLEM, IDEA, None, 3, [], random.Random(0))
+        await anext(answer)
+        there = len(calls)
+        release.set()
+        return there, len([each async for each in answer])
+
+    assert asyncio.run(first_then_rest()) == (1, 2)
+
+
+def test_variants_that_are_there_are_not_asked_for_again(tmp_path: Path) -> None:
+    model = ScriptedModel(Counting())
+    proposer, _ = begun(tmp_path, model)
+    assert len(implement(proposer, 4, [kernel("a"), kernel("b")])) == 2
+    assert sorted(re.findall(r"variant (\d) of 4", "".join(q.prompt for q in model.asked))) == ["3", "4"]
+
+
+def test_a_variant_that_cannot_be_had_leaves_the_others(tmp_path: Path) -> None:
+    def answer(question: Question) -> str | CallFailed:
+        number = re.findall(r"variant (\d) of 3", question.prompt)[0]
+        return "no code" if number == "2" else code_answer(number)
+
+    model = ScriptedModel(answer)
+    proposer, calls = begun(tmp_path, model)
+    assert {each.source for each in implement(proposer, 3)} == {kernel(1).source, kernel(3).source}
+    assert [call.cause for call in calls].count(Cause.MALFORMED) == model.limits.tries
+    assert sum("an earlier answer to this could not be used" in q.prompt for q in model.asked) == 1
+
+
+def test_at_the_cap_what_was_written_comes_first(tmp_path: Path) -> None:
+    price = Price(input=0.0, output=1000.0)
+    model = ScriptedModel(Counting(), price=price, limits=Limits(output_tokens=1000, tries=1))
+    proposer, _ = begun(tmp_path, model, budget=Budget(dollars=1.02))
+
+    came: list[Kernel] = []
+
+    async def until_spent() -> None:
+        async for each in proposer.implement(PROBLEM, IDEA, None, 8, [], random.Random(0)):
+            came.append(each)
+
+    # A call costs 0.05 dollars, and could cost 1: so much must be left for it.
+    with pytest.raises(BudgetSpent, match="dollars"):
+        asyncio.run(until_spent())
+    assert len(came) == 1
+
+
+def test_a_repair_tells_the_log(tmp_path: Path) -> None:
+    model = ScriptedModel(Counting())
+    proposer, calls = begun(tmp_path, model)
+    bad = Variant(kernel=kernel("bad"), idea=IDEA.id, parent="", round=1, evaluation=failed())
+    mended = asyncio.run(proposer.repair(PROBLEM, IDEA, bad, random.Random(0)))
+    assert mended is not None
+    assert mended.source == kernel(1).source
+    (question,) = model.asked
+    assert "it is incorrect" in question.prompt
+    assert kernel("bad").source.strip() in question.prompt
+    assert (calls[0].purpose, calls[0].about) == (Purpose.REPAIR, f"variant {bad.id}")
+
+
+def test_a_repair_that_cannot_be_had_is_none(tmp_path: Path) -> None:
+    proposer, _ = begun(tmp_path, ScriptedModel(lambda question: CallFailed(Cause.REFUSED, "no")))
+    bad = Variant(kernel=kernel("bad"), idea=IDEA.id, parent="", round=1, evaluation=failed())
+    assert asyncio.run(proposer.repair(PROBLEM, IDEA, bad, random.Random(0))) is None
+
+
+def test_code_is_asked_of_the_model_that_had_the_idea_or_of_another_when_it_is_out(tmp_path: Path) -> None:
+    out = ScriptedModel(lambda question: CallFailed(Cause.DENIED, "quota"), name="scripted/two")
+    one = ScriptedModel(Counting())
+    proposer, _ = begun(tmp_path, out, one)
+    assert len(implement(proposer, 1)) == 1
+    assert (len(out.asked), len(one.asked)) == (0, 1), "the idea is of scripted/one"
+    other = Idea(text="x", category=Category.MEMORY, parent="", round=1, proposer="llm", model="scripted/two")
+    bad = Variant(kernel=kernel("bad"), idea=other.id, parent="", round=1, evaluation=failed())
+    assert asyncio.run(proposer.repair(PROBLEM, other, bad, random.Random(0))) is not None
+    assert (len(out.asked), len(one.asked)) == (1, 2)
+
+
+def test_a_proposer_needs_a_model() -> None:
+    with pytest.raises(ValueError, match="llm=openai"):
+        LLMProposer({})
