@@ -35,8 +35,8 @@ class Engine:
 
     `history` says what a proposer is told of earlier ideas (see `search.tree.told`), `repairs` how often a
     variant that failed is given back to the proposer with the evaluator's log. Nothing is asked of the
-    proposer while twice as many evaluations are under way as may be with the evaluator at a time, those
-    still to be written included. `session` holds the arguments of `Session`.
+    proposer while it is writing as many variants as `writing`, or while twice as many wait for their verdict
+    as may be with the evaluator at a time. `session` holds the arguments of `Session`.
 
     Every choice draws on a generator seeded by `seed` and its place in the search, so that the result
     does not depend on the order in which work finishes. Raises ValueError for settings that cannot be,
@@ -51,6 +51,7 @@ class Engine:
         seed: int = 0,
         history: str = "all",
         repairs: int = 0,
+        writing: int = 128,
         **session: Any,
     ) -> None:
         if history not in HISTORY:
@@ -62,9 +63,10 @@ class Engine:
         self.seed = seed
         self.history = history
         self.repairs = repairs
+        self.writing = writing
         self.session = Session(**session)
         self._dry = False
-        self._under_way = 2 * self.session.outstanding
+        self._longest_queue = 2 * self.session.outstanding
 
     async def run(self) -> RunFinished:
         """Searches until a limit, a stop or an error ends it; an error is in the reason (`error: ...`).
@@ -193,13 +195,15 @@ class Engine:
     async def _room(self, wanted: int) -> bool:
         """Whether another evaluation may be reserved.
 
-        Waits while enough is under way to keep the evaluator busy: what is asked for now would only lie in
-        the queue. Near the limit, waits until every reservation before is settled: an idea then gets what
-        those before it did not use, in whatever order they finished.
+        Waits while enough is under way: what is asked for now would only lie in the queue. Near the limit,
+        waits until every reservation before is settled: an idea then gets what those before it did not use,
+        in whatever order they finished.
         """
         work, budget = self.session.work, self.session.budget
         while work.stop is None and (
-            budget.reserved >= self._under_way or (budget.available < wanted and budget.reserved)
+            (queue := self.session.queue) >= self._longest_queue
+            or budget.reserved - queue >= self.writing
+            or (budget.available < wanted and budget.reserved)
         ):
             await work.changed()
         return work.stop is None and budget.available > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import textwrap
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from evaluators.evaluation import Evaluation, Timing
 from search.events import Event, IdeaProposed, RunStarted, VariantWritten
 from search.journal import RunState
+from search.llm import Spending
 from search.tree import Idea, Variant
 
 
@@ -40,8 +42,8 @@ class RunFolder:
             case VariantWritten(variant=variant):
                 path = self._variants / f"{variant.id}.py"
                 if not path.exists():
-                    header = _header(f"Variant {variant.id} of {self._problem}", self._ideas[variant.idea])
-                    write_atomically(path, header + variant.kernel.source)
+                    title = f"Variant {variant.id}{_repairs(variant)} of {self._problem}"
+                    write_atomically(path, _header(title, self._ideas[variant.idea]) + variant.kernel.source)
 
     def close(self) -> None:
         """Nothing is left to do: every file was whole when it appeared."""
@@ -59,7 +61,7 @@ def finalise(folder: Path, state: RunState) -> dict[str, Any]:
     if best is not None and evaluation is not None and evaluation.timing is not None:
         timing = evaluation.timing
         figures = f"{timing.speedup:.3f}x eager ({timing.speedup_low:.3f} to {timing.speedup_high:.3f})"
-        title = f"Best kernel for {state.started.problem.name}: {figures}; variant {best.id}"
+        title = f"Best kernel for {state.started.problem.name}: {figures}; variant {best.id}{_repairs(best)}"
         source = _header(title, state.tree.ideas[best.idea]) + best.kernel.source
         write_atomically(folder / "best.py", source)
     summary = summarise(state)
@@ -90,7 +92,7 @@ def summarise(state: RunState) -> dict[str, Any]:
             "compile": timing.compile_ms if timing else None,
         },
         "best": _best(state, best, timing) if best and timing else None,
-        "cost": {"tokens": 0, "dollars": 0, "gpu_s": state.device_s, "wall_s": state.used_s},
+        "cost": {**_cost(state), "gpu_s": state.device_s, "wall_s": state.used_s},
     }
 
 
@@ -123,8 +125,35 @@ def _best(state: RunState, best: Variant, timing: Timing) -> dict[str, Any]:
     }
 
 
+def _cost(state: RunState) -> dict[str, Any]:
+    """Of all models, and of each that was called or had ideas."""
+    ideas = Counter(idea.model for idea in state.tree.ideas.values() if idea.model)
+    models = {}
+    for name in sorted({*state.spending, *ideas}):
+        each = state.spending.get(name, Spending())
+        models[name] = {
+            "calls": each.calls,
+            "tokens": each.tokens,
+            "dollars": float(each.dollars),
+            "ideas": ideas[name],
+        }
+    spent = state.spent
+    return {
+        "calls": spent.calls,
+        "failed_calls": spent.failed,
+        "tokens": spent.tokens,
+        "dollars": float(spent.dollars),
+        "models": models,
+    }
+
+
+def _repairs(variant: Variant) -> str:
+    return f" (repairs {variant.repairs})" if variant.repairs else ""
+
+
 def _header(title: str, idea: Idea) -> str:
     """A comment that goes before any source: it moves lines, and changes nothing that they mean."""
-    text = f"Idea {idea.id}, round {idea.round}, {idea.category.value}: {idea.text}"
+    by = f", by {idea.model}" if idea.model else ""
+    text = f"Idea {idea.id}{by}, round {idea.round}, {idea.category.value}: {idea.text}"
     lines = [line for part in (title, text) for line in textwrap.wrap(part, 108)]
     return "".join(f"# {line}\n" for line in lines)

@@ -81,6 +81,8 @@ class Session:
         self.entries: tuple[Seed, ...] = tuple(entries or ())
         """The library's hits; a resumed run keeps to those that it began with."""
         self._ask_library = library is not None and entries is None
+        self.queue = 0
+        """Variants that are written and wait for their verdict."""
         self.work = InFlight()
         self.desk = Desk(
             budget=budget,
@@ -142,6 +144,7 @@ class Session:
         kernel, verdicts = variant.kernel, self.state.verdicts
         self._stage(variant, "queued")
         spent = False
+        self.queue += 1
         try:
             async with self._one_at_a_time[kernel.id]:
                 reused = kernel.id in verdicts
@@ -153,6 +156,7 @@ class Session:
                 self.record(VariantEvaluated(at_s=self.now_s, variant=judged, reused=reused))
                 return judged
         finally:
+            self.queue -= 1
             self.budget.settle(spent=spent)
 
     def close_round(self, number: int) -> None:

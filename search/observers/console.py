@@ -5,9 +5,7 @@ from __future__ import annotations
 import atexit
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterable
-from typing import IO
+from typing import IO, Any
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -22,58 +20,29 @@ FRAMES_PER_S = 4
 """Enough for the spinners; a view takes some 5 ms to draw, on the CPU that may be timing kernels."""
 
 
-def console_observer(
-    to: Console | IO[str] | None = None,
-    *,
-    rounds: int | None = None,
-    evaluations: int | None = None,
-    seconds: float | None = None,
-    clock: Callable[[], float] = time.monotonic,
-    past: Iterable[Event] = (),
-) -> Observer:
+def console_observer(to: Console | IO[str] | None = None, **progress: Any) -> Observer:
     """The live view where `to` (None: standard output) is a terminal that can show it, else plain lines.
 
-    The limits are the budget's, None for no limit; `past` holds the events of earlier processes of the run.
+    `progress`: the arguments of `Progress`, which are the budget's limits and the events of the past.
     """
     target = sys.stdout if to is None else to
     console = target if isinstance(target, Console) else Console(file=target)
     terminal = console.is_terminal if isinstance(target, Console) else target.isatty()
     if terminal and not console.is_dumb_terminal and console.encoding.startswith("utf"):
-        return LiveConsole(
-            console=console, rounds=rounds, evaluations=evaluations, seconds=seconds, clock=clock, past=past
-        )
-    return PlainConsole(
-        stream=console.file,
-        rounds=rounds,
-        evaluations=evaluations,
-        seconds=seconds,
-        clock=clock,
-        past=past,
-    )
+        return LiveConsole(console=console, **progress)
+    return PlainConsole(stream=console.file, **progress)
 
 
 class LiveConsole:
     """Draws the run on `console` while it lasts, and its closing table at the end.
 
     Give the same console to a `rich.logging.RichHandler`, so that log lines scroll by above the view.
-    Limits, `clock` and `past` (events of earlier processes of this run) are those of `Progress`.
+    `progress`: the arguments of `Progress`.
     """
 
-    def __init__(
-        self,
-        *,
-        console: Console,
-        rounds: int | None = None,
-        evaluations: int | None = None,
-        seconds: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        past: Iterable[Event] = (),
-    ) -> None:
+    def __init__(self, *, console: Console, **progress: Any) -> None:
         self._console = console
-        self._clock = clock
-        self._progress = Progress(
-            rounds=rounds, evaluations=evaluations, seconds=seconds, clock=clock, past=past
-        )
+        self._progress = Progress(**progress)
         # rich draws from a thread of its own. This lock is never held while printing: rich has one too, which
         # its thread holds when it asks for the view, and the two would wait for each other.
         self._lock = threading.Lock()
@@ -125,4 +94,4 @@ class LiveConsole:
 
     def _view(self) -> RenderableType:
         with self._lock:
-            return live_view(self._progress, self._console, int(self._clock() * FRAMES_PER_S))
+            return live_view(self._progress, self._console, int(self._progress.clock() * FRAMES_PER_S))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import IO
+from collections.abc import Iterator
+from typing import IO, Any
 
 from search.events import (
     BestConfirmed,
@@ -26,23 +25,12 @@ logger = logging.getLogger(__name__)
 class PlainConsole:
     """Writes lines `[seconds] kind ...` to the stream, and the closing table at the end; no escape sequences.
 
-    Limits, `clock` and `past` (events of earlier processes of this run) are those of `Progress`.
+    `progress`: the arguments of `Progress`.
     """
 
-    def __init__(
-        self,
-        *,
-        stream: IO[str],
-        rounds: int | None = None,
-        evaluations: int | None = None,
-        seconds: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        past: Iterable[Event] = (),
-    ) -> None:
+    def __init__(self, *, stream: IO[str], **progress: Any) -> None:
         self._stream: IO[str] | None = stream
-        self._progress = Progress(
-            rounds=rounds, evaluations=evaluations, seconds=seconds, clock=clock, past=past
-        )
+        self._progress = Progress(**progress)
         self._open = False
 
     def on_event(self, event: Event) -> None:
@@ -66,20 +54,24 @@ class PlainConsole:
                 policy = f"proposer={event.proposer} strategy={event.strategy} seed={event.seed}"
                 limits = (
                     f"rounds={progress.rounds_limit} evaluations={progress.evaluations_limit or 'unlimited'}"
-                )
+                ) + "".join(f" {name}={limit}" for name, limit in progress.model_limits.items() if limit)
                 resumed = f" resumed after round {progress.rounds_closed}" if progress.rounds else ""
                 device = wording.device(progress)
                 yield "run", f'problem={problem.name} device="{device}" {policy} {limits}{resumed}'
             case IdeaProposed(idea=idea):
                 place = f"{_place(idea.round, event.number)} {idea.id} from {wording.short_id(idea.parent)}"
-                yield "idea", f"{place}: {wording.label(idea)}"
+                # The first ideas cannot know that other models will follow, and a line stays as it is.
+                yield "idea", f"{place}: {wording.label(progress, idea.id, with_model=True)}"
             case VariantEvaluated(variant=variant, reused=reused):
                 yield "variant", self._verdict(variant, reused=reused)
                 if progress.best is not None and progress.best is not before:
-                    name = wording.label(progress.idea_of(variant), variant.idea)
+                    name = wording.label(progress, variant.idea)
                     yield "best", f"{_timing(progress.best)} variant {variant.id}, {name}"
             case RoundClosed(round=round):
                 yield "round", self._round(round)
+                if (spent := progress.spent).calls:
+                    cost = wording.cost(spent, progress.model_limits, causes=progress.causes)
+                    yield "models", "; ".join(cost)
             case BestConfirmed(variant=variant, evaluation=evaluation):
                 figures = wording.gain(evaluation.timing) if evaluation.timing else ""
                 yield "confirmed", f"{variant.id} {evaluation.status.value} {figures}".rstrip()
@@ -93,7 +85,7 @@ class PlainConsole:
             return place
         status, reason = variant.evaluation.status.value, wording.why_not_correct(variant.evaluation)
         text = _timing(variant) if variant.evaluation.timing else wording.shorten(reason, 100)
-        return f"{place} {status} {text}".rstrip() + " (reused)" * reused
+        return f"{place} {status} {text}".rstrip() + wording.repairs(variant) + " (reused)" * reused
 
     def _round(self, number: int) -> str:
         summary, limit = self._progress.rounds[number], self._progress.rounds_limit

@@ -65,9 +65,7 @@ class IdeaProgress:
     @property
     def open(self) -> bool:
         """Whether variants are still to be written or judged."""
-        return not self.implemented or any(
-            item.variant.evaluation is None for item in self.variants.values()
-        )
+        return not self.implemented or any(item.variant.evaluation is None for item in self.variants.values())
 
 
 @dataclass(kw_only=True)
@@ -77,6 +75,17 @@ class ModelProgress:
     spending: Spending = field(default_factory=Spending)
     ideas: int = 0
     best: Variant | None = None
+
+
+def total(models: Mapping[str, ModelProgress]) -> Spending:
+    """On the calls of all these models."""
+    each = [model.spending for model in models.values()]
+    return Spending(
+        calls=sum(one.calls for one in each),
+        failed=sum(one.failed for one in each),
+        tokens=sum(one.tokens for one in each),
+        dollars=sum((one.dollars for one in each), Decimal(0)),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +152,8 @@ class Progress:
         """Of the evaluations that this observer knows of, reused ones not counted."""
         self.evaluations = 0
         self.reused = 0
+        self.repairs = 0
+        """Variants that mend others, evaluated or not."""
         self.device_s = 0.0
         self.models: dict[str, ModelProgress] = {}
         """Those that were called or had ideas, by name."""
@@ -245,15 +256,14 @@ class Progress:
         return [*closed, self._summary(self.round)] if self.in_round else closed
 
     @property
+    def several_models(self) -> bool:
+        """Whether more than one model takes part."""
+        return len(self.models) > 1
+
+    @property
     def spent(self) -> Spending:
         """On the calls of all models."""
-        each = [model.spending for model in self.models.values()]
-        return Spending(
-            calls=sum(one.calls for one in each),
-            failed=sum(one.failed for one in each),
-            tokens=sum(one.tokens for one in each),
-            dollars=sum((one.dollars for one in each), Decimal(0)),
-        )
+        return total(self.models)
 
     @property
     def failure(self) -> ModelCall | None:
@@ -307,6 +317,7 @@ class Progress:
             variants = self._item(variant.idea, variant.round).variants
             cell = VariantProgress(variant=variant, number=number or len(variants) + 1)
             self._cells[variant.id] = variants[variant.id] = cell
+            self.repairs += bool(variant.repairs)
         return self._cells[variant.id]
 
     def _idea(self, idea: Idea, number: int) -> None:

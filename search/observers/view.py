@@ -6,7 +6,7 @@ A variant's state shows as a glyph with a word or a figure, and a colour in addi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -18,10 +18,12 @@ from rich.text import Text
 from evaluators.evaluation import Status
 from search.observers import wording
 from search.observers.progress import IdeaProgress, Progress, RoundSummary, VariantProgress
-from search.tree import Category, Variant
+from search.tree import Category, Idea, Variant
 
 WIDE = 110
 """Columns from which an idea and its variants share one line."""
+NAMING = 80
+"""Columns from which the name of a model does not push its idea out of sight."""
 DOT = " · "
 CELL = 8
 """Columns of a variant's cell: a glyph, a space, six characters."""
@@ -50,6 +52,8 @@ BEST = Mark(glyph="★", word="best", style="bold bright_green")
 WAITING = Mark(glyph="·", word="queued", style="bright_black")
 RUNNING = Mark(glyph="⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", word="runs", style="cyan")
 WAITING_STAGES = ("written", "queued")
+WRITING = Mark(glyph="✎", word="write", style="cyan")
+REPAIR = "↻"
 STAGE_WORDS = {
     "building": "build",
     "evaluating": "runs",
@@ -172,7 +176,8 @@ class _View:
             (DOT + wording.device(progress) + DOT + policy, "bright_black"),
         )
         of = f" of {progress.rounds_limit}" if progress.rounds_limit else ""
-        return [self.apart(left, Text(f"round {progress.round}{of}", "bold cyan")), self._pace()]
+        place = self.apart(left, Text(f"round {progress.round}{of}", "bold cyan"))
+        return [place, self._pace(), *([self._models()] if progress.spent.calls else [])]
 
     def _pace(self) -> Table:
         progress, wide = self.progress, self.width >= WIDE
@@ -187,6 +192,11 @@ class _View:
         right = Text(DOT.join(parts), "bright_black")
         return self.apart(self._bar(self.width - right.cell_len - 2), right)
 
+    def _models(self) -> Text:
+        progress, of = self.progress, " of " if self.width >= WIDE else "/"
+        text = DOT.join(wording.cost(progress.spent, progress.model_limits, of=of))
+        return Text(text, "bright_black", justify="right", no_wrap=True, overflow="ellipsis")
+
     def _bar(self, width: int) -> Text:
         done = round(max(0, width) * self.progress.fraction)
         return Text.assemble(("━" * done, "cyan"), ("─" * (max(0, width) - done), "bright_black"))
@@ -197,17 +207,16 @@ class _View:
         items = self.progress.in_round
         if not items:
             return [self._between_rounds()]
-        room = max(1, self.height - 9)
-        most = max(len(item.variants) for item in items)
+        room = max(1, self.height - (11 if self.progress.spent.calls else 9))
+        cells = {item.id: self._cells(item) for item in items}
+        most = max(map(len, cells.values()))
         if most * (CELL + 1) <= self.width - 68 or (
             self.width >= WIDE and most * (CELL + 1) <= self.width // 2
         ):
-            return self._rows(
-                items, room, lambda item: self._cells(item.variants.values()), most * (CELL + 1) - 1
-            )
+            return self._rows(items, room, lambda item: Text(" ").join(cells[item.id]), most * (CELL + 1) - 1)
         per_line = max(1, (self.width - 4) // (CELL + 1))
-        if sum(1 + max(1, math.ceil(len(item.variants) / per_line)) for item in items) <= room:
-            return [part for item in items for part in self._stacked(item, per_line)]
+        if sum(1 + math.ceil(len(cells[item.id]) / per_line) for item in items) <= room:
+            return [part for item in items for part in self._stacked(item, cells[item.id], per_line)]
         return self._rows(items, room, self._strip, most + 8)
 
     def _between_rounds(self) -> Text:
@@ -238,13 +247,12 @@ class _View:
         more = f"   and {hidden} more {'idea' if hidden == 1 else 'ideas'}"
         return [table, Text(more, "bright_black")] if hidden else [table]
 
-    def _stacked(self, item: IdeaProgress, per_line: int) -> list[RenderableType]:
+    def _stacked(self, item: IdeaProgress, cells: list[Text], per_line: int) -> list[RenderableType]:
         head = self.line((f"{item.number:>2} ", "bright_black"), self._category(item), " ", self._text(item))
-        cells = list(item.variants.values())
-        lines = [cells[i : i + per_line] for i in range(0, len(cells), per_line)] or [[]]
+        lines = [cells[i : i + per_line] for i in range(0, len(cells), per_line)]
         return [
             self.apart(head, self._from(item)),
-            *(Text("    ").append_text(self._cells(line)) for line in lines),
+            *(Text("    ").append_text(Text(" ").join(line)) for line in lines),
         ]
 
     def _category(self, item: IdeaProgress) -> Text:
@@ -252,19 +260,29 @@ class _View:
         return Text(f"{word:<8}", style)
 
     def _text(self, item: IdeaProgress) -> Text:
-        text = wording.one_line(item.idea.text) if item.idea else wording.label(None, item.id)
-        return Text(text, "" if item.open else "bright_black" if item.best is None else "", no_wrap=True)
+        if item.idea is None:
+            return Text(wording.label(self.progress, item.id))
+        style = "bright_black" if item.best is None and not item.open else ""
+        return self.line(self._by(item.idea), (wording.one_line(item.idea.text), style))
+
+    def _by(self, idea: Idea) -> tuple[str, str]:
+        """Whose idea it is, where several models take part and there is room to say so."""
+        named = idea.model and self.progress.several_models and self.width >= NAMING
+        name = wording.shorten(wording.short_model(idea.model), 20) + DOT if named else ""
+        return name, "bright_black"
 
     def _from(self, item: IdeaProgress) -> Text:
         return Text("← " + wording.short_id(item.idea.parent), "bright_black") if item.idea else Text()
 
     # A variant: a cell with a word or a speedup, or in the strip a glyph only.
 
-    def _cells(self, variants: Iterable[VariantProgress]) -> Text:
-        cells = list(variants)
-        if not cells:
-            return Text(f"{self.mark(RUNNING)} writing", RUNNING.style)
-        return Text(" ").join(self._cell(cell) for cell in sorted(cells, key=lambda cell: cell.number))
+    def _cells(self, item: IdeaProgress) -> list[Text]:
+        """A cell for each variant, and one for those that are still to be written."""
+        cells = [self._cell(cell) for cell in sorted(item.variants.values(), key=lambda cell: cell.number)]
+        return cells if item.implemented else [*cells, self._writing()]
+
+    def _writing(self) -> Text:
+        return Text(f"{self.mark(WRITING)} {WRITING.word:<{CELL - 2}}", WRITING.style)
 
     def _cell(self, cell: VariantProgress) -> Text:
         mark = self._mark_of(cell)
@@ -273,7 +291,7 @@ class _View:
             word = wording.times(cell.variant.evaluation.timing.speedup)
         elif cell.variant.evaluation is None and mark is RUNNING:
             word = STAGE_WORDS.get(cell.stage, wording.one_line(cell.stage)[:6])
-        text = f"{self.mark(mark)} {word}{'=' if cell.reused else ''}"
+        text = f"{self.mark(mark)}{REPAIR if cell.variant.repairs else ' '}{word}{'=' if cell.reused else ''}"
         return Text(f"{text:<{CELL}}"[:CELL], mark.style)
 
     def _mark_of(self, cell: VariantProgress) -> Mark:
@@ -285,8 +303,8 @@ class _View:
     def _strip(self, item: IdeaProgress) -> Text:
         cells = sorted(item.variants.values(), key=lambda cell: cell.number)
         if not cells:
-            return self._cells(cells)
-        marks = [self._mark_of(cell) for cell in cells]
+            return self._writing()
+        marks = [self._mark_of(cell) for cell in cells] + ([] if item.implemented else [WRITING])
         text = Text.assemble(*((self.mark(mark), mark.style) for mark in marks))
         best = item.best.evaluation if item.best else None
         return text.append(f" {wording.times(best.speedup)}", "green") if best else text
@@ -294,7 +312,10 @@ class _View:
     # The footer: the best so far, and how many of what; the counts explain the glyphs.
 
     def footer(self) -> list[RenderableType]:
-        return [self._best(), self._counts()]
+        lines = [self._best(), self._counts()]
+        if (failure := self.progress.failure) is not None:
+            lines.append(self.line((f"model: {wording.failure(failure)}", "yellow")))
+        return [*lines]
 
     def _best(self) -> Text:
         best = self.progress.best
@@ -313,10 +334,10 @@ class _View:
         """The idea of a variant: its category in colour, then its text."""
         idea = self.progress.idea_of(variant)
         if idea is None:
-            return Text(wording.label(None, variant.idea))
+            return Text(wording.label(self.progress, variant.idea))
         word, style = CATEGORY_WORDS[idea.category]
         category = idea.category.value if self.width >= WIDE else word
-        return Text.assemble((category, style), ": ", wording.one_line(idea.text))
+        return Text.assemble((category, style), ": ", self._by(idea), wording.one_line(idea.text))
 
     def _counts(self) -> Text:
         """One line of status names if they fit, otherwise up to two of their short words."""
@@ -342,8 +363,11 @@ class _View:
                 yield Text(f"{self.mark(mark)} {progress.statuses[status]} {names[status]}", mark.style)
         if progress.reused:
             yield Text(f"= {progress.reused} reused", "bright_black")
+        if progress.repairs:
+            yield Text(f"{REPAIR} {wording.many(progress.repairs, 'repair')}", "bright_black")
         cells = [cell for item in progress.in_round for cell in item.variants.values()]
         pending = [self._mark_of(cell) for cell in cells if cell.variant.evaluation is None]
-        for mark, word in ((RUNNING, "running"), (WAITING, "queued")):
+        pending += [WRITING for item in progress.in_round if not item.implemented]
+        for mark, word in ((RUNNING, "running"), (WAITING, "queued"), (WRITING, "writing")):
             if mark in pending:
                 yield Text(f"{self.mark(mark)} {pending.count(mark)} {word}", mark.style)

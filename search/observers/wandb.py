@@ -13,8 +13,9 @@ from typing import Any
 from evaluators.evaluation import Status
 from evaluators.problem import content_id
 from search.events import Event, RoundClosed, RunFinished, RunStarted
+from search.llm import Spending
 from search.observers import wording
-from search.observers.progress import IdeaProgress, Progress, RoundSummary
+from search.observers.progress import IdeaProgress, ModelProgress, Progress, RoundSummary, total
 
 logger = logging.getLogger(__name__)
 
@@ -22,10 +23,12 @@ MODES = ("auto", "online", "offline", "off")
 COLUMNS = (
     "round",
     "idea",
+    "model",
     "parent",
     "category",
     "text",
     "best_variant",
+    "best_repairs",
     "best_ms",
     "best_speedup",
     "statuses",
@@ -203,6 +206,11 @@ def round_metrics(summary: RoundSummary) -> dict[str, float]:
         "gpu_s": summary.device_s,
         **{f"statuses/{status.value}": float(summary.statuses[status]) for status in Status},
     }
+    for name, model in summary.models.items():
+        metrics |= {f"models/{name}/{figure}": value for figure, value in model_figures(model).items()}
+    spent = total(summary.models)
+    if spent.calls:
+        metrics |= {f"{figure}_so_far": value for figure, value in cost_figures(spent).items()}
     if summary.correct_share is not None:
         metrics["correct_share"] = summary.correct_share
     timing = summary.best.evaluation.timing if summary.best and summary.best.evaluation else None
@@ -218,9 +226,26 @@ def idea_row(item: IdeaProgress) -> tuple[int | str | float | None, ...]:
     """What became of an idea, in the order of `COLUMNS`; None where no variant is correct."""
     idea, best = item.idea, item.best
     timing = best.evaluation.timing if best and best.evaluation else None
-    about = (idea.parent, idea.category.value, idea.text) if idea else ("", "", "")
-    result = (best.id, timing.kernel_ms, timing.speedup) if best and timing else (None, None, None)
+    about = (idea.model, idea.parent, idea.category.value, idea.text) if idea else ("", "", "", "")
+    result = (best.id, best.repairs, timing.kernel_ms, timing.speedup) if best and timing else (None,) * 4
     return (item.round, item.id, *about, *result, wording.counts(item.statuses))
+
+
+def model_figures(model: ModelProgress) -> dict[str, float]:
+    """What a model's calls cost, how many ideas it had, and its best speedup where it has any."""
+    figures = {**cost_figures(model.spending), "ideas": float(model.ideas)}
+    timing = model.best.evaluation.timing if model.best and model.best.evaluation else None
+    return figures | {"best_speedup": timing.speedup} if timing else figures
+
+
+def cost_figures(spent: Spending) -> dict[str, float]:
+    """Calls, those of them that failed, tokens and dollars."""
+    return {
+        "calls": float(spent.calls),
+        "failed_calls": float(spent.failed),
+        "tokens": float(spent.tokens),
+        "dollars": float(spent.dollars),
+    }
 
 
 def run_summary(progress: Progress) -> dict[str, Any]:
@@ -233,9 +258,14 @@ def run_summary(progress: Progress) -> dict[str, Any]:
         "wall_s": progress.elapsed_s,
         "gpu_s": progress.device_s,
     }
+    if progress.models:
+        summary |= cost_figures(progress.spent)
+        summary["models"] = {name: model_figures(model) for name, model in progress.models.items()}
+        summary["failures"] = {cause.value: count for cause, count in progress.causes.items()}
     confirmed = finished.confirmed if finished else None
     if best is not None:
         summary |= {"best_variant": best.id, "best_round": best.round, "best_idea": best.idea}
+        summary |= {"best_repairs": best.repairs} if best.repairs else {}
     if confirmed is not None:
         summary["confirmed_status"] = confirmed.status.value
     if confirmed is not None and confirmed.timing is not None:

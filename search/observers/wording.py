@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from evaluators.evaluation import Evaluation, Status, Timing
-from search.observers.progress import Progress, RoundSummary
-from search.tree import Idea, Variant
+from search.llm import Cause, ModelCall, Spending
+from search.observers.progress import ModelProgress, Progress, RoundSummary
+from search.tree import Variant
 
 COLUMNS = ("round", "ideas", "evals", "correct", "best ms", "speedup", "95 % interval", "idea")
 """Of the trajectory table."""
@@ -65,9 +66,67 @@ def share(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.0f} %"
 
 
-def label(idea: Idea | None, idea_id: str = "") -> str:
-    """An idea as category and text; by its id where the rest is not known."""
-    return f"{idea.category.value}: {one_line(idea.text)}" if idea else f"idea {short_id(idea_id)}"
+def many(number: int, thing: str) -> str:
+    """1 idea, 2 ideas."""
+    return f"{number} {thing}" + "s" * (number != 1)
+
+
+def amount(number: float) -> str:
+    """A count in three digits: 950, 41.2k, 1.24M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= 0.9995 * size:
+            return f"{number / size:#.3g}".rstrip(".") + letter
+    return f"{number:.0f}"
+
+
+def dollars(value: float) -> str:
+    """$0.42; four digits of less than a cent."""
+    return f"${value:.4f}" if 0 < value < 0.01 else f"${value:,.2f}"
+
+
+def cost(
+    spent: Spending,
+    limits: Mapping[str, float | None] | None = None,
+    *,
+    of: str = "/",
+    causes: Counter[Cause] | None = None,
+) -> list[str]:
+    """Calls, tokens and dollars; `of` stands between each and its limit, where there is one. No dollars where
+    no price is known. `causes` say why calls failed."""
+
+    def used(number: float, what: str, word: Callable[[float], str]) -> str:
+        limit = (limits or {}).get(what)
+        return word(number) + (f"{of}{word(limit)}" if limit else "")
+
+    calls = used(spent.calls, "calls", str)
+    calls += " call" if calls == "1" else " calls"
+    if spent.failed:
+        why = ", ".join(f"{cause} {count}" for cause, count in (causes or Counter()).most_common())
+        calls += f", {spent.failed} failed" + (f" ({why})" if why else "")
+    tokens = f"{used(spent.tokens, 'tokens', amount)} tokens"
+    return [calls, tokens, *([used(float(spent.dollars), "dollars", dollars)] if spent.dollars else [])]
+
+
+def failure(call: ModelCall) -> str:
+    """A call that brought nothing, with its cause and what the provider said."""
+    text = f"{one_line(call.model)} {call.cause} (attempt {call.attempt})"
+    return f"{text}: {one_line(call.detail)}" if call.detail else text
+
+
+def short_model(name: str) -> str:
+    """A model's name without its provider's."""
+    return one_line(name).rpartition("/")[2]
+
+
+def label(progress: Progress, idea_id: str, *, with_model: bool = False) -> str:
+    """An idea as category and text; by its id where the rest is not known. Its model is named where there
+    are several, or `with_model`."""
+    item = progress.ideas.get(idea_id)
+    if item is None or item.idea is None:
+        return f"idea {short_id(idea_id)}"
+    idea = item.idea
+    by = f", {one_line(idea.model)}" if idea.model and (with_model or progress.several_models) else ""
+    return f"{idea.category.value}{by}: {one_line(idea.text)}"
 
 
 def counts(statuses: Counter[Status]) -> str:
@@ -88,6 +147,11 @@ def why_not_correct(evaluation: Evaluation) -> str:
     return one_line(evaluation.rule) or next((line for line in lines if line), "")
 
 
+def repairs(variant: Variant) -> str:
+    """What follows a variant that is the repair of another."""
+    return f" (repairs {short_id(variant.repairs)})" if variant.repairs else ""
+
+
 def trajectory(progress: Progress) -> list[tuple[str, ...]]:
     """One row a round, its cells in the order of `COLUMNS`; times and speedups are the best so far."""
     return [_row(progress, summary) for summary in progress.summaries]
@@ -106,7 +170,7 @@ def _row(progress: Progress, summary: RoundSummary) -> tuple[str, ...]:
     figures = (number, str(summary.ideas), str(summary.evaluations), share(summary.correct_share))
     if best is None or timing is None:
         return (*figures, "-", "-", "-", "no correct kernel yet")
-    idea = label(progress.idea_of(best), best.idea) if summary.improved else f"as in round {best.round}"
+    idea = label(progress, best.idea) if summary.improved else f"as in round {best.round}"
     return (*figures, milliseconds(timing.kernel_ms), times(timing.speedup), interval(timing), idea)
 
 
@@ -126,15 +190,32 @@ def winner(progress: Progress) -> list[tuple[str, str]]:
         rate, busy = progress.evaluations / elapsed_s * 60, progress.device_s / elapsed_s
         spent += f", {rate:.3g} a minute; the device was held {busy:.0%} of the time"
     lines.append(("ended", f"{reason}; {spent}"))
+    return lines + _models_lines(progress)
+
+
+def _models_lines(progress: Progress) -> list[tuple[str, str]]:
+    """What the models cost, and of several what each one did."""
+    lines = []
+    if progress.spent.calls:
+        lines.append(("cost", "; ".join(cost(progress.spent, causes=progress.causes))))
+    if progress.several_models:
+        lines += [("model", _model_line(name, model)) for name, model in sorted(progress.models.items())]
     return lines
+
+
+def _model_line(name: str, model: ModelProgress) -> str:
+    timing = model.best.evaluation.timing if model.best and model.best.evaluation else None
+    best = f", best {times(timing.speedup)}" if timing else ", none correct" * (model.ideas > 0)
+    parts = [many(model.ideas, "idea") + best, *(cost(model.spending) if model.spending.calls else [])]
+    return f"{one_line(name)}: {'; '.join(parts)}"
 
 
 def _winner_lines(progress: Progress, best: Variant) -> list[tuple[str, str]]:
     finished = progress.finished
     confirmed = (finished.confirmed if finished else None) or progress.confirmed.get(best.kernel.id)
     lines = [
-        ("winner", f"variant {best.id}, round {best.round}, {best.kernel.language}"),
-        ("idea", label(progress.idea_of(best), best.idea)),
+        ("winner", f"variant {best.id}, round {best.round}, {best.kernel.language}{repairs(best)}"),
+        ("idea", label(progress, best.idea)),
     ]
     if confirmed is None:
         lines.append(("confirmed", "no: it was not measured again"))

@@ -127,7 +127,7 @@ class FakeProposer:
     ) -> Kernel | None:
         await self._call()
         self.repaired.append(failed.id)
-        return kernel(f"repaired {failed.kernel.id}")
+        return kernel(f"repaired {failed.kernel.source.rpartition('#')[2].strip()}")
 
     async def _call(self) -> None:
         self.calls += 1

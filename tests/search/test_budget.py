@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.budget import Budget
+from search.budget import Budget, BudgetSpent, Cost
 from tests.search.fakes import Clock
 
 
-@pytest.mark.parametrize("limit", [{"rounds": 0}, {"evaluations": -1}, {"seconds": 0.0}])
+@pytest.mark.parametrize(
+    "limit",
+    [{"rounds": 0}, {"evaluations": -1}, {"seconds": 0.0}, {"calls": 0}, {"tokens": -1}, {"dollars": 0.0}],
+)
 def test_a_limit_must_be_positive(limit: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"budget.{next(iter(limit))}"):
         Budget(**limit)
@@ -72,3 +76,59 @@ def test_the_limit_that_is_met_is_named() -> None:
     budget.start(evaluations=3)
     assert budget.exhausted(rounds_closed=1) == "evaluations"
     assert budget.exhausted(rounds_closed=2) == "rounds"
+
+
+MOST = Cost(tokens=100, dollars=Decimal("0.1"))
+
+
+@pytest.mark.parametrize("limit", [{"calls": 1}, {"tokens": 199}, {"dollars": 0.19}])
+def test_a_call_waits_for_those_under_way_and_is_refused_without_any(limit: dict[str, Any]) -> None:
+    (name,) = limit
+    budget = Budget(**limit)
+    assert budget.reserve_call(MOST)
+    assert not budget.reserve_call(MOST)
+    assert budget.exhausted(0) is None
+    budget.settle_call(MOST, MOST)
+    with pytest.raises(BudgetSpent, match=f"budget.{name} is used up"):
+        budget.reserve_call(MOST)
+    assert budget.exhausted(0) == name
+
+
+@pytest.mark.parametrize("limit", [{"calls": 2}, {"tokens": 200}, {"dollars": 0.2}])
+def test_a_limit_is_used_to_the_last(limit: dict[str, Any]) -> None:
+    budget = Budget(**limit)
+    assert budget.reserve_call(MOST)
+    assert budget.reserve_call(MOST)
+    assert not budget.reserve_call(MOST)
+
+
+def test_what_a_call_did_not_use_is_free_again() -> None:
+    budget = Budget(tokens=150, dollars=0.15)
+    assert budget.reserve_call(MOST)
+    budget.settle_call(MOST, Cost(tokens=50, dollars=Decimal("0.05")))
+    assert (budget.tokens_spent, budget.tokens_reserved) == (50, 0)
+    assert (budget.dollars_spent, budget.dollars_reserved) == (Decimal("0.05"), 0)
+    assert budget.reserve_call(MOST)
+
+
+def test_calls_go_on_from_what_was_used() -> None:
+    budget = Budget(calls=3)
+    budget.start(calls=2, tokens=7, dollars=Decimal("0.5"))
+    assert budget.reserve_call(MOST)
+    assert not budget.reserve_call(MOST)
+    budget.settle_call(MOST, MOST)
+    assert (budget.calls_spent, budget.tokens_spent, budget.dollars_spent) == (3, 107, Decimal("0.6"))
+
+
+def test_no_call_is_reserved_when_the_time_is_up() -> None:
+    clock = Clock()
+    budget = Budget(seconds=10, clock=clock)
+    assert budget.reserve_call(MOST)
+    clock.now_s += 10
+    with pytest.raises(BudgetSpent, match=r"budget\.seconds"):
+        budget.reserve_call(MOST)
+
+
+def test_a_call_that_was_not_reserved_cannot_be_settled() -> None:
+    with pytest.raises(ValueError, match="not been reserved"):
+        Budget().settle_call(MOST, MOST)

@@ -247,7 +247,8 @@ def test_a_slow_call_is_cut_at_the_runs_limit(tmp_path: Path) -> None:
     with pytest.raises(BudgetSpent, match=r"budget\.seconds"):
         office.ask(FakeModel(until_the_end))
     (call,) = office.calls
-    assert (call.cause, call.estimated) == (Cause.TIMEOUT, True)
+    assert (call.cause, call.detail) == (Cause.TIMEOUT, "no answer within 0.02 s")
+    assert call.estimated
     assert office.budget.calls_reserved == 0
 
 

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from search.events import (
     BestConfirmed,
     Event,
     IdeaProposed,
+    ModelCalled,
     RoundClosed,
     RunFinished,
     RunStarted,
@@ -34,16 +36,22 @@ from search.events import (
     VariantWritten,
 )
 from search.journal import Journal, RunState, rebuild, replay
+from search.llm import Answer, CallFailed, Cause, Limits, Price, Purpose, Question, Usage
+from search.proposers.llm.proposer import LLMProposer
+from search.protocols import ProposerFailed
 from search.tree import Idea, Seed
 from tests.search.fakes import (
     Clock,
     FakeEvaluator,
     FakeProposer,
     Recorder,
+    ScriptedModel,
     build,
+    code_answer,
     contents,
     correct,
     failed,
+    ideas_answer,
     kernel,
     search,
     state_of,
@@ -188,10 +196,175 @@ def test_nothing_is_asked_for_while_the_queue_is_long(
 ) -> None:
     evaluator = FakeEvaluator(delay_s=evaluating_s)
     proposer = Counting(evaluator, writing_s)
-    search(tmp_path / "journal.jsonl", evaluator=evaluator, proposer=proposer, ideas=10, outstanding=4)
+    parts = {"evaluator": evaluator, "proposer": proposer, "ideas": 10}
+    search(tmp_path / "journal.jsonl", outstanding=4, writing=6, **parts)
     assert len(proposer.under_way) > 12
-    assert max(proposer.under_way) <= 2 * 4 - 1 + 3, "three variants an idea"
-    assert max(proposer.under_way) >= 2 * 4, "there is enough to do"
+    assert max(proposer.under_way) <= (2 * 4 - 1) + (6 - 1) + 3, "three variants an idea"
+    assert max(proposer.under_way) >= 6, "there is enough to do"
+
+
+def test_the_evaluator_starts_on_the_first_kernel_while_the_others_are_written(tmp_path: Path) -> None:
+    """64 calls at a time, and a model that takes its time: no idea, and no round, waits until it is whole."""
+    at_a_time = [0, 0]
+
+    async def answer(question: Question) -> str:
+        if question.purpose is Purpose.IDEAS:
+            return ideas_answer(*(f"idea number {i}: {word}" for i, word in enumerate("abcdefgh")))
+        at_a_time[0] += 1
+        at_a_time[1] = max(at_a_time)
+        await asyncio.sleep(0.3 * int(re.findall(r"variant (\d) of 8", question.prompt)[0]))
+        at_a_time[0] -= 1
+        return code_answer(question.prompt.__hash__())
+
+    class Slow(ScriptedModel):
+        async def complete(self, question: Question) -> Answer:
+            return Answer(text=await answer(question), usage=self.usage)
+
+    recorder = Recorder()
+    model = Slow(lambda question: "", limits=Limits(concurrency=64))
+    evaluator = FakeEvaluator(verdict=lambda kernel: correct(), delay_s=0.02)
+    parts = {"evaluator": evaluator, "proposer": LLMProposer({"slow": model}), "observers": [recorder]}
+    search(tmp_path / "journal.jsonl", rounds=1, ideas=8, branch=8, outstanding=8, **parts)
+    assert at_a_time[1] == 64
+    written = [event.at_s for event in recorder.events if isinstance(event, VariantWritten)]
+    judged = [event.at_s for event in recorder.events if isinstance(event, VariantEvaluated)]
+    assert len(judged) == 64
+    assert sum(at_s < max(written) for at_s in judged) >= 48, "all but those that were written last"
+    assert min(judged) < min(written) + 0.3
+
+
+@pytest.mark.parametrize("repairs", [0, 1, 2])
+def test_variants_that_fail_are_given_back(tmp_path: Path, repairs: int) -> None:
+    def verdict(kernel: Kernel) -> Evaluation:
+        mended = kernel.source.count("repaired")
+        return [failed(Status.COMPILE_ERROR), failed(Status.INCORRECT), correct()][mended]
+
+    path, proposer = tmp_path / "journal.jsonl", FakeProposer()
+    search(path, rounds=1, repairs=repairs, proposer=proposer, evaluator=FakeEvaluator(verdict=verdict))
+    state = state_of(path)
+    assert len(state.tree.variants) == 12 * (1 + repairs)
+    assert len(proposer.repaired) == 12 * repairs
+    assert state.statuses[Status.CORRECT] == (12 if repairs == 2 else 0)
+    for variant in state.tree.variants.values():
+        mended = variant.kernel.source.count("repaired")
+        assert bool(variant.repairs) == bool(mended)
+        if variant.repairs:
+            assert state.tree.variants[variant.repairs].kernel.source.count("repaired") == mended - 1
+
+
+@pytest.mark.parametrize("status", [Status.REJECTED, Status.INFRASTRUCTURE_ERROR])
+def test_what_no_log_helps_against_is_not_given_back(tmp_path: Path, status: Status) -> None:
+    proposer = FakeProposer()
+    evaluator = FakeEvaluator(verdict=lambda kernel: failed(status))
+    search(tmp_path / "journal.jsonl", rounds=1, repairs=1, proposer=proposer, evaluator=evaluator)
+    assert proposer.repaired == []
+
+
+def test_repairs_stay_within_the_evaluations(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    evaluator = FakeEvaluator(verdict=lambda kernel: failed())
+    search(path, rounds=9, evaluations=17, repairs=3, evaluator=evaluator)
+    assert evaluator.seen.total() == 17
+    assert all(variant.evaluation for variant in state_of(path).tree.variants.values())
+
+
+def test_a_run_with_repairs_cut_anywhere_loses_none(tmp_path: Path) -> None:
+    path, part = tmp_path / "journal.jsonl", tmp_path / "part.jsonl"
+    search(path, rounds=2, repairs=1)
+    expected = state_of(path).tree
+    for lines in range(0, len(path.read_text().splitlines()) + 1, 3):
+        cut(path, part, lines)
+        search(part, rounds=2, repairs=1)
+        assert state_of(part).tree.variants == expected.variants, f"cut after line {lines}"
+
+
+def test_a_proposer_that_can_do_nothing_more_ends_the_run_in_order(tmp_path: Path) -> None:
+    class GivesUp(FakeProposer):
+        async def propose(
+            self, problem: Problem, expansion: Any, history: Any, rng: random.Random
+        ) -> list[Idea]:
+            if expansion.round == 2:
+                raise ProposerFailed("no model has an idea (one: access denied)")
+            return await super().propose(problem, expansion, history, rng)
+
+    proposer = GivesUp()
+    finished = search(tmp_path / "journal.jsonl", proposer=proposer)
+    assert finished.reason == "error: no model has an idea (one: access denied)"
+    assert finished.confirmed is not None
+    assert proposer.closed == 1
+
+
+def scripted(**more: Any) -> ScriptedModel:
+    """A model with something new for every question."""
+    asked = iter(range(10**6))
+
+    def answer(question: Question) -> str | CallFailed:
+        number = next(asked)
+        if question.purpose is not Purpose.IDEAS:
+            return code_answer(number)
+        assert question.schema is not None
+        (seed,) = question.schema["properties"]["ideas"]["items"]["properties"]["seed"]["enum"]
+        return ideas_answer(
+            *(f"idea {number} {word}" for word in ("red", "green", "blue", "grey")), seed=seed
+        )
+
+    return ScriptedModel(answer, **more)
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"), [({"calls": 9}, 9), ({"tokens": 20_000}, 20_000), ({"dollars": 0.02}, 0.02)]
+)
+def test_at_a_cap_the_run_closes_in_order_with_its_best(
+    tmp_path: Path, limit: dict[str, Any], most: float
+) -> None:
+    ((name, _),) = limit.items()
+    model = scripted(
+        price=Price(input=0.1, output=2.0),
+        limits=Limits(output_tokens=1000),
+        usage=Usage(input_tokens=900, output_tokens=500),
+        delay_s=0.002,
+    )
+    path, budget = tmp_path / "journal.jsonl", Budget(rounds=50, **limit)
+    finished = search(path, budget=budget, proposer=LLMProposer({"one": model}), evaluator=FakeEvaluator())
+    state = state_of(path)
+    assert finished.reason == name
+    assert finished.best is not None
+    assert finished.confirmed is not None
+    assert all(variant.evaluation for variant in state.tree.variants.values())
+    spent = {"calls": state.spent.calls, "tokens": state.spent.tokens, "dollars": float(state.spent.dollars)}
+    assert 0.5 * most < spent[name] <= most
+    assert (budget.calls_reserved, budget.tokens_reserved, budget.dollars_reserved) == (0, 0, 0)
+    assert state.spent.calls == len(model.asked) == len((tmp_path / "model_calls.jsonl").open().readlines())
+    more = Budget(rounds=50, **{name: most * 2})
+    search(path, budget=more, proposer=LLMProposer({"one": model}), evaluator=FakeEvaluator())
+    again = state_of(path).spent
+    assert {"calls": again.calls, "tokens": again.tokens, "dollars": again.dollars}[name] <= 2 * most
+    assert again.calls > state.spent.calls
+
+
+def test_every_failed_call_is_in_the_journal_with_its_cause(tmp_path: Path) -> None:
+    causes = iter([Cause.EMPTY, Cause.CUT_OFF, Cause.MALFORMED, Cause.REFUSED])
+    inner = scripted()
+
+    def answer(question: Question) -> str | CallFailed:
+        cause = next(causes, None)
+        return inner.answer(question) if cause is None else CallFailed(cause, "a bad day")
+
+    path = tmp_path / "journal.jsonl"
+    model = ScriptedModel(answer, limits=Limits(tries=5))
+    assert search(path, rounds=1, proposer=LLMProposer({"one": model})).reason == "rounds"
+    calls = [event.call for event in replay(path) if isinstance(event, ModelCalled)]
+    assert [call.cause for call in calls[:5]] == [
+        Cause.EMPTY,
+        Cause.CUT_OFF,
+        Cause.MALFORMED,
+        Cause.REFUSED,
+        None,
+    ]
+    assert [call.attempt for call in calls[:5]] == [1, 2, 3, 4, 5]
+    state = state_of(path)
+    assert (state.spent.failed, len(state.tree.variants)) == (4, 12)
+    assert {idea.model for idea in state.tree.ideas.values()} == {"scripted/one"}
 
 
 def test_variants_are_evaluated_while_others_are_written(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel
-from search.events import IdeaProposed, RunFinished, RunStarted, VariantWritten
+from search.events import IdeaProposed, ModelCalled, RunFinished, RunStarted, VariantWritten
 from search.journal import RunState, rebuild, replay
+from search.llm import Cause, ModelCall, Purpose, Usage
 from search.run_folder import RunFolder, finalise, summarise, write_atomically
 from tests.search.fakes import FakeEvaluator, FakeProposer, correct, failed, search, state_of
 
@@ -60,7 +61,8 @@ def test_a_run_leaves_its_kernels_its_winner_and_its_figures(tmp_path: Path) -> 
     assert summary["best"]["idea"] == state.tree.ideas[best.idea].text
     assert (tmp_path / "best.py").read_text().endswith(best.kernel.source)
     cost = summary["cost"]
-    assert (cost["tokens"], cost["dollars"]) == (0, 0)
+    assert list(cost) == ["calls", "failed_calls", "tokens", "dollars", "models", "gpu_s", "wall_s"]
+    assert (cost["calls"], cost["tokens"], cost["dollars"], cost["models"]) == (0, 0, 0, {})
     assert cost["gpu_s"] == pytest.approx(0.25 * (summary["statuses"]["correct"] + 1))
     assert cost["wall_s"] > 0
 
@@ -115,6 +117,57 @@ def test_an_unfinished_run_is_summed_up_too(tmp_path: Path) -> None:
         summarise(RunState())
     with pytest.raises(ValueError, match="run_started"):
         finalise(tmp_path, RunState())
+
+
+class Ensemble(FakeProposer):
+    """Ideas of one model and of another, in turn; its first kernels are all broken."""
+
+    async def propose(self, *args: Any) -> Any:
+        ideas = await super().propose(*args)
+        return [replace(idea, model=("a/one", "b/two")[i % 2]) for i, idea in enumerate(ideas)]
+
+
+def made(number: int, model: str, dollars: float, cause: Cause | None = None) -> ModelCalled:
+    usage = Usage(input_tokens=1000, output_tokens=number)
+    about: dict[str, Any] = {"purpose": Purpose.IDEAS, "about": "", "attempt": 1, "seconds": 1.0}
+    call = ModelCall(id=str(number), model=model, usage=usage, dollars=dollars, cause=cause, **about)
+    return ModelCalled(at_s=0.0, call=call)
+
+
+def test_the_models_and_what_they_cost(tmp_path: Path) -> None:
+    def verdict(kernel: Kernel) -> Evaluation:
+        return correct() if "repaired" in kernel.source else failed(Status.COMPILE_ERROR)
+
+    state, summary = run(
+        tmp_path, rounds=1, ideas=3, repairs=1, proposer=Ensemble(), evaluator=FakeEvaluator(verdict=verdict)
+    )
+    two = {"calls": 0, "tokens": 0, "dollars": 0, "ideas": 1}
+    assert summary["cost"]["models"] == {"a/one": {**two, "ideas": 2}, "b/two": two}
+
+    for id, variant in state.tree.variants.items():
+        text = " ".join((tmp_path / "variants" / f"{id}.py").read_text().split("class")[0].split("\n# "))
+        idea = state.tree.ideas[variant.idea]
+        assert f"Idea {idea.id}, by {idea.model}, round 1" in text
+        assert (f"Variant {id} (repairs {variant.repairs}) of" in text) == bool(variant.repairs)
+    best = state.tree.best()[0]
+    assert best.repairs
+    header = " ".join((tmp_path / "best.py").read_text().split("class")[0].split("\n# "))
+    assert f"variant {best.id} (repairs {best.repairs})" in header
+    assert state.tree.ideas[best.idea].model in header
+
+    for event in (
+        made(1, "a/one", 0.1),
+        made(2, "a/one", 0.2),
+        made(3, "c/three", 0.0, Cause.DENIED),
+    ):
+        state.apply(event)
+    cost = summarise(state)["cost"]
+    assert (cost["calls"], cost["failed_calls"], cost["tokens"], cost["dollars"]) == (3, 1, 3006, 0.3)
+    assert cost["models"] == {
+        "a/one": {"calls": 2, "tokens": 2003, "dollars": 0.3, "ideas": 2},
+        "b/two": two,
+        "c/three": {"calls": 1, "tokens": 1003, "dollars": 0, "ideas": 0},
+    }
 
 
 class Multiline(FakeProposer):

@@ -12,7 +12,9 @@ from evaluators.problem import Kernel, Problem
 from search.events import (
     BestConfirmed,
     Event,
+    IdeaImplemented,
     IdeaProposed,
+    ModelCalled,
     RoundClosed,
     RunFinished,
     RunStarted,
@@ -20,6 +22,7 @@ from search.events import (
     VariantStage,
     VariantWritten,
 )
+from search.llm import Cause, ModelCall, Purpose, Usage
 from search.tree import Category, Idea, Variant
 
 
@@ -87,6 +90,7 @@ def written(at_s: float, variants: list[Variant]) -> Iterable[Event]:
         yield VariantWritten(at_s=at_s, variant=each, number=number)
     for each in variants:
         yield VariantStage(at_s=at_s, variant_id=each.id, stage="queued")
+    yield IdeaImplemented(at_s=at_s, idea_id=variants[0].idea, variants=len(variants))
 
 
 def verdict(at_s: float, each: Variant, evaluation: Evaluation, *, reused: bool = False) -> Iterable[Event]:
@@ -134,6 +138,57 @@ def the_end(confirmed: Evaluation) -> Iterable[Event]:
     yield RunFinished(at_s=30.0, reason="rounds", best=BEST, confirmed=confirmed)
 
 
+BY_GPT = replace(MEMORY, text="Load with 128 bits", proposer="llm", model="openai/gpt-6")
+BY_GEMINI = replace(LATENCY, text="Prefetch the filter", proposer="llm", model="google/gemini-4-pro")
+BROKEN, OTHER, THIRD = variant(BY_GPT, "broken"), variant(BY_GPT, "other"), variant(BY_GEMINI, "third")
+MENDED = replace(variant(BY_GPT, "mended"), repairs=BROKEN.id)
+
+
+def call(
+    at_s: float, number: int, model: str, tokens: int = 0, dollars: float = 0.0, **failed: object
+) -> ModelCalled:
+    made = ModelCall(
+        id=f"{number:06d}",
+        model=model,
+        purpose=Purpose.CODE,
+        about="",
+        attempt=int(failed.pop("attempt", 1)),  # type: ignore[call-overload]
+        usage=Usage(input_tokens=tokens - tokens // 4, output_tokens=tokens // 4),
+        dollars=dollars,
+        seconds=1.0,
+        **failed,  # type: ignore[arg-type]
+    )
+    return ModelCalled(at_s=at_s, call=made)
+
+
+def two_models() -> Iterable[Event]:
+    """One round of one model's ideas and another's: calls that fail, a repair that gives the best kernel."""
+    limited = {"cause": Cause.RATE_LIMITED, "detail": "429:\nslow \x1b[31mdown"}
+    yield replace(start(), proposer="llm", rounds=1)
+    yield call(1.0, 1, "openai/gpt-6", 12_000, 0.25)
+    yield IdeaProposed(at_s=1.0, idea=BY_GPT, number=1, expansion=0)
+    yield call(2.0, 2, "google/gemini-4-pro", **limited)
+    yield call(3.0, 3, "google/gemini-4-pro", attempt=2, **limited)
+    yield call(4.0, 4, "google/gemini-4-pro", 8_000)
+    yield IdeaProposed(at_s=4.0, idea=BY_GEMINI, number=2, expansion=1)
+    yield call(5.0, 5, "openai/gpt-6", 6_000, 0.125)
+    yield VariantWritten(at_s=5.0, variant=BROKEN, number=1)
+    yield from verdict(6.0, BROKEN, failed(Status.COMPILE_ERROR, "no foo"))
+    yield from written(7.0, [THIRD])
+    yield call(8.0, 6, "openai/gpt-6", 4_000, 0.0625, cause=Cause.MALFORMED, detail="no ModelNew")
+    yield call(9.0, 7, "openai/gpt-6", 11_200, 0.0625)
+    yield VariantWritten(at_s=9.0, variant=MENDED, number=2)
+    yield from verdict(10.0, THIRD, correct(1.5))
+    yield VariantWritten(at_s=11.0, variant=OTHER, number=3)
+    yield IdeaImplemented(at_s=11.0, idea_id=BY_GPT.id, variants=3)
+    yield from verdict(12.0, MENDED, correct(3.0))
+    yield from verdict(20.0, OTHER, failed(Status.INCORRECT, "max error 0.5"))
+    best = replace(MENDED, evaluation=correct(3.0))
+    yield RoundClosed(at_s=20.0, round=1, best=best, evaluations=4)
+    yield BestConfirmed(at_s=21.0, variant=best, evaluation=correct(3.0))
+    yield RunFinished(at_s=21.0, reason="rounds", best=best, confirmed=correct(3.0))
+
+
 def scripts() -> dict[str, list[Event]]:
     """Runs by name; every observer takes each of them."""
     whole = [start(), *round_one(), *round_two_begins(), *round_two_ends(), *the_end(correct(3.9))]
@@ -151,6 +206,7 @@ def scripts() -> dict[str, list[Event]]:
         "no event at all": [],
         "not confirmed": [*whole[:-2], *the_end(failed(Status.INCORRECT, "wrong on new inputs"))],
         "every event twice": [event for event in whole for _ in range(2)],
+        "two models": list(two_models()),
     }
 
 

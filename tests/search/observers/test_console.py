@@ -10,10 +10,12 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
 from search.events import Event, IdeaProposed, RoundClosed, VariantEvaluated, VariantStage, VariantWritten
+from search.llm import Cause
 from search.observers.console import LiveConsole, console_observer
 from search.observers.plain import PlainConsole
 from search.observers.progress import Progress
 from search.observers.view import closing_view, live_view, round_line
+from tests.search.observers.conftest import call
 
 WIDTHS = (80, 140)
 
@@ -66,7 +68,7 @@ def test_stages_show_as_they_go(width: int, whole_run: list[Event]) -> None:
 
 
 def test_an_idea_without_variants_is_being_written(whole_run: list[Event]) -> None:
-    assert "writing" in text_of(screen(80), live_view(after(until(whole_run, 1.0)), screen(80), frame=0))
+    assert "✎ write" in text_of(screen(80), live_view(after(until(whole_run, 1.0)), screen(80), frame=0))
 
 
 def test_between_rounds_and_while_confirming(whole_run: list[Event]) -> None:
@@ -76,6 +78,58 @@ def test_between_rounds_and_while_confirming(whole_run: list[Event]) -> None:
     assert "measuring the winner again" in text_of(screen(80), live_view(progress, screen(80), frame=0))
 
 
+LIMITS: dict[str, object] = {"calls": 100, "tokens": 1_000_000, "dollars": 5.0}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_what_models_are_doing(width: int, runs: dict[str, list[Event]]) -> None:
+    progress = after(until(runs["two models"], 9.0), **LIMITS)
+    text = text_of(screen(width), live_view(progress, screen(width), frame=0))
+    of = " of " if width == 140 else "/"
+    assert f"7{of}100 calls, 3 failed · 41.2k{of}1.00M tokens · $0.50{of}$5.00\n" in text
+    assert "model: openai/gpt-6 malformed answer (attempt 1): no ModelNew\n" in text
+    assert re.search(r"memory +gpt-6 · Load with 128 bits", text)
+    assert re.search(r"latency +gemini-4-pro · Prefetch the filter", text)
+    # broken, its repair, and one that is being written
+    assert "✗ build  ·↻queued ✎ write" in text
+    assert "↻ 1 repair  · 2 queued  ✎ 1 writing\n" in text
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_of_models_where_none_is_called(width: int, whole_run: list[Event]) -> None:
+    progress, console = after(until(whole_run, 15.0), **LIMITS), screen(width)
+    text = text_of(console, live_view(progress, console, frame=0))
+    text += text_of(console, closing_view(after(whole_run, **LIMITS), console))
+    assert not [word for word in ("call", "token", "$", "repair", "cost", "model:") if word in text]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_single_model_is_not_named_with_its_ideas(width: int, runs: dict[str, list[Event]]) -> None:
+    events = [event for event in until(runs["two models"], 20.0) if "gemini" not in repr(event)]
+    progress, console = after(events), screen(width)
+    console.print(round_line(progress, progress.rounds[1], console))
+    text = text_of(console, live_view(after(until(events, 7.0)), console, frame=0))
+    assert "gpt-6" not in text
+    assert "Load with 128 bits" in text
+    assert "model " not in text_of(console, closing_view(progress, console))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_what_models_did_is_summed_up(width: int, runs: dict[str, list[Event]]) -> None:
+    progress, console = after(runs["two models"]), screen(width)
+    console.print(round_line(progress, progress.rounds[1], console), no_wrap=True, overflow="ellipsis")
+    assert "gpt-6 · Load with" in console.export_text()
+    flat = " ".join(text_of(console, closing_view(progress, console)).split())
+    for part in (
+        "cuda (repairs ",
+        "memory access, openai/gpt-6: Load with 128 bits",
+        "cost 7 calls, 3 failed (rate limited 2, malformed answer 1); 41.2k tokens; $0.50",
+        "model google/gemini-4-pro: 1 idea, best 1.50x; 3 calls, 2 failed; 8.00k tokens",
+        "model openai/gpt-6: 1 idea, best 3.00x; 4 calls, 1 failed; 33.2k tokens; $0.50",
+    ):
+        assert part in flat
+
+
 def crowd(events: list[Event], ideas: int, variants: int) -> Iterator[Event]:
     yield events[0]
     proposed = next(event for event in events if isinstance(event, IdeaProposed))
@@ -83,7 +137,10 @@ def crowd(events: list[Event], ideas: int, variants: int) -> Iterator[Event]:
     kernel = written.variant.kernel
     for number in range(1, ideas + 1):
         idea = replace(
-            proposed.idea, text=f"idea {number} " + "with 宽 a long text " * 9, parent="conv2d/wmma" * 3
+            proposed.idea,
+            model=f"provider/a-model-{number % 3}",
+            text=f"idea {number} " + "with 宽 a long text " * 9,
+            parent="conv2d/wmma" * 3,
         )
         yield IdeaProposed(at_s=1.0, idea=idea, number=number, expansion=0)
         for i in range(1, variants + 1):
@@ -98,11 +155,17 @@ def crowd(events: list[Event], ideas: int, variants: int) -> Iterator[Event]:
 @pytest.mark.parametrize("size", [(80, 24), (80, 50), (140, 24), (110, 40), (60, 15), (200, 60)])
 @pytest.mark.parametrize("ideas", [1, 8, 30])
 @pytest.mark.parametrize("variants", [0, 2, 8, 20])
+@pytest.mark.parametrize("models", [0, 3])
 def test_the_view_fits_the_terminal(
-    size: tuple[int, int], ideas: int, variants: int, whole_run: list[Event]
+    size: tuple[int, int], ideas: int, variants: int, models: int, whole_run: list[Event]
 ) -> None:
     width, height = size
-    progress = after(list(crowd(whole_run, ideas, variants)), evaluations=2000, seconds=36000.0)
+    calls = [
+        call(1.0, number, f"provider/a-model-{number}" * number, 10**9, 1000.0, cause=Cause.TIMEOUT)
+        for number in range(models)
+    ]
+    events = [*crowd(whole_run, ideas, variants), *calls]
+    progress = after(events, evaluations=2000, seconds=36000.0, tokens=10**10, dollars=10_000.0)
     lines = text_of(screen(width, height), live_view(progress, screen(width, height), frame=3)).splitlines()
     assert max(cell_len(line) for line in lines) <= width
     assert len(lines) < height

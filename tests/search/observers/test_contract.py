@@ -54,6 +54,7 @@ SCRIPTS = (
     "no event at all",
     "not confirmed",
     "every event twice",
+    "two models",
 )
 
 

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from search.events import Event
+from search.events import Event, ModelCalled
 from search.observers.plain import PlainConsole
 
 
@@ -57,10 +57,43 @@ infrastructure_error 1; reused 1
 ended:     rounds; 9 evaluations in 30s, 18 a minute; the device was held 43% of the time"""
 
 
+TWO_MODELS = """\
+[     0.0s] run       problem=level1/conv2d device="NVIDIA H200" proposer=llm strategy=idea_branching seed=7 \
+rounds=1 evaluations=unlimited calls=100 dollars=5.0
+[     1.0s] idea      r01.01 <id> from ref: memory access, openai/gpt-6: Load with 128 bits
+[     4.0s] idea      r01.02 <id> from ref: asynchrony and latency hiding, google/gemini-4-pro: Prefetch the \
+filter
+[     6.0s] variant   r01.01.1 <id> compile_error no foo
+[    10.0s] variant   r01.02.1 <id> correct 1.33 ms  1.50x [1.47, 1.53]
+[    10.0s] best      1.33 ms  1.50x [1.47, 1.53] variant <id>, asynchrony and latency hiding, \
+google/gemini-4-pro: Prefetch the filter
+[    12.0s] variant   r01.01.2 <id> correct 0.667 ms  3.00x [2.94, 3.06] (repairs <seed>)
+[    12.0s] best      0.667 ms  3.00x [2.94, 3.06] variant <id>, memory access, openai/gpt-6: Load with \
+128 bits
+[    20.0s] variant   r01.01.3 <id> incorrect max error 0.5
+[    20.0s] round     1/1 ideas=2 evaluations=4 correct=50% best=0.667 ms  3.00x [2.94, 3.06] left=~0s
+[    20.0s] models    7/100 calls, 3 failed (rate limited 2, malformed answer 1); 41.2k tokens; $0.50/$5.00
+[    21.0s] confirmed <id> correct 0.667 ms  3.00x [2.94, 3.06]
+[    21.0s] finished  rounds
+
+round  ideas  evals  correct  best ms  speedup  95 % interval  idea
+    1      2      4     50 %    0.667    3.00x   [2.94, 3.06]  memory access, openai/gpt-6: Load with 128 bits
+
+winner:    variant <id>, round 1, cuda (repairs <seed>)
+idea:      memory access, openai/gpt-6: Load with 128 bits
+confirmed: 0.667 ms  3.00x [2.94, 3.06] against eager's 2.00 ms; 2.25x against torch.compile's 1.50 ms
+in search: 0.667 ms  3.00x [2.94, 3.06] against eager's 2.00 ms; 2.25x against torch.compile's 1.50 ms
+statuses:  correct 2, compile_error 1, incorrect 1
+ended:     rounds; 4 evaluations in 21s, 11.4 a minute; the device was held 38% of the time
+cost:      7 calls, 3 failed (rate limited 2, malformed answer 1); 41.2k tokens; $0.50
+model:     google/gemini-4-pro: 1 idea, best 1.50x; 3 calls, 2 failed; 8.00k tokens
+model:     openai/gpt-6: 1 idea, best 3.00x; 4 calls, 1 failed; 33.2k tokens; $0.50"""
+
+
 def without_ids(line: str) -> str:
     words = []
     for word in line.split(" "):
-        bare = word.rstrip(",:")
+        bare = word.rstrip(",:)")
         is_id = len(bare) in (6, 12) and all(char in "0123456789abcdef" for char in bare)
         words.append(word.replace(bare, "<id>" if len(bare) == 12 else "<seed>") if is_id else word)
     return " ".join(words)
@@ -71,7 +104,27 @@ def test_a_whole_run_line_by_line(whole_run: list[Event]) -> None:
     assert lines == WHOLE.splitlines()
 
 
-@pytest.mark.parametrize("script", ["whole", "interrupted", "resumed", "killed", "not confirmed"])
+def test_a_run_of_two_models_line_by_line(runs: dict[str, list[Event]]) -> None:
+    assert [without_ids(line) for line in play(runs["two models"], calls=100, dollars=5.0)] == (
+        TWO_MODELS.splitlines()
+    )
+
+
+def test_a_single_model_is_named_with_its_ideas_only(runs: dict[str, list[Event]]) -> None:
+    events = [event for event in runs["two models"] if "gemini" not in repr(event)]
+    lines = [line for line in play(events) if "gpt-6" in line]
+    assert [line.split()[2] for line in lines] == ["idea"]
+
+
+def test_models_that_only_had_ideas_have_no_cost(runs: dict[str, list[Event]]) -> None:
+    lines = play([event for event in runs["two models"] if not isinstance(event, ModelCalled)])
+    assert not any("cost:" in line or "models " in line for line in lines)
+    assert lines[-1] == "model:     openai/gpt-6: 1 idea, best 3.00x"
+
+
+@pytest.mark.parametrize(
+    "script", ["whole", "interrupted", "resumed", "killed", "not confirmed", "two models"]
+)
 def test_no_escape_sequence_reaches_the_log(script: str, runs: dict[str, list[Event]]) -> None:
     assert all(line.isprintable() for line in play(runs[script]))
 

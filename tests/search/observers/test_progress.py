@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+from decimal import Decimal
+from types import FrameType
+
 import pytest
 
 from evaluators.evaluation import Status
-from search.events import Event, RoundClosed, VariantEvaluated
+from search.events import Event, IdeaImplemented, IdeaProposed, RoundClosed, VariantEvaluated
+from search.llm import Cause, Spending
 from search.observers import wording
-from search.observers.progress import Progress
+from search.observers.progress import FAILURE_SHOWN_S, Progress
+from tests.search.observers.conftest import MEMORY, call
 
 
 def after(events: list[Event], **options: object) -> Progress:
@@ -63,7 +70,91 @@ def test_estimates_the_time_left_by_the_nearest_limit(whole_run: list[Event]) ->
     assert after(whole_run[:closed]).remaining_s == 10.0
     assert after(whole_run[:closed], seconds=14.0).remaining_s == 4.0
     assert after(whole_run[:closed], rounds=20, evaluations=6).remaining_s == 5.0
-    assert after(whole_run[:closed], evaluations=6).evaluations_left == 2
+    assert after(whole_run[:closed], evaluations=2).remaining_s == 0.0
+
+
+def test_the_limits_on_models_count_as_well(runs: dict[str, list[Event]]) -> None:
+    events = [event for event in runs["two models"] if event.at_s <= 10.0]  # 7 calls, 41,200 tokens, 0.50 $
+    for limits in ({"calls": 14}, {"tokens": 82_400}, {"dollars": 1.0}):
+        assert after(events, **limits).remaining_s == pytest.approx(10.0)
+        assert after(events, **limits).fraction == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_counts_what_each_model_did_and_cost(times: int, runs: dict[str, list[Event]]) -> None:
+    progress = after([event for event in runs["two models"] for _ in range(times)])
+    gpt, gemini = progress.models["openai/gpt-6"], progress.models["google/gemini-4-pro"]
+    assert gpt.spending == Spending(calls=4, failed=1, tokens=33_200, dollars=Decimal("0.5"))
+    assert gemini.spending == Spending(calls=3, failed=2, tokens=8_000, dollars=Decimal(0))
+    assert progress.spent == Spending(calls=7, failed=3, tokens=41_200, dollars=Decimal("0.5"))
+    assert (gpt.ideas, gemini.ideas) == (1, 1)
+    assert [model.best and model.best.evaluation.speedup for model in (gpt, gemini)] == [3.0, 1.5]  # type: ignore[union-attr]
+    assert progress.causes == {Cause.RATE_LIMITED: 2, Cause.MALFORMED: 1}
+    assert progress.repairs == 1
+
+
+def test_a_round_keeps_the_models_as_they_were(runs: dict[str, list[Event]]) -> None:
+    progress = after(runs["two models"])
+    later = call(30.0, 8, "openai/gpt-6", 1000)
+    progress.apply(later)
+    assert progress.models["openai/gpt-6"].spending.calls == 5
+    assert progress.rounds[1].models["openai/gpt-6"].spending.calls == 4
+
+
+def test_the_last_failure_is_shown_for_a_while(runs: dict[str, list[Event]]) -> None:
+    now = [0.0]
+    progress = Progress(clock=lambda: now[0])
+    for event in runs["two models"]:
+        if event.at_s <= 8.0:
+            progress.apply(event)
+    assert progress.failure is not None
+    assert progress.failure.cause is Cause.MALFORMED
+    now[0] += FAILURE_SHOWN_S
+    assert progress.failure is None
+    failed = after([*runs["two models"][:-1], call(21.0, 8, "openai/gpt-6", cause=Cause.TIMEOUT)])
+    assert failed.failure is not None
+    failed.apply(runs["two models"][-1])
+    assert failed.failure is None
+
+
+def test_an_idea_is_open_while_it_is_written(runs: dict[str, list[Event]]) -> None:
+    events = runs["two models"]
+    written = next(i for i, event in enumerate(events) if isinstance(event, IdeaImplemented)) + 1
+    verdict = next(i for i, event in enumerate(events) if isinstance(event, VariantEvaluated)) + 1
+    one = after(events[:verdict]).in_round[0]
+    assert [item.variant.evaluation is not None for item in one.variants.values()] == [True]
+    assert one.open
+    two = after(events[:written]).in_round[1]
+    assert two.open
+    assert not after([*events[:written], *events[written + 2 :]]).ideas[two.id].open
+
+
+def test_an_event_takes_as_long_in_a_long_run(runs: dict[str, list[Event]]) -> None:
+    """By what Python executes, not by time: nothing is searched for among all ideas or variants."""
+
+    def lines(ideas: int) -> int:
+        progress, events = Progress(clock=lambda: 0.0), runs["two models"]
+        for number in range(ideas):
+            idea = replace(MEMORY, text=f"idea {number}", round=1)
+            progress.apply(IdeaProposed(at_s=1.0, idea=idea, number=number + 1, expansion=0))
+        count, tracer = 0, sys.gettrace()
+
+        def trace(frame: FrameType, event: str, argument: object) -> object:
+            nonlocal count
+            count += event == "line"
+            return trace
+
+        sys.settrace(trace)
+        try:
+            for event in events:
+                if not isinstance(event, RoundClosed):
+                    progress.apply(event)
+        finally:
+            sys.settrace(tracer)
+        return count
+
+    lines(10)  # ids are computed once
+    assert lines(1000) == lines(10)
 
 
 def test_time_goes_on_between_events(whole_run: list[Event]) -> None:
@@ -100,6 +191,44 @@ def test_words_durations(seconds: float, text: str) -> None:
 )
 def test_words_speedups(speedup: float, text: str) -> None:
     assert wording.times(speedup) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0"), (999, "999"), (1234, "1.23k"), (412_345, "412k"), (999_600, "1.00M"), (2.5e9, "2.50G")],
+)
+def test_words_counts(number: int, text: str) -> None:
+    assert wording.amount(number) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "$0.00"), (0.42, "$0.42"), (0.0042, "$0.0042"), (1234.5, "$1,234.50")]
+)
+def test_words_dollars(value: float, text: str) -> None:
+    assert wording.dollars(value) == text
+
+
+@pytest.mark.parametrize(
+    ("spent", "limits", "text"),
+    [
+        (Spending(calls=1, failed=1), {}, "1 call, 1 failed; 0 tokens"),
+        (Spending(calls=2, tokens=9000), {"dollars": 5.0}, "2 calls; 9.00k tokens"),
+        (
+            Spending(calls=2, tokens=9000, dollars=Decimal("0.42")),
+            {"calls": 9, "tokens": 10_000, "dollars": 5.0},
+            "2/9 calls; 9.00k/10.0k tokens; $0.42/$5.00",
+        ),
+    ],
+)
+def test_words_what_models_cost(spent: Spending, limits: dict[str, float | None], text: str) -> None:
+    assert "; ".join(wording.cost(spent, limits)) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("openai/gpt-6", "gpt-6"), ("local/org/small\x1b", "small"), ("agent", "agent")]
+)
+def test_words_models(name: str, text: str) -> None:
+    assert wording.short_model(name) == text
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from search.events import Event
 from search.observers.wandb import COLUMNS, WandbObserver
+from tests.search.observers.conftest import call
 
 
 class FakeError(Exception):
@@ -134,6 +137,48 @@ def test_logs_rounds_ideas_winner_and_config(
     assert fake.summary["confirmed_speedup"] == 3.9
     assert fake.summary["statuses"]["correct"] == 2
     assert fake.finished == [0]
+
+
+def test_logs_what_models_did_and_cost(
+    runs: dict[str, list[Event]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = FakeWandb()
+    play(fake, runs["two models"], monkeypatch, tmp_path, mode="offline")
+    (_, one), (_, end) = fake.logged
+    so_far = {name: one[f"{name}_so_far"] for name in ("calls", "failed_calls", "tokens", "dollars")}
+    assert so_far == {"calls": 7, "failed_calls": 3, "tokens": 41_200, "dollars": 0.5}
+    gpt = {"calls": 4, "failed_calls": 1, "tokens": 33_200, "dollars": 0.5, "ideas": 1, "best_speedup": 3.0}
+    gemini = {"calls": 3, "failed_calls": 2, "tokens": 8000, "dollars": 0, "ideas": 1, "best_speedup": 1.5}
+    assert {name: one[f"models/openai/gpt-6/{name}"] for name in gpt} == gpt
+    assert fake.summary["models"] == {"openai/gpt-6": gpt, "google/gemini-4-pro": gemini}
+    assert fake.summary["failures"] == {"rate limited": 2, "malformed answer": 1}
+    assert {name: fake.summary[name] for name in so_far} == so_far
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in end["ideas"].data]
+    assert [(row["model"], row["best_speedup"]) for row in rows] == [
+        ("openai/gpt-6", 3.0),
+        ("google/gemini-4-pro", 1.5),
+    ]
+    assert rows[0]["best_repairs"] == fake.summary["best_repairs"] != rows[0]["best_variant"]
+    assert rows[1]["best_repairs"] == ""
+
+
+def test_nothing_of_models_where_there_is_none(
+    whole_run: list[Event], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = FakeWandb()
+    play(fake, whole_run, monkeypatch, tmp_path, mode="offline")
+    logged = [name for _, data in fake.logged for name in data] + list(fake.summary)
+    assert not [name for name in logged if re.search("model|call|token|dollar|fail|repair", name)]
+
+
+def test_a_resumed_run_has_the_models_of_each_round(
+    runs: dict[str, list[Event]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake, events = FakeWandb(), runs["two models"]
+    later = [replace(events[0], at_s=21.0), call(22.0, 8, "openai/gpt-6", 1000)]
+    play(fake, later, monkeypatch, tmp_path, mode="offline", past=events)
+    assert fake.logged[0][1]["calls_so_far"] == 7
+    assert fake.summary["calls"] == 8
 
 
 def test_a_run_that_was_killed_still_has_its_table(
