@@ -99,12 +99,12 @@ def choose_device(wanted: str, *, clustered: bool) -> tuple[str, str]:
     return ("cuda", "a GPU is there") if present else ("cpu", "torch finds no GPU")
 
 
-def positive(config: DictConfig, *keys: str) -> None:
-    """Raises UsageError unless every key holds a positive integer."""
+def positive(config: DictConfig, *keys: str, least: int = 1) -> None:
+    """Raises UsageError unless every key holds a whole number of at least `least`."""
     for key in keys:
         value = config[key]
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise UsageError(f"{key} is {value}; it must be a whole number of at least 1")
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise UsageError(f"{key} is {value}; it must be a whole number of at least {least}")
 
 
 def one_of(config: DictConfig, key: str, allowed: Sequence[str]) -> None:

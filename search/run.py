@@ -103,6 +103,7 @@ def settle(arguments: Sequence[str]) -> tuple[DictConfig, Path | None, list[str]
             others = _as_recorded(others)
         config = compose_config("run", others)
     positive(config, "rounds", "ideas", "branch")
+    positive(config, "repairs", least=0)
     _check_prices(config)
     one_of(config, "device", DEVICES)
     one_of(config, "history", HISTORY)

@@ -107,7 +107,7 @@ def test_what_a_call_did_not_use_is_free_again() -> None:
     assert budget.reserve_call(MOST)
     budget.settle_call(MOST, Cost(tokens=50, dollars=Decimal("0.05")))
     assert (budget.tokens_spent, budget.tokens_reserved) == (50, 0)
-    assert (budget.dollars_spent, budget.dollars_reserved) == (Decimal("0.05"), 0)
+    assert (budget.dollars_spent, budget.dollars_reserved) == (Decimal("0.05"), Decimal(0))
     assert budget.reserve_call(MOST)
 
 

@@ -55,6 +55,8 @@ class FakeModel:
     def refusal(self) -> str | None:
         return None
 
+    def begin(self, folder: Path) -> None: ...
+
     async def complete(self, question: Question) -> Answer:
         act = self._acts[min(len(self.asked), len(self._acts) - 1)]
         self.asked.append(question)

@@ -31,7 +31,7 @@ def test_a_price_is_not_negative(name: str) -> None:
 @pytest.mark.parametrize("value", [0, -1, float("nan")])
 def test_a_limit_is_positive(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"limits.{name} is {value}"):
-        Limits(**{name: value})
+        Limits(**{name: value})  # type: ignore[arg-type]
 
 
 def test_dollars_are_exact() -> None:

@@ -57,9 +57,9 @@ FACTS = (
 
 
 class Prompts:
-    """Renders. `history`: `summary` words it by category, anything else one line an idea. `examples` and
-    `hardware` leave the languages' examples and the device's facts out when they are false. `languages`: what
-    kernels may be written in. Raises ValueError for a folder without the templates."""
+    """Renders. `history`: `summary` words it by category, anything else one line an idea. Without `examples`
+    or `hardware` the languages' examples or the device's facts are left out. `languages`: what kernels may be
+    written in. Raises ValueError for a folder that is not there, or a language without rules."""
 
     def __init__(
         self,
@@ -73,6 +73,10 @@ class Prompts:
         self._folders = [*([folder] if folder else []), TEMPLATES]
         if folder and not folder.is_dir():
             raise ValueError(f"proposer.prompts is {folder}: there is no such folder")
+        known = sorted(path.stem for path in (TEMPLATES / "languages").glob("*.md"))
+        for language in languages:
+            if not any((each / "languages" / f"{language}.md").exists() for each in self._folders):
+                raise ValueError(f"proposer.languages has {language!r}; there are {', '.join(known)}")
         self._history, self._examples, self._hardware = history, examples, hardware
         self._languages = tuple(languages)
 
