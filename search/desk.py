@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
 
-from search.budget import Budget, Cost
+from search.budget import Budget, BudgetSpent, Cost
 from search.llm import LLM, Answer, CallFailed, Cause, ModelCall, Question, Usage
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,10 @@ class Desk:
                 logger.info("%s, attempt %d for %s: %s", model.name, attempt, question.purpose, failed)
                 if failed.cause in TOLD_AGAIN:
                     asked = replace(question, prompt=f"{question.prompt}\n\n{_reproach(failed)}")
-                await self._sleep(self._pause_s(attempt, failed))
+                pause_s, left_s = self._pause_s(attempt, failed), self._budget.remaining_s
+                if left_s is not None and pause_s >= left_s:
+                    raise BudgetSpent("seconds") from failed
+                await self._sleep(pause_s)
         raise AssertionError("limits.tries is positive")
 
     async def _once(
@@ -74,7 +77,7 @@ class Desk:
             await self._reserve(reserved)
             start = time.monotonic()
             answer: Answer | None = None
-            failed: CallFailed | None = CallFailed(Cause.CONNECTION, "the run was stopped")
+            failed: CallFailed | None = CallFailed(Cause.CONNECTION, "it was broken off")
             try:
                 answer = await self._complete(model, question)
                 result = _read(answer, read)
@@ -153,7 +156,7 @@ def _read(answer: Answer, read: Callable[[str], Result]) -> Result:
 def _used(answer: Answer | None, failed: CallFailed | None, most: Usage) -> tuple[Usage, bool]:
     """Tokens of a call, and whether they had to be estimated: a lost answer may have been charged for."""
     if answer is not None:
-        return answer.usage, False
+        return answer.usage or most, answer.usage is None
     assert failed is not None
     if failed.usage is None and failed.cause.lost:
         return most, True

@@ -141,10 +141,10 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a model wrote, and what it used for it."""
+    """What a model wrote, and what it used for it; None where the provider does not say."""
 
     text: str
-    usage: Usage
+    usage: Usage | None
 
 
 class CallFailed(Exception):

@@ -44,6 +44,7 @@ LAYERS = {
     "search.prompt": "commands",
     "search.mcp": "commands",
     "search.agent": "engine",
+    "search.tools": "commands",
     "search.compare": "commands",
     "search.harvest": "commands",
 }
@@ -61,7 +62,7 @@ MAY_IMPORT = {
     "commands": set(LAYERS.values()),
 }
 FOR_COMMANDS_ONLY = {"hydra", "omegaconf"}
-IMPORTED_ON_USE = ("torch", "ray", "wandb", "hydra", "omegaconf", "openai", "google", "mcp")
+IMPORTED_ON_USE = ("torch", "ray", "wandb", "hydra", "omegaconf", "openai", "google.genai", "httpx2")
 # Source for other processes, not modules of the product: they import torch, as kernels and references do.
 SOURCES = ("evaluators.problems.", "kernel_library.seeds.")
 

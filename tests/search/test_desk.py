@@ -268,7 +268,7 @@ def test_a_cancelled_call_is_settled_and_written_down(office: Office) -> None:
     assert (office.budget.calls_reserved, office.budget.tokens_reserved) == (0, 0)
     assert office.budget.tokens_spent == MOST.tokens
     (call,) = office.calls
-    assert (call.cause, call.detail, call.estimated) == (Cause.CONNECTION, "the run was stopped", True)
+    assert (call.cause, call.detail, call.estimated) == (Cause.CONNECTION, "it was broken off", True)
     assert len(office.lines()) == 1
 
 
@@ -436,7 +436,7 @@ def test_spent_and_reserved_never_pass_a_cap(
     most_dollars = float(max(price.at_most(usage) for usage, price in most))
     budget = WatchedBudget(
         calls=calls,
-        tokens=tokens and int(tokens * most_tokens),
+        tokens=None if tokens is None else int(tokens * most_tokens),
         dollars=(dollars or 0) * most_dollars or None,
     )
     office = Office(path=tmp_path_factory.mktemp("calls") / "calls", budget=budget)
@@ -470,7 +470,29 @@ def test_spent_and_reserved_never_pass_a_cap(
             await asyncio.gather(*(one(*ask) for ask in asks))
 
     asyncio.run(everyone())
-    assert (budget.calls_reserved, budget.tokens_reserved, budget.dollars_reserved) == (0, 0, 0)
+    assert (budget.calls_reserved, budget.tokens_reserved) == (0, 0)
+    assert budget.dollars_reserved == 0
     assert budget.calls_spent == len(office.calls) == sum(len(model.asked) for model in asked)
     assert budget.tokens_spent == sum(call.usage.tokens for call in office.calls)
     assert float(budget.dollars_spent) == pytest.approx(sum(call.dollars for call in office.calls))
+
+
+def test_an_answer_without_usage_counts_at_its_reservation(tmp_path: Path) -> None:
+    async def silent(question: Question) -> Answer:
+        return Answer(text="hello", usage=None)
+
+    office = Office(path=tmp_path / "calls")
+    office.ask(FakeModel(silent))
+    (call,) = office.calls
+    assert call.estimated
+    assert call.usage.output_tokens == FakeModel(silent).limits.output_tokens
+
+
+def test_a_pause_that_is_longer_than_the_run_ends_it(tmp_path: Path) -> None:
+    async def later(question: Question) -> Answer:
+        raise CallFailed(Cause.RATE_LIMITED, "quota", retry_after_s=3600)
+
+    office = Office(path=tmp_path / "calls", budget=Budget(seconds=100))
+    with pytest.raises(BudgetSpent, match="seconds"):
+        office.ask(FakeModel(later))
+    assert len(office.calls) == 1
