@@ -126,6 +126,8 @@ async def search(config: DictConfig, folder: Path | None, console: Console, argu
     """Runs the search that the config describes, in the folder or a new one."""
     problem: Problem = build(config.problem, device=config.device)
     parts = {name: build(config[name]) for name in ("strategy", "proposer", "evaluator")}
+    if refusal := parts["proposer"].refusal(problem):
+        raise UsageError(refusal)
     limits: dict[str, Any] = {"rounds": config.rounds, **config.budget}
     recording = _recording(config)
     try:
@@ -137,8 +139,6 @@ async def search(config: DictConfig, folder: Path | None, console: Console, argu
     try:
         with console.status(f"opening {problem.name} on {problem.device}"):
             facts = await pool.describe(problem)
-        if refusal := parts["proposer"].refusal(problem):
-            raise UsageError(refusal)
         folder = folder or _new_folder(config, problem, arguments)
         with Journal(folder / "journal.jsonl") as journal:
             shown = {**limits, "past": journal.past}

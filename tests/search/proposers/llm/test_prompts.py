@@ -1,0 +1,190 @@
+"""What prompts tell, and the switches that keep it from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluators.evaluation import Correctness, Evaluation, Roofline, Status
+from evaluators.problem import Kernel, Problem
+from search.proposers.llm.prompts import Prompts
+from search.tree import Category, Idea, Outcome, Seed, Variant
+from tests.search.fakes import correct, failed, timing
+
+PROBLEM = Problem(
+    name="level1/softmax",
+    source="class Model:  # the reference\n    pass\n\n\nn = 4096\n",
+    overrides={"n": 64},
+    tolerance="strict",
+    libraries="no_library",
+    device="cuda",
+)
+FACTS = {
+    "device": "NVIDIA H200",
+    "multi_processor_count": "132",
+    "copy_gb_per_s": "4300",
+    "isolation": "limits",
+}
+SOURCE = "class ModelNew:  # the seed\n    x = 1\n\n\n\n    y = 2\n"
+EVALUATION = Evaluation(
+    status=Status.CORRECT,
+    timing=timing(3.0),
+    correctness=Correctness(
+        checked_calls=3, normwise_error=2e-7, eager_error=1e-7, families={"large": False, "small": True}
+    ),
+    roofline=Roofline(bytes=2_147_483_648, operations=5 * 10**9, floor_ms=0.25, bound="memory"),
+)
+SEED = Seed(id="seed1", kernel=Kernel(source=SOURCE, language="cpp"), evaluation=EVALUATION)
+ENTRY = Seed(id="entry1", kernel=Kernel(source="class ModelNew:  # of the library\n", language="cpp"))
+
+
+def idea(text: str, category: Category = Category.MEMORY, parent: str = "seed1") -> Idea:
+    return Idea(
+        text=text, category=category, parent=parent, round=1, proposer="llm", expected="half the time"
+    )
+
+
+def outcome(
+    text: str, *found: Evaluation, parent: str = "seed1", category: Category = Category.MEMORY
+) -> Outcome:
+    of = idea(text, category, parent)
+    variants = tuple(
+        Variant(
+            kernel=Kernel(source=f"{text} {i}", language="cpp"),
+            idea=of.id,
+            parent=parent,
+            round=1,
+            evaluation=each,
+        )
+        for i, each in enumerate(found)
+    )
+    best = max(
+        (v for v in variants if v.evaluation and v.evaluation.timing),
+        key=lambda v: v.evaluation.speedup if v.evaluation else 0.0,
+        default=None,
+    )
+    return Outcome(idea=of, best=best, variants=variants)
+
+
+HISTORY = [
+    outcome("vectorise the loads", correct(6.0), failed()),
+    outcome(
+        "use more threads", failed(Status.COMPILE_ERROR), failed(), failed(), category=Category.PARALLELISM
+    ),
+    outcome("start naively", correct(0.5), parent=""),
+    outcome("of this round"),
+]
+
+
+def ideas(told: list[Outcome] | None = None, seed: Seed | None = SEED, **switches: Any) -> str:
+    return Prompts(**switches).ideas(PROBLEM, FACTS, seed, told or [], [SEED, ENTRY], 3)
+
+
+def test_the_question_for_ideas_tells_what_is_known() -> None:
+    text = ideas(HISTORY)
+    for part in (
+        "Propose 3 optimisation ideas",
+        "class Model:  # the reference",
+        "n = 64",
+        "NVIDIA H200",
+        "132 streaming multiprocessors",
+        "4300 GB/s",
+        "at most four times its error",
+        "rejected",
+        "class ModelNew:  # the seed\n    x = 1\n\n\n\n    y = 2",
+        "It takes 0.5 ms, 3 times as fast as PyTorch eager's 1.5 ms; torch.compile takes 1.2 ms.",
+        "50% of the roofline",
+        "memory-bound",
+        "2147 MB must move",
+        "float64 is 2e-07, eager's own 1e-07",
+        "kinds: large",
+        "`entry1`",
+        "# of the library",
+        "It has not been measured",
+        "memory access: vectorise the loads → 6x eager at best, 0.5 ms, from 3x (1 of 2 variants correct)",
+        "use more threads → failed: 2 incorrect, 1 compile_error",
+        "start naively → 0.5x eager at best, 0.5 ms, from the reference",
+        "of this round → not evaluated yet",
+        '"data type and precision"',
+        '"seed1"',
+    ):
+        assert part in text, part
+    assert "isolation" not in text
+    assert text.count("the seed\n") == 1, "an entry that is the seed is shown once"
+
+
+def test_without_a_history_nothing_is_said_of_one() -> None:
+    assert "tried" not in ideas()
+    assert "\n\n\n" not in ideas(seed=None).partition("```")[0]
+    assert "start from the reference itself" in ideas(seed=None)
+
+
+def test_a_summary_is_by_category() -> None:
+    text = ideas([*HISTORY, *(outcome(f"filler {i}", failed()) for i in range(9))], history="summary")
+    assert (
+        "memory access: 12 ideas, 2 with a correct kernel, 1 helped; the best made its seed 2 times" in text
+    )
+    assert "parallelism and occupancy: 1 ideas, 0 with a correct kernel, 0 helped" in text
+    best = text.partition("The best:")[2].partition("The last:")
+    assert best[0].index("vectorise") < best[0].index("start naively")
+    assert "filler 8" in best[2]
+    assert "filler 3" not in text
+
+
+def test_switches() -> None:
+    assert "132" not in ideas(hardware=False)
+    question = Prompts(examples=True).code(PROBLEM, FACTS, idea("x"), SEED, None, [], 1, 1)
+    without = Prompts(examples=False).code(PROBLEM, FACTS, idea("x"), SEED, None, [], 1, 1)
+    assert "scale_kernel" in question
+    assert "scale_kernel" not in without
+    assert "@triton.jit" in without, "the rules stay"
+
+
+def test_the_question_for_code() -> None:
+    bad = HISTORY[1].variants[0]
+    text = Prompts().code(PROBLEM, FACTS, idea("vectorise it"), SEED, ENTRY, [bad], 2, 8)
+    for part in (
+        "> vectorise it",
+        "half the time",
+        "variant 2 of 8",
+        "# the seed",
+        "# of the library",
+        "compile_error: it is compile_error",
+        "class ModelNew(nn.Module)",
+        "## Triton",
+        "## CUDA C++",
+    ):
+        assert part in text, part
+    alone = Prompts(languages=["triton"]).code(PROBLEM, FACTS, idea("vectorise it"), None, None, [], 1, 1)
+    assert "## CUDA" not in alone
+    assert "variant 1" not in alone
+    on_cpu = Prompts().code(replace(PROBLEM, device="cpu"), {}, idea("x"), None, None, [], 1, 1)
+    assert "## C++" in on_cpu
+    assert "## Triton" not in on_cpu
+
+
+def test_the_question_for_a_repair_shows_both_ends_of_a_long_log() -> None:
+    log = "the first error\n" + "noise\n" * 5000 + "the last word"
+    bad = replace(HISTORY[1].variants[0], evaluation=Evaluation(status=Status.RUNTIME_ERROR, log=log))
+    text = Prompts().repair(PROBLEM, FACTS, idea("x"), bad)
+    assert "runtime_error" in text
+    assert "the first error" in text
+    assert "the last word" in text
+    assert len(text) < 15_000
+
+
+def test_templates_of_ones_own_come_first(tmp_path: Path) -> None:
+    (tmp_path / "ideas.md").write_text("Say {{ count }}.")
+    prompts = Prompts(folder=tmp_path)
+    assert prompts.ideas(PROBLEM, FACTS, None, [], [], 3) == "Say 3.\n"
+    assert "expert" in prompts.system()
+    with pytest.raises(ValueError, match="no such folder"):
+        Prompts(folder=tmp_path / "none")
+
+
+def test_a_language_that_has_no_rules_is_refused() -> None:
+    with pytest.raises(ValueError, match="rust"):
+        Prompts(languages=["rust"])
