@@ -40,11 +40,12 @@ class Cause(StrEnum):
     MALFORMED = "malformed answer"
     BAD_REQUEST = "bad request"
     DENIED = "access denied"
+    SKIPPED = "skipped"
 
     @property
     def passing(self) -> bool:
         """Whether the same call may well succeed when it is made again."""
-        return self not in (Cause.BAD_REQUEST, Cause.DENIED)
+        return self not in (Cause.BAD_REQUEST, Cause.DENIED, Cause.SKIPPED)
 
     @property
     def lost(self) -> bool:

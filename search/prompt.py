@@ -86,7 +86,7 @@ def _config(folder: Path | None, others: Sequence[str]) -> DictConfig:
     """With a proposer that renders prompts, whoever proposed in the run."""
     if folder is None:
         return compose_config("run", [*others, *([] if _names("proposer", others) else ["proposer=llm"])])
-    stored = stored_config(folder)
+    stored = stored_config(folder, "run")
     if "prompts" not in stored.proposer:
         problem = [] if _names("problem", others) else [f"problem={stored.problem.name}"]
         stored.proposer = compose_config("run", [*problem, "proposer=llm"]).proposer

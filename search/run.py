@@ -94,7 +94,7 @@ def settle(arguments: Sequence[str]) -> tuple[DictConfig, Path | None, list[str]
     others = [a for a in arguments if not a.startswith("resume=")]
     chosen: list[str] = []
     if resume and resume != "null":
-        config = edit_config(stored_config(Path(resume)), others)
+        config = edit_config(stored_config(Path(resume), "resume"), others)
     else:
         if not any(a.startswith("proposer=") and a != "proposer=auto" for a in others):
             others = [*(a for a in others if a != "proposer=auto"), "proposer=playbook"]
@@ -139,7 +139,7 @@ async def search(config: DictConfig, folder: Path | None, console: Console, argu
     try:
         with console.status(f"opening {problem.name} on {problem.device}"):
             facts = await pool.describe(problem)
-        folder = folder or _new_folder(config, problem, arguments)
+        folder = folder or new_folder(config, problem, arguments)
         with Journal(folder / "journal.jsonl") as journal:
             shown = {**limits, "past": journal.past}
             engine = Engine(
@@ -157,7 +157,7 @@ async def search(config: DictConfig, folder: Path | None, console: Console, argu
                     WandbObserver(
                         run_dir=folder,
                         mode=config.wandb,
-                        config=_plain(config),
+                        config=plain(config),
                         past=journal.past,
                     ),
                 ],
@@ -174,7 +174,7 @@ async def search(config: DictConfig, folder: Path | None, console: Console, argu
                 text = f"the run had ended ({finished.reason}); a larger limit, say rounds=…, makes it go on"
                 console.print(text, markup=False, highlight=False)
     except WorkerBroken as error:
-        raise UsageError(f"{problem.name} cannot be searched: {_last_line(error)}") from error
+        raise UsageError(f"{problem.name} cannot be searched: {last_line(error)}") from error
     except ValueError as error:
         raise UsageError(one_line(error)) from error
     finally:
@@ -246,17 +246,18 @@ def _orderly_stop(engine: Engine) -> Any:
             loop.remove_signal_handler(number)
 
 
-def stored_config(folder: Path) -> DictConfig:
-    """The config of a run folder. Raises UsageError when it is none."""
+def stored_config(folder: Path, key: str) -> DictConfig:
+    """The config of a run folder, which was given by the key. Raises UsageError when it is none."""
     stored = folder / ".hydra" / "config.yaml"
     if not stored.exists() or not (folder / "journal.jsonl").exists():
-        raise UsageError(f"resume={folder}: no run folder (it has no .hydra/config.yaml and journal.jsonl)")
+        raise UsageError(f"{key}={folder}: no run folder (it has no .hydra/config.yaml and journal.jsonl)")
     config = OmegaConf.load(stored)
     assert isinstance(config, DictConfig)
     return config
 
 
-def _new_folder(config: DictConfig, problem: Problem, arguments: Sequence[str]) -> Path:
+def new_folder(config: DictConfig, problem: Problem, arguments: Sequence[str]) -> Path:
+    """Makes a run's folder, with its config and call in it."""
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder = Path(config.out) / problem.name / stamp
     number = 1
@@ -269,13 +270,14 @@ def _new_folder(config: DictConfig, problem: Problem, arguments: Sequence[str]) 
     return folder
 
 
-def _plain(config: DictConfig) -> dict[str, Any]:
-    plain = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
+def plain(config: DictConfig) -> dict[str, Any]:
+    """The config as plain dictionaries and lists."""
+    container = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}
 
 
-def _last_line(error: BaseException) -> str:
+def last_line(error: BaseException) -> str:
     """The last line of a message with a traceback in it: the exception itself."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

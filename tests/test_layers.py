@@ -44,7 +44,7 @@ LAYERS = {
     "search.prompt": "commands",
     "search.mcp": "commands",
     "search.agent": "engine",
-    "search.tools": "commands",
+    "search.mcp_tools": "commands",
     "search.compare": "commands",
     "search.harvest": "commands",
 }

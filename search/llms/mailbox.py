@@ -20,7 +20,8 @@ class Mailbox:
     answer in the file of the same name that ends in `.answer.md`.
 
     A question that was asked before has its file still: when a run goes on, an answer that came in between
-    is found. `look` is the pause between two looks, passed in for tests.
+    is found. One that could not be used is waited for to be changed. The answer `skip` leaves a question
+    out. `look` is the pause between two looks, passed in for tests.
     """
 
     def __init__(
@@ -32,9 +33,11 @@ class Mailbox:
     ) -> None:
         self.name = name
         self.price = Price(input=0.0, output=0.0)
-        self.limits = limits or Limits(timeout_s=7 * 24 * 3600, concurrency=256, tries=100)
+        self.limits = limits or Limits(timeout_s=7 * 24 * 3600, concurrency=256, tries=10)
         self._look = look
         self._folder: Path | None = None
+        self._taken: dict[Path, int] = {}
+        """When the answers that were taken had been written, in ns."""
 
     def refusal(self) -> str | None:
         """Never: nothing is needed."""
@@ -48,16 +51,22 @@ class Mailbox:
         """The content of the answer's file. Raises CallFailed for one that is not text."""
         path = self._post(question)
         answer = path.with_suffix(".answer.md")
-        size, looks = -1, 0
+        seen, looks = (0, 0), 0
         while looks < SETTLED_LOOKS:
             await self._look(LOOK_EVERY_S)
-            now = answer.stat().st_size if answer.exists() else 0
-            looks = looks + 1 if now and now == size else 0
-            size = now
+            found = answer.stat() if answer.exists() else None
+            now = (found.st_size, found.st_mtime_ns) if found else (0, 0)
+            is_new = now[0] > 0 and now[1] != self._taken.get(answer)
+            looks = looks + 1 if is_new and now == seen else 0
+            seen = now
+        self._taken[answer] = seen[1]
         try:
-            return Answer(text=answer.read_text(encoding="utf-8"), usage=Usage())
+            text = answer.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise CallFailed(Cause.MALFORMED, f"{answer.name} cannot be read: {error}") from error
+        if text.strip().lower() == "skip":
+            raise CallFailed(Cause.SKIPPED, "")
+        return Answer(text=text, usage=Usage())
 
     async def close(self) -> None:
         """Leaves the files where they are."""
@@ -71,7 +80,7 @@ class Mailbox:
             return path
         number = len([path for path in self._folder.glob("*.md") if not path.stem.endswith(".answer")]) + 1
         path = self._folder / f"{number:04d}-{question.purpose}-{identity}.md"
-        where = f"Answer in the file `{path.stem}.answer.md` beside this one."
+        where = f"Answer in the file `{path.stem}.answer.md` beside this one (`skip` leaves it out)."
         text = f"{where}\n\n{question.system}\n{question.prompt}"
         if question.schema is not None:
             schema = json.dumps(question.schema, indent=2)

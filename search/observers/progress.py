@@ -174,7 +174,7 @@ class Progress:
     @property
     def rounds_limit(self) -> int | None:
         """How many rounds there may be."""
-        return self._rounds_limit or (self.started.rounds if self.started else None)
+        return self._rounds_limit or (self.started.rounds if self.started else None) or None
 
     @property
     def rounds_closed(self) -> int:

@@ -103,17 +103,19 @@ def test_a_gpu_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("proposer", "source", "says"),
     [
-        ("def get_inputs(): return []\ndef get_init_inputs(): return []\n", "no Model"),
-        ("class Model(\n", "line 1"),
+        ("playbook", "def get_inputs(): return []\ndef get_init_inputs(): return []\n", "no Model"),
+        ("playbook", "class Model(\n", "line 1"),
         (
+            "mailbox",
             "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n"
             "        raise ValueError('too cold')\n"
             "def get_inputs(): return [torch.randn(2)]\ndef get_init_inputs(): return []\n",
             "too cold",
         ),
         (
+            "playbook",
             "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x.sin()\n"
             "def get_inputs(): return [torch.randn(2)]\ndef get_init_inputs(): return []\n",
             "does not know what file/mine computes",
@@ -121,11 +123,12 @@ def test_a_gpu_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ],
 )
 def test_a_reference_that_is_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, says: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], proposer: str, source: str, says: str
 ) -> None:
     file = tmp_path / "mine.py"
     file.write_text(source)
-    assert call(tmp_path, "problem=file", f"problem.path={file}", "device=cpu", "pool=local") == 2
+    arguments = ["problem=file", f"problem.path={file}", f"proposer={proposer}", "device=cpu", "pool=local"]
+    assert call(tmp_path, *arguments) == 2
     error = capsys.readouterr().err
     assert says in error
     assert len(error.strip().splitlines()) == 1

@@ -140,6 +140,10 @@ class Prompts:
         }
         return self._render("repair.md", **self._about(problem, facts, None), idea=idea, failed=kernel)
 
+    def rules(self, problem: Problem) -> str:
+        """What a kernel has to be, by language, without a question."""
+        return self._render("rules.md", **self._about(problem, {}, None)).partition("# Answer")[0].strip()
+
     def _about(self, problem: Problem, facts: Mapping[str, str], seed: Seed | None) -> dict[str, Any]:
         """What all prompts tell."""
         known = [words.format(facts[name]) for name, words in FACTS if facts.get(name)]

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
-from search.llm import Answer, CallFailed, Purpose, Question
+from search.llm import Answer, CallFailed, Cause, Purpose, Question
 from search.llms.mailbox import Mailbox
 
 QUESTION = Question(
@@ -79,3 +80,29 @@ def test_an_answer_that_is_not_text_is_asked_for_again(tmp_path: Path) -> None:
     mailbox.begin(tmp_path)
     with pytest.raises(CallFailed, match="malformed"):
         ask(mailbox)
+
+
+def test_an_answer_that_could_not_be_used_is_waited_for_to_be_changed(tmp_path: Path) -> None:
+    def write(text: str, at_s: int) -> object:
+        def step() -> None:
+            path = posted(tmp_path)[0].with_suffix(".answer.md")
+            path.write_text(text)
+            os.utime(path, (at_s, at_s))
+
+        return step
+
+    looks = Looks(write("bad", 1), None, None, None, None, write("good", 2), None, None)
+    mailbox = Mailbox(look=looks)
+    mailbox.begin(tmp_path)
+    assert [ask(mailbox).text, ask(mailbox).text] == ["bad", "good"]
+    assert len(posted(tmp_path)) == 1
+
+
+def test_a_question_may_be_left_out(tmp_path: Path) -> None:
+    mailbox = Mailbox(
+        look=Looks(lambda: posted(tmp_path)[0].with_suffix(".answer.md").write_text("Skip\n"), None, None)
+    )
+    mailbox.begin(tmp_path)
+    with pytest.raises(CallFailed) as caught:
+        ask(mailbox)
+    assert (caught.value.cause, caught.value.cause.passing) == (Cause.SKIPPED, False)

@@ -1,0 +1,232 @@
+"""A search steered by an agent, as an MCP server on standard input and output:
+
+    python -m search.mcp problem=level1/conv2d
+    python -m search.mcp problem=file problem.path=my_model.py budget.evaluations=100
+    python -m search.mcp run=outputs/level1/conv2d/2026-01-31_12-00-00
+
+Exit status 0 when the client has gone, 130 when it was interrupted, 1 when the search failed, 2 when the call
+was wrong. Standard output is the protocol's; all else goes to standard error. Every key is in
+`configs/mcp.yaml`; `docs/agents.md` says how agents are told of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from evaluators import sandbox
+from evaluators.cli import (
+    EXIT_USAGE,
+    UsageError,
+    build,
+    choose_device,
+    compose_config,
+    edit_config,
+    log_to,
+    one_line,
+    one_of,
+)
+from evaluators.pool import Host, Pool
+from evaluators.problem import Problem
+from evaluators.worker import Settings, WorkerBroken
+from search.agent import Agent, OnStage, Refused
+from search.budget import Budget
+from search.journal import Journal, JournalError
+from search.observers.console import console_observer
+from search.observers.wandb import MODES, WandbObserver
+from search.run import DEVICES, OUTSTANDING_PER_LANE, last_line, new_folder, plain, stored_config
+from search.run_folder import RunFolder, finalise
+
+logger = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    errors = Console(stderr=True)
+    log_to(errors)
+    if {"-h", "--help"} & set(arguments):
+        Console().print(__doc__, markup=False)
+        return 0
+    try:
+        config, folder = settle(arguments)
+        return asyncio.run(serve(Run(config, folder, arguments, errors)))
+    except (UsageError, JournalError) as error:
+        print(f"search.mcp: {error}", file=sys.stderr)  # noqa: T201  (what a command says to its caller)
+        return EXIT_USAGE
+
+
+def settle(arguments: Sequence[str]) -> tuple[DictConfig, Path | None]:
+    """The config of the call, with the device chosen, and the folder when a run is gone on with. Raises
+    UsageError."""
+    folder = next((a.partition("=")[2] for a in arguments if a.startswith("run=")), "")
+    others = [a for a in arguments if not a.startswith("run=")]
+    config = (
+        edit_config(stored_config(Path(folder), "run"), others) if folder else compose_config("mcp", others)
+    )
+    one_of(config, "device", DEVICES)
+    if config.wandb is not False and str(config.wandb) not in MODES:
+        one_of(config, "wandb", MODES)
+    config.device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
+    return config, Path(folder) if folder else None
+
+
+async def serve(run: Run) -> int:
+    """Serves until the client goes or a signal comes, then ends the run in order."""
+    try:
+        from search.mcp_tools import Tools, server
+    except ImportError as error:
+        raise UsageError(f"search.mcp needs the MCP SDK ({error}); pip install mcp") from error
+    # The server first: it takes standard output for itself before anything that is opened could write there.
+    serving = asyncio.create_task(server(Tools(run.opened, run.write)).run_stdio_async())
+    run.begin()
+    signalled = asyncio.create_task(run.interrupted.wait())
+    await asyncio.wait({serving, signalled}, return_when=asyncio.FIRST_COMPLETED)
+    status = await run.end("disconnected" if serving.done() else "interrupted")
+    if not serving.done():
+        logging.shutdown()
+        # The SDK's thread that reads standard input cannot be woken, and the loop would wait for it.
+        os._exit(status)
+    await serving
+    return status
+
+
+class Run:
+    """The search behind the server: opened in the background, ended in order."""
+
+    def __init__(
+        self, config: DictConfig, folder: Path | None, arguments: Sequence[str], errors: Console
+    ) -> None:
+        """`folder` is that of a run that is gone on with. Raises UsageError and JournalError."""
+        self._config, self._arguments, self._errors = config, arguments, errors
+        self._problem: Problem = build(config.problem, device=config.device)
+        self._settings: Settings = build(config.evaluator)
+        try:
+            self._budget = Budget(**config.budget)
+        except ValueError as error:
+            raise UsageError(one_line(error)) from error
+        # Now, for another process may have it; a new run's folder is made once the problem has been opened.
+        self._journal = Journal(folder / "journal.jsonl") if folder else None
+        self._host: asyncio.Future[Host] | None = None
+        self._opening: asyncio.Task[Agent] | None = None
+        self._agent: Agent | None = None
+        self.interrupted = asyncio.Event()
+        """Set by SIGINT and SIGTERM."""
+
+    def begin(self) -> None:
+        """Starts to open the evaluator, the problem and the journal."""
+        self._heed_signals()
+        self._opening = asyncio.create_task(self._open())
+        self._opening.add_done_callback(self._say)
+
+    async def opened(self, on_stage: OnStage) -> Agent:
+        """Once it is. Raises Refused, with the reason, when it cannot be."""
+        assert self._opening is not None
+        if not self._opening.done():
+            on_stage(f"opening {self._problem.name} on {self._problem.device}")
+        return await asyncio.shield(self._opening)
+
+    def write(self) -> dict[str, Any]:
+        """Writes `best.py` and `summary.json`; returns the summary."""
+        assert self._agent is not None
+        return finalise(self._agent.session.journal.path.parent, self._agent.session.state)
+
+    async def end(self, reason: str) -> int:
+        """Ends the run, then every process that was started; returns the exit status."""
+        assert self._opening is not None
+        self._opening.cancel()
+        agent, status = self._agent, 0 if reason == "disconnected" else 130
+        busy = agent is None or agent.busy
+        if agent is not None:
+            # What clients leave to a server before they kill it is short: the files come first.
+            finished = await agent.stop(reason)
+            self.write()
+            status = 1 if finished.reason.startswith("error") else status
+            agent.session.close()
+        elif self._opening.done() and not self._opening.cancelled():
+            status = EXIT_USAGE
+        await self._close_pool(busy)
+        if self._journal is not None:
+            self._journal.close()
+        return status
+
+    async def _open(self) -> Agent:
+        config, problem = self._config, self._problem
+        try:
+            # In a thread, for it takes seconds: Ray starts, or a cluster is joined.
+            make = build(config.pool)
+            self._host = asyncio.ensure_future(
+                asyncio.to_thread(make, settings=self._settings, on_gpu=problem.device == "cuda")
+            )
+            host = await asyncio.shield(self._host)
+            pool = Pool(host)
+            facts = await pool.describe(problem)
+            self._heed_signals()  # again, for Ray has handlers of its own
+            if self._journal is None:
+                folder = new_folder(config, problem, self._arguments)
+                self._journal = Journal(folder / "journal.jsonl")
+            journal = self._journal
+            limits = {**config.budget, "past": journal.past}
+            agent = Agent(
+                problem=problem,
+                library=build(config.library.kernels) if config.library.use else None,
+                evaluator=pool,
+                journal=journal,
+                budget=self._budget,
+                observers=[
+                    RunFolder(journal.path.parent, journal.past),
+                    console_observer(self._errors, **limits),
+                    WandbObserver(
+                        run_dir=journal.path.parent,
+                        mode=config.wandb,
+                        config=plain(config),
+                        past=journal.past,
+                    ),
+                ],
+                outstanding=OUTSTANDING_PER_LANE * (host.devices + host.cores),
+                environment=facts,
+            )
+            agent.start()
+        except WorkerBroken as error:
+            raise Refused(f"{problem.name} cannot be searched: {last_line(error)}") from error
+        except (UsageError, ValueError, ConnectionError, OSError) as error:
+            raise Refused(one_line(error)) from error
+        self._agent = agent
+        return agent
+
+    def _say(self, opening: asyncio.Task[Agent]) -> None:
+        """Also where nobody asks the server for anything."""
+        if not opening.cancelled() and (error := opening.exception()) is not None:
+            self._errors.out(f"search.mcp: {error}", highlight=False)
+
+    def _heed_signals(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self.interrupted.set)
+
+    async def _close_pool(self, busy: bool) -> None:
+        if self._host is None:
+            return
+        try:
+            host = await self._host
+        except (ValueError, ConnectionError):
+            return  # there is none
+        if busy:
+            # Threads that wait for these processes, or for a deadline of theirs, come to their end now.
+            for pid in sandbox.descendants(os.getpid()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        await asyncio.to_thread(host.close)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
