@@ -192,6 +192,32 @@ def signal_tree(pid: int, number: int) -> None:
         reached |= found
 
 
+def spread_threads(pid: int) -> list[int]:
+    """Gives each thread of a process below `pid`, or of it, a core of its own as far as there are enough.
+
+    Stopped threads would otherwise wake up on one core and wait for one another's time slice (4 ms) while
+    they spin. Returns the processes with several threads, whose first threads `allow_all_cores` is to set
+    free once they run: what they start is not to stay on their core.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    leaders = []
+    for each in (pid, *descendants(pid)):
+        with contextlib.suppress(OSError):
+            threads = sorted(int(thread) for thread in os.listdir(f"/proc/{each}/task"))
+            if len(threads) > 1:
+                leaders.append(each)
+                for place, thread in enumerate(threads):
+                    os.sched_setaffinity(thread, {cores[place % len(cores)]})
+    return leaders
+
+
+def allow_all_cores(pids: Iterable[int]) -> None:
+    """Lets the first threads of these processes run wherever this process may."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(pid, os.sched_getaffinity(0))
+
+
 def kill_spawned(pid: int) -> None:
     """SIGKILL for all that `spawn` started. Of a PID namespace the first process is killed: its end, which
     `pid` waits for, comes after everybody else's, and after the GPU has their memory back."""

@@ -174,13 +174,16 @@ class Side:
         """On a CPU: one call, whose inputs are shown while the runner is stopped. Its output is copied out
         off the clock, but what that takes longer than a copy counts: somebody was still at work."""
         self.arena.show_one(self._staged, call)
+        leaders = sandbox.spread_threads(self.pid)
         with self._awake():
             start = time.perf_counter()
             with watch or nullcontext():
                 self._channel.send(order | {"calls": [call]})
+                sandbox.allow_all_cores(leaders)
                 answer = self._answer("done")
             wall_ms = (time.perf_counter() - start) * 1e3
             if deliver:
+                sandbox.spread_threads(self.pid)
                 start = time.perf_counter()
                 self._channel.send({"op": "deliver", "call": call})
                 self._answer("delivered")
