@@ -1,0 +1,73 @@
+"""The recorded searches that ship replay to the same tree: from the journal, and call by call."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from search import run
+from search.journal import RunState, rebuild, replay
+from search.llm import Question
+from search.proposers.llm.proposer import LLMProposer
+from search.recorded import RecordedEvaluations
+from tests.search.fakes import ScriptedModel, contents, search, state_of
+
+ROOT = Path(__file__).parents[2]
+JOURNALS = [
+    path for root in ("tests/search", "search") for path in (ROOT / root).glob("recordings/*/journal.jsonl")
+]
+RECORDINGS = sorted(path.parent for path in JOURNALS)
+
+
+def recorded(folder: Path) -> RunState:
+    return rebuild(replay(folder / "journal.jsonl"))
+
+
+@pytest.mark.parametrize("folder", RECORDINGS, ids=lambda path: path.name)
+def test_a_recording_replays_to_the_same_tree(folder: Path, tmp_path: Path) -> None:
+    """With one command, without a key, a network or a device."""
+    arguments = ["proposer=replay", f"replay.run={folder}", "replay.evaluations=true", "wandb=off"]
+    assert run.main([*arguments, f"out={tmp_path}"]) == 0
+    (journal,) = tmp_path.rglob("journal.jsonl")
+    before, after = recorded(folder), recorded(journal.parent)
+    assert contents(before.tree)["of"] == contents(after.tree)["of"]
+    assert before.tree.variants == after.tree.variants
+    assert before.finished is not None
+    assert after.finished is not None
+    assert before.finished.best == after.finished.best
+    assert before.finished.confirmed == after.finished.confirmed
+
+
+def test_every_prompt_is_made_again_word_by_word(tmp_path: Path) -> None:
+    """The recorded answers, given to the same questions, make the same search."""
+    folder = ROOT / "tests/search/recordings/softmax_cpu"
+    answers: defaultdict[str, list[str]] = defaultdict(list)
+    for line in (folder / "model_calls.jsonl").read_text().splitlines():
+        call = json.loads(line)
+        answers[call["prompt"]].append(call["answer"])
+
+    def answer(question: Question) -> str:
+        assert question.prompt in answers, question.prompt
+        return answers[question.prompt].pop(0)
+
+    before = recorded(folder)
+    assert before.started is not None
+    model = ScriptedModel(answer, name="mailbox")
+    search(
+        tmp_path / "journal.jsonl",
+        ideas=2,
+        branch=2,
+        keep=3,
+        repairs=1,
+        problem=before.started.problem,
+        environment=before.started.environment,
+        proposer=LLMProposer({"mailbox": model}, name="mailbox"),
+        evaluator=RecordedEvaluations(folder),
+    )
+    after = state_of(tmp_path / "journal.jsonl")
+    assert set(before.tree.ideas) == set(after.tree.ideas)
+    assert before.tree.variants == after.tree.variants
+    assert not any(answers.values()), "a recorded answer was not asked for"
