@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import time
 from collections import Counter
@@ -119,6 +120,8 @@ class WandbObserver:
             return
         import wandb
 
+        # It would advertise its tracing on the terminal of whoever has a model's SDK loaded.
+        os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")
         self._wandb = wandb
         self._run = self._init(event)
         for number in sorted(self._progress.rounds):

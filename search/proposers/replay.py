@@ -27,7 +27,9 @@ class Replay:
     without ideas.
     """
 
-    def __init__(self, run: str) -> None:
+    def __init__(self, run: str | None) -> None:
+        if run is None:
+            raise ValueError("proposer=replay needs the recording's folder: replay.run=…")
         folder = Path(run)
         state = rebuild(replay(folder / "journal.jsonl"))
         if state.started is None or not state.tree.ideas:

@@ -160,10 +160,17 @@ def test_a_file_problem(tmp_path: Path) -> None:
     assert (problem.name, problem.overrides) == ("file/mine", {"N": 3})
 
 
+NEEDED = {
+    ("problem", "file"): ["problem.path=model.py"],
+    ("llm", "local"): ["llm.local.model=served"],
+    ("proposer", "replay"): [f"replay.run={Path(__file__).parents[1] / 'search/recordings/softmax_cpu'}"],
+}
+"""What has no default."""
+
+
 def chosen(group: str, name: str) -> list[str]:
     others = [CONV] if group != "problem" else []
-    needed = ["problem.path=model.py"] if (group, name) == ("problem", "file") else []
-    return [*others, f"{group}={name}", *needed]
+    return [*others, f"{group}={name}", *NEEDED.get((group, name), [])]
 
 
 @pytest.mark.parametrize(("group", "name"), OPTIONS)

@@ -106,7 +106,11 @@ def test_spending_adds_up() -> None:
 
 
 def test_causes() -> None:
-    assert {cause for cause in Cause if not cause.passing} == {Cause.BAD_REQUEST, Cause.DENIED}
+    assert {cause for cause in Cause if not cause.passing} == {
+        Cause.BAD_REQUEST,
+        Cause.DENIED,
+        Cause.SKIPPED,
+    }
     assert {cause for cause in Cause if cause.lost} == {Cause.CONNECTION, Cause.TIMEOUT}
 
 
