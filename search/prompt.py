@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -55,8 +56,8 @@ def _question(own: dict[str, str], others: Sequence[str]) -> Question:
     folder = Path(own["run"]) if own.get("run") else None
     if folder is None and (own.get("idea") or own.get("variant")):
         raise UsageError("an idea or a variant is one of a run: give run=<its folder>, too")
-    state = rebuild(replay(folder / "journal.jsonl")) if folder else RunState()
     config = _config(folder, others)
+    state = rebuild(replay(folder / "journal.jsonl")) if folder else RunState()
     problem: Problem = state.started.problem if state.started else _problem(config)
     proposer: LLMProposer = build(config.proposer)
     proposer.begin(_context(problem, folder, state))
@@ -90,7 +91,9 @@ def _config(folder: Path | None, others: Sequence[str]) -> DictConfig:
     if "prompts" not in stored.proposer:
         problem = [] if _names("problem", others) else [f"problem={stored.problem.name}"]
         stored.proposer = compose_config("run", [*problem, "proposer=llm"]).proposer
-    return edit_config(stored, others)
+    config = edit_config(stored, others)
+    config.proposer.history = config.history
+    return config
 
 
 def _names(key: str, arguments: Sequence[str]) -> bool:
@@ -140,4 +143,5 @@ def _text(question: Question) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
     sys.exit(main())

@@ -95,6 +95,8 @@ def settle(arguments: Sequence[str]) -> tuple[DictConfig, Path | None, list[str]
     chosen: list[str] = []
     if resume and resume != "null":
         config = edit_config(stored_config(Path(resume), "resume"), others)
+        if "history" in config.proposer:
+            config.proposer.history = config.history
     else:
         if not any(a.startswith("proposer=") and a != "proposer=auto" for a in others):
             others = [*(a for a in others if a != "proposer=auto"), "proposer=playbook"]
