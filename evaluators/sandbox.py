@@ -179,21 +179,28 @@ def _parents() -> dict[int, int]:
     return parents
 
 
-def signal_tree(pid: int, number: int) -> None:
-    """Sends a signal to `pid` and everything below it, and to what they started meanwhile."""
+def stop_tree(pid: int) -> set[int]:
+    """Stops `pid` and everything below it, and what they started meanwhile; returns who was reached. Until
+    they are woken up they do not change, but for who is killed."""
     reached: set[int] = set()
     for _ in range(100):
         found = {pid, *descendants(pid)} - reached
         if not found:
-            return
-        for each in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(each, number)
+            break
+        signal_all(found, signal.SIGSTOP)
         reached |= found
+    return reached
 
 
-def spread_threads(pid: int) -> list[int]:
-    """Gives each thread of a process below `pid`, or of it, a core of its own as far as there are enough.
+def signal_all(pids: Iterable[int], number: int) -> None:
+    """Sends a signal to each that is still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def spread_threads(pids: Iterable[int]) -> list[int]:
+    """Gives each thread of each of these processes a core of its own as far as there are enough.
 
     Stopped threads would otherwise wake up on one core and wait for one another's time slice (4 ms) while
     they spin. Returns the processes with several threads, whose first threads `allow_all_cores` is to set
@@ -201,7 +208,7 @@ def spread_threads(pid: int) -> list[int]:
     """
     cores = sorted(os.sched_getaffinity(0))
     leaders = []
-    for each in (pid, *descendants(pid)):
+    for each in pids:
         with contextlib.suppress(OSError):
             threads = sorted(int(thread) for thread in os.listdir(f"/proc/{each}/task"))
             if len(threads) > 1:

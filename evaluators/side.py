@@ -103,7 +103,7 @@ class Side:
         self.delivery_ms = math.inf
         """On a CPU, how long it takes to copy the outputs of a call out; what takes longer counts as work."""
         self.isolation = str(channel.receive().get("isolation", ""))
-        sandbox.signal_tree(pid, signal.SIGSTOP)
+        self._family = sandbox.stop_tree(pid)
 
     def load(self, order: Message) -> None:
         """Raises Refused when the module does not load, ChannelClosed when the runner died."""
@@ -174,7 +174,7 @@ class Side:
         """On a CPU: one call, whose inputs are shown while the runner is stopped. Its output is copied out
         off the clock, but what that takes longer than a copy counts: somebody was still at work."""
         self.arena.show_one(self._staged, call)
-        leaders = sandbox.spread_threads(self.pid)
+        leaders = sandbox.spread_threads(self._family)
         with self._awake():
             start = time.perf_counter()
             with watch or nullcontext():
@@ -183,7 +183,7 @@ class Side:
                 answer = self._answer("done")
             wall_ms = (time.perf_counter() - start) * 1e3
             if deliver:
-                sandbox.spread_threads(self.pid)
+                sandbox.spread_threads(self._family)
                 start = time.perf_counter()
                 self._channel.send({"op": "deliver", "call": call})
                 self._answer("delivered")
@@ -206,16 +206,16 @@ class Side:
     @contextmanager
     def _awake(self) -> Iterator[None]:
         """The runner runs only for the time of an order: it cannot look ahead, nor disturb others."""
-        sandbox.signal_tree(self.pid, signal.SIGCONT)
+        sandbox.signal_all(self._family, signal.SIGCONT)
         try:
             yield
         finally:
-            sandbox.signal_tree(self.pid, signal.SIGSTOP)
+            self._family = sandbox.stop_tree(self.pid)
 
     def close(self) -> None:
         """Lets the runner end by itself."""
         self._channel.close()
-        sandbox.signal_tree(self.pid, signal.SIGCONT)
+        sandbox.signal_all(self._family, signal.SIGCONT)
 
     def _answer_within(self, timeout_s: float) -> bool:
         try:
