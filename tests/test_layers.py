@@ -46,6 +46,7 @@ LAYERS = {
     "search.agent": "engine",
     "search.mcp_tools": "commands",
     "search.compare": "commands",
+    "search.harvests": "harvests",
     "search.harvest": "commands",
 }
 # Beside its own layer.
@@ -59,10 +60,23 @@ MAY_IMPORT = {
     "llms": {"records", "core"},
     "observers": {"records", "core"},
     "engine": {"records", "core"},
+    "harvests": {"records", "core", "library", "evaluators"},
     "commands": set(LAYERS.values()),
 }
 FOR_COMMANDS_ONLY = {"hydra", "omegaconf"}
-IMPORTED_ON_USE = ("torch", "ray", "wandb", "hydra", "omegaconf", "openai", "google.genai", "httpx2")
+IMPORTED_ON_USE = (
+    "torch",
+    "ray",
+    "wandb",
+    "hydra",
+    "omegaconf",
+    "openai",
+    "google.genai",
+    "httpx2",
+    "pyarrow",
+    "datasketch",
+    "datasets",
+)
 # Source for other processes, not modules of the product: they import torch, as kernels and references do.
 SOURCES = ("evaluators.problems.", "kernel_library.seeds.")
 

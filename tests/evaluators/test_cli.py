@@ -168,14 +168,20 @@ NEEDED = {
 """What has no default."""
 
 
+OF_HARVEST = ("format", "decontaminate")
+"""Groups that `configs/harvest.yaml` chooses from; `configs/run.yaml` has the others."""
+
+
 def chosen(group: str, name: str) -> list[str]:
+    if group in OF_HARVEST:
+        return ["out=new", *(["format=sft"] if group != "format" else []), f"{group}={name}"]
     others = [CONV] if group != "problem" else []
     return [*others, f"{group}={name}", *NEEDED.get((group, name), [])]
 
 
 @pytest.mark.parametrize(("group", "name"), OPTIONS)
 def test_every_shipped_option_composes(group: str, name: str) -> None:
-    config = compose_config("run", chosen(group, name))
+    config = compose_config("harvest" if group in OF_HARVEST else "run", chosen(group, name))
     assert not OmegaConf.missing_keys(config)
     target = config[group].get("_target_")
     if target is not None:

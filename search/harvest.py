@@ -1,0 +1,149 @@
+"""Training data out of runs and the kernel library, failures included:
+
+    python -m search.harvest format=sft out=datasets/sft
+    python -m search.harvest format=preference out=datasets/pairs runs=[outputs,/data/outputs]
+    python -m search.harvest format=trajectory out=datasets/rl decontaminate=kernelbench
+
+Formats: sft, improvement, preference, repair, trajectory, kernelbook. `datasets.load_dataset(out)` opens what
+is written. Every key is in `configs/harvest.yaml`; docs/harvest.md says what the columns are.
+"""
+
+from __future__ import annotations
+
+import functools
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig
+from rich.console import Console
+from rich.progress import track
+
+from evaluators.cli import EXIT_USAGE, UsageError, build, compose_config, config_folder, log_to
+from evaluators.problem import DEVICES, Problem
+from search.harvests import benchmarks
+from search.harvests.benchmarks import Benchmark
+from search.harvests.corpus import Corpus, HarvestError, Track, read_library, read_runs, solutions_of
+from search.harvests.dataset import SPLITS, split_of, write
+from search.harvests.duplicates import without_duplicates
+from search.harvests.identity import fingerprint
+from search.harvests.rows import Format, Row
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)  # noqa: T201  (what the command is for)
+        return 0
+    console = Console(stderr=True)
+    log_to(console)
+    try:
+        for line in harvest(settle(arguments), arguments, functools.partial(track, console=console)):
+            print(line)  # noqa: T201
+    except (UsageError, HarvestError, OSError) as error:
+        print(f"search.harvest: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
+    return 0
+
+
+def settle(arguments: Sequence[str]) -> DictConfig:
+    """The config of the call. Raises UsageError."""
+    config = compose_config("harvest", arguments)
+    shares = (config.splits.validation, config.splits.test)
+    if not all(isinstance(share, int | float) and share >= 0 for share in shares) or sum(shares) >= 1:
+        raise UsageError(f"splits are {shares}; they must be shares from 0 on that leave some for training")
+    for key in ("duplicates", "decontaminate"):
+        threshold = config[key].threshold
+        if not (isinstance(threshold, int | float) and 0 < threshold <= 1):
+            raise UsageError(f"{key}.threshold is {threshold}; it must lie between 0 and 1")
+    for package in ("pyarrow", "datasketch"):
+        if find_spec(package) is None:
+            raise UsageError(f"search.harvest needs {package}; pip install 'ideatree[harvest]'")
+    if Path(config.out).exists():
+        raise UsageError(f"out={config.out} is there already; give another folder, or remove it")
+    return config
+
+
+def harvest(config: DictConfig, arguments: Sequence[str], track: Track[Any]) -> list[str]:
+    """Reads, sorts out and writes; returns what there is to say of it. Raises UsageError and HarvestError."""
+    format: Format = build(config.format)
+    forbidden = _benchmarks(config)
+    corpus = _corpus(config, track)
+    keys = _benchmark_problems(corpus, forbidden, config.decontaminate.threshold)
+    corpus = corpus.without(keys)
+    found = sorted(format.rows(corpus), key=_rank)
+    rows, exact, near = without_duplicates(found, config.duplicates.threshold, track)
+    reasons = "".join(f", {why} {n}" for why, n in sorted(Counter(keys.values()).items()))
+    left_out = (
+        f"Left out: exact duplicates {exact}, near duplicates {near}, problems of benchmarks {len(keys)}"
+    )
+    left_out += f" ({reasons[2:]})." if reasons else "."
+    if not rows:
+        read = f"runs {len(corpus.runs)}, library entries {len(corpus.from_library)}"
+        raise HarvestError(f"nothing to write: no row of format {format.name} ({read}). {left_out}")
+    splits: dict[str, list[Row]] = {name: [] for name in SPLITS}
+    for row in rows:
+        splits[split_of(row.problem_key, config.splits.validation, config.splits.test)].append(row)
+    call = shlex.join(["python", "-m", "search.harvest", *(a for a in arguments if a[:4] != "out=")])
+    write(Path(config.out), format, splits, [left_out, f"Made by `{call}`."])
+    sizes = ", ".join(f"{name} {len(splits[name])}" for name in SPLITS)
+    problems = len({row.problem_key for row in rows})
+    return [f"{config.out}: rows {len(rows)} ({sizes}), problems {problems}", left_out]
+
+
+def _corpus(config: DictConfig, track: Track[Any]) -> Corpus:
+    """What there is below the folders. Raises HarvestError where that is nothing."""
+    runs = read_runs(_several(config.runs), config.license, track)
+    entries = read_library(_several(config.libraries))
+    if not runs and not entries:
+        places = ", ".join(_several(config.runs))
+        raise HarvestError(f"there is no run below {places}; give runs=<folders with runs below them>")
+    problems = {run.problem.id: run.problem for run in runs}
+    if {entry.problem_id for entry in entries} - set(problems):
+        problems = {problem.id: problem for problem in _shipped_problems()} | problems
+    return Corpus(runs=runs, from_library=solutions_of(entries, problems, runs, config.license))
+
+
+def _shipped_problems() -> list[Problem]:
+    """Those of `configs/problem`, with their own sizes, on each kind of device."""
+    folder = config_folder() / "problem"
+    names = sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.yaml"))
+    configs = [compose_config("run", [f"problem={name}", "proposer=playbook"]).problem for name in names]
+    return [build(config, device=device) for config in configs for device in DEVICES]
+
+
+def _benchmarks(config: DictConfig) -> list[Benchmark]:
+    chosen, found = config.decontaminate, []
+    if chosen.benchmark:
+        found.append(benchmarks.shipped(chosen.benchmark))
+    if chosen.path:
+        found.append(benchmarks.in_folder(Path(chosen.path)))
+    return found
+
+
+def _benchmark_problems(corpus: Corpus, forbidden: Sequence[Benchmark], threshold: float) -> dict[str, str]:
+    """Why not, by the key of the problem, for each that is one of a benchmark's."""
+    found: dict[str, str] = {}
+    for problem in corpus.problems():
+        for benchmark in forbidden:
+            if why := benchmark.why(problem, threshold):
+                found.setdefault(fingerprint(problem.source), why)
+    return found
+
+
+def _several(value: Any) -> list[str]:
+    return [str(each) for each in value] if isinstance(value, ListConfig) else [str(value)]
+
+
+def _rank(row: Row) -> tuple[Any, ...]:
+    """One problem after the other, the best rows first, and a run's before the library's copy of it."""
+    return row.problem_key, -row.worth, row.values["entry"], row.values["run"], row.values["variants"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

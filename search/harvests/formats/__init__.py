@@ -1,0 +1,1 @@
+"""What a row of training data is: one format a file."""
