@@ -1,48 +1,225 @@
-"""One kernel of the library, with what is known of it: a record."""
+"""One kernel of the library, with all that is known of it: records."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 from evaluators.evaluation import Evaluation, Status
-from evaluators.problem import Kernel, content_id
+from evaluators.problem import DTYPES, Kernel, Problem, content_id
+
+SLOWER = 0.9
+"""A kernel no longer holds when its speedup on the same device is less than this of what the card says, the
+whole interval of it: two measurements of one kernel differ by some per cent."""
+
+_SIZE = re.compile(r"(?P<any>\*)|(?P<low>\d+)(?P<range>\.\.(?P<high>\d*))?")
+_MULTIPLE = re.compile(r"(?P<size>[^%]+)(%(?P<of>[1-9]\d*))?")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A kernel that was right and measured twice. `problem` and `problem_id` are the name and the content
-    hash of what it computes; `idea` is the idea that it came from.
+class Measurement:
+    """What was found of a kernel for one problem. `inputs` are the shapes of the problem's input tensors,
+    such as `4096x65536`; `date` is that of the measurement (ISO), `command` repeats it.
 
     Raises ValueError for an evaluation that is not correct: the library holds nothing else.
     """
 
-    problem: str
-    problem_id: str
-    kernel: Kernel
+    problem: Problem
     evaluation: Evaluation
-    idea: str = ""
+    inputs: tuple[str, ...] = ()
+    date: str = ""
+    command: str = ""
 
     def __post_init__(self) -> None:
         if self.evaluation.status is not Status.CORRECT:
             raise ValueError(f"an entry needs a correct evaluation, not {self.evaluation.status.value}")
 
     @property
+    def architecture(self) -> str:
+        """Compute capability such as `9.0`, or `cpu`."""
+        return architecture_of(self.problem.device, self.evaluation.environment.get("architecture", ""))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lineage:
+    """Where a kernel comes from: the `run` (its folder), the kernel that it started from there (`start`, an
+    entry's id, "" for the reference) and the `ideas` that led to it, the first one first."""
+
+    run: str = ""
+    start: str = ""
+    ideas: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """A measurement of an entry, repeated on some machine (`python -m kernel_library.verify`)."""
+
+    problem_id: str
+    evaluation: Evaluation
+    date: str = ""
+
+    @property
+    def device(self) -> str:
+        """Its name."""
+        return self.evaluation.environment.get("device", "unknown device")
+
+    @property
+    def architecture(self) -> str:
+        """Compute capability, or `cpu`."""
+        return self.evaluation.environment.get("architecture") or "cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A kernel that was right and measured. `name` is `<op>/<name>` for a shipped one, "" otherwise.
+
+    `op` is the family of what it computes (`softmax`, `conv2d_relu_maxpool`), `parts` the families in it.
+    `dtypes` and `shapes` say where it is right: `shapes` has a pattern for each input tensor (see `fits`),
+    none where nothing is known. `architectures`: the compute capabilities that it is confined to; none: any
+    that its language runs on. `function` names the plain function in its source, or a module class to be made
+    without arguments; "" where it has neither.
+
+    Raises ValueError for values that no kernel has.
+    """
+
+    kernel: Kernel
+    measurements: tuple[Measurement, ...]
+    name: str = ""
+    op: str = ""
+    parts: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    shapes: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
+    function: str = ""
+    lineage: Lineage = field(default_factory=Lineage)
+    licence: str = ""
+    checks: tuple[Check, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.measurements:
+            raise ValueError("an entry needs at least one measurement")
+        if unknown := set(self.dtypes) - set(DTYPES):
+            raise ValueError(f"dtypes has {', '.join(sorted(unknown))}; there are {', '.join(DTYPES)}")
+        for pattern in self.shapes:
+            fits(pattern, ())
+
+    @property
     def id(self) -> str:
-        """Content hash: one kernel for one problem is one entry."""
-        return content_id("entry", self.problem_id, self.kernel.id)
+        """The name of a shipped entry; otherwise a content hash: one kernel for one problem on one
+        architecture is one entry."""
+        first = self.measurements[0]
+        return self.name or content_id("entry", self.kernel.id, first.problem.id, first.architecture)
 
-    def card(self) -> dict[str, Any]:
-        """Everything but the source, in plain JSON types."""
-        card = asdict(self) | {"evaluation": self.evaluation.to_json(), "language": self.kernel.language}
-        del card["kernel"]
-        return card
+    @property
+    def best(self) -> Measurement:
+        """The measurement with the largest speedup."""
+        return max(self.measurements, key=lambda each: each.evaluation.speedup)
 
-    @classmethod
-    def from_card(cls, card: Mapping[str, Any], source: str) -> Entry:
-        """The inverse of `card`. Raises KeyError, TypeError or ValueError for anything else."""
-        fields = dict(card)
-        kernel = Kernel(source=source, language=fields.pop("language"))
-        evaluation = Evaluation.from_json(fields.pop("evaluation"))
-        return cls(kernel=kernel, evaluation=evaluation, **fields)
+    def measured(self, problem_id: str, device: str) -> Evaluation | None:
+        """What was last found for the problem on the device with this name, if it was correct."""
+        found = [m.evaluation for m in self.measurements if m.problem.id == problem_id]
+        found += [check.evaluation for check in self.checks if check.problem_id == problem_id]
+        found = [each for each in found if device and each.environment.get("device") == device]
+        return found[-1] if found and found[-1].status is Status.CORRECT else None
+
+    def checks_of(self, measurement: Measurement) -> list[Check]:
+        """Those that repeat the measurement."""
+        return [check for check in self.checks if check.problem_id == measurement.problem.id]
+
+    def outcome(self, check: Check) -> str:
+        """Why the card no longer holds there; "" where it does."""
+        now = check.evaluation
+        if now.timing is None:
+            return f"{now.status.value} ({now.rule})" if now.rule else now.status.value
+        for measurement in self.measurements:
+            then = measurement.evaluation
+            same_device = then.environment.get("device") == now.environment.get("device")
+            slower = now.timing.speedup_high < SLOWER * then.speedup
+            if measurement.problem.id == check.problem_id and same_device and slower:
+                return f"slower: {now.speedup:.2f}x, {then.speedup:.2f}x in the card"
+        return ""
+
+    def runs_on(self, architecture: str) -> bool:
+        """Whether it may be used there: it is not confined to others, and did not fail there when it was last
+        tried. "" stands for any."""
+        failed = {check.architecture for check in self.checks if check.evaluation.timing is None}
+        confined = bool(self.architectures) and architecture != "" and architecture not in self.architectures
+        return not confined and architecture not in failed
+
+
+class Kind(StrEnum):
+    """Why an entry was found for a problem, the closest first."""
+
+    PROBLEM = "problem"
+    """It was measured on this very problem."""
+    REFERENCE = "reference"
+    """It was measured on the same reference at other sizes or rules, and is right for these, too."""
+    OP = "op"
+    """It computes the same operation in another setting."""
+    PART = "part"
+    """It computes a part of what is asked for, or has that as a part."""
+    RELATED = "related"
+    """Something in it can be taken over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hit:
+    """An entry that was found for a problem. `why` says why, in one line. `evaluation` is what was found for
+    this problem on this device; None where that is not known."""
+
+    entry: Entry
+    kind: Kind
+    why: str
+    evaluation: Evaluation | None = None
+
+    @property
+    def drop_in(self) -> bool:
+        """Whether its `ModelNew` can stand for the problem's `Model`; otherwise it is only to be read."""
+        return self.kind in (Kind.PROBLEM, Kind.REFERENCE)
+
+
+def architecture_of(device: str, capability: str) -> str:
+    """`cpu`, or the GPU's compute capability."""
+    return "cpu" if device == "cpu" else capability
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """A shape as the cards write it: `4096x65536`."""
+    return "x".join(map(str, shape))
+
+
+def fits(pattern: str, shape: Sequence[int]) -> bool:
+    """Whether the shape is one that the pattern describes: sizes with an `x` between them.
+
+    A size is a number, a range `1..4096` or `1..`, or `*`; `%8` after it asks for a multiple of 8; `...` in
+    the first place is any number of sizes. `...x1..65536` is any tensor whose last size is at most 65536.
+    Raises ValueError for anything else.
+    """
+    sizes = pattern.split("x") if pattern else []
+    leading = sizes[:1] == ["..."]
+    checks = [_size(each, pattern) for each in (sizes[1:] if leading else sizes)]
+    if len(shape) < len(checks) or (len(shape) > len(checks) and not leading):
+        return False
+    last = shape[len(shape) - len(checks) :]
+    return all(
+        low <= size and (high is None or size <= high) and size % multiple == 0
+        for (low, high, multiple), size in zip(checks, last, strict=True)
+    )
+
+
+def _size(text: str, pattern: str) -> tuple[int, int | None, int]:
+    """The least, the largest (None: any) and the divisor."""
+    parts = _MULTIPLE.fullmatch(text)
+    found = _SIZE.fullmatch(parts["size"]) if parts else None
+    if parts is None or found is None:
+        raise ValueError(f"shape pattern {pattern!r}: {text!r} is no size; say 8, 1..64, 1.., *, or 8..64%8")
+    multiple = int(parts["of"] or 1)
+    if found["any"]:
+        return 0, None, multiple
+    low = int(found["low"])
+    if found["range"]:
+        return low, int(found["high"]) if found["high"] else None, multiple
+    return low, low, multiple

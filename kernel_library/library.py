@@ -1,63 +1,142 @@
-"""A library in a folder: `<root>/<problem id>/<entry id>/` with `kernel.py` and `card.json`.
+"""The library: the kernels that ship with the package, and those that searches and users add to a root of
+their own.
 
-An entry appears whole or not at all: it is written beside its place and moved there, so that several runs
-may add to one library at once.
+An entry is a folder with `kernel.py`, `card.yaml` and, unless it computes a shipped problem, `reference.py`:
+`seeds/<op>/<name>/` in the package, `<root>/<id>/` for what is added. Each file appears whole or not at all,
+and the card last: a folder without a card is no entry. So a run that is killed leaves none by half, and
+several may add at once.
 """
 
 from __future__ import annotations
 
-import json
+import ast
 import logging
-import os
-import shutil
-import tempfile
-from pathlib import Path
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path, PurePosixPath
 
 from evaluators.problem import Problem
-from kernel_library.entry import Entry
+from kernel_library import cards
+from kernel_library.entry import Check, Entry, Hit
+from kernel_library.retrieval import rank
+from kernel_library.store import Store
+from kernel_library.traits import Traits, traits_of
 
 logger = logging.getLogger(__name__)
 
+SEEDS = Path(__file__).parent / "seeds"
+
 
 class FolderLibrary:
-    """Kernels that outlive the runs that found them."""
+    """Kernels that outlive the runs that found them. `root` is a local folder or any URL that fsspec opens
+    (`s3://bucket/library`); `seeds` the folder of the shipped ones, None for none.
 
-    def __init__(self, root: str | Path) -> None:
-        self.root = Path(root)
+    Raises ValueError for a root that nothing here opens.
+    """
 
-    def lookup(self, problem: Problem, k: int) -> list[Entry]:
-        """At most k entries for the same problem, the fastest against eager first. An entry that cannot be
-        read is logged and left out."""
-        entries = [self._read(folder) for folder in sorted((self.root / problem.id).glob("*/"))]
-        found = [entry for entry in entries if entry is not None]
-        return sorted(found, key=lambda entry: (-entry.evaluation.speedup, entry.id))[:k]
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        seeds: str | Path | None = SEEDS,
+        today: Callable[[], date] = date.today,
+    ) -> None:
+        self._own = Store(str(root))
+        self._shipped = None if seeds is None else Store(str(seeds))
+        self._today = today
+
+    def lookup(self, problem: Problem, k: int, environment: Mapping[str, str] | None = None) -> list[Hit]:
+        """At most k entries that help with the problem, the most helpful first. `environment` is that of the
+        device that is searched for, as an evaluation has it: `device`, and `architecture` for a GPU. Raises
+        OSError when the root cannot be read."""
+        entries = self.entries()
+        return rank(problem, traits_of(problem), entries, environment or {})[:k] if entries else []
+
+    def entries(self) -> list[Entry]:
+        """Every entry, the shipped ones first, each with what `verify` found of it. One that cannot be read
+        is logged and left out. Raises OSError when the root cannot be read."""
+        shipped = [] if self._shipped is None else _read(self._shipped, self._shipped.paths())
+        paths = self._own.paths()
+        checks = _read_checks(self._own, paths)
+        found = [*shipped, *_read(self._own, paths)]
+        return [replace(each, checks=tuple(checks.get(each.id, ()))) for each in found]
 
     def add(self, entry: Entry) -> bool:
-        """Whether the entry is new. Raises OSError when the folder cannot be written."""
-        place = self.root / entry.problem_id / entry.id
-        if place.exists():
+        """Whether the entry is new to the user's root. What can be read off its reference, the date and the
+        command that measures it again are filled in where they are empty. Raises OSError when the root cannot
+        be written."""
+        if self._own.exists(f"{entry.id}/card.yaml"):
             return False
-        place.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=".part-", dir=place.parent))
-        try:
-            (part / "kernel.py").write_text(entry.kernel.source)
-            (part / "card.json").write_text(json.dumps(entry.card(), indent=2) + "\n")
-            os.chmod(part, 0o755)
-            os.rename(part, place)
-        except OSError:
-            if place.exists():
-                return False  # another run was first
-            raise
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
+        entry = self._complete(entry)
+        self._own.write(f"{entry.id}/kernel.py", entry.kernel.source)
+        self._own.write(f"{entry.id}/reference.py", entry.measurements[0].problem.source)
+        self._own.write(f"{entry.id}/card.yaml", cards.dump(entry))
         return True
 
-    def _read(self, folder: Path) -> Entry | None:
-        if folder.name.startswith("."):
-            return None
+    def keep(self, entry: Entry, check: Check) -> None:
+        """Writes what `verify` found of the entry into its folder of the user's root, in place of what was
+        found before for the same problem on the same device. Raises OSError."""
+        device = re.sub(r"\W+", "-", check.device).strip("-")
+        self._own.write(f"{entry.id}/verified/{device}-{check.problem_id}.yaml", cards.dump_check(check))
+
+    def _complete(self, entry: Entry) -> Entry:
+        first, *others = entry.measurements
+        traits = traits_of(first.problem)
+        measured_on = () if first.architecture in ("", "cpu") else (first.architecture,)
+        measurement = replace(
+            first,
+            inputs=first.inputs or traits.inputs,
+            date=first.date or self._today().isoformat(),
+            command=first.command or f"python -m kernel_library.verify entry={entry.id}",
+        )
+        return replace(
+            entry,
+            measurements=(measurement, *others),
+            op=entry.op or traits.op,
+            parts=entry.parts or traits.parts,
+            dtypes=entry.dtypes or (first.problem.dtype,),
+            shapes=entry.shapes or traits.inputs,
+            architectures=entry.architectures or measured_on,
+            function=entry.function or _function(entry.kernel.source, traits),
+        )
+
+
+def _read(store: Store, paths: Sequence[str]) -> list[Entry]:
+    folders = [PurePosixPath(each).parent for each in paths if PurePosixPath(each).name == "card.yaml"]
+    texts = store.read(str(f / name) for f in folders for name in ("card.yaml", "kernel.py", "reference.py"))
+    found = []
+    for folder in folders:
         try:
-            card = json.loads((folder / "card.json").read_text())
-            return Entry.from_card(card, (folder / "kernel.py").read_text())
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            logger.warning("library entry %s cannot be read: %s", folder, error)
-            return None
+            entry = cards.load(
+                texts[str(folder / "card.yaml")],
+                source=texts[str(folder / "kernel.py")],
+                reference=texts.get(str(folder / "reference.py")),
+                name=str(folder) if len(folder.parts) > 1 else "",
+            )
+            if entry.id != str(folder):
+                raise ValueError(f"its content gives the id {entry.id}")
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            logger.warning("library entry %s cannot be read: %s: %s", folder, type(error).__name__, error)
+        else:
+            found.append(entry)
+    return found
+
+
+def _read_checks(store: Store, paths: Sequence[str]) -> dict[str, list[Check]]:
+    """By the entry's id."""
+    places = [each for each in paths if PurePosixPath(each).match("verified/*.yaml")]
+    found: dict[str, list[Check]] = {}
+    for place, text in store.read(places).items():
+        try:
+            found.setdefault(str(PurePosixPath(place).parents[1]), []).append(cards.load_check(text))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            logger.warning("%s cannot be read: %s: %s", place, type(error).__name__, error)
+    return found
+
+
+def _function(source: str, traits: Traits) -> str:
+    """The plain function of the operation's name, or `ModelNew` where it takes nothing and holds nothing."""
+    functions = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    return traits.op if traits.op in functions else "ModelNew" if traits.bare else ""

@@ -18,7 +18,7 @@ from evaluators.problem import LANGUAGES, Kernel, language_of
 from search.events import Event, IdeaImplemented, IdeaProposed, RunFinished, VariantStage, VariantWritten
 from search.protocols import Observer
 from search.session import Session
-from search.tree import Category, Idea, Variant
+from search.tree import Category, Idea, Variant, drop_ins
 
 PROPOSER, STRATEGY = "Agent", "agent"
 NAMED = 6
@@ -88,7 +88,8 @@ class Agent:
             )
         kind = _one_of("category", category.strip().lower(), [each.value for each in Category])
         if parent:
-            _one_of("parent", parent, [*tree.variants, *entries], 'or "" for the reference itself')
+            seeds = [entry.id for entry in drop_ins(self.session.entries)]
+            _one_of("parent", parent, [*tree.variants, *seeds], 'or "" for the reference itself')
         if builds_on:
             _one_of("builds_on", builds_on, entries, 'or "" for none')
         async with self._one_idea_at_a_time:

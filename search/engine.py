@@ -17,7 +17,7 @@ from search.budget import BudgetSpent
 from search.events import IdeaImplemented, IdeaProposed, RunFinished, VariantWritten
 from search.protocols import Proposer, ProposerFailed, RunContext, Strategy
 from search.session import Session
-from search.tree import HISTORY, Expansion, Idea, Outcome, Seed, Variant, told
+from search.tree import HISTORY, Expansion, Idea, Outcome, Seed, Variant, drop_ins, told
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class Engine:
     def _select(self, number: int) -> list[Expansion]:
         state = self.session.state
         rng = self._rng(number, "select")
-        chosen = self.strategy.select(state.tree.before(number), self.session.entries, rng)
+        chosen = self.strategy.select(state.tree.before(number), drop_ins(self.session.entries), rng)
         expansions = [replace(expansion, round=number) for expansion in chosen]
         for index, ideas in state.proposed.items():
             if index >= len(expansions) or ideas[0].parent != _parent(expansions[index]):

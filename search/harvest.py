@@ -23,8 +23,7 @@ from omegaconf import DictConfig, ListConfig
 from rich.console import Console
 from rich.progress import track
 
-from evaluators.cli import EXIT_USAGE, UsageError, build, compose_config, config_folder, log_to
-from evaluators.problem import DEVICES, Problem
+from evaluators.cli import EXIT_USAGE, UsageError, build, compose_config, log_to
 from search.harvests import benchmarks
 from search.harvests.benchmarks import Benchmark
 from search.harvests.corpus import Corpus, HarvestError, Track, read_library, read_runs, solutions_of
@@ -103,18 +102,7 @@ def _corpus(config: DictConfig, track: Track[Any]) -> Corpus:
     if not runs and not entries:
         places = ", ".join(_several(config.runs))
         raise HarvestError(f"there is no run below {places}; give runs=<folders with runs below them>")
-    problems = {run.problem.id: run.problem for run in runs}
-    if {entry.problem_id for entry in entries} - set(problems):
-        problems = {problem.id: problem for problem in _shipped_problems()} | problems
-    return Corpus(runs=runs, from_library=solutions_of(entries, problems, runs, config.license))
-
-
-def _shipped_problems() -> list[Problem]:
-    """Those of `configs/problem`, with their own sizes, on each kind of device."""
-    folder = config_folder() / "problem"
-    names = sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.yaml"))
-    configs = [compose_config("run", [f"problem={name}", "proposer=playbook"]).problem for name in names]
-    return [build(config, device=device) for config in configs for device in DEVICES]
+    return Corpus(runs=runs, from_library=solutions_of(entries, runs, config.license))
 
 
 def _benchmarks(config: DictConfig) -> list[Benchmark]:

@@ -344,13 +344,15 @@ def _evaluation_to_json(evaluation: Evaluation | None) -> dict[str, Any] | None:
 
 def _seed_to_json(seed: Seed) -> dict[str, Any]:
     kernel = {"language": seed.kernel.language, "source": seed.kernel.source}
-    return {"id": seed.id, **kernel, "evaluation": _evaluation_to_json(seed.evaluation)}
+    found = {"why": seed.why, "drop_in": seed.drop_in}
+    return {"id": seed.id, **kernel, "evaluation": _evaluation_to_json(seed.evaluation), **found}
 
 
 def _seed_from_json(data: Mapping[str, Any]) -> Seed:
     evaluation = None if data["evaluation"] is None else Evaluation.from_json(data["evaluation"])
     kernel = Kernel(source=data["source"], language=data["language"])
-    return Seed(id=data["id"], kernel=kernel, evaluation=evaluation)
+    found = {key: data[key] for key in ("why", "drop_in") if key in data}  # older journals lack them
+    return Seed(id=data["id"], kernel=kernel, evaluation=evaluation, **found)
 
 
 def _idea_from_json(data: Mapping[str, Any]) -> Idea:

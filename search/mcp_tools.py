@@ -69,7 +69,8 @@ class Standing:
 @dataclass(frozen=True, kw_only=True)
 class KernelReport:
     """A kernel with its verdict. Errors are normwise, against the reference in float64; `wrong_on` names
-    further kinds of inputs on which it is not within the tolerance."""
+    further kinds of inputs on which it is not within the tolerance. `why` says what the library found it for;
+    without `drop_in` it computes something else, and is there to be read."""
 
     id: str
     kind: str
@@ -91,6 +92,8 @@ class KernelReport:
     wrong_on: list[str] = field(default_factory=list)
     rule: str = ""
     log: str = ""
+    why: str = ""
+    drop_in: bool = True
     source: str = ""
 
 
@@ -227,8 +230,9 @@ class Tools:
             return History(ideas=len(tree.ideas), tried=tried)
 
     async def list_kernels(self, ctx: Ctx, limit: int = 5, source: bool = False) -> Kernels:
-        """List the run's fastest correct kernels and the library's kernels for this problem. Any of their ids
-        can be the parent of an idea. source=true shows the code, too."""
+        """List the run's fastest correct kernels and what the library has for this problem. Their ids can be
+        the parent of an idea, those with drop_in=false only what it builds on. source=true shows the code,
+        too."""
         async with self._run(ctx) as (agent, _):
             best = agent.session.state.tree.best(limit)
             entries = agent.session.entries[:limit]
@@ -403,6 +407,8 @@ def _entry(entry: Seed, *, source: bool) -> KernelReport:
         id=entry.id,
         kind="library",
         language=entry.kernel.language,
+        why=entry.why,
+        drop_in=entry.drop_in,
         source=entry.kernel.source if source else "",
         **({"status": "not measured here"} if entry.evaluation is None else _figures(entry.evaluation)),
     )

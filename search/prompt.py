@@ -30,7 +30,7 @@ from search.llm import Question
 from search.proposers.llm.proposer import LLMProposer
 from search.protocols import RunContext
 from search.run import stored_config
-from search.tree import told
+from search.tree import drop_ins, told
 
 OWN = ("run", "idea", "variant", "call")
 
@@ -78,7 +78,9 @@ def _question(own: dict[str, str], others: Sequence[str]) -> Question:
         return proposer.code_question(problem, idea, seeds.get(idea.parent), 1, int(config.branch))
     number = tree.rounds_closed + 1
     rng = random.Random(f"{config.seed}/{number}/select")
-    expansion = replace(build(config.strategy).select(tree.before(number), entries, rng)[0], round=number)
+    expansion = replace(
+        build(config.strategy).select(tree.before(number), drop_ins(entries), rng)[0], round=number
+    )
     history = told(tree.before(number).history(), config.history)
     return proposer.ideas_question(problem, expansion, history, expansion.ideas)
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Kernel, Problem
-from kernel_library.entry import Entry
+from kernel_library.entry import Entry, Hit
 from search.desk import Desk
 from search.events import Event
 from search.journal import RunState
@@ -117,8 +117,9 @@ class Evaluator(Protocol):
 class Library(Protocol):
     """Kernels that outlive a run."""
 
-    def lookup(self, problem: Problem, k: int) -> list[Entry]:
-        """At most k entries that could seed a search of the problem, the best match first."""
+    def lookup(self, problem: Problem, k: int, environment: Mapping[str, str] | None = None) -> list[Hit]:
+        """At most k entries that help with the problem, the most helpful first. `environment`: the facts of
+        the device that is searched for. Raises OSError when the library cannot be read."""
         ...
 
     def add(self, entry: Entry) -> bool:

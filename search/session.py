@@ -15,7 +15,7 @@ from typing import Any
 
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Problem
-from kernel_library.entry import Entry
+from kernel_library.entry import Entry, Lineage, Measurement
 from search.budget import Budget
 from search.desk import Desk
 from search.events import (
@@ -122,8 +122,7 @@ class Session:
                     )
             self.entries = started.entries
         elif self._ask_library and self.library is not None:
-            found = self.library.lookup(self.problem, self.library_entries)
-            self.entries = tuple(Seed(id=e.id, kernel=e.kernel, evaluation=e.evaluation) for e in found)
+            self.entries = self._look_up(self.library)
 
     def announce(self) -> None:
         """Records that the run has begun, or goes on."""
@@ -219,16 +218,37 @@ class Session:
         self.record(BestConfirmed(at_s=self.now_s, variant=variant, evaluation=evaluation))
         return evaluation
 
+    def _look_up(self, library: Library) -> tuple[Seed, ...]:
+        try:
+            hits = library.lookup(self.problem, self.library_entries, self.environment)
+        except OSError as error:
+            logger.warning("the library cannot be read, the search goes on without: %s", error)
+            return ()
+        return tuple(
+            Seed(
+                id=hit.entry.id,
+                kernel=hit.entry.kernel,
+                evaluation=hit.evaluation,
+                why=hit.why,
+                drop_in=hit.drop_in,
+            )
+            for hit in hits
+        )
+
     def _offer(self, best: Variant | None, confirmed: Evaluation | None) -> None:
         """The winner goes to the library once it has been measured again, never before."""
         if self.library is None or best is None or confirmed is None:
             return
+        tree = self.state.tree
+        line = tree.lineage(best)
         entry = Entry(
-            problem=self.problem.name,
-            problem_id=self.problem.id,
             kernel=best.kernel,
-            evaluation=confirmed,
-            idea=self.state.tree.ideas[best.idea].text,
+            measurements=(Measurement(problem=self.problem, evaluation=confirmed),),
+            lineage=Lineage(
+                run=str(self.journal.path.parent),
+                start=line[0].parent,
+                ideas=tuple(tree.ideas[each.idea].text for each in line),
+            ),
         )
         try:
             self.library.add(entry)

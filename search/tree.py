@@ -30,11 +30,15 @@ class Seed:
     """A kernel that a round starts from: a variant of an earlier round or a library entry.
 
     `id` is the variant's or the entry's. `evaluation` is None for an entry not measured on this machine.
+    `why` says what the library found an entry for. One that is no `drop_in` is a kernel for another problem:
+    shown to the proposer, never expanded.
     """
 
     id: str
     kernel: Kernel
     evaluation: Evaluation | None = None
+    why: str = ""
+    drop_in: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +115,11 @@ class Outcome:
     variants: tuple[Variant, ...]
 
 
+def drop_ins(entries: Sequence[Seed]) -> list[Seed]:
+    """Those that a round may start from."""
+    return [entry for entry in entries if entry.drop_in]
+
+
 def told(history: Sequence[Outcome], how: str) -> list[Outcome]:
     """What a proposer is told of the ideas of closed rounds, oldest first: `all` of them, also for a
     `summary`, which the proposer words; the eight that gave the `best` kernels; `none`."""
@@ -163,6 +172,13 @@ class Tree:
     def best(self, k: int = 1) -> list[Variant]:
         """The k fastest correct variants with different kernels, fastest first; ties by id."""
         return fastest(self.variants.values(), k)
+
+    def lineage(self, variant: Variant) -> list[Variant]:
+        """The variants that led to this one, the first one first, itself the last."""
+        line = [variant]
+        while (parent := self.variants.get(line[0].parent)) is not None:
+            line.insert(0, parent)
+        return line
 
     def history(self) -> list[Outcome]:
         """Every idea with what became of it, oldest first: what a proposer may be told."""

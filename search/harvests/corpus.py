@@ -15,6 +15,7 @@ from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
 from evaluators.reference import PROBLEMS
 from kernel_library.entry import Entry
+from kernel_library.library import FolderLibrary
 from search.harvests.identity import fingerprint, sized
 from search.journal import JournalError, RunState, rebuild, replay
 from search.tree import Seed, Variant
@@ -176,37 +177,25 @@ def read_runs(folders: Sequence[str | Path], license: str, track: Track[Any]) ->
 
 
 def read_library(roots: Iterable[str | Path]) -> list[Entry]:
-    """The entries of library folders, each once. One that cannot be read is logged and left out."""
+    """The entries of libraries, each once. One that cannot be read is logged and left out."""
     found: dict[str, Entry] = {}
-    for card in (path for root in roots for path in sorted(Path(root).glob("*/[!.]*/card.json"))):
-        try:
-            entry = Entry.from_card(json.loads(card.read_text()), card.with_name("kernel.py").read_text())
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            logger.warning("library entry %s cannot be read: %s", card.parent, error)
-            continue
-        found.setdefault(entry.id, entry)
+    for root in roots:
+        for entry in FolderLibrary(root, seeds=None).entries():
+            found.setdefault(entry.id, entry)
     return list(found.values())
 
 
-def solutions_of(
-    entries: Iterable[Entry], problems: Mapping[str, Problem], runs: Iterable[Run], license: str
-) -> list[Solution]:
-    """The entries whose problem is among these, by id, and which no run found to cheat."""
+def solutions_of(entries: Iterable[Entry], runs: Iterable[Run], license: str) -> list[Solution]:
+    """What the entries were measured on, but for those which a run found to cheat."""
     cheats = {(_key(run.problem), kernel) for run in runs for kernel in run.rejected}
     solutions = []
     for entry in entries:
-        problem = problems.get(entry.problem_id)
-        if problem is None:
-            logger.warning(
-                "library entry %s is left out: the reference of %s (%s) is not known; "
-                "give the runs that found it by runs=",
-                entry.id,
-                entry.problem,
-                entry.problem_id,
-            )
-        elif (_key(problem), entry.kernel.id) not in cheats:
-            facts = dict(entry.evaluation.environment)
-            origin = _problem_columns(problem, license) | {
+        *before, idea = entry.lineage.ideas or ("",)
+        for measurement in entry.measurements:
+            if (_key(measurement.problem), entry.kernel.id) in cheats:
+                continue
+            facts = dict(measurement.evaluation.environment)
+            origin = _problem_columns(measurement.problem, license) | {
                 "run": "",
                 "entry": entry.id,
                 "variants": [],
@@ -214,16 +203,17 @@ def solutions_of(
                 "models": [],
                 "device": facts.pop("device", ""),
                 "versions": json.dumps(facts, sort_keys=True),
-                "command": "",
-                "kernel_license": license,
+                "command": measurement.command,
+                "kernel_license": entry.licence or license,
             }
             solutions.append(
                 Solution(
-                    problem=problem,
+                    problem=measurement.problem,
                     kernel=entry.kernel,
-                    evaluation=entry.evaluation,
+                    evaluation=measurement.evaluation,
                     origin=origin,
-                    idea=entry.idea,
+                    idea=idea,
+                    lineage=tuple(before),
                 )
             )
     return solutions

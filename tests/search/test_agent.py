@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
-from kernel_library.entry import Entry
+from kernel_library.entry import Entry, Hit, Kind, Measurement
 from search.agent import Agent, Refused
 from search.budget import Budget
 from search.events import (
@@ -69,13 +69,13 @@ class OneEntry:
     """A library that holds one kernel."""
 
     def __init__(self) -> None:
-        self.entry = Entry(
-            problem="p", problem_id="1", kernel=kernel("of the library"), evaluation=correct(1.5)
-        )
+        measured = Measurement(problem=PROBLEM, evaluation=correct(1.5))
+        self.entry = Entry(kernel=kernel("of the library"), measurements=(measured,))
         self.added: list[Entry] = []
 
-    def lookup(self, problem: Problem, k: int) -> list[Entry]:
-        return [self.entry]
+    def lookup(self, problem: Problem, k: int, environment: Mapping[str, str] | None = None) -> list[Hit]:
+        found = self.entry.measurements[0].evaluation
+        return [Hit(entry=self.entry, kind=Kind.PROBLEM, why="for this problem", evaluation=found)]
 
     def add(self, entry: Entry) -> bool:
         self.added.append(entry)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
-from kernel_library.entry import Entry
+from kernel_library.entry import Entry, Hit, Kind, Measurement
 from search.budget import Budget
 from search.events import (
     BestConfirmed,
@@ -41,6 +41,7 @@ from search.proposers.llm.proposer import LLMProposer
 from search.protocols import ProposerFailed
 from search.tree import Idea, Seed
 from tests.search.fakes import (
+    PROBLEM,
     Clock,
     FakeEvaluator,
     FakeProposer,
@@ -63,25 +64,29 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass
 class FakeLibrary:
-    entries: list[Entry] = field(default_factory=list)
+    hits: list[Hit] = field(default_factory=list)
     asked: int = 0
     added: list[Entry] = field(default_factory=list)
 
-    def lookup(self, problem: Problem, k: int) -> list[Entry]:
+    def lookup(self, problem: Problem, k: int, environment: Mapping[str, str] | None = None) -> list[Hit]:
         self.asked += 1
-        return self.entries[:k]
+        return self.hits[:k]
 
     def add(self, entry: Entry) -> bool:
         self.added.append(entry)
         return True
 
 
-def entry(name: str, speedup: float) -> Entry:
-    return Entry(problem="p", problem_id="id", kernel=kernel(name), evaluation=correct(speedup))
+def hit(name: str, speedup: float, kind: Kind = Kind.PROBLEM) -> Hit:
+    measurement = Measurement(problem=PROBLEM, evaluation=correct(speedup))
+    found = measurement.evaluation if kind is Kind.PROBLEM else None
+    entry = Entry(kernel=kernel(name), measurements=(measurement,))
+    return Hit(entry=entry, kind=kind, why=f"by its {kind}", evaluation=found)
 
 
-def as_seed(entry: Entry) -> Seed:
-    return Seed(id=entry.id, kernel=entry.kernel, evaluation=entry.evaluation)
+def as_seed(hit: Hit) -> Seed:
+    entry = hit.entry
+    return Seed(id=entry.id, kernel=entry.kernel, evaluation=hit.evaluation, why=hit.why, drop_in=hit.drop_in)
 
 
 # --- the undisturbed run --------------------------------------------------------------------------
@@ -780,21 +785,33 @@ def test_another_search_is_not_mixed_in(tmp_path: Path, what: str, other: dict[s
 
 def test_the_library_seeds_the_first_round_and_is_asked_once(tmp_path: Path) -> None:
     part, straight = tmp_path / "part.jsonl", tmp_path / "straight.jsonl"
-    library = FakeLibrary([entry("liger", 100.0)])
+    library = FakeLibrary([hit("gemm", 200.0, Kind.RELATED), hit("liger", 100.0)])
     search(straight, library=library)
     first, *_ = state_of(straight).tree.ideas.values()
-    assert first.parent == library.entries[0].id
+    assert first.parent == library.hits[1].entry.id
+    assert library.hits[0].entry.id not in {idea.parent for idea in state_of(straight).tree.ideas.values()}
     for lines in (1, 6, 20):
         cut(straight, part, lines)
-        other = FakeLibrary([entry("newer", 200.0)])
+        other = FakeLibrary([hit("newer", 200.0)])
         search(part, library=other)
         assert other.asked == 0
         assert contents(state_of(part).tree) == contents(state_of(straight).tree)
         assert any(
-            e.entries == tuple(map(as_seed, library.entries))
-            for e in replay(part)
-            if isinstance(e, RunStarted)
+            e.entries == tuple(map(as_seed, library.hits)) for e in replay(part) if isinstance(e, RunStarted)
         )
+
+
+def test_a_library_that_cannot_be_read_is_done_without(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Away(FakeLibrary):
+        def lookup(self, problem: Problem, k: int, environment: Mapping[str, str] | None = None) -> list[Hit]:
+            raise OSError("no route to host")
+
+    library = Away()
+    finished = search(tmp_path / "journal.jsonl", library=library)
+    assert finished.best is not None and len(library.added) == 1
+    assert "no route to host" in caplog.text
 
 
 def test_only_a_confirmed_winner_is_offered_to_the_library(tmp_path: Path) -> None:
@@ -802,7 +819,13 @@ def test_only_a_confirmed_winner_is_offered_to_the_library(tmp_path: Path) -> No
     finished = search(tmp_path / "held.jsonl", library=library)
     assert finished.best is not None
     assert [e.kernel for e in library.added] == [finished.best.kernel]
-    assert library.added[0].evaluation == finished.confirmed
+    (added,) = library.added
+    assert added.measurements == (Measurement(problem=PROBLEM, evaluation=finished.confirmed),)
+    tree = state_of(tmp_path / "held.jsonl").tree
+    line = tree.lineage(finished.best)
+    assert [each.parent for each in line] == ["", *(each.id for each in line[:-1])]
+    assert added.lineage.ideas == tuple(tree.ideas[each.idea].text for each in line)
+    assert (added.lineage.start, added.lineage.run) == ("", str(tmp_path))
     library = FakeLibrary()
     broken = FakeEvaluator(thorough=lambda kernel: failed(Status.INCORRECT))
     search(tmp_path / "broken.jsonl", library=library, evaluator=broken)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from evaluators.evaluation import Status
-from kernel_library.entry import Entry
+from kernel_library.entry import Entry, Lineage, Measurement
 from kernel_library.library import FolderLibrary
 from search import harvest
 from search.journal import RunState, rebuild, replay
@@ -180,7 +180,8 @@ def test_planted_duplicates_and_cheats_are_kept_out(tmp_path: Path, load: Load) 
     again.variant(again.idea("the same"), kernel("a"), correct(2.9))
     library = FolderLibrary(tmp_path / "library")
     for each in (kernel("a"), kernel("c"), kernel("e")):
-        library.add(Entry(problem="x", problem_id=story.problem.id, kernel=each, evaluation=correct(2.0)))
+        measured = Measurement(problem=story.problem, evaluation=correct(2.0))
+        library.add(Entry(kernel=each, measurements=(measured,)))
     for name in ("sft", "kernelbook"):
         places = [f"runs={tmp_path / 'runs'}", f"libraries={tmp_path / 'library'}"]
         assert harvest.main([f"format={name}", f"out={tmp_path / name}", *places]) == 0
@@ -220,15 +221,14 @@ def test_planted_benchmark_problems_are_kept_out(tmp_path: Path, load: Load) -> 
     }
 
 
-def test_an_entry_of_a_shipped_problem_needs_no_run(tmp_path: Path, load: Load) -> None:
+def test_an_entry_needs_no_run(tmp_path: Path, load: Load) -> None:
     from evaluators.cli import build, compose_config
 
     config = compose_config("run", ["problem=level1/softmax", "proposer=playbook"])
     about = build(config.problem, device="cuda")
     library = FolderLibrary(tmp_path / "library")
-    library.add(
-        Entry(problem=about.name, problem_id=about.id, kernel=kernel("a"), evaluation=correct(2.0), idea="i")
-    )
+    measured = Measurement(problem=about, evaluation=correct(2.0))
+    library.add(Entry(kernel=kernel("a"), measurements=(measured,), lineage=Lineage(ideas=("i",))))
     (tmp_path / "runs").mkdir()
     places = [f"runs={tmp_path / 'runs'}", f"libraries=[{tmp_path / 'library'}]"]
     assert harvest.main(["format=sft", f"out={tmp_path / 'out'}", *places]) == 0

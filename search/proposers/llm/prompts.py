@@ -194,10 +194,13 @@ class Prompts:
 
 
 def _kernel(seed: Seed) -> dict[str, str]:
-    verdict = (
-        "It has not been measured on this machine." if seed.evaluation is None else _verdict(seed.evaluation)
-    )
-    return {"id": seed.id, "source": seed.kernel.source.rstrip(), "verdict": verdict, "title": ""}
+    if not seed.drop_in:
+        verdict = "It computes something else than this problem asks for."
+    elif seed.evaluation is None:
+        verdict = "It has not been measured on this machine."
+    else:
+        verdict = _verdict(seed.evaluation)
+    return {"id": seed.id, "source": seed.kernel.source.rstrip(), "verdict": verdict, "title": seed.why}
 
 
 def _verdict(evaluation: Evaluation) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evaluators.evaluation import Status
-from kernel_library.entry import Entry
+from kernel_library.entry import Entry, Lineage, Measurement
 from kernel_library.library import FolderLibrary
 from search.harvests.corpus import Corpus, HarvestError, read_library, read_runs, solutions_of
 from search.harvests.formats.improvement import Improvement
@@ -33,8 +33,7 @@ def track(sequence: Any, _: str) -> Any:
 
 def corpus(root: Path, entries: list[Entry] | None = None) -> Corpus:
     runs = read_runs([root], "mit", track)
-    problems = {run.problem.id: run.problem for run in runs}
-    return Corpus(runs=runs, from_library=solutions_of(entries or [], problems, runs, "mit"))
+    return Corpus(runs=runs, from_library=solutions_of(entries or [], runs, "mit"))
 
 
 def rows(format: Format, root: Path) -> list[dict[str, Any]]:
@@ -265,16 +264,20 @@ def test_library(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for each, about in ((A, RELU), (B, RELU), (C, RELU), (D, problem("erfc"))):
         library.add(
             Entry(
-                problem=about.name, problem_id=about.id, kernel=each, evaluation=correct(2.0), idea="an idea"
+                kernel=each,
+                measurements=(Measurement(problem=about, evaluation=correct(2.0)),),
+                lineage=Lineage(ideas=("the first", "an idea")),
+                licence="apache-2.0" if each is D else "",
             )
         )
-    (tmp_path / "library" / RELU.id / "broken").mkdir()
-    (tmp_path / "library" / RELU.id / "broken" / "card.json").write_text("{}")
+    (tmp_path / "library" / "broken").mkdir()
+    (tmp_path / "library" / "broken" / "card.yaml").write_text("{}")
     entries = read_library([tmp_path / "library", tmp_path / "library", tmp_path / "nowhere"])
     assert len(entries) == 4
     found = list(corpus(tmp_path, entries).solutions())
     assert [each.kernel.id for each in found[:1]] == [A.id]
-    assert {each.kernel.id for each in found[1:]} == {A.id, B.id}, "C cheats, D's reference is not known"
-    assert all(each.origin["entry"] and each.idea == "an idea" for each in found[1:])
-    assert "the reference of file/erfc_of_ours" in caplog.text
+    licences = {each.kernel.id: each.origin["kernel_license"] for each in found[1:]}
+    assert licences == {A.id: "mit", B.id: "mit", D.id: "apache-2.0"}, "C cheats"
+    told = {(each.idea, each.lineage) for each in found[1:] if each.origin["entry"]}
+    assert told == {("an idea", ("the first",))}
     assert "broken cannot be read" in caplog.text

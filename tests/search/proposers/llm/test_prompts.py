@@ -116,6 +116,13 @@ def test_the_question_for_ideas_tells_what_is_known() -> None:
     assert text.count("the seed\n") == 1, "an entry that is the seed is shown once"
 
 
+def test_a_kernel_for_something_else_says_so() -> None:
+    related = replace(ENTRY, why="matmul for conv2d: implicit GEMM", drop_in=False)
+    text = Prompts().ideas(PROBLEM, FACTS, SEED, [], [related], 3)
+    assert "## `entry1`: matmul for conv2d: implicit GEMM\n\nIt computes something else" in text
+    assert "not been measured" not in text
+
+
 def test_without_a_history_nothing_is_said_of_one() -> None:
     assert "tried" not in ideas()
     assert "\n\n\n" not in ideas(seed=None).partition("```")[0]

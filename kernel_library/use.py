@@ -1,0 +1,102 @@
+"""Kernels for use from code: `softmax = best("softmax", like=x)`."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+import os
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evaluators.problem import Kernel
+from evaluators.roofline import default_cache
+from kernel_library.entry import Entry, Measurement, architecture_of, fits, shape_text
+from kernel_library.library import FolderLibrary
+
+if TYPE_CHECKING:
+    import torch
+
+ROOT = "outputs/library"
+"""Where the commands keep what searches add."""
+
+
+def best(
+    op: str, *, like: torch.Tensor | Sequence[torch.Tensor], root: str | Path = ROOT
+) -> Callable[..., Any]:
+    """The plain function of the fastest kernel that computes `op` for tensors of the dtype, shape and device
+    of `like`, the operation's first input or its first inputs.
+
+    Each kernel that fits is judged by its measurement that is closest to the case: one on this architecture
+    and at this dtype is preferred, then the larger share of the roofline, then the larger speedup. Runs the
+    kernel's source in this process: give a `root` that you trust. Raises LookupError, in one line, when none
+    fits.
+    """
+    import torch
+
+    tensors = [like] if isinstance(like, torch.Tensor) else list(like)
+    device, dtype = tensors[0].device, str(tensors[0].dtype).removeprefix("torch.")
+    capability = ""
+    if device.type == "cuda":
+        capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
+    architecture = architecture_of(device.type, capability)
+    entries = FolderLibrary(root).entries()
+    fitting = [
+        entry
+        for entry in entries
+        if entry.op == op
+        and entry.function
+        and dtype in entry.dtypes
+        and any(m.problem.device == device.type for m in entry.measurements)
+        and entry.runs_on(architecture)
+        and len(tensors) <= len(entry.shapes)
+        and all(fits(pattern, tensor.shape) for pattern, tensor in zip(entry.shapes, tensors, strict=False))
+    ]
+    if not fitting:
+        have = sorted({entry.op for entry in entries if entry.function})
+        what = f"{op} of {dtype} {', '.join(shape_text(each.shape) for each in tensors)} on {architecture}"
+        raise LookupError(
+            f"the library has no function for {what}; it has {', '.join(have) or 'none at all'}"
+        )
+    chosen = max(fitting, key=lambda entry: _promise(entry, architecture, dtype, tensors[0].numel()))
+    return load(chosen)
+
+
+def load(entry: Entry) -> Callable[..., Any]:
+    """The entry's function, from its source. Raises whatever the source raises."""
+    found = getattr(_module(entry.kernel), entry.function)
+    function: Callable[..., Any] = found() if isinstance(found, type) else found
+    return function
+
+
+def _promise(entry: Entry, architecture: str, dtype: str, elements: int) -> tuple[float, ...]:
+    """What it may be expected to be worth, from the measurement that is closest to the case."""
+
+    def closeness(measurement: Measurement) -> tuple[float, ...]:
+        sizes = measurement.inputs[0].split("x") if measurement.inputs and measurement.inputs[0] else []
+        far = abs(math.log2(1 + elements) - math.log2(1 + math.prod(map(int, sizes))))
+        return measurement.architecture == architecture, measurement.problem.dtype == dtype, -far
+
+    closest = max(entry.measurements, key=closeness)
+    found = closest.evaluation
+    return (*closeness(closest)[:2], found.roofline_share or 0.0, found.speedup)
+
+
+@functools.cache
+def _module(kernel: Kernel) -> Any:
+    """The kernel's source as a module, from a file of its own: Triton reads its functions' source there."""
+    file = default_cache().with_name("kernels") / f"kernel_{kernel.id}.py"
+    if not file.exists() or file.read_text(encoding="utf-8") != kernel.source:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+        part.write_text(kernel.source, encoding="utf-8")
+        os.replace(part, file)
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)
+    return module

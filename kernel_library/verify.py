@@ -1,0 +1,116 @@
+"""What the library's cards say, measured again on this machine, from the command line:
+
+    python -m kernel_library.verify
+    python -m kernel_library.verify op=softmax device=cuda
+    python -m kernel_library.verify entry=softmax/online
+
+Each measurement of a card is repeated: an entry holds where its kernel is still correct and, on the device of
+the card, not much slower. What was found is written into the entry's folder of `library.root`, the card stays
+as it is; `list` shows it, and no search starts from what does not work here. Exit status 0 when every entry
+holds, 1 when one does not, 2 when the call was wrong, 130 when it was interrupted. Every key is in
+`configs/library_verify.yaml`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from datetime import date
+
+from omegaconf import DictConfig, OmegaConf
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from evaluators.cli import EXIT_USAGE, UsageError, choose_device, log_to, one_line, one_of
+from evaluators.evaluate import evaluate
+from evaluators.evaluation import Status
+from evaluators.problem import DEVICES
+from kernel_library.add import THOROUGH
+from kernel_library.cli import chosen, named, open_library, settle_filters
+from kernel_library.entry import Check, Entry, Measurement
+from kernel_library.library import FolderLibrary
+from kernel_library.list import WIDTH
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    output, errors = Console(), Console(stderr=True)
+    log_to(errors)
+    if {"-h", "--help"} & set(arguments):
+        output.print(__doc__, markup=False)
+        return 0
+    try:
+        config = settle_filters("library_verify", arguments)
+        one_of(config, "device", ("auto", *DEVICES))
+        device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
+        library, entries = open_library(config)
+        some = entries if config.entry is None else [named(str(config.entry), entries)]
+        devices = DEVICES if config.device == "auto" and device == "cuda" else (device,)
+        return verify(config, library, chosen(config, some), devices, output, errors)
+    except UsageError as error:
+        print(f"kernel_library.verify: {error}", file=sys.stderr)  # noqa: T201  (what a command says)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        return 130
+
+
+def verify(
+    config: DictConfig,
+    library: FolderLibrary,
+    found: Sequence[tuple[Entry, Sequence[Measurement]]],
+    devices: Sequence[str],
+    output: Console,
+    errors: Console,
+) -> int:
+    """Measures again what can be on these devices, keeps and prints what comes out; returns the exit status.
+    Raises UsageError when the root cannot be written."""
+    all_of_them = [(entry, each) for entry, measurements in found for each in measurements]
+    here = [(entry, each) for entry, each in all_of_them if each.problem.device in devices]
+    table = Table("entry", "problem", "dtype", "device", "in the card", "now", "outcome", box=box.SIMPLE)
+    holding = 0
+    for entry, each in here:
+        about = (entry.id, each.problem.name, each.problem.dtype)
+        errors.out(" ".join(about), highlight=False)
+        then = f"{each.evaluation.speedup:.2f}x"
+        try:
+            check = _again(config, entry, each, errors)
+        except UsageError as error:  # the problem cannot be run here; the next one may be
+            table.add_row(*about, "", then, "", escape(f"not measured: {error}"))
+            continue
+        try:
+            library.keep(entry, check)
+        except OSError as error:
+            raise UsageError(
+                f"library.root={config.library.root} cannot be written: {one_line(error)}"
+            ) from error
+        outcome = entry.outcome(check)
+        holding += not outcome
+        now = f"{check.evaluation.speedup:.2f}x" if check.evaluation.timing else ""
+        table.add_row(*about, escape(check.device), then, now, escape(outcome or "holds"))
+    if not output.is_terminal:
+        output.width = WIDTH
+    if here:
+        output.print(table)
+    others = len(all_of_them) - len(here)
+    output.print(f"{holding} of {len(here)} hold" + (f"; {others} are of other devices" if others else ""))
+    return 0 if holding == len(here) else 1
+
+
+def _again(config: DictConfig, entry: Entry, measurement: Measurement, errors: Console) -> Check:
+    """Raises UsageError for a problem that cannot be run here."""
+    how = OmegaConf.create(
+        {"evaluator": config.evaluator, "pool": config.pool, "ray": config.ray, **THOROUGH}
+    )
+    quiet = Console(quiet=True)
+    (found,) = asyncio.run(evaluate(how, measurement.problem, entry.kernel, quiet, errors))
+    if found.status is Status.INFRASTRUCTURE_ERROR:
+        raise UsageError(found.log.strip().splitlines()[-1])
+    return Check(problem_id=measurement.problem.id, evaluation=found, date=date.today().isoformat())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""Kernels used from code: the fastest one that fits, or a line that says why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from evaluators.evaluation import Evaluation, Roofline, Status
+from evaluators.problem import Problem
+from kernel_library import best
+from kernel_library.entry import Check, Entry
+from kernel_library.library import FolderLibrary
+from tests.kernel_library.entries import CPU, entry, reference
+
+ROWS = reference("a[0].sum(-1)", "torch.randn(64, 64)", device="cpu")
+
+
+def summing(number: int, problem: Problem = ROWS, speedup: float = 2.0, **fields: object) -> Entry:
+    """A kernel whose result says which one it is."""
+    source = f"import torch\n\ndef total(x):\n    return x.sum(-1) * 0 + {number}\n"
+    known = {"op": "sum", "function": "total", "shapes": ("...x1..64",), "dtypes": ("float32", "float16")}
+    return entry(problem, source, speedup, **{**known, **fields})
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "library"
+
+
+def chosen(root: Path, *entries: Entry, like: torch.Tensor) -> int:
+    """The number of the kernel that is chosen."""
+    library = FolderLibrary(root)
+    for each in entries:
+        library.add(each)
+    return int(best("sum", like=like, root=root)(like).flatten()[0])
+
+
+def test_the_fastest_that_fits(root: Path) -> None:
+    wide = summing(3, shapes=("...x1..",), speedup=1.5)
+    exact = summing(4, shapes=("2x8",), speedup=5.0)
+    half = summing(5, dtypes=("float16",), speedup=9.0)
+    other = summing(6, op="mean", speedup=9.0)
+    gpu = summing(7, problem=reference("a[0].sum(-1)", "torch.randn(64, 64)"), speedup=9.0)
+    nothing = summing(8, function="", problem=reference("self.l(a[0])", "torch.randn(4, 4)", device="cpu"))
+    entries = [summing(1), summing(2, speedup=3.0), wide, exact, half, other, gpu, nothing]
+    assert chosen(root, *entries, like=torch.ones(3, 8)) == 2
+    assert chosen(root, like=torch.ones(2, 8)) == 4
+    assert chosen(root, like=torch.ones(2, 65)) == 3
+    assert chosen(root, like=torch.ones(3, 8, dtype=torch.float16)) == 5
+
+
+def test_the_measurement_closest_to_the_case_counts(root: Path) -> None:
+    def both(number: int, large: float, small: float) -> Entry:
+        known = summing(number, speedup=large)
+        (first,) = known.measurements
+        problem = reference("a[0].sum(-1)", "torch.randn(2, 2)", device="cpu")
+        second = summing(number, problem=problem, speedup=small).measurements[0]
+        return replace(
+            known, measurements=(replace(first, inputs=("64x64",)), replace(second, inputs=("2x2",)))
+        )
+
+    seeds = root / "seeds"
+    for known in (both(1, 3.0, 1.0), both(2, 2.0, 5.0)):
+        FolderLibrary(seeds).add(known)
+    assert chosen(seeds, like=torch.ones(60, 60)) == 1
+    assert chosen(seeds, like=torch.ones(2, 3)) == 2
+
+
+def test_the_share_of_the_roofline_comes_before_the_speedup(root: Path) -> None:
+    near = summing(2, speedup=2.5)
+    roofline = Roofline(bytes=1, operations=0, floor_ms=0.9, bound="memory")
+    (measurement,) = near.measurements
+    measurement = replace(measurement, evaluation=replace(measurement.evaluation, roofline=roofline))
+    assert (
+        chosen(
+            root, summing(1, speedup=9.0), replace(near, measurements=(measurement,)), like=torch.ones(2, 2)
+        )
+        == 2
+    )
+
+
+def test_what_failed_here_is_not_used(root: Path) -> None:
+    fast = summing(2, speedup=3.0)
+    assert chosen(root, summing(1), fast, like=torch.ones(2, 2)) == 2
+    failed = Evaluation(status=Status.INCORRECT, environment=CPU)
+    FolderLibrary(root).keep(fast, Check(problem_id=ROWS.id, evaluation=failed))
+    assert chosen(root, like=torch.ones(2, 2)) == 1
+
+
+def test_a_module_without_arguments_is_a_function(root: Path) -> None:
+    source = "from torch import nn\nclass ModelNew(nn.Module):\n    def forward(self, x): return x.sum(-1)\n"
+    FolderLibrary(root).add(entry(ROWS, source))
+    x = torch.randn(64, 64)
+    torch.testing.assert_close(best("sum", like=[x], root=root)(x), x.sum(-1))
+
+
+@pytest.mark.parametrize(
+    ("op", "like", "said"),
+    [
+        ("softmax", torch.ones(2, 2), "no function for softmax of float32 2x2 on cpu; it has sum"),
+        ("sum", torch.ones(2, 65), "no function for sum of float32 2x65 on cpu"),
+        ("sum", torch.ones(2, 2, dtype=torch.float64), "sum of float64 2x2"),
+        ("sum", [torch.ones(2, 2), torch.ones(3)], "sum of float32 2x2, 3 on cpu"),
+    ],
+)
+def test_there_is_none(op: str, like: torch.Tensor, said: str, root: Path) -> None:
+    FolderLibrary(root).add(summing(1))
+    with pytest.raises(LookupError, match=said) as caught:
+        best(op, like=like, root=root)
+    assert "\n" not in str(caught.value)
