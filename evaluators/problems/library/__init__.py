@@ -1,0 +1,1 @@
+"""References of what the kernel library has seeds for, beside those of the levels."""

@@ -1,0 +1,158 @@
+"""Softmax over the last dimension in Triton: each row is read once and written once.
+
+A row that fits is held in registers by one program. Of a longer row, or one that does not start at a
+multiple of 16 bytes, a program keeps a part in registers, finds maximum and sum of the rest in one pass
+(Milakov, Gimelshein: "Online normalizer calculation for softmax", 2018) and reads that rest again, mostly
+from the first-level cache. Each thread has a maximum and a sum of its own until the end of the row.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+WARPS = {1024: 2, 2048: 4, 8192: 8, 16384: 16, 32768: 16}
+"""Columns up to which a row is held in registers, and by how many warps."""
+LONG_WARPS = 16
+DEPTH = 4
+"""How many loads of 16 bytes each thread has in flight in the pass over a long row."""
+KEPT = 32768
+"""Elements of a long row that stay in registers, 64 a thread."""
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LOWEST = tl.constexpr(-3.4028234663852886e38)
+"""Where a running maximum starts: finite, so that minus infinity in the input does not become NaN."""
+
+
+@triton.jit
+def softmax_in_registers(x, out, COLS: tl.constexpr, BLOCK: tl.constexpr):
+    """One program: one row."""
+    start = tl.program_id(0).to(tl.int64) * COLS
+    place = tl.arange(0, BLOCK)
+    value = tl.load(
+        x + start + place, mask=place < COLS, other=float("-inf"), eviction_policy="evict_first"
+    ).to(tl.float32)
+    peak = tl.maximum(tl.max(value, axis=0), LOWEST)
+    value = tl.exp2((value - peak) * LOG2E)
+    value *= 1.0 / tl.sum(value, axis=0)
+    tl.store(out + start + place, value, mask=place < COLS, cache_modifier=".cs")
+
+
+@triton.jit
+def max_of_threads(tile, THREADS: tl.constexpr, VECTOR: tl.constexpr):
+    """The largest of each thread's elements of a tile [depth, THREADS * VECTOR]: threads need not meet."""
+    return tl.max(tl.max(tile, axis=0).reshape(THREADS, VECTOR), axis=1)
+
+
+@triton.jit
+def sum_of_threads(tile, THREADS: tl.constexpr, VECTOR: tl.constexpr):
+    """The sum of each thread's elements of a tile [depth, THREADS * VECTOR]."""
+    return tl.sum(tl.sum(tile, axis=0).reshape(THREADS, VECTOR), axis=1)
+
+
+@triton.jit
+def add_to(peak, total, tile, THREADS: tl.constexpr, VECTOR: tl.constexpr):
+    """Each thread's maximum and sum, with a further tile."""
+    higher = tl.maximum(peak, max_of_threads(tile, THREADS, VECTOR))
+    spread = tl.broadcast_to(higher[:, None], [THREADS, VECTOR]).reshape(1, THREADS * VECTOR)
+    power = tl.exp2((tile - spread) * LOG2E)
+    return higher, total * tl.exp2((peak - higher) * LOG2E) + sum_of_threads(power, THREADS, VECTOR)
+
+
+@triton.jit
+def softmax_of_long_rows(
+    x,
+    out,
+    COLS: tl.constexpr,
+    VECTOR: tl.constexpr,
+    THREADS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    LOOPED: tl.constexpr,
+    KEPT_DEPTH: tl.constexpr,
+    EDGE: tl.constexpr,
+    EDGE_BLOCK: tl.constexpr,
+):
+    """One program: one row of `LOOPED + KEPT + EDGE` elements. The first two parts start at a multiple of 16
+    bytes and need no masks; the edge is what lies before and behind them."""
+    LANES: tl.constexpr = THREADS * VECTOR
+    STEP: tl.constexpr = DEPTH * LANES
+    BODY: tl.constexpr = LOOPED + KEPT_DEPTH * LANES
+    first = tl.program_id(0).to(tl.int64) * COLS
+    start = (first + VECTOR - 1) // VECTOR * VECTOR
+    place = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    held = LOOPED + tl.arange(0, KEPT_DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    kept = tl.load(x + start + held, eviction_policy="evict_first").to(tl.float32)
+
+    peak = tl.full([THREADS], LOWEST, tl.float32)
+    total = tl.zeros([THREADS], tl.float32)
+    for step in range(0, LOOPED, STEP):
+        value = tl.load(x + start + step + place, eviction_policy="evict_last").to(tl.float32)
+        peak, total = add_to(peak, total, value, THREADS, VECTOR)
+
+    highest = tl.max(tl.maximum(peak, max_of_threads(kept, THREADS, VECTOR)), axis=0)
+    if EDGE > 0:
+        number = tl.arange(0, EDGE_BLOCK)
+        spot = first + number + tl.where(number < start - first, 0, BODY)
+        edge = tl.load(x + spot, mask=number < EDGE, other=float("-inf")).to(tl.float32)
+        highest = tl.maximum(highest, tl.max(edge, axis=0))
+    kept = tl.exp2((kept - highest) * LOG2E)
+    total = total * tl.exp2((peak - highest) * LOG2E) + sum_of_threads(kept, THREADS, VECTOR)
+    whole = tl.sum(total, axis=0)
+    if EDGE > 0:
+        edge = tl.exp2((edge - highest) * LOG2E)
+        whole += tl.sum(edge, axis=0)
+        tl.store(out + spot, edge * (1.0 / whole), mask=number < EDGE, cache_modifier=".cs")
+    scale = 1.0 / whole
+
+    # Backwards: what was read last is the most likely to be in the first-level cache.
+    for back in range(STEP, LOOPED + STEP, STEP):
+        spots = start + (LOOPED - back) + place
+        value = tl.load(x + spots, eviction_policy="evict_first").to(tl.float32)
+        tl.store(out + spots, tl.exp2((value - highest) * LOG2E) * scale, cache_modifier=".cs")
+    tl.store(out + start + held, kept * scale, cache_modifier=".cs")
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    """Softmax over the last dimension of a tensor of any shape; float32, float16 or bfloat16."""
+    if x.dtype not in DTYPES:
+        raise TypeError(f"softmax of {x.dtype}; it must be one of {', '.join(map(str, DTYPES))}")
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    if x.numel() == 0:
+        return out
+    cols = x.shape[-1]
+    rows = x.numel() // cols
+    vector = 16 // x.element_size()
+    lanes = 32 * LONG_WARPS * vector
+    if cols < lanes + vector or (cols % vector == 0 and cols <= max(WARPS)):
+        block = triton.next_power_of_2(cols)
+        warps = next(warps for most, warps in WARPS.items() if block <= most)
+        softmax_in_registers[(rows,)](x, out, COLS=cols, BLOCK=block, num_warps=warps)
+        return out
+    # Up to VECTOR - 1 elements lie before the first multiple of 16 bytes, unless all rows start at one.
+    body = (cols - (vector - 1 if cols % vector else 0)) // lanes
+    kept = 1 << min(body, KEPT // lanes).bit_length() - 1
+    depth = next(depth for depth in (DEPTH, 2, 1) if (body - kept) % depth == 0)
+    edge = cols - body * lanes
+    softmax_of_long_rows[(rows,)](
+        x,
+        out,
+        COLS=cols,
+        VECTOR=vector,
+        THREADS=32 * LONG_WARPS,
+        DEPTH=depth,
+        LOOPED=(body - kept) * lanes,
+        KEPT_DEPTH=kept,
+        EDGE=edge,
+        EDGE_BLOCK=triton.next_power_of_2(max(edge, 1)),
+        num_warps=LONG_WARPS,
+    )
+    return out
+
+
+class ModelNew(torch.nn.Module):
+    """A module whose forward is `softmax`."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Softmax over the last dimension."""
+        return softmax(x)
