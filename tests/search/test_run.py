@@ -23,6 +23,7 @@ SMALL = [
     "pool=local",
     "wandb=off",
     "library.use=false",
+    "problem.libraries=any",
     "evaluator.compile_mode=",
     "evaluator.plan.max_s=0.1",
     "evaluator.thorough_plan.max_s=0.1",

@@ -4,7 +4,6 @@ code that waits for it."""
 # problem: softmax_no_library
 # device: cpu
 # verdict: rejected|no_gain
-# rule: library
 # defence: a census of all processes of the kernel
 
 import ctypes

@@ -4,7 +4,6 @@ census meets is own code."""
 # problem: softmax_no_library
 # device: cpu
 # verdict: rejected|no_gain
-# rule: library
 # defence: a census of the code that runs, by the time of the library and not by its share alone
 
 import ctypes
