@@ -194,7 +194,6 @@ def test_a_whole_search(tmp_path: Path, wire: str, capfd: pytest.CaptureFixture[
         status = run.main(
             [
                 *arguments,
-                "problem.libraries=any",
                 "wandb=offline",
                 "proposer=llm",
                 f"llm={wire}",
