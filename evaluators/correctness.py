@@ -7,6 +7,7 @@ so that lower precision inside an fp32 problem fails.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,9 +15,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+    Chunk = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    """Of a candidate's output, the right answer and eager's."""
+
 STRICT_FACTOR = 4.0
 STRICT_ELEMENT_FACTOR = 16.0
 STRICT_ULP = 8.0
+
+CHUNK = 2**26
+"""Elements that are compared at a time: an output of some GB would not fit in float64 several times over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,52 +40,115 @@ class Comparison:
 
 def compare(out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor, tolerance: str) -> Comparison:
     """`out` from the candidate, `ref` in float64 (or exact), `eager` from PyTorch at the task's dtype;
-    all of one shape. Integer and boolean outputs must be equal."""
+    all of one shape. Integer and boolean outputs must be equal. Beside them it takes memory for some
+    CHUNKs of float64."""
     import torch
 
+    if not out.numel():
+        return Comparison(error=0.0, eager_error=0.0, problem="")
+    chunks = list(zip(_split(out), _split(ref), _split(eager), strict=True))
     if not out.is_floating_point():
-        raw = torch.uint8 if out.dtype is torch.bool else out.dtype  # poison reads as True, but is not 1
-        wrong = out.view(raw) != eager.view(raw)
-        share = wrong.double().mean().item()
-        return Comparison(error=share, eager_error=0.0, problem=_first(wrong, out, eager) if share else "")
-    finite = torch.isfinite(ref) & torch.isfinite(eager)
-    expected = torch.where(torch.isfinite(eager), ref, eager.to(ref.dtype))  # where not finite: NaN or ±inf
-    agrees = (out == expected) | (out.isnan() & expected.isnan())
-    broken = torch.where(finite, ~torch.isfinite(out), ~agrees)
-    if broken.any():
-        return Comparison(error=float("inf"), eager_error=0.0, problem=_first(broken, out, ref))
-    wide, exact, own = (x.double().where(finite, 0.0) for x in (out, ref, eager))
-    difference = (wide - exact).abs_()
-    scale = max(exact.norm().item(), 1e-300)
-    error = difference.norm().item() / scale
-    eager_difference = (own - exact).abs_()
-    eager_error = eager_difference.norm().item() / scale
+        text, count = _first(chunks, _unequal, out.shape)
+        return Comparison(error=count / max(out.numel(), 1), eager_error=0.0, problem=text)
+    tight = tolerance == "kernelbench_v02" and eager.dtype in (torch.float32, torch.float64)
+    bound = 1e-4 if tight else 1e-2
+    figures = torch.stack([_figures(*chunk, bound) for chunk in chunks])
+    broken, square, error_square, eager_square = figures[:, :4].sum(0).tolist()
+    largest, largest_error, largest_eager_error, excess = figures[:, 4:].amax(0).tolist()
+    if broken:
+        return Comparison(error=math.inf, eager_error=0.0, problem=_first(chunks, _broken, out.shape)[0])
+    scale = max(math.sqrt(square), 1e-300)
+    error, eager_error = math.sqrt(error_square) / scale, math.sqrt(eager_square) / scale
     eps = torch.finfo(eager.dtype).eps
     if tolerance == "strict":
         allowed = STRICT_FACTOR * eager_error + 2 * eps
-        element = STRICT_ELEMENT_FACTOR * eager_difference.max() + STRICT_ULP * eps * exact.abs().max()
-        outside = difference > element
-        if error > allowed and not outside.any():
+        element = STRICT_ELEMENT_FACTOR * largest_eager_error + STRICT_ULP * eps * largest
+        passes, relative = largest_error <= element, 0.0
+        if error > allowed and passes:
             text = (
                 f"normwise error {error:.3g}, allowed {allowed:.3g} (4 × eager's {eager_error:.3g} + 2 ulp)"
             )
             return Comparison(error=error, eager_error=eager_error, problem=text)
     else:
-        tight = tolerance == "kernelbench_v02" and eager.dtype in (torch.float32, torch.float64)
-        bound = 1e-4 if tight else 1e-2
-        outside = difference > bound + bound * exact.abs()
-    text = _first(outside, out, ref) if outside.any() else ""
-    if text:
+        passes, element, relative = excess <= bound, bound, bound
+    text = ""
+    if not passes:
+        text, _ = _first(
+            chunks, lambda *chunk: _difference(*chunk) - relative * chunk[1].abs() > element, out.shape
+        )
         text += f"; normwise error {error:.3g}, eager's own {eager_error:.3g}"
     return Comparison(error=error, eager_error=eager_error, problem=text)
 
 
-def _first(wrong: torch.Tensor, out: torch.Tensor, ref: torch.Tensor) -> str:
-    count = int(wrong.sum().item())
-    where = tuple(int(i) for i in wrong.nonzero()[0])
+def _split(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    import torch
+
+    return torch.split(tensor.reshape(-1), CHUNK)
+
+
+def _figures(out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor, bound: float) -> torch.Tensor:
+    """Of a chunk: how many elements are no number where they should be one, or not the right one; the sums of
+    squares of answer, error and eager's error; the largest of each; how far an error is over `bound` times
+    its answer, at most."""
+    import torch
+
+    broken = _broken(out, ref, eager).sum()
+    finite = _finite(ref, eager)
+    exact = ref.double().where(finite, 0.0)
+    size, error = exact.abs(), _difference(out, ref, eager)
+    eager_error = eager.double().where(finite, 0.0).sub_(exact).abs_()
+    squares = [(each * each).sum() for each in (exact, error, eager_error)]
+    return torch.stack(
+        [broken.double(), *squares, size.max(), error.max(), eager_error.max(), (error - bound * size).max()]
+    )
+
+
+def _finite(ref: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
+    return ref.isfinite() & eager.isfinite()
+
+
+def _difference(out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
+    """The error's size in float64; 0 where the answer is no finite number."""
+    return (out.double() - ref.double()).abs_().where(_finite(ref, eager), 0.0)
+
+
+def _broken(out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
+    """Where it is not finite and should be; or where the answer is NaN or infinite, and it is another."""
+    import torch
+
+    expected = torch.where(eager.isfinite(), ref, eager.to(ref.dtype))
+    agrees = (out == expected) | (out.isnan() & expected.isnan())
+    return torch.where(_finite(ref, eager), ~out.isfinite(), ~agrees)
+
+
+def _unequal(out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    raw = torch.uint8 if out.dtype is torch.bool else out.dtype  # poison reads as True, but is not 1
+    return out.view(raw) != eager.view(raw)
+
+
+def _first(
+    chunks: list[Chunk],
+    wrong: Callable[..., torch.Tensor],
+    shape: torch.Size,
+) -> tuple[str, int]:
+    """The first wrong element in words ("" where there is none), and how many there are."""
+    import torch
+
+    counts = [int(wrong(*chunk).sum()) for chunk in chunks]
+    count, elements = sum(counts), math.prod(shape)
+    if not count:
+        return "", 0
+    number = next(n for n, each in enumerate(counts) if each)
+    place = int(wrong(*chunks[number]).nonzero()[0])
+    out, ref, eager = (each[place].item() for each in chunks[number])
+    where = [int(i) for i in torch.unravel_index(torch.tensor(number * CHUNK + place), shape)]
+    expected = ref if chunks[number][0].is_floating_point() else eager
     return (
-        f"{count} of {wrong.numel()} elements differ ({count / max(wrong.numel(), 1):.2%}), the first at "
-        f"{list(where)}: {out[where].item():.6g} instead of {ref[where].item():.6g}"
+        f"{count} of {elements} elements differ ({count / elements:.2%}), the first at {where}: "
+        f"{out:.6g} instead of {expected:.6g}",
+        count,
     )
 
 

@@ -110,7 +110,7 @@ class Court:
     def candidate(self, channel: Channel, pid: int) -> Side:
         """The candidate's runner, nothing loaded yet."""
         side = Side(channel, self.arena, self._staged, pid)
-        side.delivery_ms = self._delivery_ms
+        side.delivery_ms, side.expected_ms = self._delivery_ms, self.eager_call_ms
         return side
 
     def overhead(self, calls: int) -> Overhead:
@@ -280,6 +280,6 @@ class Court:
             budget = self._torch.cuda.get_device_properties(0).total_memory * MEMORY_SHARE
         else:
             budget = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE / 4
-        room = max(2, int(budget // max(call_bytes, 1)))
+        room = max(1, int(budget // max(call_bytes, 1)))
         wanted = Plan(**self._options["plan"]).capacity(rough_ms, self._options["max_calls"])
         return min(room, max(wanted, len(FAMILIES)))

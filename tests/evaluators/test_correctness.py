@@ -252,6 +252,33 @@ def test_a_mismatch_names_the_first_element_and_the_errors(tolerance: str) -> No
     assert "\n" not in found.problem
 
 
+@pytest.mark.parametrize("tolerance", TOLERANCES)
+@pytest.mark.parametrize("change", ["nothing", "an element", "everything", "nan"])
+def test_parts_are_compared_like_the_whole(
+    tolerance: str, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = torch.randn(4, 5, dtype=torch.float64)
+    out = ref.float().t()  # not in the order of memory
+    if change == "an element":
+        out[3, 2] += 7
+    elif change == "everything":
+        out *= 1.5
+    elif change == "nan":
+        out[4, 1] = NAN
+    whole = compare(out, ref.t(), ref.float().t(), tolerance)
+    assert bool(whole.problem) == (change != "nothing")
+    monkeypatch.setattr("evaluators.correctness.CHUNK", 3)
+    parts = compare(out, ref.t(), ref.float().t(), tolerance)
+    assert parts.problem == whole.problem
+    assert parts.error == pytest.approx(whole.error)
+    assert parts.eager_error == pytest.approx(whole.eager_error)
+
+
+def test_an_output_without_elements_cannot_differ() -> None:
+    nothing = torch.empty(0, 3)
+    assert not compare(nothing, nothing.double(), nothing, "strict").problem
+
+
 def test_a_scalar_can_be_wrong() -> None:
     ref = torch.tensor(1.0, dtype=torch.float64)
     assert compare(torch.tensor(2.0), ref, ref.float(), "strict").problem.startswith("1 of 1 elements differ")
