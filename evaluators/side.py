@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 DELIVERY_FACTOR, DELIVERY_SLACK_MS = 1.0, 0.03
 QUEUE_S = 0.1
 """How long a runner may take to queue a block before the gate opens anyway: some kernels wait for the GPU."""
+HUNG_FACTOR, LEAST_HUNG_S = 1000, 5.0
+"""Queued work that takes so many times as long as the baseline, and as many seconds, does not end."""
 
 
 class Refused(Exception):
@@ -102,6 +104,8 @@ class Side:
         self._last_delivery_ms = 0.0
         self.delivery_ms = math.inf
         """On a CPU, how long it takes to copy the outputs of a call out; what takes longer counts as work."""
+        self.expected_ms = 0.0
+        """How long a call of the baseline takes, once that is known."""
         self.isolation = str(channel.receive().get("isolation", ""))
         self._family = sandbox.stop_tree(pid)
 
@@ -163,7 +167,7 @@ class Side:
             self.arena.show(self._staged, len(calls))
             if not queued:
                 self._answer("queued")
-            self._answer("done")
+            self._require_done(len(calls))
             wall_ms = (time.perf_counter() - start) * 1e3
         self._synchronize()
         return Block(calls=len(calls), wall_ms=wall_ms)
@@ -226,6 +230,18 @@ class Side:
             self.arena.show(self._staged, 0)  # what it has queued can end
             raise
         return True
+
+    def _require_done(self, calls: int) -> None:
+        """Waits for queued work. Raises Refused when it takes so long that it must hang."""
+        limit_s = max(HUNG_FACTOR * calls * self.expected_ms / 1e3, LEAST_HUNG_S)
+        try:
+            self._answer("done", limit_s if self.expected_ms else None)
+        except ChannelTimeout:
+            log = (
+                f"{calls} calls on the GPU did not end within {limit_s:.3g} s; "
+                f"the reference takes {self.expected_ms:.3g} ms for one"
+            )
+            raise Refused(Status.TIMEOUT, log) from None
 
     def _answer(self, expected: str, timeout_s: float | None = None) -> Message:
         try:

@@ -150,8 +150,33 @@ def test_a_hang_on_the_gpu_times_out_and_gives_the_memory_back(worker: Worker) -
     free, _ = torch.cuda.mem_get_info()
     evaluation = judge(worker, triton("hold = torch.zeros(1 << 28, device=x.device); spin[(1,)](hold)"))
     assert evaluation.status is Status.TIMEOUT
+    assert evaluation.device_s < 15, "known long before the limit of 30 s"
     assert judge(worker, COPY).status is Status.CORRECT
     assert torch.cuda.mem_get_info()[0] > free - (1 << 28)
+
+
+@pytest.mark.slow
+def test_tensors_of_several_gigabytes(worker: Worker) -> None:
+    """Like a quarter of KernelBench's problems."""
+    source = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.gelu(x)
+
+def get_inputs():
+    return [torch.rand(4096, 393216)]
+
+def get_init_inputs():
+    return []
+"""
+    settings = {"dtype": "float32", "tolerance": "kernelbench_v02", "device": "cuda", "libraries": "any"}
+    problem = Problem(name="large", source=source, **settings)
+    evaluation = judge(worker, source.replace("class Model", "class ModelNew"), problem)
+    assert evaluation.status is Status.CORRECT, evaluation.log
+    assert evaluation.timing is not None
+    assert 0.97 < evaluation.timing.speedup < 1.03
 
 
 def test_patched_events_change_nothing(worker: Worker) -> None:
