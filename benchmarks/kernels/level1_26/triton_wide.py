@@ -1,4 +1,4 @@
-"""GELU: blocks of 1024 elements."""
+"""GELU: blocks of 8192 elements."""
 
 import torch
 import triton
@@ -10,12 +10,11 @@ from torch import nn
 def gelu(x, y, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(x + at)
-    # tanh(z) = 2 sigmoid(2 z) - 1
-    tl.store(y + at, v * tl.sigmoid(1.5957691216 * (v + 0.044715 * v * v * v)))
+    tl.store(y + at, 0.5 * v * (1.0 + tl.erf(0.7071067812 * v)))
 
 
 class ModelNew(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.empty_like(x)
-        gelu[(x.numel() // 1024,)](x, y, BLOCK=1024)
+        gelu[(x.numel() // 8192,)](x, y, BLOCK=8192)
         return y
