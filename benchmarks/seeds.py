@@ -1,31 +1,41 @@
-"""Every shipped Triton kernel of the library on its problem, checked and timed by the evaluator.
+"""Every shipped kernel of the library on its problems, checked and timed by the evaluator.
 
-    python benchmarks/seeds.py [only=softmax,matmul] [out=outputs/seeds] [thorough=true]
+    python benchmarks/seeds.py [device=auto] [only=softmax,matmul] [thorough=true] [out=seeds.json]
+    python benchmarks/seeds.py cards=seeds.json
 
-`only` takes the seeds whose line contains one of its words; `thorough=false` times for a second, and
-`torch.compile` not at all. Needs a GPU. Prints a table: times in ms, speedups with the 95 % interval of the
-one against eager, the share of the roofline, the share of a large copy's bandwidth, and what is to be reached
-where it was not. `out` gets one evaluation a file, as JSON. Exit status 1 when a seed is not correct.
+Prints a table: times in ms, speedups with the 95 % interval of the one against eager, the share of the
+roofline, the share of a large copy's bandwidth, and what is to be reached where it was not. `only` takes the
+seeds whose line contains one of its words; `thorough=false` times for a second, and `torch.compile` not at
+all. `out` gets the evaluations as JSON; `cards` puts those of such a file into the seeds' cards, in place of
+what was measured for the same problem on the same architecture. Exit status 1 when a seed is not correct.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import statistics
 import sys
-import tempfile
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from evaluators.cli import UsageError, build, compose_config
+from evaluators.cli import UsageError, build, choose_device, compose_config
 from evaluators.evaluation import Evaluation
+from evaluators.local import LocalHost
+from evaluators.pool import Pool
 from evaluators.problem import Kernel, Problem, language_of
-from evaluators.worker import Worker, WorkerBroken
+from kernel_library import cards
+from kernel_library.entry import Measurement
+from kernel_library.traits import traits_of
 
 SEEDS = Path(__file__).parents[1] / "kernel_library" / "seeds"
-COPY_BYTES = 2**30
+COPY_BYTES = {"cuda": 2**30, "cpu": 2**28}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +45,7 @@ class Case:
     seed: str
     problem: str
     options: tuple[str, ...] = ()
+    device: str = "cuda"
     against_eager: float | None = None
     against_compile: float | None = None
 
@@ -45,10 +56,16 @@ class Case:
             " ".join([self.seed, self.problem, *self.options]).replace("problem.", "").replace("sizes.", "")
         )
 
-    @property
-    def overrides(self) -> list[str]:
-        """For `evaluators.evaluate`, but for the kernel's file."""
-        return [f"problem={self.problem}", "kernel=none", *self.options]
+    def to_problem(self) -> Problem:
+        """What the seed is measured on."""
+        overrides = [f"problem={self.problem}", "kernel=none", *self.options]
+        problem: Problem = build(compose_config("evaluate", overrides).problem, device=self.device)
+        return problem
+
+    def to_kernel(self) -> Kernel:
+        """The seed as it is now."""
+        source = (SEEDS / self.seed / "kernel.py").read_text()
+        return Kernel(source=source, language=language_of(source))
 
 
 HALF = "problem.dtype=float16"
@@ -93,6 +110,16 @@ CASES = (
     ),
     Case(seed="swiglu/triton", problem="library/swiglu", against_eager=1.05, against_compile=1.05),
     Case(seed="attention/triton", problem="library/attention", against_eager=0.9),
+    *(
+        Case(seed=f"{problem.partition('/')[2]}/cpp", problem=problem, device="cpu", against_eager=1.0)
+        for problem in (
+            "level1/conv2d",
+            "level2/conv2d_relu_maxpool",
+            "level1/layernorm",
+            "level1/matmul",
+            "level1/softmax",
+        )
+    ),
 )
 HEADER = (
     f"{'eager':>8} {'compile':>8} {'seed':>8}  {'against eager':<22} "
@@ -101,36 +128,44 @@ HEADER = (
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the seeds one after the other on one device."""
+    """Runs the seeds of one device; returns the exit status."""
     given = dict(argument.partition("=")[::2] for argument in arguments)
-    if unknown := given.keys() - {"only", "out", "thorough"}:
-        raise UsageError(f"unknown key {min(unknown)}; there are only, out, thorough")
+    if unknown := given.keys() - {"device", "only", "out", "thorough", "cards"}:
+        raise UsageError(f"unknown key {min(unknown)}; there are device, only, out, thorough, cards")
+    if "cards" in given:
+        return write_cards(json.loads(Path(given["cards"]).read_text()))
+    device, _ = choose_device(given.get("device", "auto"), clustered=False)
     words = given.get("only", "").split(",")
-    cases = [case for case in CASES if any(word in case.name for word in words)]
+    cases = [case for case in CASES if case.device == device and any(word in case.name for word in words)]
     if not cases:
-        raise UsageError(f"only={given['only']} is in no seed's line")
-    copy = copy_bytes_per_s()
-    print(f"copy: {copy / 1e12:.2f} TB/s\n{HEADER}")
-    wrong = 0
-    with tempfile.TemporaryDirectory() as root:
-        settings = build(compose_config("evaluate", cases[0].overrides).evaluator)
-        worker = Worker(root=Path(root), settings=settings)
-        for number, case in enumerate(cases):
-            problem: Problem = build(compose_config("evaluate", case.overrides).problem, device="cuda")
-            source = (SEEDS / case.seed / "kernel.py").read_text()
-            kernel = Kernel(source=source, language=language_of(source))
-            try:
-                found = worker.measure(problem, kernel, b"", thorough=given.get("thorough") != "false")
-            except WorkerBroken as error:
-                print(f"{case.name}: {error}")
-                wrong += 1
-                continue
-            wrong += found.timing is None
-            print(f"{row(found, copy)}  {case.name}{shortfall(case, found)}", flush=True)
-            if "out" in given:
-                write(Path(given["out"]), f"{number:02d}_{case.seed.replace('/', '_')}", case, found)
-        worker.close()
-    return 1 if wrong else 0
+        raise UsageError(f"only={given.get('only', '')} is in no line of a seed for device={device}")
+    found = asyncio.run(measure(cases, device, thorough=given.get("thorough") != "false"))
+    if "out" in given:
+        results = [
+            {"case": CASES.index(case), "kernel": case.to_kernel().id, "date": date.today().isoformat()}
+            | {"evaluation": evaluation.to_json()}
+            for case, evaluation in zip(cases, found, strict=True)
+        ]
+        Path(given["out"]).write_text(json.dumps(results, indent=1) + "\n")
+    return 0 if all(each.timing for each in found) else 1
+
+
+async def measure(cases: Sequence[Case], device: str, *, thorough: bool) -> list[Evaluation]:
+    """The verdicts on the seeds, each printed as it comes: builds run beside measurements."""
+    copy = copy_bytes_per_s(device)
+    print(f"copy: {copy / 1e9:.0f} GB/s\n{HEADER}", flush=True)
+    settings = build(compose_config("evaluate", ["problem=level1/softmax", "kernel=none"]).evaluator)
+    pool = Pool(LocalHost(settings=settings, on_gpu=device == "cuda"))
+
+    async def one(case: Case) -> Evaluation:
+        found = await pool.evaluate(case.to_problem(), case.to_kernel(), thorough=thorough)
+        print(f"{row(found, copy)}  {case.name}{shortfall(case, found)}", flush=True)
+        return found
+
+    try:
+        return await asyncio.gather(*(one(case) for case in cases))
+    finally:
+        pool.close()
 
 
 def row(found: Evaluation, copy: float) -> str:
@@ -170,32 +205,45 @@ def shortfall(case: Case, found: Evaluation) -> str:
     return f"  (to reach: {', '.join(short)})" if short else ""
 
 
-def write(out: Path, name: str, case: Case, found: Evaluation) -> None:
-    """The evaluation, with the command's options that repeat it."""
-    out.mkdir(parents=True, exist_ok=True)
-    data = {"seed": case.seed, "overrides": case.overrides, "evaluation": found.to_json()}
-    (out / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
+def write_cards(results: Sequence[dict[str, Any]]) -> int:
+    """Puts the evaluations of `out` into the cards. Raises UsageError when a seed has changed since."""
+    for result in results:
+        case = CASES[result["case"]]
+        if case.to_kernel().id != result["kernel"]:
+            raise UsageError(f"{case.seed} has changed since it was measured")
+        card = SEEDS / case.seed / "card.yaml"
+        problem = case.to_problem()
+        measurement = Measurement(
+            problem=problem,
+            evaluation=Evaluation.from_json(result["evaluation"]),
+            inputs=traits_of(problem).inputs,
+            date=result["date"],
+            command=f"python -m kernel_library.verify entry={case.seed}",
+        )
+        card.write_text(cards.renew(card.read_text(), measurement))
+        print(card.relative_to(Path.cwd()))
+    return 0
 
 
-def copy_bytes_per_s() -> float:
-    """Bytes read and written by a large copy on the GPU, in a second. Raises UsageError without one."""
+def copy_bytes_per_s(device: str) -> float:
+    """Bytes read and written by a large copy, in a second."""
     import torch
 
-    if not torch.cuda.is_available():
-        raise UsageError("needs a GPU, and torch finds none here")
-    source = torch.rand(COPY_BYTES // 4, device="cuda")
+    source = torch.rand(COPY_BYTES[device] // 4, device=device)
     target = torch.empty_like(source)
-    times_ms = []
+    times_s = []
     for _ in range(20):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
         target.copy_(source)
-        end.record()
-        end.synchronize()
-        times_ms.append(start.elapsed_time(end))
+        if device == "cuda":
+            torch.cuda.synchronize()
+        times_s.append(time.perf_counter() - start)
     del source, target
-    torch.cuda.empty_cache()
-    return float(2 * COPY_BYTES / statistics.median(times_ms) * 1e3)
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    return 2 * COPY_BYTES[device] / statistics.median(times_s)
 
 
 if __name__ == "__main__":

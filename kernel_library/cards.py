@@ -27,10 +27,23 @@ def dump(entry: Entry) -> str:
         "language": entry.kernel.language,
         "function": entry.function,
         "licence": entry.licence,
+        "notes": entry.notes,
         "lineage": asdict(entry.lineage),
         "measurements": [_measurement(each) for each in entry.measurements],
     }
     return _to_yaml(_without_empty(card))
+
+
+def renew(text: str, measurement: Measurement) -> str:
+    """A shipped kernel's card with the measurement in place of that for the same problem on the same
+    architecture; what people wrote before the measurements stays as it is."""
+    written, _, _ = text.partition("\nmeasurements:")
+    card = _from_yaml(text)
+    kept = [_read_measurement(each, None) for each in card.get("measurements", ())]
+    same = measurement.problem.id, measurement.architecture
+    kept = [each for each in kept if (each.problem.id, each.architecture) != same]
+    renewed = [_measurement(each) for each in (*kept, measurement)]
+    return f"{written.rstrip()}\n{_to_yaml(_without_empty({'measurements': renewed}))}"
 
 
 def load(text: str, *, source: str, reference: str | None = None, name: str = "") -> Entry:

@@ -79,7 +79,8 @@ class Entry:
     `dtypes` and `shapes` say where it is right: `shapes` has a pattern for each input tensor (see `fits`),
     none where nothing is known. `architectures`: the compute capabilities that it is confined to; none: any
     that its language runs on. `function` names the plain function in its source, or a module class to be made
-    without arguments; "" where it has neither.
+    without arguments; "" where it has neither. `notes`: what its author says of the figures: what was tried,
+    and where it falls short.
 
     Raises ValueError for values that no kernel has.
     """
@@ -96,6 +97,7 @@ class Entry:
     function: str = ""
     lineage: Lineage = field(default_factory=Lineage)
     licence: str = ""
+    notes: str = ""
     checks: tuple[Check, ...] = ()
 
     def __post_init__(self) -> None:

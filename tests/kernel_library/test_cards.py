@@ -81,6 +81,18 @@ def test_a_card_by_hand() -> None:
     assert cards.load(cards.dump(read), source="import triton", name="softmax/online") == read
 
 
+def test_a_card_gets_new_measurements_and_keeps_what_people_wrote() -> None:
+    head = BY_HAND.partition("measurements:")[0].replace("op: softmax", "op: softmax  # of rows")
+    (slower,) = entry(SOFTMAX, speedup=1.5).measurements
+    (faster,) = entry(SOFTMAX, speedup=3.0).measurements
+    (other,) = entry(shipped("level1/layernorm", sizes={"batch": 1})).measurements
+    text = head
+    for measurement in (slower, other, faster):
+        text = cards.renew(text, measurement)
+    assert text.startswith(head)
+    assert cards.load(text, source="import triton").measurements == (other, faster)
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
