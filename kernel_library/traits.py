@@ -60,6 +60,7 @@ COMPOSED = (
     ("softmax", ("max", "sub", "exp", "sum", "div")),
     ("softmax", ("exp", "sum", "div")),
     ("rotary", ("neg", "cat", "mul", "add")),
+    ("rotary", ("mul", "sub", "mul", "add", "cat")),
 )
 """Families that torch, or the author of a reference, writes in several operators, in this order with others
 in between. They hold the families of which they consist as parts."""

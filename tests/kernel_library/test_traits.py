@@ -48,6 +48,12 @@ def test_the_shipped_problems(name: str, parts: tuple[str, ...], inputs: tuple[s
             "pass",
         ),
         (
+            "rotary",
+            "torch.cat((a[0] * a[1] - a[0] * a[2], a[0] * a[2] + a[0] * a[1]), -1)",
+            ", ".join([ROWS] * 3),
+            "pass",
+        ),
+        (
             "swiglu",
             "self.d(F.silu(self.g(a[0])) * self.u(a[0]))",
             ROWS,
