@@ -10,7 +10,6 @@ import json
 import logging
 import random
 import time
-from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -43,7 +42,7 @@ class Desk:
     ) -> None:
         self._budget, self._path, self._report = budget, path, report
         self._sleep, self._jitter = sleep, jitter
-        self._at_a_time: defaultdict[str, asyncio.Semaphore | None] = defaultdict(lambda: None)
+        self._at_a_time: dict[str, asyncio.Semaphore] = {}
         self._settled = asyncio.Event()
 
     async def ask(self, model: LLM, question: Question, read: Callable[[str], Result]) -> Result:
@@ -126,9 +125,7 @@ class Desk:
     def _slot(self, model: LLM) -> asyncio.Semaphore:
         """One semaphore a provider: its models share its limits."""
         provider = model.name.partition("/")[0]
-        if (slot := self._at_a_time[provider]) is None:
-            slot = self._at_a_time[provider] = asyncio.Semaphore(model.limits.concurrency)
-        return slot
+        return self._at_a_time.setdefault(provider, asyncio.Semaphore(model.limits.concurrency))
 
     def _pause_s(self, attempt: int, failed: CallFailed) -> float:
         """Doubles with each attempt, jittered; not less than the provider asks for. No pause where asking
