@@ -25,7 +25,7 @@ from evaluators.report import cut
 from search.agent import Agent, OnStage, Refused
 from search.proposers.llm.prompts import LANGUAGES as FIT
 from search.proposers.llm.prompts import LIBRARIES, TOLERANCES, Prompts
-from search.tree import Category, Outcome, Seed, Variant
+from search.tree import Category, Outcome, Seed, Variant, speedups_of
 
 EVERY_S = 5.0
 """How often a client that waits is told that it goes on."""
@@ -222,9 +222,8 @@ class Tools:
         """Read the ideas tried so far and what each gained, the last `limit` of them; of one category where
         it is given. `gain` is how many times as fast as its parent an idea's best kernel is."""
         async with self._run(ctx) as (agent, _):
-            speedups = {e.id: e.evaluation.speedup for e in agent.session.entries if e.evaluation} | {"": 1.0}
             tree = agent.session.state.tree
-            speedups |= {v.id: v.evaluation.speedup for v in tree.variants.values() if v.evaluation}
+            speedups = speedups_of([*agent.session.entries, *tree.variants.values()]) | {"": 1.0}
             outcomes = [o for o in tree.history() if category in ("", o.idea.category.value)]
             tried = [_tried(outcome, speedups) for outcome in outcomes[max(0, len(outcomes) - limit) :]]
             return History(ideas=len(tree.ideas), tried=tried)

@@ -216,6 +216,11 @@ def fastest(variants: Iterable[Variant], k: int) -> list[Variant]:
     return list(unique.values())[:k]
 
 
+def speedups_of(measured: Iterable[Seed | Variant]) -> dict[str, float]:
+    """By id, those over eager of all that have a verdict; 0 for what is not correct."""
+    return {each.id: each.evaluation.speedup for each in measured if each.evaluation is not None}
+
+
 def _rank(variant: Variant) -> tuple[float, int, str]:
     speedup = variant.evaluation.speedup if variant.evaluation else 0.0
     return -speedup, variant.round, variant.id

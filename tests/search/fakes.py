@@ -23,7 +23,7 @@ from search.journal import Journal, RunState, rebuild, replay
 from search.llm import Answer, CallFailed, Limits, Price, Question, Usage
 from search.protocols import RunContext
 from search.strategies.idea_branching import IdeaBranching
-from search.tree import Category, Expansion, Idea, Outcome, Seed, Tree, Variant
+from search.tree import Category, Expansion, Idea, Outcome, Seed, Tree, Variant, fastest
 
 PROBLEM = Problem(name="level1/fake", source="class Model: ...", overrides={"N": 4, "shape": (2, (3, "x"))})
 
@@ -50,6 +50,22 @@ def correct(speedup: float = 2.0) -> Evaluation:
 
 def failed(status: Status = Status.INCORRECT) -> Evaluation:
     return Evaluation(status=status, log=f"it is {status}", rule="x" if status is Status.REJECTED else "")
+
+
+def outcome(
+    text: str,
+    *found: Evaluation,
+    parent: str = "",
+    category: Category = Category.MEMORY,
+    model: str = "",
+) -> Outcome:
+    """An idea of the first round, with a variant for each of these verdicts."""
+    idea = Idea(text=text, category=category, parent=parent, round=1, proposer="llm", model=model)
+    variants = tuple(
+        Variant(kernel=kernel(f"{text} {i}"), idea=idea.id, parent=parent, round=1, evaluation=each)
+        for i, each in enumerate(found)
+    )
+    return Outcome(idea=idea, best=next(iter(fastest(variants, 1)), None), variants=variants)
 
 
 async def pause(delay_s: float) -> None:

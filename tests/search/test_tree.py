@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from search.tree import Category, Expansion, Idea, Tree, Variant, fastest
+from search.tree import Category, Expansion, Idea, Tree, Variant, fastest, speedups_of
 from tests.search.fakes import correct, failed, kernel
 
 
@@ -36,6 +36,14 @@ def test_the_fastest_do_not_depend_on_the_order_of_arrival() -> None:
     for seed in range(20):
         random.Random(seed).shuffle(variants)
         assert fastest(variants, 9) == expected
+
+
+def test_speedups_by_id_are_of_what_has_a_verdict() -> None:
+    one = idea("one")
+    fast, wrong, waiting = (variant(one, name) for name in ("fast", "wrong", "waiting"))
+    measured = [replace(fast, evaluation=correct(3.0)), replace(wrong, evaluation=failed()), waiting]
+    assert speedups_of(measured) == {fast.id: 3.0, wrong.id: 0.0}
+    assert speedups_of([measured[0].seed]) == {fast.id: 3.0}
 
 
 def test_before_a_round_the_tree_holds_the_rounds_before_in_the_order_of_their_ideas() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Problem
-from search.tree import Category, Idea, Outcome, Seed, Variant, fastest
+from search.tree import Category, Idea, Outcome, Seed, Variant, fastest, speedups_of
 
 if TYPE_CHECKING:
     import jinja2
@@ -167,8 +167,7 @@ class Prompts:
     def _tried(self, history: Sequence[Outcome], entries: Sequence[Seed], seed: Seed | None) -> str:
         """The history in words; "" where there is none."""
         seeds = [*entries, *([seed] if seed else [])]
-        speedups = {each.id: each.evaluation.speedup for each in seeds if each.evaluation}
-        speedups |= {v.id: v.evaluation.speedup for o in history for v in o.variants if v.evaluation}
+        speedups = speedups_of([*seeds, *(variant for outcome in history for variant in outcome.variants)])
         if self._history == "summary":
             return "\n".join(_summary(history, speedups))
         return "\n".join(f"- {_told(outcome, speedups)}" for outcome in history)

@@ -17,7 +17,7 @@ from search.proposers.llm.choice import Choice, Fixed, Standing, standings
 from search.proposers.llm.novelty import comparable, repeated
 from search.proposers.llm.prompts import Prompts
 from search.protocols import ProposerFailed, RunContext
-from search.tree import Expansion, Idea, Outcome, Seed, Variant
+from search.tree import Expansion, Idea, Outcome, Seed, Variant, speedups_of
 
 logger = logging.getLogger(__name__)
 
@@ -275,24 +275,19 @@ class LLMProposer:
 
     def _standings(self, names: Sequence[str]) -> dict[str, Standing]:
         state = self._context.state
-        outcomes = state.tree.history()
-        speedups = {v.id: v.evaluation.speedup for v in state.tree.variants.values() if v.evaluation}
-        speedups |= {e.id: e.evaluation.speedup for e in self._context.entries if e.evaluation}
+        speedups = speedups_of([*state.tree.variants.values(), *self._context.entries])
         by_model = {self._models[name].name: name for name in names}
         dollars = {model: float(each.dollars) for model, each in state.spending.items()}
-        found = standings(list(by_model), outcomes, dollars, speedups)
+        found = standings(list(by_model), state.tree.history(), dollars, speedups)
         return {by_model[model]: standing for model, standing in found.items()}
 
     def _earlier(self, seed: Seed | None) -> list[str]:
         """Texts of the ideas that a new one on the seed must not repeat."""
         tree = self._context.state.tree
-        lineage: list[str] = []
         parent = seed.id if seed else ""
-        at = tree.variants.get(parent)
-        while at is not None:
-            lineage.append(at.idea)
-            at = tree.variants.get(at.parent)
-        return comparable(tree.ideas.values(), parent, lineage)
+        variant = tree.variants.get(parent)
+        lineage = tree.lineage(variant) if variant else []
+        return comparable(tree.ideas.values(), parent, (each.idea for each in lineage))
 
     @property
     def _context(self) -> RunContext:

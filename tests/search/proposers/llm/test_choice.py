@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 
 from search.proposers.llm.choice import Bandit, Fixed, Standing, standings
-from search.tree import Category, Idea, Outcome, Variant
-from tests.search.fakes import correct, failed, kernel
+from tests.search.fakes import correct, failed, outcome
 
 
 def test_fixed_weights_are_kept_on_average() -> None:
@@ -53,38 +52,12 @@ def test_the_bandit_comes_back_to_who_was_hardly_tried() -> None:
 
 
 def test_standings_count_what_ideas_gained_over_their_parents() -> None:
-    def outcome(model: str, parent: str, *speedups: float | None) -> Outcome:
-        idea = Idea(
-            text=f"{model} {parent} {speedups}",
-            category=Category.MEMORY,
-            parent=parent,
-            round=1,
-            proposer="llm",
-            model=model,
-        )
-        variants = tuple(
-            Variant(
-                kernel=kernel((model, parent, i)),
-                idea=idea.id,
-                parent=parent,
-                round=1,
-                evaluation=correct(s) if s else failed(),
-            )
-            for i, s in enumerate(speedups)
-        )
-        best = max(
-            (v for v in variants if v.evaluation and v.evaluation.speedup),
-            key=lambda v: v.evaluation.speedup if v.evaluation else 0,
-            default=None,
-        )
-        return Outcome(idea=idea, best=best, variants=variants)
-
     outcomes = [
-        outcome("a", "", 2.0, None),
-        outcome("a", "seed", 6.0),
-        outcome("b", "seed", 1.0),
-        outcome("b", "seed", None, None),
-        outcome("b", "seed"),
+        outcome("one", correct(2.0), failed(), model="a"),
+        outcome("two", correct(6.0), parent="seed", model="a"),
+        outcome("three", correct(1.0), parent="seed", model="b"),
+        outcome("four", failed(), failed(), parent="seed", model="b"),
+        outcome("five", parent="seed", model="b"),
     ]
     found = standings(["a", "b", "c"], outcomes, {"a": 0.5}, {"seed": 3.0})
     assert found["a"].ideas == 2

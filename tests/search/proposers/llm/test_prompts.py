@@ -11,8 +11,8 @@ import pytest
 from evaluators.evaluation import Correctness, Evaluation, Roofline, Status
 from evaluators.problem import Kernel, Problem
 from search.proposers.llm.prompts import Prompts
-from search.tree import Category, Idea, Outcome, Seed, Variant
-from tests.search.fakes import correct, failed, timing
+from search.tree import Category, Idea, Outcome, Seed
+from tests.search.fakes import correct, failed, outcome, timing
 
 PROBLEM = Problem(
     name="level1/softmax",
@@ -41,41 +41,28 @@ SEED = Seed(id="seed1", kernel=Kernel(source=SOURCE, language="cpp"), evaluation
 ENTRY = Seed(id="entry1", kernel=Kernel(source="class ModelNew:  # of the library\n", language="cpp"))
 
 
-def idea(text: str, category: Category = Category.MEMORY, parent: str = "seed1") -> Idea:
-    return Idea(
-        text=text, category=category, parent=parent, round=1, proposer="llm", expected="half the time"
-    )
-
-
-def outcome(
-    text: str, *found: Evaluation, parent: str = "seed1", category: Category = Category.MEMORY
-) -> Outcome:
-    of = idea(text, category, parent)
-    variants = tuple(
-        Variant(
-            kernel=Kernel(source=f"{text} {i}", language="cpp"),
-            idea=of.id,
-            parent=parent,
-            round=1,
-            evaluation=each,
-        )
-        for i, each in enumerate(found)
-    )
-    best = max(
-        (v for v in variants if v.evaluation and v.evaluation.timing),
-        key=lambda v: v.evaluation.speedup if v.evaluation else 0.0,
-        default=None,
-    )
-    return Outcome(idea=of, best=best, variants=variants)
+IDEA = Idea(
+    text="vectorise it",
+    category=Category.MEMORY,
+    parent="seed1",
+    round=1,
+    proposer="llm",
+    expected="half the time",
+)
 
 
 HISTORY = [
-    outcome("vectorise the loads", correct(6.0), failed()),
+    outcome("vectorise the loads", correct(6.0), failed(), parent="seed1"),
     outcome(
-        "use more threads", failed(Status.COMPILE_ERROR), failed(), failed(), category=Category.PARALLELISM
+        "use more threads",
+        failed(Status.COMPILE_ERROR),
+        failed(),
+        failed(),
+        parent="seed1",
+        category=Category.PARALLELISM,
     ),
-    outcome("start naively", correct(0.5), parent=""),
-    outcome("of this round"),
+    outcome("start naively", correct(0.5)),
+    outcome("of this round", parent="seed1"),
 ]
 
 
@@ -130,7 +117,8 @@ def test_without_a_history_nothing_is_said_of_one() -> None:
 
 
 def test_a_summary_is_by_category() -> None:
-    text = ideas([*HISTORY, *(outcome(f"filler {i}", failed()) for i in range(9))], history="summary")
+    fillers = [outcome(f"filler {i}", failed(), parent="seed1") for i in range(9)]
+    text = ideas([*HISTORY, *fillers], history="summary")
     assert (
         "memory access: 12 ideas, 2 with a correct kernel, 1 helped; the best made its seed 2 times" in text
     )
@@ -143,8 +131,8 @@ def test_a_summary_is_by_category() -> None:
 
 def test_switches() -> None:
     assert "132" not in ideas(hardware=False)
-    question = Prompts(examples=True).code(PROBLEM, FACTS, idea("x"), SEED, None, [], 1, 1)
-    without = Prompts(examples=False).code(PROBLEM, FACTS, idea("x"), SEED, None, [], 1, 1)
+    question = Prompts(examples=True).code(PROBLEM, FACTS, IDEA, SEED, None, [], 1, 1)
+    without = Prompts(examples=False).code(PROBLEM, FACTS, IDEA, SEED, None, [], 1, 1)
     assert "scale_kernel" in question
     assert "scale_kernel" not in without
     assert "@triton.jit" in without, "the rules stay"
@@ -152,7 +140,7 @@ def test_switches() -> None:
 
 def test_the_question_for_code() -> None:
     bad = HISTORY[1].variants[0]
-    text = Prompts().code(PROBLEM, FACTS, idea("vectorise it"), SEED, ENTRY, [bad], 2, 8)
+    text = Prompts().code(PROBLEM, FACTS, IDEA, SEED, ENTRY, [bad], 2, 8)
     for part in (
         "> vectorise it",
         "half the time",
@@ -165,10 +153,10 @@ def test_the_question_for_code() -> None:
         "## CUDA C++",
     ):
         assert part in text, part
-    alone = Prompts(languages=["triton"]).code(PROBLEM, FACTS, idea("vectorise it"), None, None, [], 1, 1)
+    alone = Prompts(languages=["triton"]).code(PROBLEM, FACTS, IDEA, None, None, [], 1, 1)
     assert "## CUDA" not in alone
     assert "variant 1" not in alone
-    on_cpu = Prompts().code(replace(PROBLEM, device="cpu"), {}, idea("x"), None, None, [], 1, 1)
+    on_cpu = Prompts().code(replace(PROBLEM, device="cpu"), {}, IDEA, None, None, [], 1, 1)
     assert "## C++" in on_cpu
     assert "## Triton" not in on_cpu
 
@@ -176,7 +164,7 @@ def test_the_question_for_code() -> None:
 def test_the_question_for_a_repair_shows_both_ends_of_a_long_log() -> None:
     log = "the first error\n" + "noise\n" * 5000 + "the last word"
     bad = replace(HISTORY[1].variants[0], evaluation=Evaluation(status=Status.RUNTIME_ERROR, log=log))
-    text = Prompts().repair(PROBLEM, FACTS, idea("x"), bad)
+    text = Prompts().repair(PROBLEM, FACTS, IDEA, bad)
     assert "runtime_error" in text
     assert "the first error" in text
     assert "the last word" in text
