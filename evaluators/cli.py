@@ -1,4 +1,4 @@
-"""What the commands share: composing a config from the command line, and errors of one line.
+"""What the commands share: their frame, composing a config from the command line, and errors of one line.
 
 Bad input is a `UsageError`, raised before anything is started or written; a command prints it and exits
 with status 2.
@@ -7,11 +7,13 @@ with status 2.
 from __future__ import annotations
 
 import difflib
+import functools
 import logging
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -23,12 +25,51 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 OPEN_ENDED = ("problem.sizes.", "problem.cpu_sizes.", "choice.weights.")
 """Keys that hold what the user names."""
 
 
 class UsageError(Exception):
     """The call was wrong; the message is one line that says what, and the nearest valid choice."""
+
+
+class Main(Protocol):
+    """A command; takes the process's arguments where it is given none, and returns its exit status."""
+
+    def __call__(self, arguments: Sequence[str] | None = None) -> int:
+        """See the class."""
+        ...
+
+
+def command(
+    name: str, text: str | None, *told: type[Exception]
+) -> Callable[[Callable[[list[str]], int]], Main]:
+    """Puts the frame of a command around what it does with its arguments.
+
+    `--help` prints `text`. UsageError, and what is in `told`, is one line on standard error and status 2; an
+    interrupt is status 130.
+    """
+    of_the_caller: tuple[type[Exception], ...] = (UsageError, *told)
+
+    def framed(body: Callable[[list[str]], int]) -> Main:
+        @functools.wraps(body)
+        def main(arguments: Sequence[str] | None = None) -> int:
+            given = list(sys.argv[1:] if arguments is None else arguments)
+            if {"-h", "--help"} & set(given):
+                print(text)  # noqa: T201  (what was asked for)
+                return 0
+            try:
+                return body(given)
+            except of_the_caller as error:
+                print(f"{name}: {one_line(error)}", file=sys.stderr)  # noqa: T201  (what a command says)
+                return EXIT_USAGE
+            except KeyboardInterrupt:
+                return EXIT_INTERRUPTED
+
+        return main
+
+    return framed
 
 
 def config_folder() -> Path:

@@ -16,7 +16,6 @@ import contextlib
 import difflib
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -27,10 +26,10 @@ from rich.console import Console
 
 from evaluators import report, sandbox
 from evaluators.cli import (
-    EXIT_USAGE,
     UsageError,
     build,
     choose_device,
+    command,
     compose_config,
     log_to,
     one_line,
@@ -38,7 +37,7 @@ from evaluators.cli import (
     positive,
 )
 from evaluators.evaluation import Evaluation, Status
-from evaluators.pool import Pool
+from evaluators.pool import Host, Pool
 from evaluators.problem import DEVICES, LANGUAGES, Kernel, Problem, language_of
 from evaluators.worker import Settings, WorkerBroken
 
@@ -46,24 +45,27 @@ EVERY_S = 5.0
 """How often a line says that a long stage goes on."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@command("evaluators.evaluate", __doc__)
+def main(arguments: list[str]) -> int:
     """The command; returns its exit status."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
     output, errors = Console(), Console(stderr=True)
     log_to(errors)
-    if {"-h", "--help"} & set(arguments):
-        _say(output, __doc__)
-        return 0
-    try:
-        config = settle(arguments, errors)
-        problem: Problem = build(config.problem, device=config.device)
-        kernel = read_kernel(Path(str(config.kernel)), str(config.language))
-        found = asyncio.run(evaluate(config, problem, kernel, output, errors))
-    except UsageError as error:
-        print(f"evaluators.evaluate: {error}", file=sys.stderr)  # noqa: T201  (what a command says)
-        return EXIT_USAGE
-    except KeyboardInterrupt:
-        return 130
+    config = settle(arguments, errors)
+    problem: Problem = build(config.problem, device=config.device)
+    kernel = read_kernel(Path(str(config.kernel)), str(config.language))
+    found = asyncio.run(
+        evaluate(
+            problem,
+            kernel,
+            settings=build(config.evaluator),
+            host=build(config.pool),
+            thorough=config.thorough,
+            repeat=config.repeat,
+            as_json=config.json,
+            output=output,
+            errors=errors,
+        )
+    )
     return 0 if all(each.status is Status.CORRECT for each in found) else 1
 
 
@@ -94,53 +96,60 @@ def read_kernel(path: Path, language: str) -> Kernel:
 
 
 async def evaluate(
-    config: DictConfig, problem: Problem, kernel: Kernel, output: Console, errors: Console
+    problem: Problem,
+    kernel: Kernel,
+    *,
+    settings: Settings,
+    host: Callable[..., Host],
+    thorough: bool,
+    output: Console,
+    errors: Console,
+    repeat: int = 1,
+    as_json: bool = False,
 ) -> list[Evaluation]:
-    """Evaluates as often as the config says, each time with new processes, and prints each verdict.
+    """Evaluates `repeat` times, each time with new processes; prints each verdict to `output`, and what is
+    going on to `errors`. `host` makes the host of the processes (see `configs/pool/`).
 
     Raises UsageError when the problem cannot be run; when it is cancelled, everything is ended at once.
     """
-    settings: Settings = build(config.evaluator)
     found: list[Evaluation] = []
-    for number in range(1, config.repeat + 1):
+    for number in range(1, repeat + 1):
         async with _progress(errors) as on_stage:
-            evaluation = await _evaluate_once(config, settings, problem, kernel, on_stage)
+            evaluation = await _evaluate_once(problem, kernel, settings, host, thorough, on_stage)
         found.append(evaluation)
         style = "green" if evaluation.status is Status.CORRECT else "red"
-        if config.json:
+        if as_json:
             _say(output, json.dumps(evaluation.to_json()))
-        elif config.repeat == 1:
+        elif repeat == 1:
             _say(output, *report.verdict(evaluation), style=style)
         else:
             _say(output, f"{number}: {report.in_a_line(evaluation)}", style=style)
-    if config.repeat > 1 and not config.json:
+    if repeat > 1 and not as_json:
         _say(output, *report.in_all(found))
     return found
 
 
 async def _evaluate_once(
-    config: DictConfig,
-    settings: Settings,
     problem: Problem,
     kernel: Kernel,
+    settings: Settings,
+    host: Callable[..., Host],
+    thorough: bool,
     on_stage: Callable[[str], None],
 ) -> Evaluation:
     try:
-        pool = Pool(build(config.pool)(settings=settings, on_gpu=problem.device == "cuda"))
+        pool = Pool(host(settings=settings, on_gpu=problem.device == "cuda"))
     except (ValueError, ConnectionError) as error:
         raise UsageError(one_line(error)) from error
     try:
         on_stage(f"opening {problem.name} on {problem.device}")
         await pool.describe(problem)
-        return await pool.evaluate(problem, kernel, thorough=config.thorough, on_stage=on_stage)
+        return await pool.evaluate(problem, kernel, thorough=thorough, on_stage=on_stage)
     except WorkerBroken as error:
         *_, last = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise UsageError(f"{problem.name} cannot be run: {last}") from error
     except asyncio.CancelledError:
-        # Threads that wait for these processes, or for a deadline of theirs, come to their end now.
-        for pid in sandbox.descendants(os.getpid()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        sandbox.kill_descendants()
         raise
     finally:
         pool.close()

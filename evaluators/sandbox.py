@@ -256,6 +256,12 @@ def kill_tree(pid: int) -> None:
             return
 
 
+def kill_descendants() -> None:
+    """SIGKILL for everything below this process: its threads that wait for those processes, or for a
+    deadline of theirs, come to their end now."""
+    signal_all(descendants(os.getpid()), signal.SIGKILL)
+
+
 def memory_bytes(pids: Iterable[int], shared_with_us: int = 0) -> int:
     """Memory that processes hold together: their anonymous pages, and shared memory, mapped or only open, but
     for `shared_with_us` bytes in each."""

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from evaluators.cli import (
-    EXIT_USAGE,
     UsageError,
     build,
     choose_device,
+    command,
     compose_config,
     log_to,
     one_line,
@@ -33,29 +32,17 @@ from evaluators.problem import DEVICES, LANGUAGES, Problem
 from kernel_library.entry import Entry, Measurement
 from kernel_library.library import FolderLibrary
 
-THOROUGH = {"thorough": True, "repeat": 1, "json": False}
-"""How `evaluate` is to evaluate."""
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
+@command("kernel_library.add", __doc__)
+def main(arguments: list[str]) -> int:
     """The command; returns its exit status."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
     output, errors = Console(), Console(stderr=True)
     log_to(errors)
-    if {"-h", "--help"} & set(arguments):
-        output.print(__doc__, markup=False)
-        return 0
-    try:
-        config = compose_config("library_add", arguments)
-        one_of(config, "device", ("auto", *DEVICES))
-        one_of(config, "language", ("auto", *LANGUAGES))
-        config.device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
-        return add(config, output, errors)
-    except UsageError as error:
-        print(f"kernel_library.add: {error}", file=sys.stderr)  # noqa: T201  (what a command says)
-        return EXIT_USAGE
-    except KeyboardInterrupt:
-        return 130
+    config = compose_config("library_add", arguments)
+    one_of(config, "device", ("auto", *DEVICES))
+    one_of(config, "language", ("auto", *LANGUAGES))
+    config.device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
+    return add(config, output, errors)
 
 
 def add(config: DictConfig, output: Console, errors: Console) -> int:
@@ -63,10 +50,17 @@ def add(config: DictConfig, output: Console, errors: Console) -> int:
     library: FolderLibrary = build(config.library.kernels)
     problem: Problem = build(config.problem, device=config.device)
     kernel = read_kernel(Path(str(config.kernel)), str(config.language))
-    how = OmegaConf.create(
-        {"evaluator": config.evaluator, "pool": config.pool, "ray": config.ray, **THOROUGH}
+    (evaluation,) = asyncio.run(
+        evaluate(
+            problem,
+            kernel,
+            settings=build(config.evaluator),
+            host=build(config.pool),
+            thorough=True,
+            output=output,
+            errors=errors,
+        )
     )
-    (evaluation,) = asyncio.run(evaluate(how, problem, kernel, output, errors))
     if evaluation.timing is None:
         return 1
     entry = Entry(

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from evaluators.cli import EXIT_USAGE, UsageError, log_to
+from evaluators.cli import command, log_to
 from evaluators.evaluation import Evaluation
 from kernel_library.cli import chosen, open_library, settle_filters
 from kernel_library.entry import Entry, Measurement
@@ -29,20 +29,13 @@ WIDTH = 200
 """Characters of a line that no terminal limits."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@command("kernel_library.list", __doc__)
+def main(arguments: list[str]) -> int:
     """The command; returns its exit status."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
     console = Console()
     log_to(Console(stderr=True))
-    if {"-h", "--help"} & set(arguments):
-        console.print(__doc__, markup=False)
-        return 0
-    try:
-        config = settle_filters("library_list", arguments)
-        _, entries = open_library(config)
-    except UsageError as error:
-        print(f"kernel_library.list: {error}", file=sys.stderr)  # noqa: T201  (what a command says)
-        return EXIT_USAGE
+    config = settle_filters("library_list", arguments)
+    _, entries = open_library(config)
     if not console.is_terminal:
         console.width = WIDTH
     found = chosen(config, entries)

@@ -9,33 +9,25 @@ The beginning of an id is enough. Exit status 0, or 2 when the call was wrong.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 from rich.console import Console
 
-from evaluators.cli import EXIT_USAGE, UsageError, compose_config, log_to
+from evaluators.cli import UsageError, command, compose_config, log_to
 from kernel_library import cards
 from kernel_library.cli import named, open_library
 from kernel_library.entry import Entry
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@command("kernel_library.show", __doc__)
+def main(arguments: list[str]) -> int:
     """The command; returns its exit status."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
     log_to(Console(stderr=True))
-    if {"-h", "--help"} & set(arguments):
-        Console().print(__doc__, markup=False)
-        return 0
-    try:
-        ids = [each for each in arguments if "=" not in each]
-        if len(ids) != 1:
-            raise UsageError("give one entry: its id, or op/name of a shipped one")
-        config = compose_config("library_show", [each for each in arguments if "=" in each])
-        _, entries = open_library(config)
-        print(text(named(ids[0], entries)))  # noqa: T201  (what the command is for)
-    except UsageError as error:
-        print(f"kernel_library.show: {error}", file=sys.stderr)  # noqa: T201  (what a command says)
-        return EXIT_USAGE
+    ids = [each for each in arguments if "=" not in each]
+    if len(ids) != 1:
+        raise UsageError("give one entry: its id, or op/name of a shipped one")
+    config = compose_config("library_show", [each for each in arguments if "=" in each])
+    _, entries = open_library(config)
+    print(text(named(ids[0], entries)))  # noqa: T201  (what the command is for)
     return 0
 
 

@@ -18,44 +18,34 @@ import sys
 from collections.abc import Sequence
 from datetime import date
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from evaluators.cli import EXIT_USAGE, UsageError, choose_device, log_to, one_line, one_of
+from evaluators.cli import UsageError, build, choose_device, command, log_to, one_line, one_of
 from evaluators.evaluate import evaluate
 from evaluators.evaluation import Status
 from evaluators.problem import DEVICES
-from kernel_library.add import THOROUGH
 from kernel_library.cli import chosen, named, open_library, settle_filters
 from kernel_library.entry import Check, Entry, Measurement
 from kernel_library.library import FolderLibrary
 from kernel_library.list import WIDTH
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@command("kernel_library.verify", __doc__)
+def main(arguments: list[str]) -> int:
     """The command; returns its exit status."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
     output, errors = Console(), Console(stderr=True)
     log_to(errors)
-    if {"-h", "--help"} & set(arguments):
-        output.print(__doc__, markup=False)
-        return 0
-    try:
-        config = settle_filters("library_verify", arguments)
-        one_of(config, "device", ("auto", *DEVICES))
-        device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
-        library, entries = open_library(config)
-        some = entries if config.entry is None else [named(str(config.entry), entries)]
-        devices = DEVICES if config.device == "auto" and device == "cuda" else (device,)
-        return verify(config, library, chosen(config, some), devices, output, errors)
-    except UsageError as error:
-        print(f"kernel_library.verify: {error}", file=sys.stderr)  # noqa: T201  (what a command says)
-        return EXIT_USAGE
-    except KeyboardInterrupt:
-        return 130
+    config = settle_filters("library_verify", arguments)
+    one_of(config, "device", ("auto", *DEVICES))
+    device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
+    library, entries = open_library(config)
+    some = entries if config.entry is None else [named(str(config.entry), entries)]
+    devices = DEVICES if config.device == "auto" and device == "cuda" else (device,)
+    return verify(config, library, chosen(config, some), devices, output, errors)
 
 
 def verify(
@@ -102,11 +92,17 @@ def verify(
 
 def _again(config: DictConfig, entry: Entry, measurement: Measurement, errors: Console) -> Check:
     """Raises UsageError for a problem that cannot be run here."""
-    how = OmegaConf.create(
-        {"evaluator": config.evaluator, "pool": config.pool, "ray": config.ray, **THOROUGH}
+    (found,) = asyncio.run(
+        evaluate(
+            measurement.problem,
+            entry.kernel,
+            settings=build(config.evaluator),
+            host=build(config.pool),
+            thorough=True,
+            output=Console(quiet=True),
+            errors=errors,
+        )
     )
-    quiet = Console(quiet=True)
-    (found,) = asyncio.run(evaluate(how, measurement.problem, entry.kernel, quiet, errors))
     if found.status is Status.INFRASTRUCTURE_ERROR:
         raise UsageError(found.log.strip().splitlines()[-1])
     return Check(problem_id=measurement.problem.id, evaluation=found, date=date.today().isoformat())

@@ -23,7 +23,7 @@ from omegaconf import DictConfig, ListConfig
 from rich.console import Console
 from rich.progress import track
 
-from evaluators.cli import EXIT_USAGE, UsageError, build, compose_config, log_to
+from evaluators.cli import UsageError, build, command, compose_config, log_to
 from search.harvests import benchmarks
 from search.harvests.benchmarks import Benchmark
 from search.harvests.corpus import Corpus, HarvestError, Track, read_library, read_runs, solutions_of
@@ -33,20 +33,13 @@ from search.harvests.identity import fingerprint
 from search.harvests.rows import Format, Row
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@command("search.harvest", __doc__, HarvestError, OSError)
+def main(arguments: list[str]) -> int:
     """The command; returns its exit status."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if {"-h", "--help"} & set(arguments):
-        print(__doc__)  # noqa: T201  (what the command is for)
-        return 0
     console = Console(stderr=True)
     log_to(console)
-    try:
-        for line in harvest(settle(arguments), arguments, functools.partial(track, console=console)):
-            print(line)  # noqa: T201
-    except (UsageError, HarvestError, OSError) as error:
-        print(f"search.harvest: {error}", file=sys.stderr)  # noqa: T201
-        return EXIT_USAGE
+    for line in harvest(settle(arguments), arguments, functools.partial(track, console=console)):
+        print(line)  # noqa: T201  (what a command says)
     return 0
 
 

@@ -133,13 +133,7 @@ class RunState:
     @property
     def spent(self) -> Spending:
         """On the calls of all models."""
-        total = Spending()
-        for each in self.spending.values():
-            total.calls += each.calls
-            total.failed += each.failed
-            total.tokens += each.tokens
-            total.dollars += each.dollars
-        return total
+        return Spending.total(self.spending.values())
 
     def apply(self, event: Event) -> None:
         """Takes in the next event; the engine and the replay of a journal do so alike."""

@@ -7,7 +7,7 @@ concurrency, the budget and the record of calls are the desk's (`desk.py`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from enum import StrEnum
@@ -210,6 +210,17 @@ class Spending:
         self.failed += call.cause is not None
         self.tokens += call.usage.tokens
         self.dollars += Decimal(str(call.dollars))
+
+    @classmethod
+    def total(cls, several: Iterable[Spending]) -> Spending:
+        """What they come to together."""
+        total = cls()
+        for each in several:
+            total.calls += each.calls
+            total.failed += each.failed
+            total.tokens += each.tokens
+            total.dollars += each.dollars
+        return total
 
 
 class LLM(Protocol):

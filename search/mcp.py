@@ -12,7 +12,6 @@ was wrong. Standard output is the protocol's; all else goes to standard error. E
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -30,6 +29,7 @@ from evaluators.cli import (
     UsageError,
     build,
     choose_device,
+    command,
     compose_config,
     edit_config,
     log_to,
@@ -41,29 +41,28 @@ from evaluators.problem import Problem
 from evaluators.worker import Settings, WorkerBroken
 from search.agent import Agent, OnStage, Refused
 from search.budget import Budget
+from search.cli import (
+    DEVICES,
+    OUTSTANDING_PER_LANE,
+    check_wandb,
+    last_line,
+    new_folder,
+    observers_of,
+    stored_config,
+)
 from search.journal import Journal, JournalError
-from search.observers.console import console_observer
-from search.observers.wandb import MODES, WandbObserver
-from search.run import DEVICES, OUTSTANDING_PER_LANE, last_line, new_folder, plain, stored_config
-from search.run_folder import RunFolder, finalise
+from search.run_folder import finalise
 
 logger = logging.getLogger(__name__)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@command("search.mcp", __doc__, JournalError)
+def main(arguments: list[str]) -> int:
     """The command; returns its exit status."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
     errors = Console(stderr=True)
     log_to(errors)
-    if {"-h", "--help"} & set(arguments):
-        Console().print(__doc__, markup=False)
-        return 0
-    try:
-        config, folder = settle(arguments)
-        return asyncio.run(serve(Run(config, folder, arguments, errors)))
-    except (UsageError, JournalError) as error:
-        print(f"search.mcp: {error}", file=sys.stderr)  # noqa: T201  (what a command says to its caller)
-        return EXIT_USAGE
+    config, folder = settle(arguments)
+    return asyncio.run(serve(Run(config, folder, arguments, errors)))
 
 
 def settle(arguments: Sequence[str]) -> tuple[DictConfig, Path | None]:
@@ -75,8 +74,7 @@ def settle(arguments: Sequence[str]) -> tuple[DictConfig, Path | None]:
         edit_config(stored_config(Path(folder), "run"), others) if folder else compose_config("mcp", others)
     )
     one_of(config, "device", DEVICES)
-    if config.wandb is not False and str(config.wandb) not in MODES:
-        one_of(config, "wandb", MODES)
+    check_wandb(config)
     config.device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
     return config, Path(folder) if folder else None
 
@@ -176,23 +174,13 @@ class Run:
                 folder = new_folder(config, problem, self._arguments)
                 self._journal = Journal(folder / "journal.jsonl")
             journal = self._journal
-            limits = {**config.budget, "past": journal.past}
             agent = Agent(
                 problem=problem,
                 library=build(config.library.kernels) if config.library.use else None,
                 evaluator=pool,
                 journal=journal,
                 budget=self._budget,
-                observers=[
-                    RunFolder(journal.path.parent, journal.past),
-                    console_observer(self._errors, **limits),
-                    WandbObserver(
-                        run_dir=journal.path.parent,
-                        mode=config.wandb,
-                        config=plain(config),
-                        past=journal.past,
-                    ),
-                ],
+                observers=observers_of(config, journal, self._errors, config.budget),
                 outstanding=OUTSTANDING_PER_LANE * (host.devices + host.cores),
                 environment=facts,
             )
@@ -221,10 +209,7 @@ class Run:
         except (ValueError, ConnectionError):
             return  # there is none
         if busy:
-            # Threads that wait for these processes, or for a deadline of theirs, come to their end now.
-            for pid in sandbox.descendants(os.getpid()):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            sandbox.kill_descendants()
         await asyncio.to_thread(host.close)
 
 

@@ -21,33 +21,26 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from evaluators.cli import EXIT_USAGE, UsageError, build, choose_device, compose_config, edit_config, one_line
+from evaluators.cli import UsageError, build, choose_device, command, compose_config, edit_config
 from evaluators.problem import Problem
 from search.budget import Budget
+from search.cli import stored_config
 from search.desk import Desk
-from search.journal import JournalError, RunState, rebuild, replay
+from search.journal import RunState, rebuild, replay
 from search.llm import Question
 from search.proposers.llm.proposer import LLMProposer
 from search.protocols import RunContext
-from search.run import stored_config
 from search.tree import drop_ins, told
 
 OWN = ("run", "idea", "variant", "call")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@command("search.prompt", __doc__, ValueError)
+def main(arguments: list[str]) -> int:
     """The command; returns its exit status."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if {"-h", "--help"} & set(arguments):
-        print(__doc__)  # noqa: T201  (what the command is for)
-        return 0
     own = {key: value for key, _, value in (a.partition("=") for a in arguments) if key in OWN}
     others = [a for a in arguments if a.partition("=")[0] not in OWN]
-    try:
-        print(_recorded(own) if own.get("call") else _text(_question(own, others)))  # noqa: T201
-    except (UsageError, JournalError, ValueError) as error:
-        print(f"search.prompt: {one_line(error)}", file=sys.stderr)  # noqa: T201
-        return EXIT_USAGE
+    print(_recorded(own) if own.get("call") else _text(_question(own, others)))  # noqa: T201  (what it is for)
     return 0
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
-from search.journal import rebuild, replay
+from search.journal import RunState
 
 
 class RecordedEvaluations:
-    """Answers by the kernel's id. Raises JournalError or OSError for a folder without a readable journal."""
+    """Answers by the kernel's id, as the run was answered."""
 
-    def __init__(self, run: Path) -> None:
-        state = rebuild(replay(run / "journal.jsonl"))
-        self._verdicts, self._confirmed = state.verdicts, state.confirmed
-        self._facts = state.started.environment if state.started else {}
+    def __init__(self, run: RunState) -> None:
+        self._verdicts, self._confirmed = run.verdicts, run.confirmed
+        self._facts = run.started.environment if run.started else {}
 
     async def describe(self, problem: Problem) -> dict[str, str]:
         """The facts of the device that the recording was made on."""

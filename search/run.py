@@ -3,7 +3,7 @@
     python -m search.run problem=level1/conv2d rounds=13 branch=8
     python -m search.run problem=file problem.path=my_model.py
     python -m search.run problem=level1/conv2d proposer=llm llm=openai budget.dollars=5
-    python -m search.run proposer=replay replay.run=search/recordings/conv2d
+    python -m search.run proposer=replay replay.run=search/recordings/conv2d_h200
     python -m search.run resume=outputs/level1/conv2d/2026-01-31_12-00-00
 
 Exit status 0 when the search ended at its limits, 130 when it was interrupted, 1 when it failed, 2 when
@@ -17,7 +17,6 @@ import contextlib
 import signal
 import sys
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,10 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from evaluators.cli import (
-    EXIT_USAGE,
     UsageError,
     build,
     choose_device,
+    command,
     compose_config,
     edit_config,
     log_to,
@@ -40,17 +39,22 @@ from evaluators.pool import Pool
 from evaluators.problem import Problem
 from evaluators.worker import Settings, WorkerBroken
 from search.budget import Budget
+from search.cli import (
+    DEVICES,
+    OUTSTANDING_PER_LANE,
+    check_wandb,
+    last_line,
+    new_folder,
+    observers_of,
+    stored_config,
+)
 from search.engine import Engine
 from search.events import RunFinished
 from search.journal import Journal, JournalError, RunState, rebuild, replay
-from search.observers.console import console_observer
-from search.observers.wandb import MODES, WandbObserver
 from search.recorded import RecordedEvaluations
-from search.run_folder import RunFolder, finalise
+from search.run_folder import finalise
 from search.tree import HISTORY
 
-DEVICES = ("auto", "cuda", "cpu")
-OUTSTANDING_PER_LANE = 4
 NOT_REPLAYED = (
     "proposer",
     "llm",
@@ -67,28 +71,22 @@ NOT_REPLAYED = (
 """Of a recorded call: it was about who had the ideas, or about the machine."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@command("search.run", __doc__, JournalError)
+def main(arguments: list[str]) -> int:
     """The command; returns its exit status."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
     console = Console()
     log_to(console)
-    if {"-h", "--help"} & set(arguments):
-        console.print(__doc__, markup=False)
-        return 0
-    try:
-        config, folder, chosen = settle(arguments)
-        for line in chosen:
-            console.print(line, markup=False, highlight=False)
-        return asyncio.run(search(config, folder, console, arguments))
-    except (UsageError, JournalError) as error:
-        print(f"search.run: {error}", file=sys.stderr)  # noqa: T201  (what a command says to its caller)
-        return EXIT_USAGE
+    config, folder, recording, chosen = settle(arguments)
+    for line in chosen:
+        console.print(line, markup=False, highlight=False)
+    return asyncio.run(search(config, folder, recording, console, arguments))
 
 
-def settle(arguments: Sequence[str]) -> tuple[DictConfig, Path | None, list[str]]:
-    """The config of the call, the folder when a run is resumed, and a line on each thing chosen by itself.
+def settle(arguments: Sequence[str]) -> tuple[DictConfig, Path | None, RunState | None, list[str]]:
+    """The config of the call, the folder when a run is resumed, the run that is replayed where one is, and a
+    line on each thing chosen by itself.
 
-    Raises UsageError.
+    Raises UsageError and JournalError.
     """
     resume = next((a.partition("=")[2] for a in arguments if a.startswith("resume=")), "")
     others = [a for a in arguments if not a.startswith("resume=")]
@@ -109,9 +107,7 @@ def settle(arguments: Sequence[str]) -> tuple[DictConfig, Path | None, list[str]
     _check_prices(config)
     one_of(config, "device", DEVICES)
     one_of(config, "history", HISTORY)
-    wandb = "off" if config.wandb is False else str(config.wandb)
-    if wandb not in MODES:
-        one_of(config, "wandb", MODES)
+    check_wandb(config)
     recording = _recording(config)
     if recording is not None and config.replay.evaluations:
         assert recording.started is not None
@@ -121,20 +117,26 @@ def settle(arguments: Sequence[str]) -> tuple[DictConfig, Path | None, list[str]
     if config.device == "auto":
         chosen.append(f"device: {device}, {how} (device=… to change)")
     config.device = device
-    return config, Path(resume) if resume else None, chosen
+    return config, Path(resume) if resume else None, recording, chosen
 
 
-async def search(config: DictConfig, folder: Path | None, console: Console, arguments: Sequence[str]) -> int:
-    """Runs the search that the config describes, in the folder or a new one."""
+async def search(
+    config: DictConfig,
+    folder: Path | None,
+    recording: RunState | None,
+    console: Console,
+    arguments: Sequence[str],
+) -> int:
+    """Runs the search that the config describes, in the folder or a new one. `recording`: the run that it
+    replays."""
     problem: Problem = build(config.problem, device=config.device)
     parts = {name: build(config[name]) for name in ("strategy", "proposer", "evaluator")}
     if refusal := parts["proposer"].refusal(problem):
         raise UsageError(refusal)
     limits: dict[str, Any] = {"rounds": config.rounds, **config.budget}
-    recording = _recording(config)
     try:
         budget = Budget(**limits)
-        pool, outstanding = _evaluator(config, parts["evaluator"], on_gpu=problem.device == "cuda")
+        pool, outstanding = _evaluator(config, parts["evaluator"], recording, problem.device == "cuda")
     except (ValueError, ConnectionError) as error:
         raise UsageError(one_line(error)) from error
     repeats = isinstance(pool, RecordedEvaluations)
@@ -143,7 +145,6 @@ async def search(config: DictConfig, folder: Path | None, console: Console, argu
             facts = await pool.describe(problem)
         folder = folder or new_folder(config, problem, arguments)
         with Journal(folder / "journal.jsonl") as journal:
-            shown = {**limits, "past": journal.past}
             engine = Engine(
                 problem=problem,
                 strategy=parts["strategy"],
@@ -153,16 +154,7 @@ async def search(config: DictConfig, folder: Path | None, console: Console, argu
                 evaluator=pool,
                 journal=journal,
                 budget=budget,
-                observers=[
-                    RunFolder(folder, journal.past),
-                    console_observer(console, **shown),
-                    WandbObserver(
-                        run_dir=folder,
-                        mode=config.wandb,
-                        config=plain(config),
-                        past=journal.past,
-                    ),
-                ],
+                observers=observers_of(config, journal, console, limits, recorded=repeats),
                 seed=config.seed,
                 history=config.history,
                 repairs=config.repairs,
@@ -185,11 +177,13 @@ async def search(config: DictConfig, folder: Path | None, console: Console, argu
     return _status(finished)
 
 
-def _evaluator(config: DictConfig, settings: Settings, *, on_gpu: bool) -> tuple[Any, int]:
+def _evaluator(
+    config: DictConfig, settings: Settings, recording: RunState | None, on_gpu: bool
+) -> tuple[Any, int]:
     """Who gives the verdicts, and how many kernels it is to have at a time. Raises ValueError or
     ConnectionError."""
-    if config.replay.evaluations and config.replay.run:
-        return RecordedEvaluations(Path(config.replay.run)), OUTSTANDING_PER_LANE
+    if config.replay.evaluations and recording is not None:
+        return RecordedEvaluations(recording), OUTSTANDING_PER_LANE
     host = build(config.pool)(settings=settings, on_gpu=on_gpu)
     return Pool(host), OUTSTANDING_PER_LANE * (host.devices + host.cores)
 
@@ -209,7 +203,7 @@ def _as_recorded(arguments: Sequence[str]) -> list[str]:
 
 
 def _recording(config: DictConfig) -> RunState | None:
-    """What the run that is replayed was, where one is. Raises UsageError."""
+    """What the run that is replayed was, where one is. Raises UsageError and JournalError."""
     if not config.replay.run:
         return None
     try:
@@ -246,43 +240,6 @@ def _orderly_stop(engine: Engine) -> Any:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
-
-
-def stored_config(folder: Path, key: str) -> DictConfig:
-    """The config of a run folder, which was given by the key. Raises UsageError when it is none."""
-    stored = folder / ".hydra" / "config.yaml"
-    if not stored.exists() or not (folder / "journal.jsonl").exists():
-        raise UsageError(f"{key}={folder}: no run folder (it has no .hydra/config.yaml and journal.jsonl)")
-    config = OmegaConf.load(stored)
-    assert isinstance(config, DictConfig)
-    return config
-
-
-def new_folder(config: DictConfig, problem: Problem, arguments: Sequence[str]) -> Path:
-    """Makes a run's folder, with its config and call in it."""
-    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    folder = Path(config.out) / problem.name / stamp
-    number = 1
-    while folder.exists():
-        number += 1
-        folder = folder.with_name(f"{stamp}_{number}")
-    (folder / ".hydra").mkdir(parents=True)
-    OmegaConf.save(config, folder / ".hydra" / "config.yaml")
-    OmegaConf.save(OmegaConf.create(list(arguments)), folder / ".hydra" / "overrides.yaml")
-    return folder
-
-
-def plain(config: DictConfig) -> dict[str, Any]:
-    """The config as plain dictionaries and lists."""
-    container = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(container, dict)
-    return {str(key): value for key, value in container.items()}
-
-
-def last_line(error: BaseException) -> str:
-    """The last line of a message with a traceback in it: the exception itself."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
 
 
 def _status(finished: RunFinished) -> int:

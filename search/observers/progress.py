@@ -6,7 +6,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 
 from evaluators.evaluation import Evaluation, Status
 from search.events import (
@@ -77,17 +76,6 @@ class ModelProgress:
     best: Variant | None = None
 
 
-def total(models: Mapping[str, ModelProgress]) -> Spending:
-    """On the calls of all these models."""
-    each = [model.spending for model in models.values()]
-    return Spending(
-        calls=sum(one.calls for one in each),
-        failed=sum(one.failed for one in each),
-        tokens=sum(one.tokens for one in each),
-        dollars=sum((one.dollars for one in each), Decimal(0)),
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class RoundSummary:
     """What a round brought.
@@ -120,6 +108,7 @@ class Progress:
     """The state of a run as its observers show it; `apply` takes the events in the order of the run.
 
     Limits are the budget's, None for no limit; rounds that are not given are those that the run started with.
+    `recorded`: the verdicts are a recording's, so that their pace is nobody's.
     `clock` gives seconds from any origin, and carries the time on between two events; `past` holds the events
     of earlier processes of the run. Tolerates what a journal's replay does not: a resumed run of which the
     earlier events are unknown, and events seen twice. An event takes the same time however long the run is.
@@ -134,12 +123,14 @@ class Progress:
         calls: int | None = None,
         tokens: int | None = None,
         dollars: float | None = None,
+        recorded: bool = False,
         clock: Callable[[], float] = time.monotonic,
         past: Iterable[Event] = (),
     ) -> None:
         self.evaluations_limit = evaluations
         self.seconds_limit = seconds
         self.model_limits = {"calls": calls, "tokens": tokens, "dollars": dollars}
+        self.recorded = recorded
         self.started: RunStarted | None = None
         self.finished: RunFinished | None = None
         self.confirmed: dict[str, Evaluation] = {}
@@ -263,7 +254,7 @@ class Progress:
     @property
     def spent(self) -> Spending:
         """On the calls of all models."""
-        return total(self.models)
+        return Spending.total(model.spending for model in self.models.values())
 
     @property
     def failure(self) -> ModelCall | None:

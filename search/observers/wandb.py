@@ -16,7 +16,7 @@ from evaluators.problem import content_id
 from search.events import Event, RoundClosed, RunFinished, RunStarted
 from search.llm import Spending
 from search.observers import wording
-from search.observers.progress import IdeaProgress, ModelProgress, Progress, RoundSummary, total
+from search.observers.progress import IdeaProgress, ModelProgress, Progress, RoundSummary
 
 logger = logging.getLogger(__name__)
 
@@ -211,7 +211,7 @@ def round_metrics(summary: RoundSummary) -> dict[str, float]:
     }
     for name, model in summary.models.items():
         metrics |= {f"models/{name}/{figure}": value for figure, value in model_figures(model).items()}
-    spent = total(summary.models)
+    spent = Spending.total(model.spending for model in summary.models.values())
     if spent.calls:
         metrics |= {f"{figure}_so_far": value for figure, value in cost_figures(spent).items()}
     if summary.correct_share is not None:

@@ -186,7 +186,7 @@ def winner(progress: Progress) -> list[tuple[str, str]]:
     reason = progress.finished.reason if progress.finished else "stopped before it was finished"
     elapsed_s = progress.elapsed_s
     spent = f"{progress.evaluations} evaluations in {duration(elapsed_s)}"
-    if elapsed_s > 0:
+    if elapsed_s > 0 and not progress.recorded:
         rate, busy = progress.evaluations / elapsed_s * 60, progress.device_s / elapsed_s
         spent += f", {rate:.3g} a minute; the device was held {busy:.0%} of the time"
     lines.append(("ended", f"{reason}; {spent}"))

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from evaluators.cli import UsageError, build, compose_config, config_folder, edit_config, one_of, positive
+from evaluators.cli import (
+    UsageError,
+    build,
+    command,
+    compose_config,
+    config_folder,
+    edit_config,
+    one_of,
+    positive,
+)
 from evaluators.problem import Problem
 from evaluators.timing import Plan
 from evaluators.worker import Settings
@@ -269,3 +278,40 @@ def test_a_word_out_of_a_list() -> None:
     ):
         one_of(config, "device", ("auto", "cuda", "cpu"))
     one_of(OmegaConf.create({"device": "cpu"}), "device", ("auto", "cuda", "cpu"))
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "said"),
+    [
+        (None, 7, ""),
+        (UsageError("no such thing"), 2, "tools.make: no such thing\n"),
+        (LookupError("first\nsecond"), 2, "tools.make: first\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+    ids=repr,
+)
+def test_the_frame_of_a_command(
+    raised: BaseException | None, status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[list[str]] = []
+
+    @command("tools.make", "How to call it", LookupError)
+    def main(arguments: list[str]) -> int:
+        given.append(arguments)
+        if raised is not None:
+            raise raised
+        return 7
+
+    assert main(["a=1"]) == status
+    assert (given, tuple(capsys.readouterr())) == ([["a=1"]], ("", said))
+    assert main(["a=1", "--help"]) == main(["-h"]) == 0
+    assert (len(given), capsys.readouterr().out) == (1, 2 * "How to call it\n")
+
+
+def test_what_a_command_does_not_tell_of_is_raised() -> None:
+    @command("tools.make", "", LookupError)
+    def main(arguments: list[str]) -> int:
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        main([])

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import DictConfig
 
 from evaluators.evaluation import Evaluation, Status
 from kernel_library import add, best, list, show, verify
@@ -139,8 +138,10 @@ def test_a_kernel_is_added_verified_and_used(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_a_kernel_that_is_not_correct_is_not_added(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def evaluate(config: DictConfig, *others: object) -> Sequence[Evaluation]:
-        assert (config.thorough, config.repeat) == (True, 1)
+    async def evaluate(
+        *of: object, thorough: bool, repeat: int = 1, **others: object
+    ) -> Sequence[Evaluation]:
+        assert (thorough, repeat) == (True, 1)
         return [Evaluation(status=Status.INCORRECT)]
 
     monkeypatch.setattr(add, "evaluate", evaluate)

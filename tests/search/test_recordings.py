@@ -27,10 +27,13 @@ def recorded(folder: Path) -> RunState:
 
 
 @pytest.mark.parametrize("folder", RECORDINGS, ids=lambda path: path.name)
-def test_a_recording_replays_to_the_same_tree(folder: Path, tmp_path: Path) -> None:
+def test_a_recording_replays_to_the_same_tree(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With one command, without a key, a network or a device."""
     arguments = ["proposer=replay", f"replay.run={folder}", "replay.evaluations=true", "wandb=off"]
     assert run.main([*arguments, f"out={tmp_path}"]) == 0
+    assert "a minute" not in capsys.readouterr().out, "the verdicts were not made here"
     (journal,) = tmp_path.rglob("journal.jsonl")
     before, after = recorded(folder), recorded(journal.parent)
     assert contents(before.tree)["of"] == contents(after.tree)["of"]
@@ -65,7 +68,7 @@ def test_every_prompt_is_made_again_word_by_word(tmp_path: Path) -> None:
         problem=before.started.problem,
         environment=before.started.environment,
         proposer=LLMProposer({"mailbox": model}, name="mailbox"),
-        evaluator=RecordedEvaluations(folder),
+        evaluator=RecordedEvaluations(recorded(folder)),
     )
     after = state_of(tmp_path / "journal.jsonl")
     assert set(before.tree.ideas) == set(after.tree.ideas)

@@ -104,6 +104,12 @@ def test_a_whole_run_line_by_line(whole_run: list[Event]) -> None:
     assert lines == WHOLE.splitlines()
 
 
+def test_the_pace_of_recorded_verdicts_is_not_told(whole_run: list[Event]) -> None:
+    *lines, last = play(whole_run, evaluations=20, recorded=True)
+    assert [without_ids(line) for line in lines] == WHOLE.splitlines()[:-1]
+    assert last == "ended:     rounds; 9 evaluations in 30s"
+
+
 def test_a_run_of_two_models_line_by_line(runs: dict[str, list[Event]]) -> None:
     assert [without_ids(line) for line in play(runs["two models"], calls=100, dollars=5.0)] == (
         TWO_MODELS.splitlines()

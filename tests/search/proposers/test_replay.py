@@ -30,13 +30,15 @@ def recording(folder: Path, **more: object) -> Path:
     return folder
 
 
+def verdicts_of(folder: Path) -> RecordedEvaluations:
+    return RecordedEvaluations(state_of(folder / "journal.jsonl"))
+
+
 @pytest.mark.parametrize("repairs", [0, 1])
 def test_with_the_recorded_evaluations_it_repeats_exactly(tmp_path: Path, repairs: int) -> None:
     recorded = recording(tmp_path / "recorded", repairs=repairs)
     path = tmp_path / "journal.jsonl"
-    finished = search(
-        path, proposer=Replay(str(recorded)), evaluator=RecordedEvaluations(recorded), repairs=repairs
-    )
+    finished = search(path, proposer=Replay(str(recorded)), evaluator=verdicts_of(recorded), repairs=repairs)
     before, after = state_of(recorded / "journal.jsonl"), state_of(path)
     assert list(before.tree.ideas) == list(after.tree.ideas)
     assert before.tree.variants == after.tree.variants
@@ -54,9 +56,9 @@ def test_a_replay_is_replayed_alike(tmp_path: Path) -> None:
     recorded = recording(tmp_path / "recorded")
     again = tmp_path / "again"
     again.mkdir()
-    search(again / "journal.jsonl", proposer=Replay(str(recorded)), evaluator=RecordedEvaluations(recorded))
+    search(again / "journal.jsonl", proposer=Replay(str(recorded)), evaluator=verdicts_of(recorded))
     third = tmp_path / "journal.jsonl"
-    search(third, proposer=Replay(str(again)), evaluator=RecordedEvaluations(again))
+    search(third, proposer=Replay(str(again)), evaluator=verdicts_of(again))
     assert contents(state_of(third).tree)["of"] == contents(state_of(recorded / "journal.jsonl").tree)["of"]
 
 
@@ -79,9 +81,9 @@ def test_a_replay_that_was_cut_off_goes_on(tmp_path: Path) -> None:
         folder = tmp_path / str(lines)
         folder.mkdir()
         path = folder / "journal.jsonl"
-        search(path, proposer=Replay(str(recorded)), evaluator=RecordedEvaluations(recorded))
+        search(path, proposer=Replay(str(recorded)), evaluator=verdicts_of(recorded))
         path.write_text("".join(path.read_text().splitlines(keepends=True)[:lines]))
-        search(path, proposer=Replay(str(recorded)), evaluator=RecordedEvaluations(recorded))
+        search(path, proposer=Replay(str(recorded)), evaluator=verdicts_of(recorded))
         assert contents(state_of(path).tree)["of"] == expected["of"]
 
 
@@ -107,6 +109,6 @@ def test_what_is_no_recording(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_was_not_recorded_gets_no_verdict(tmp_path: Path) -> None:
-    evaluations = RecordedEvaluations(recording(tmp_path / "recorded"))
+    evaluations = verdicts_of(recording(tmp_path / "recorded"))
     found = asyncio.run(evaluations.evaluate(PROBLEM, kernel("new")))
     assert (found.status.value, "no verdict" in found.log) == ("infrastructure_error", True)
