@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import random
 import re
@@ -25,8 +26,12 @@ from evaluators import sandbox
 OWN_SHARE = {"cuda": 0.9, "cpu": 0.8}
 """Of the time spent computing, under `no_library`; samples are less sure than traces."""
 MAX_OWN_BYTES = 8 * 2**20
-ENOUGH_LOOKS = 40
+ENOUGH_LOOKS, FEWEST_LOOKS = 40, 8
 LONGEST_S = 1.0
+"""For looks at single calls; then for looks at rows of them, see `hidden_in_rows`."""
+ROW_CALLS, ROW_MS = 4, 20.0
+ROW_FACTOR = 2.0
+"""How much longer a call may take in a row than alone, beyond the clock's noise."""
 
 LIBRARY_KERNELS = re.compile(
     r"2at\d|\bat::|at_cuda_detail|3c10|c10::|pytorch_|fmha_|flash_fwd|flash_bwd|cudnn|cublas|_xmma_|^cutlass_|"
@@ -70,6 +75,22 @@ class Census:
             return None
         parts = ", ".join(name[:120] for name in self.names[:3])
         return f"{1 - share:.0%} of the computing was done by a library: {parts}"
+
+
+def repeats_of(call_ms: float) -> int:
+    """How often ROW_CALLS calls are repeated in a row that is long enough to be looked at."""
+    return max(1, math.ceil(ROW_MS / (ROW_CALLS * max(call_ms, 1e-3))))
+
+
+def hidden_in_rows(looks: int, row_ms: float, call_ms: float, slack_ms: float) -> str | None:
+    """Why a kernel whose single calls are too short to be seen often is not cleared by rows of calls: nobody
+    was seen at work there, either, or a call of a row took longer than a single one that was timed, which
+    gains nothing for who works in another way in rows."""
+    if looks < FEWEST_LOOKS:
+        return f"only {looks} looks have found it at work, in single calls and in rows of them"
+    if row_ms > ROW_FACTOR * call_ms + slack_ms:
+        return f"a call takes {call_ms:.3g} ms when it is timed and {row_ms:.3g} ms in a row of calls"
+    return None
 
 
 def of_kernels(kernels: Iterable[tuple[str, int]]) -> Census:

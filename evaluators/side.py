@@ -196,6 +196,21 @@ class Side:
                 wall_ms += max(0.0, self._last_delivery_ms - allowed_ms)
         return wall_ms - (float(answer["filling_ms"]) if order["stand_in"] else 0.0)
 
+    def row_ms(self, calls: int, repeats: int, watch: AbstractContextManager[object]) -> float:
+        """On a CPU: ms a call of so many calls in a row, under `watch`, and then all of them again, `repeats`
+        times in all. Nobody sees the outputs."""
+        for call in range(calls):
+            self.arena.show_one(self._staged, call)
+        leaders = sandbox.spread_threads(self._family)
+        with self._awake():
+            start = time.perf_counter()
+            with watch:
+                order = {"op": "run", "stand_in": 0, "deliver": False}
+                self._channel.send(order | {"calls": shuffled(calls) * repeats})
+                sandbox.allow_all_cores(leaders)
+                self._answer("done")
+            return (time.perf_counter() - start) * 1e3 / (calls * repeats)
+
     def census(self, calls: int) -> list[tuple[str, int]]:
         """What the runner's trace of the device says it ran in a block: names and nanoseconds."""
         self.arena.show(self._staged, calls)

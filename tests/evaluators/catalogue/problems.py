@@ -183,6 +183,12 @@ CASES = {
     "softmax_no_library": Case(
         source=SOFTMAX, cpu_sizes={"rows": 128}, tolerance="strict", libraries="no_library"
     ),
+    "short_softmax_no_library": Case(
+        source=SOFTMAX,
+        cpu_sizes={"rows": 16, "columns": 256},
+        tolerance="strict",
+        libraries="no_library",
+    ),
     "swish_no_library": Case(source=SWISH, cpu_sizes={"rows": 128}, libraries="no_library"),
     "transpose": Case(source=TRANSPOSE, cpu_sizes={"width": 128}),
     "matmul": Case(source=MATMUL, cpu_sizes={"width": 256}, tolerance="strict"),

@@ -1,0 +1,15 @@
+"""The library's softmax on so few numbers that a call takes microseconds."""
+
+# problem: short_softmax_no_library
+# device: cpu
+# verdict: rejected
+# rule: library
+# defence: a row of calls is watched where single ones are too short
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=-1)
