@@ -164,7 +164,10 @@ def seed_all(seed: int) -> None:
 
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    # `torch.manual_seed` keeps the caller's stack for each kind of device that is not there: 0.2 ms a call
+    torch.default_generator.manual_seed(seed)
+    if torch.version.cuda:
+        torch.cuda.manual_seed_all(seed)
 
 
 def _as_size(value: Any) -> Any:

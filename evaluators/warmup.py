@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import sys
 import types
+from pathlib import Path
 from typing import Any
 
 from evaluators.reference import init_inputs, load_module, make_inputs, seed_all
@@ -24,7 +24,7 @@ def compile_triton(module: types.ModuleType, problem: dict[str, Any], architectu
     Does nothing for a candidate that does not use Triton. Raises Triton's CompilationError, since a GPU
     would not change that.
     """
-    if "triton" not in sys.modules:
+    if "triton" not in Path(str(module.__file__)).read_text():
         return
     import torch
     from triton.compiler.errors import CompilationError
