@@ -1,12 +1,11 @@
 """Memory that the referee and a runner share, and the tensors that lie in it.
 
-On a CPU an anonymous shared file whose descriptor travels over the channel; on a GPU device memory whose
-IPC handle does. Both are one flat run of bytes; a `Layout` says where each tensor of each call lies.
+On a CPU an anonymous shared file, on a GPU device memory; a descriptor of either travels over the channel.
+Both are one flat run of bytes; a `Layout` says where each tensor of each call lies.
 """
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import math
 import mmap
@@ -79,9 +78,9 @@ class Layout:
         ]
 
 
-def create_shared(size: int, device: str) -> tuple[torch.Tensor, dict[str, Any], int | None]:
-    """New shared memory: a flat uint8 tensor over it, what the other side needs to open it, and on a CPU
-    the descriptor to send along (the caller closes it).
+def create_shared(size: int, device: str) -> tuple[torch.Tensor, dict[str, Any], int]:
+    """New shared memory: a flat uint8 tensor over it, what the other side needs to open it, and the
+    descriptor to send along (the caller closes it).
 
     Raises MemoryError when the device has no room.
     """
@@ -90,38 +89,29 @@ def create_shared(size: int, device: str) -> tuple[torch.Tensor, dict[str, Any],
         try:
             os.ftruncate(fd, size)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-            return _map(fd, size), {"bytes": size}, fd
+            return _map(fd, size), {"bytes": size, "device": device}, fd
         except OSError as error:
             os.close(fd)
             raise MemoryError(f"{size} bytes of shared memory: {error}") from error
-    pointer = ctypes.c_uint64()
-    cuda_driver.call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
-    handle = (ctypes.c_ubyte * 64)()
-    cuda_driver.call("cuIpcGetMemHandle", ctypes.byref(handle), pointer)
-    return _on_device(pointer.value, size), {"bytes": size, "handle": bytes(handle).hex()}, None
+    address, fd = cuda_driver.allocate_shareable(size)
+    return _on_device(address, size), {"bytes": size, "device": device}, fd
 
 
 def free_shared(memory: torch.Tensor) -> None:
     """Gives device memory of `create_shared` back; shared memory on a CPU goes with its last tensor."""
     if memory.is_cuda:
-        cuda_driver.call("cuMemFree_v2", ctypes.c_uint64(memory.data_ptr()))
+        cuda_driver.free_shareable(memory.data_ptr(), memory.numel())
 
 
-def open_shared(description: dict[str, Any], fd: int | None) -> torch.Tensor:
-    """The memory that another process created, as a flat uint8 tensor."""
-    if fd is not None:
-        try:
-            return _map(fd, description["bytes"])
-        finally:
-            os.close(fd)
-    handle = _IpcHandle.from_buffer_copy(bytes.fromhex(description["handle"]))
-    pointer = ctypes.c_uint64()
-    cuda_driver.call("cuIpcOpenMemHandle_v2", ctypes.byref(pointer), handle, ctypes.c_uint(1))
-    return _on_device(pointer.value, description["bytes"])
-
-
-class _IpcHandle(ctypes.Structure):
-    _fields_ = [("reserved", ctypes.c_ubyte * 64)]
+def open_shared(description: dict[str, Any], fd: int) -> torch.Tensor:
+    """The memory that another process created, as a flat uint8 tensor. Takes the descriptor over."""
+    size = description["bytes"]
+    try:
+        if description["device"] == "cpu":
+            return _map(fd, size)
+        return _on_device(cuda_driver.open_shareable(fd, size), size)
+    finally:
+        os.close(fd)
 
 
 class _DeviceBytes:
@@ -136,10 +126,10 @@ class _DeviceBytes:
         }
 
 
-def _on_device(pointer: int | None, size: int) -> torch.Tensor:
+def _on_device(pointer: int, size: int) -> torch.Tensor:
     import torch
 
-    return torch.as_tensor(_DeviceBytes(pointer or 0, size), device="cuda")
+    return torch.as_tensor(_DeviceBytes(pointer, size), device="cuda")
 
 
 def _map(fd: int, size: int) -> torch.Tensor:

@@ -6,6 +6,9 @@ import ctypes
 from typing import Any
 
 OUT_OF_MEMORY = 2
+PINNED, DESCRIPTOR, DEVICE, READ_AND_WRITE = 1, 1, 1, 3
+"""The driver's numbers for a kind of memory, a kind of handle, a kind of place, and what may be done."""
+PAGE = 2 * 2**20
 
 
 def call(function: str, *arguments: Any) -> None:
@@ -14,6 +17,78 @@ def call(function: str, *arguments: Any) -> None:
 
     torch.cuda.current_stream().synchronize()  # makes torch's primary context current in this thread
     _check(function, arguments)
+
+
+def allocate_shareable(size: int) -> tuple[int, int]:
+    """Device memory that another process can map: address and file descriptor. Mapped in pages of 2 MiB on
+    both sides; memory opened by a legacy IPC handle reads up to a third slower (sums over 20 GB, H200).
+    Raises MemoryError or RuntimeError."""
+    handle = ctypes.c_uint64()
+    what = _Allocation(type=PINNED, handle_types=DESCRIPTOR, location=_here())
+    call("cuMemCreate", ctypes.byref(handle), _in_pages(size), ctypes.byref(what), ctypes.c_uint64(0))
+    fd = ctypes.c_int()
+    try:
+        call("cuMemExportToShareableHandle", ctypes.byref(fd), handle, DESCRIPTOR, ctypes.c_uint64(0))
+        return _map(handle, size), fd.value
+    finally:
+        call("cuMemRelease", handle)
+
+
+def open_shareable(fd: int, size: int) -> int:
+    """The address at which this process has the memory of that descriptor. Raises RuntimeError."""
+    handle = ctypes.c_uint64()
+    call("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(fd), DESCRIPTOR)
+    try:
+        return _map(handle, size)
+    finally:
+        call("cuMemRelease", handle)
+
+
+def free_shareable(address: int, size: int) -> None:
+    """Ends this process's mapping; the memory is free when nobody has it mapped."""
+    call("cuMemUnmap", ctypes.c_uint64(address), _in_pages(size))
+    call("cuMemAddressFree", ctypes.c_uint64(address), _in_pages(size))
+
+
+def _map(handle: ctypes.c_uint64, size: int) -> int:
+    address, none = ctypes.c_uint64(), ctypes.c_uint64(0)
+    call("cuMemAddressReserve", ctypes.byref(address), _in_pages(size), ctypes.c_size_t(0), none, none)
+    call("cuMemMap", address, _in_pages(size), ctypes.c_size_t(0), handle, none)
+    access = _Access(location=_here(), flags=READ_AND_WRITE)
+    call("cuMemSetAccess", address, _in_pages(size), ctypes.byref(access), ctypes.c_size_t(1))
+    return address.value
+
+
+def _in_pages(size: int) -> ctypes.c_size_t:
+    return ctypes.c_size_t(-(-size // PAGE) * PAGE)
+
+
+def _here() -> _Location:
+    import torch
+
+    return _Location(type=DEVICE, id=torch.cuda.current_device())
+
+
+class _Location(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+
+
+class _Allocation(ctypes.Structure):
+    """CUmemAllocationProp."""
+
+    _fields_ = [
+        ("type", ctypes.c_int),
+        ("handle_types", ctypes.c_int),
+        ("location", _Location),
+        ("metadata", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+    ]
+
+
+class _Access(ctypes.Structure):
+    """CUmemAccessDesc."""
+
+    _fields_ = [("location", _Location), ("flags", ctypes.c_int)]
 
 
 def wait_on_stream(stream: int, address: int, value: int) -> None:

@@ -77,8 +77,7 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
                     compile_triton(module, order["problem"], order["architecture"])
                 channel.send({"op": "imported"})
             elif order["op"] == "load":
-                fds = channel.take_fds(order["fds"])
-                session = Session(spec, order, fds[0] if fds else None)
+                session = Session(spec, order, channel.take_fds(1)[0])
                 channel.send({"op": "loaded"})
             elif order["op"] == "run" and session is not None:
                 session.run(order, channel)
@@ -100,7 +99,7 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
 class Session:
     """A loaded module with its views of the shared memory."""
 
-    def __init__(self, spec: dict[str, Any], order: Message, fd: int | None) -> None:
+    def __init__(self, spec: dict[str, Any], order: Message, fd: int) -> None:
         import torch
 
         problem, self._device = order["problem"], order["problem"]["device"]

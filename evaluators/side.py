@@ -58,8 +58,7 @@ class Arena:
     def free(self) -> None:
         """Gives the memory back; nobody may use it any more."""
         free_shared(self.memory)
-        if self.fd is not None:
-            os.close(self.fd)
+        os.close(self.fd)
 
     def next_turn(self) -> int:
         """The number for which the gate opens next."""
@@ -113,9 +112,8 @@ class Side:
         """Raises Refused when the module does not load, ChannelClosed when the runner died."""
         self.arena.clear()
         self._synchronize()
-        fds = () if self.arena.fd is None else (self.arena.fd,)
         with self._awake():
-            self._channel.send({"op": "load", "fds": len(fds), **order}, fds)
+            self._channel.send({"op": "load", **order}, (self.arena.fd,))
             self._answer("loaded")
 
     def overhead(self, calls: int, repeats: int = 3) -> Overhead:

@@ -142,7 +142,6 @@ def test_a_fork_shares_the_memory() -> None:
     parts = [example((3, 5), torch.float16), example((), torch.int64), example((7,), torch.bool)]
     layout = Layout.of(parts, 2)
     memory, description, fd = create_shared(layout.bytes, "cpu")
-    assert fd is not None
     pid = os.fork()
     if pid == 0:
         try:
@@ -179,7 +178,6 @@ def test_another_process_reads_and_writes_the_same_tensors() -> None:
     ]
     layout = Layout.of(parts, 2)
     memory, description, fd = create_shared(layout.bytes, "cpu")
-    assert fd is not None
     for call in layout.views(memory):
         for view, part in zip(call, parts, strict=True):
             view.copy_(part)
@@ -199,16 +197,18 @@ def test_another_process_reads_and_writes_the_same_tensors() -> None:
 
 def test_new_memory_is_zero_and_of_the_size_asked_for() -> None:
     memory, description, fd = create_shared(12345, "cpu")
-    assert (memory.numel(), memory.dtype, description) == (12345, torch.uint8, {"bytes": 12345})
+    assert (memory.numel(), memory.dtype, description) == (
+        12345,
+        torch.uint8,
+        {"bytes": 12345, "device": "cpu"},
+    )
     assert not memory.any()
-    assert fd is not None
     os.close(fd)
     free_shared(memory)
 
 
 def test_the_descriptor_is_closed_by_the_side_that_opens() -> None:
     memory, description, fd = create_shared(100, "cpu")
-    assert fd is not None
     other = open_shared(description, os.dup(fd))
     before = set(os.listdir("/proc/self/fd"))
     again = open_shared(description, os.dup(fd))
@@ -233,13 +233,26 @@ def test_device_memory_is_shared_with_another_process() -> None:
     part = example((5, 7), torch.float16, (1, 0)).cuda()
     layout = Layout.of([part], 2)
     memory, description, fd = create_shared(layout.bytes, "cuda")
-    assert fd is None
     for call in layout.views(memory):
         call[0].copy_(part)
     torch.cuda.synchronize()
     code = "import torch; torch.cuda.init()\n" + OTHER_SIDE + "\ntorch.cuda.synchronize()"
-    order = json.dumps({"layout": layout.to_json(), "arena": description, "fd": None})
+    order = json.dumps({"layout": layout.to_json(), "arena": description, "fd": fd})
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", code, order], cwd=ROOT, env=environment, check=True)
+    subprocess.run([sys.executable, "-c", code, order], cwd=ROOT, env=environment, pass_fds=(fd,), check=True)
+    os.close(fd)
     assert all(torch.equal(call[0], part + 1) for call in layout.views(memory))
     free_shared(memory)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_device_memory_is_given_back() -> None:
+    free, _ = torch.cuda.mem_get_info()
+    memory, _, fd = create_shared(2**30 + 1, "cuda")
+    assert torch.cuda.mem_get_info()[0] <= free - 2**30
+    os.close(fd)
+    free_shared(memory)
+    assert torch.cuda.mem_get_info()[0] == free
+    with pytest.raises(MemoryError, match="memory"):
+        create_shared(2**50, "cuda")

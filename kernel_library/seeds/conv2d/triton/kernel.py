@@ -5,6 +5,9 @@ border of zeros. The convolution then has stride 1, and each row of a window is 
 by 16 bytes without masks. Products of float16, summed in float32: for tolerances of about 1e-3.
 """
 
+# How the embedded playbook calls this design, so that it goes on from here:
+# playbook: {"op": "conv2d", "language": "triton", "knobs": {"algorithm": "gemm", "block_k": 64, "block_m": 128, "block_n": 128, "channels": 1, "columns": "exact", "fuse": "none", "index": "divide", "input": "depth", "launches": "merged", "order": "packed", "precision": "fp16", "resident": false, "stages": 3, "warps": 8, "weights": "packed"}}
+
 import torch
 import triton
 import triton.language as tl
