@@ -110,6 +110,16 @@ CASES = (
     ),
     Case(seed="swiglu/triton", problem="library/swiglu", against_eager=1.05, against_compile=1.05),
     Case(seed="attention/triton", problem="library/attention", against_eager=0.9),
+    Case(seed="attention/gluon", problem="library/attention", against_eager=0.9),
+    Case(seed="swiglu/gluon", problem="library/swiglu", against_eager=1.05, against_compile=1.05),
+    Case(seed="matmul/gluon_float32", problem="level1/matmul", against_eager=2.5, against_compile=2.5),
+    Case(
+        seed="matmul/gluon_half",
+        problem="level1/matmul",
+        options=(HALF,),
+        against_eager=0.97,
+        against_compile=0.97,
+    ),
     *(
         Case(seed=f"{problem.partition('/')[2]}/cpp", problem=problem, device="cpu", against_eager=1.0)
         for problem in (

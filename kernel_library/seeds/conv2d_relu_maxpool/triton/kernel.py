@@ -14,8 +14,8 @@ BLOCK_M, BLOCK_K, WARPS, STAGES = 128, 64, 8, 3
 """Pixels of a tile and taps of one step."""
 PACK_BLOCK, FOLD_ELEMENTS = 1024, 8192
 """Elements of a program that packs weights, and at most of one that folds."""
-POOL_CHANNELS = 32
-"""Channels of a program that pools a row of pixels."""
+POOL_CHANNELS, POOL_WARPS = 32, 8
+"""Channels of a program that pools a row of pixels, and its warps."""
 
 
 @triton.jit
@@ -343,6 +343,7 @@ def conv2d_relu_maxpool(
         POOL=pool_size,
         STRIDE=pool_stride,
         COLS=triton.next_power_of_2(pq),
+        num_warps=POOL_WARPS,
         CHANNELS=POOL_CHANNELS,
     )
     return out

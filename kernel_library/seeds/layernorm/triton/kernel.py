@@ -18,8 +18,10 @@ MANY_ROWS = 4096
 """Rows from which on a program takes several: fewer would not fill the GPU."""
 PART, PART_WARPS = 8192, 8
 """Elements of one part of a huge row, and the warps for it."""
-SLICE, SLICE_ROWS, SLICE_WARPS = 2048, 4, 8
-"""Columns and rows of which a program of the second kernel takes, weights loaded once, and its warps."""
+SLICE, SLICE_ROWS, SLICE_WARPS = 1024, 8, 4
+"""Columns and rows of which a program of the second kernel takes, weights loaded once, and its warps: 0.211
+ms for 16 x 4194304 in float32 on an H200, with 2048, 4 and 8 0.222 ms. A single launch that keeps a row on
+chip, with a barrier of all programs a row, took 0.28 ms."""
 
 
 @triton.jit

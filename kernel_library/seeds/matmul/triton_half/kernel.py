@@ -16,7 +16,7 @@ DTYPES = (torch.float16, torch.bfloat16)
 TILES = ((128, 256, 64, 8, 3), (128, 128, 64, 8, 4), (64, 64, 64, 4, 4))
 """Rows and columns of a tile, depth of one step, warps, stages: the first with which every multiprocessor has
 a tile, or the last."""
-GROUP = 8
+GROUP = 4
 """Rows of tiles that share columns."""
 
 

@@ -8,10 +8,11 @@ import triton
 import triton.language as tl
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-TILE = 2048
-"""Pairs of one head that a program turns at once: 32 positions where a head has 128 elements."""
-HEADS_EACH = 4
-"""Heads that a program turns, one after the other."""
+TILE = 1024
+"""Pairs of one head that a program turns at once: 16 positions where a head has 128 elements."""
+HEADS_EACH = 2
+"""Heads that a program turns, one after the other: 0.0199 ms for 2 x 32 x 2048 x 128 in float16 on an H200,
+four heads of twice as many pairs 0.0219 ms."""
 WARPS = 4
 
 

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-BLOCKS = {1024: 2, 4096: 4, 8192: 4}
+BLOCKS = {1024: 2, 4096: 8}
 """Most columns of one step, and the warps for them; longer rows take several steps of the last kind."""
 
 

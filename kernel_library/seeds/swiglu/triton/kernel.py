@@ -98,7 +98,7 @@ def gated(
     """One program: every PROGRAMS-th tile of silu(x gateᵀ) * (x upᵀ)."""
     ROWS: tl.constexpr = (M + BLOCK_M - 1) // BLOCK_M
     COLUMNS: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
-    for tile in tl.range(tl.program_id(0), ROWS * COLUMNS, PROGRAMS, flatten=True):
+    for tile in tl.range(tl.program_id(0), ROWS * COLUMNS, PROGRAMS):
         row, column = place_of(tile, ROWS, COLUMNS, BLOCK_M, BLOCK_N, GROUP)
         opened = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         passed = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
@@ -130,7 +130,7 @@ def multiply(
     """One program: every PROGRAMS-th tile of a bᵀ."""
     ROWS: tl.constexpr = (M + BLOCK_M - 1) // BLOCK_M
     COLUMNS: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
-    for tile in tl.range(tl.program_id(0), ROWS * COLUMNS, PROGRAMS, flatten=True):
+    for tile in tl.range(tl.program_id(0), ROWS * COLUMNS, PROGRAMS):
         row, column = place_of(tile, ROWS, COLUMNS, BLOCK_M, BLOCK_N, GROUP)
         total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         for start in range(0, K, BLOCK_K):
