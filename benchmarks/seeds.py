@@ -17,7 +17,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -149,19 +149,22 @@ def main(arguments: list[str]) -> int:
     cases = [case for case in CASES if case.device == device and any(word in case.name for word in words)]
     if not cases:
         raise UsageError(f"only={given.get('only', '')} is in no line of a seed for device={device}")
-    found = asyncio.run(measure(cases, device, thorough=given.get("thorough") != "false"))
-    if "out" in given:
-        results = [
-            {"case": CASES.index(case), "kernel": case.to_kernel().id, "date": date.today().isoformat()}
-            | {"evaluation": evaluation.to_json()}
-            for case, evaluation in zip(cases, found, strict=True)
-        ]
-        Path(given["out"]).write_text(json.dumps(results, indent=1) + "\n")
+    results: list[dict[str, Any]] = []
+
+    def keep(case: Case, found: Evaluation) -> None:
+        about = {"case": CASES.index(case), "kernel": case.to_kernel().id, "date": date.today().isoformat()}
+        results.append(about | {"evaluation": found.to_json()})
+        if "out" in given:
+            Path(given["out"]).write_text(json.dumps(results, indent=1) + "\n")
+
+    found = asyncio.run(measure(cases, device, keep, thorough=given.get("thorough") != "false"))
     return 0 if all(each.timing for each in found) else 1
 
 
-async def measure(cases: Sequence[Case], device: str, *, thorough: bool) -> list[Evaluation]:
-    """The verdicts on the seeds, each printed as it comes: builds run beside measurements."""
+async def measure(
+    cases: Sequence[Case], device: str, keep: Callable[[Case, Evaluation], None], *, thorough: bool
+) -> list[Evaluation]:
+    """The verdicts on the seeds, each printed and kept as it comes: builds run beside measurements."""
     copy = copy_bytes_per_s(device)
     print(f"copy: {copy / 1e9:.0f} GB/s\n{HEADER}", flush=True)
     settings = build(compose_config("evaluate", ["problem=level1/softmax", "kernel=none"]).evaluator)
@@ -170,6 +173,7 @@ async def measure(cases: Sequence[Case], device: str, *, thorough: bool) -> list
     async def one(case: Case) -> Evaluation:
         found = await pool.evaluate(case.to_problem(), case.to_kernel(), thorough=thorough)
         print(f"{row(found, copy)}  {case.name}{shortfall(case, found)}", flush=True)
+        keep(case, found)
         return found
 
     try:
