@@ -27,7 +27,7 @@ from evaluators import sandbox
 from evaluators.build_cache import BuildCache, build_key
 from evaluators.channel import ChannelClosed, ChannelTimeout, Message, ProtocolError, printable
 from evaluators.evaluation import Status
-from evaluators.problem import Kernel, Problem
+from evaluators.problem import Kernel, Problem, content_id
 from evaluators.zygote import Ward, Zygote
 
 MAX_PROCESSES = 4096
@@ -98,7 +98,7 @@ def _build(
     zygote: Zygote, problem: Problem, kernel: Kernel, root: Path, architecture: str, timeout_s: float
 ) -> Build:
     start = time.monotonic()
-    with scratch_folder(kernel, root) as scratch:
+    with scratch_folder(problem, kernel, root) as scratch:
         environment = {"CUDA_VISIBLE_DEVICES": "", "MAX_JOBS": str(JOBS)} | build_environment(architecture)
         ward = zygote.fork(
             runner_spec(scratch, role="candidate", cpu_s=int(timeout_s) * 4, environment=environment)
@@ -171,9 +171,11 @@ def _from_entry(entry: bytes) -> Build:
 
 
 @contextmanager
-def scratch_folder(kernel: Kernel, root: Path, archive: bytes = b"") -> Iterator[Path]:
-    """The kernel's scratch folder, made for the time of the block: its source, and what a build left."""
-    scratch = root / kernel.id
+def scratch_folder(problem: Problem, kernel: Kernel, root: Path, archive: bytes = b"") -> Iterator[Path]:
+    """The kernel's scratch folder, made for the time of the block: its source, and what a build left. It is
+    the same one for a build and a measurement, since toolchains remember paths; a kernel for several problems
+    has several."""
+    scratch = root / content_id("scratch", problem.id, kernel.id)
     _remove(scratch)
     scratch.mkdir(parents=True, mode=0o700)
     try:

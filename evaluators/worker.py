@@ -156,7 +156,7 @@ class Worker:
         the fault is not the kernel's."""
         facts = self.open(problem)
         stages = Stages(on_stage)
-        with scratch_folder(kernel, self._root, archive) as scratch:
+        with scratch_folder(problem, kernel, self._root, archive) as scratch:
             verdict = self._try_candidate(scratch, thorough, stages)
         canary = {"canary_ms": verdict["canary_ms"]} if "canary_ms" in verdict else {}
         return _evaluation(verdict, facts | canary, stages.seconds())

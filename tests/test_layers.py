@@ -45,6 +45,7 @@ LAYERS = {
     "search.run_folder": "observers",
     "search.engine": "engine",
     "search.recorded": "engine",
+    "search.cli": "commands",
     "search.run": "commands",
     "search.prompt": "commands",
     "search.mcp": "commands",

@@ -7,6 +7,7 @@ import os
 import shutil
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,7 +136,7 @@ def test_a_runner_finds_what_the_build_compiled(root: Path) -> None:
     done = build(PROBLEM, kernel, root=root, architecture="", timeout_s=60)
     assert done.status is None, done.log
     zygote = Zygote(sandbox.clean_environment())
-    with scratch_folder(kernel, root, done.archive) as scratch:
+    with scratch_folder(PROBLEM, kernel, root, done.archive) as scratch:
         assert (scratch / "compiles").read_text() == "x"
         (scratch / "answer").unlink()
         ward = zygote.fork(runner_spec(scratch, role="candidate", cpu_s=60, environment={}))
@@ -230,7 +231,7 @@ def test_a_link_in_place_of_a_file_does_not_write_through_it(root: Path, tmp_pat
     done = built(f"import os\nos.unlink('kernel.py')\nos.symlink({str(target)!r}, 'kernel.py')", root)
     assert done.status is None
     kernel = Kernel(source="x = 1", language="cpp")
-    with scratch_folder(kernel, root, done.archive) as scratch:
+    with scratch_folder(PROBLEM, kernel, root, done.archive) as scratch:
         assert (scratch / "kernel.py").read_text() == "x = 1"
     assert target.read_text() == "mine"
 
@@ -257,7 +258,7 @@ def test_an_archive_cannot_write_outside(root: Path, tmp_path: Path, member: str
         tar.addfile(data, io.BytesIO(b"x"))
     with (
         pytest.raises(tarfile.FilterError),
-        scratch_folder(Kernel(source="x", language="cpp"), root, buffer.getvalue()),
+        scratch_folder(PROBLEM, Kernel(source="x", language="cpp"), root, buffer.getvalue()),
     ):
         pass
     assert not (root / "outside").exists()
@@ -266,12 +267,15 @@ def test_an_archive_cannot_write_outside(root: Path, tmp_path: Path, member: str
 
 def test_a_scratch_folder_is_the_kernels_own_and_for_the_time_of_the_block(root: Path) -> None:
     kernel = Kernel(source="x = 1", language="cpp")
-    with scratch_folder(kernel, root) as scratch:
-        assert scratch == root / kernel.id
+    with scratch_folder(PROBLEM, kernel, root) as scratch:
+        assert scratch.parent == root
         assert scratch.stat().st_mode & 0o777 == 0o700
         assert (scratch / "kernel.py").read_text() == "x = 1"
         (scratch / "left").write_text("x")
-        again = scratch_folder(kernel, root)
+        with scratch_folder(replace(PROBLEM, dtype="float64"), kernel, root) as other:
+            assert other != scratch
+            assert (scratch / "left").exists()
+        again = scratch_folder(PROBLEM, kernel, root)
         with again as scratch:
             assert not (scratch / "left").exists()
     assert not scratch.exists()

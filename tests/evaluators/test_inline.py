@@ -83,7 +83,7 @@ def import_elsewhere(source: str, archive: bytes, root: Path, path: str) -> dict
     """What a runner answers that imports the kernel under another root, with programs only in `path`."""
     zygote = Zygote(sandbox.clean_environment() | {"PATH": path})
     try:
-        with scratch_folder(Kernel(source=source, language="cpp"), root, archive) as scratch:
+        with scratch_folder(PROBLEM, Kernel(source=source, language="cpp"), root, archive) as scratch:
             ward = zygote.fork(runner_spec(scratch, role="candidate", cpu_s=60, environment={}))
             ward.channel.receive(30)
             ward.channel.send({"op": "import", "problem": {}, "architecture": ""})

@@ -96,6 +96,7 @@ template <int VECTORS>
 static void tile(const element* corner, int64_t stride, const int64_t* distance, const number* weight,
                  int64_t taps, float* to, int64_t channels) {
     vec sum[TILE_Q][VECTORS] = {};
+    #pragma GCC unroll 2
     for (int64_t tap = 0; tap < taps; ++tap) {
         const element* pixel = corner + distance[tap];
         vec w[VECTORS];

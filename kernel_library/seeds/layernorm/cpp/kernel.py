@@ -125,14 +125,14 @@ static void share_rows(const float* x, const float* weight, const float* bias, f
                        int64_t cols, double eps) {
     const int64_t blocks = (cols + PART - 1) / PART;
     std::vector<Moments> parts(rows * blocks), all(rows);
-    #pragma omp parallel for collapse(2) schedule(dynamic)
+    #pragma omp parallel for collapse(2)
     for (int64_t row = 0; row < rows; ++row)
         for (int64_t block = 0; block < blocks; ++block)
             parts[row * blocks + block] =
                 moments(x + row * cols + block * PART, std::min(PART, cols - block * PART));
     for (int64_t each = 0; each < rows * blocks; ++each)
         all[each / blocks].add(parts[each]);
-    #pragma omp parallel for schedule(dynamic)
+    #pragma omp parallel for
     for (int64_t first = 0; first < cols; first += PART)
         for (int64_t row = 0; row < rows; ++row)
             normalise(x + row * cols + first, weight + first, bias + first, out + row * cols + first,
@@ -149,7 +149,7 @@ void layernorm_of_rows(const torch::Tensor& x, const torch::Tensor& weight, cons
         share_rows(from, w, b, to, rows, cols, eps);
         return;
     }
-    #pragma omp parallel for schedule(dynamic)
+    #pragma omp parallel for
     for (int64_t start = 0; start < rows * cols; start += cols)
         normalise(from + start, w, b, to + start, cols, moments(from + start, cols), eps);
 }

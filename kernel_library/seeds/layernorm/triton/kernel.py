@@ -59,7 +59,7 @@ def layernorm_in_registers(
             value *= scale.to(tl.float32)
         if bias is not None:
             value += shift.to(tl.float32)
-        tl.store(spot, value, mask=place < COLS, cache_modifier=".cs")
+        tl.store(spot, value, mask=place < COLS)
 
 
 @triton.jit
@@ -114,7 +114,7 @@ def normalise_parts(
             value *= scale
         if bias is not None:
             value += shift
-        tl.store(out + spot, value, mask=place < COLS, cache_modifier=".cs")
+        tl.store(out + spot, value, mask=place < COLS)
 
 
 def layernorm(

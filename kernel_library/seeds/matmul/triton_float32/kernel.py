@@ -131,7 +131,9 @@ def multiply(
         total += part
         left += BLOCK_K
         right += BLOCK_K * N
-    total = total * tl.load(scales) * tl.load(scales + 1)
+    # Not their product, which may be too small for float32; the lower one first: the higher may be too much.
+    lower = tl.minimum(tl.load(scales), tl.load(scales + 1))
+    total = total * lower * tl.maximum(tl.load(scales), tl.load(scales + 1))
     spot = out + row.to(tl.int64)[:, None] * N + column[None, :]
     tl.store(spot, total, mask=(row < M)[:, None] & (column < N)[None, :])
 

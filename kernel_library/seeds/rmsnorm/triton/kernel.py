@@ -45,7 +45,7 @@ def rmsnorm_in_registers(
         value *= tl.rsqrt(tl.sum(value * value, axis=0) / COLS + eps)
         if weight is not None:
             value *= scale.to(tl.float32)
-        tl.store(spot, value, mask=place < COLS, cache_modifier=".cs")
+        tl.store(spot, value, mask=place < COLS)
 
 
 @triton.jit
@@ -65,7 +65,7 @@ def rmsnorm_of_long_rows(x, weight, out, eps, COLS: tl.constexpr, BLOCK: tl.cons
         value *= factor
         if weight is not None:
             value *= tl.load(weight + spot, mask=spot < COLS, eviction_policy="evict_last").to(tl.float32)
-        tl.store(out + row + spot, value, mask=spot < COLS, cache_modifier=".cs")
+        tl.store(out + row + spot, value, mask=spot < COLS)
 
 
 def rmsnorm(x: torch.Tensor, weight: torch.Tensor | None = None, eps: float = 1e-6) -> torch.Tensor:

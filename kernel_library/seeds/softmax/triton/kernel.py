@@ -36,7 +36,7 @@ def softmax_in_registers(x, out, COLS: tl.constexpr, BLOCK: tl.constexpr):
     peak = tl.maximum(tl.max(value, axis=0), LOWEST)
     value = tl.exp2((value - peak) * LOG2E)
     value *= 1.0 / tl.sum(value, axis=0)
-    tl.store(out + start + place, value, mask=place < COLS, cache_modifier=".cs")
+    tl.store(out + start + place, value, mask=place < COLS)
 
 
 @triton.jit
