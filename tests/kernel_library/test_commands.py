@@ -24,6 +24,7 @@ QUICK = (
     "evaluator.thorough_plan.max_s=0.2",
 )
 Main = Callable[[Sequence[str]], int]
+pytestmark = pytest.mark.usefixtures("no_seeds")
 
 
 @pytest.fixture

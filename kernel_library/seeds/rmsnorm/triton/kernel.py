@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-SHAPES = {1024: (4, 2), 2048: (4, 4), 4096: (2, 8), 8192: (1, 8), 16384: (1, 16), 32768: (1, 16)}
+SHAPES = {1024: (4, 2), 2048: (4, 4), 4096: (2, 8), 8192: (1, 16), 16384: (1, 16), 32768: (1, 16)}
 """Columns up to which a row is held in registers: rows of a program, and its warps."""
 MANY_ROWS = 4096
 """Rows from which on a program takes several: fewer would not fill the GPU."""
@@ -32,7 +32,7 @@ def rmsnorm_in_registers(
     place = tl.arange(0, BLOCK)
     first = tl.program_id(0) * EACH
     row = first.to(tl.int64)
-    coming = tl.load(x + row * COLS + place, mask=place < COLS, other=0.0, eviction_policy="evict_first")
+    coming = tl.load(x + row * COLS + place, mask=place < COLS, other=0.0)
     if weight is not None:
         scale = tl.load(weight + place, mask=place < COLS, other=0.0, eviction_policy="evict_last")
     for step in tl.static_range(EACH):
@@ -41,7 +41,7 @@ def rmsnorm_in_registers(
         if step + 1 < EACH:
             row = tl.minimum(first + step + 1, ROWS - 1).to(tl.int64)
             source = x + row * COLS + place
-            coming = tl.load(source, mask=place < COLS, other=0.0, eviction_policy="evict_first")
+            coming = tl.load(source, mask=place < COLS, other=0.0)
         value *= tl.rsqrt(tl.sum(value * value, axis=0) / COLS + eps)
         if weight is not None:
             value *= scale.to(tl.float32)
@@ -61,7 +61,7 @@ def rmsnorm_of_long_rows(x, weight, out, eps, COLS: tl.constexpr, BLOCK: tl.cons
     factor = tl.rsqrt(tl.sum(squares, axis=0) / COLS + eps)
     for back in range(0, COLS, BLOCK):
         spot = START - back + place
-        value = tl.load(x + row + spot, mask=spot < COLS, eviction_policy="evict_first").to(tl.float32)
+        value = tl.load(x + row + spot, mask=spot < COLS).to(tl.float32)
         value *= factor
         if weight is not None:
             value *= tl.load(weight + spot, mask=spot < COLS, eviction_policy="evict_last").to(tl.float32)
