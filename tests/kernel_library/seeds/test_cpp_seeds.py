@@ -189,7 +189,7 @@ def problem_of(case: Case) -> str:
 
     generator = torch.Generator().manual_seed(0)
     tensors = changed([torch.randn(shape, generator=generator) for shape in case.shapes], case.change)
-    before = [None if each is None else each.clone() for each in tensors]
+    before: Tensors = [None if each is None else each.clone() for each in tensors]
     out = getattr(seed(case.op), case.op)(*tensors, *case.more)
     if any(a is not None and not torch.equal(a, b) for a, b in zip(tensors, before, strict=True)):
         return "an input was changed"
