@@ -221,8 +221,8 @@ class Trial:
             check()
 
     def _watch_rows(self, sampler: ThreadSampler, call_ms: float) -> None:
-        """On a CPU, where single calls were too short for enough looks: rows of calls, watched likewise. Others
-        between them are timed, since looks stop the kernel's threads."""
+        """On a CPU, where single calls were too short for enough looks: rows of calls, watched likewise.
+        Others between them are timed, since looks stop the kernel's threads."""
         start, row_ms = time.monotonic(), math.inf
         calls, repeats = min(ROW_CALLS, self._court.capacity), repeats_of(call_ms)
         while sampler.looks < ENOUGH_LOOKS:
