@@ -166,8 +166,9 @@ def test_the_winner_seeds_the_next_search(tmp_path: Path) -> None:
     assert call(tmp_path, *first) == 0
     folders = sorted(path.parent for path in (tmp_path / "outputs").rglob("journal.jsonl"))
     started, proposed = journal(folders[-1])[:2]
-    assert len(started["entries"]) == 1
-    assert proposed["idea"]["parent"] == started["entries"][0]["id"] != winner
+    known, *shipped = started["entries"]
+    assert proposed["idea"]["parent"] == known["id"] != winner
+    assert {each["id"].partition("/")[2] for each in shipped} <= {"cpp"}
 
 
 def start(tmp_path: Path, *arguments: str) -> "subprocess.Popen[bytes]":
