@@ -21,7 +21,6 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -166,9 +165,7 @@ class Comparison:
                     if not self.rows[peer.name]["done"]:
                         await self._judge_outside(peer, kernel, self.rows[peer.name])
         except TimeoutError:
-            for pid in sandbox.descendants(os.getpid()):  # ends the threads that wait for them
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            sandbox.kill_descendants()
         except WorkerBroken as error:
             raise UsageError(str(error)) from error
         finally:

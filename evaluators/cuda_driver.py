@@ -20,8 +20,8 @@ def call(function: str, *arguments: Any) -> None:
 
 
 def allocate_shareable(size: int) -> tuple[int, int]:
-    """Device memory that another process can map: address and file descriptor. Mapped in pages of 2 MiB on
-    both sides; memory opened by a legacy IPC handle reads up to a third slower (sums over 20 GB, H200).
+    """Device memory that another process can map: address and file descriptor, in units of 2 MiB. Memory
+    opened by a legacy IPC handle was read up to a third slower on one H200 (sums over 20 GB), on another not.
     Raises MemoryError or RuntimeError."""
     handle = ctypes.c_uint64()
     what = _Allocation(type=PINNED, handle_types=DESCRIPTOR, location=_here())

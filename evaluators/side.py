@@ -178,12 +178,7 @@ class Side:
         self.arena.show_one(self._staged, call)
         leaders = sandbox.spread_threads(self._family)
         with self._awake():
-            start = time.perf_counter()
-            with watch or nullcontext():
-                self._channel.send(order | {"calls": [call]})
-                sandbox.allow_all_cores(leaders)
-                answer = self._answer("done")
-            wall_ms = (time.perf_counter() - start) * 1e3
+            wall_ms, answer = self._run(order | {"calls": [call]}, leaders, watch or nullcontext())
             if deliver:
                 sandbox.spread_threads(self._family)
                 start = time.perf_counter()
@@ -194,20 +189,26 @@ class Side:
                 wall_ms += max(0.0, self._last_delivery_ms - allowed_ms)
         return wall_ms - (float(answer["filling_ms"]) if order["stand_in"] else 0.0)
 
+    def _run(
+        self, order: Message, leaders: list[int], watch: AbstractContextManager[object]
+    ) -> tuple[float, Message]:
+        """On a CPU, of a runner that is awake: ms until the calls are done, and its answer."""
+        start = time.perf_counter()
+        with watch:
+            self._channel.send(order)
+            sandbox.allow_all_cores(leaders)
+            answer = self._answer("done")
+        return (time.perf_counter() - start) * 1e3, answer
+
     def row_ms(self, calls: int, repeats: int, watch: AbstractContextManager[object]) -> float:
         """On a CPU: ms a call of so many calls in a row, under `watch`, and then all of them again, `repeats`
         times in all. Nobody sees the outputs."""
         for call in range(calls):
             self.arena.show_one(self._staged, call)
         leaders = sandbox.spread_threads(self._family)
+        order = {"op": "run", "stand_in": 0, "deliver": False, "calls": shuffled(calls) * repeats}
         with self._awake():
-            start = time.perf_counter()
-            with watch:
-                order = {"op": "run", "stand_in": 0, "deliver": False}
-                self._channel.send(order | {"calls": shuffled(calls) * repeats})
-                sandbox.allow_all_cores(leaders)
-                self._answer("done")
-            return (time.perf_counter() - start) * 1e3 / (calls * repeats)
+            return self._run(order, leaders, watch)[0] / (calls * repeats)
 
     def census(self, calls: int) -> list[tuple[str, int]]:
         """What the runner's trace of the device says it ran in a block: names and nanoseconds."""

@@ -27,7 +27,7 @@ from evaluators import libraries, runner, sandbox
 from evaluators.channel import Channel, ChannelClosed, Message
 
 ALSO_IMPORTED = ("triton.language", "setuptools")
-"""What candidates need, half a second each, and what asks for no GPU: setuptools is most of
+"""What candidates need, 0.2 and 0.1 s, and what asks for no GPU: setuptools is most of
 `torch.utils.cpp_extension`."""
 OUTPUT_BYTES = 64 * 2**20
 
