@@ -27,8 +27,9 @@ OWN_SHARE = {"cuda": 0.9, "cpu": 0.8}
 """Of the time spent computing, under `no_library`; samples are less sure than traces."""
 MAX_OWN_BYTES = 8 * 2**20
 ENOUGH_LOOKS, FEWEST_LOOKS = 40, 8
-LONGEST_S = 1.0
-"""For looks at single calls; then for looks at rows of them, see `hidden_in_rows`."""
+LONGEST_S, PATIENCE_S = 1.0, 10.0
+"""For looks at single calls, then for looks at rows of them; for the fewest, without which a kernel counts as
+hidden, as long as patience lasts: on a busy machine looks are rare."""
 ROW_CALLS, ROW_MS = 4, 20.0
 ROW_FACTOR = 2.0
 """How much longer a call may take in a row than alone, beyond the clock's noise."""

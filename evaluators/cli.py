@@ -6,10 +6,13 @@ with status 2.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import logging
+import os
 import re
+import select
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -26,6 +29,7 @@ from rich.logging import RichHandler
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+EXIT_UNREAD = 141
 OPEN_ENDED = ("problem.sizes.", "problem.cpu_sizes.", "choice.weights.")
 """Keys that hold what the user names."""
 
@@ -48,7 +52,7 @@ def command(
     """Puts the frame of a command around what it does with its arguments.
 
     `--help` prints `text`. UsageError, and what is in `told`, is one line on standard error and status 2; an
-    interrupt is status 130.
+    interrupt is status 130, and who reads the output and has enough (`| head`) makes it 141.
     """
     of_the_caller: tuple[type[Exception], ...] = (UsageError, *told)
 
@@ -60,12 +64,17 @@ def command(
                 print(text)  # noqa: T201  (what was asked for)
                 return 0
             try:
-                return body(given)
-            except of_the_caller as error:
-                print(f"{name}: {one_line(error)}", file=sys.stderr)  # noqa: T201  (what a command says)
-                return EXIT_USAGE
+                status = body(given)
+                return EXIT_UNREAD if _nobody_reads_output() else status
             except KeyboardInterrupt:
                 return EXIT_INTERRUPTED
+            except Exception as error:
+                if isinstance(error, BrokenPipeError) and _nobody_reads_output():
+                    return EXIT_UNREAD
+                if not isinstance(error, of_the_caller):
+                    raise
+                print(f"{name}: {one_line(error)}", file=sys.stderr)  # noqa: T201  (what a command says)
+                return EXIT_USAGE
 
         return main
 
@@ -167,6 +176,18 @@ def log_to(console: Console) -> None:
     """Warnings go to the console that also shows the run, so that neither writes into the other."""
     handler = RichHandler(console=console, show_path=False)
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", handlers=[handler])
+
+
+def _nobody_reads_output() -> bool:
+    """Whether the reader of standard output is gone; what is still to be written there is lost then."""
+    with contextlib.suppress(OSError):  # what is no file has no reader that could go
+        output = sys.stdout.fileno()
+        ends = select.poll()
+        ends.register(output, 0)
+        if any(event & select.POLLERR for _, event in ends.poll(0)):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+            return True
+    return False
 
 
 def _check_key(folder: Path, name: str, key: str, value: str) -> None:

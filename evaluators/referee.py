@@ -31,7 +31,9 @@ from typing import TYPE_CHECKING, Any
 from evaluators import sandbox
 from evaluators.census import (
     ENOUGH_LOOKS,
+    FEWEST_LOOKS,
     LONGEST_S,
+    PATIENCE_S,
     ROW_CALLS,
     Census,
     ThreadSampler,
@@ -229,7 +231,8 @@ class Trial:
             self._court.stage_fresh([""] * calls, self._side)
             self._side.row_ms(calls, repeats, sampler)
             row_ms = min(row_ms, self._side.row_ms(calls, repeats, contextlib.nullcontext()))
-            if time.monotonic() - start > LONGEST_S:
+            enough_s = LONGEST_S if sampler.looks >= FEWEST_LOOKS else PATIENCE_S
+            if time.monotonic() - start > enough_s:
                 break
         if row_ms == math.inf:
             return

@@ -222,9 +222,24 @@ def _add_needed(work: Work, module: nn.Module, inputs: list[Any], products: int)
 
 
 def _counted(run: Callable[[], Any]) -> tuple[Any, int, int]:
-    """What `run` returns, its operations, and those of them with no factor that is zero."""
+    """What `run` returns, its operations but for those that an attention's mask leaves out, and those of all
+    with no factor that is zero."""
+    from torch.nn.functional import scaled_dot_product_attention
+    from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import flop_registry
+
+    attended = 1.0
+
+    class Masks(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal attended
+            if func is scaled_dot_product_attention:
+                attended = _attended_share(*args, **(kwargs or {}))
+            try:
+                return func(*args, **(kwargs or {}))
+            finally:
+                attended = 1.0
 
     class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operations = 0
@@ -234,13 +249,32 @@ def _counted(run: Callable[[], Any]) -> tuple[Any, int, int]:
             out = func(*args, **(kwargs or {}))
             if (formula := flop_registry.get(func._overloadpacket)) is not None:
                 operations = formula(*args, **(kwargs or {}), out_val=out)
-                self.operations += operations
+                self.operations += round(operations * attended)
                 self.products += _products(func._overloadpacket.__name__, operations, args)
             return out
 
-    with Counter() as counter:  # type: ignore[no-untyped-call]
+    with Masks(), Counter() as counter:  # type: ignore[no-untyped-call]
         result = run()
     return result, counter.operations, counter.products
+
+
+def _attended_share(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **_: Any,
+) -> float:
+    """The share of the pairs of a query and a key that `scaled_dot_product_attention` does not mask."""
+    if attn_mask is not None:
+        seen = attn_mask if not _is_floating(attn_mask) else attn_mask.isfinite()
+        return _nonzeros(seen) / max(seen.numel(), 1)
+    if not is_causal:
+        return 1.0
+    queries, keys = query.shape[-2], key.shape[-2]
+    return sum(min(row + 1, keys) for row in range(queries)) / max(queries * keys, 1)
 
 
 def _products(name: str, operations: int, args: tuple[Any, ...]) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -315,3 +317,26 @@ def test_what_a_command_does_not_tell_of_is_raised() -> None:
 
     with pytest.raises(RuntimeError, match="a bug"):
         main([])
+
+
+@pytest.mark.parametrize("lines", [1, 100_000], ids=["the last line", "in the middle"])
+def test_who_stops_reading_costs_nobody_a_traceback(lines: int) -> None:
+    text = f"""
+import sys
+from evaluators.cli import command
+
+@command("tools.make", "")
+def main(arguments):
+    sys.stdin.read()
+    for _ in range({lines}):
+        print("a line")
+    return 0
+
+sys.exit(main())
+"""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", text], text=True, **pipes) as process:  # type: ignore[call-overload]
+        process.stdout.close()
+        process.stdin.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
