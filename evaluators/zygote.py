@@ -193,8 +193,9 @@ def _reap(channel: Channel, alive: set[int]) -> None:
         if pid not in alive:
             continue
         alive.discard(pid)
+        below = set(sandbox.descendants(os.getpid()))  # before the others: what they start now is no orphan
         running = alive.union(*(sandbox.descendants(each) for each in alive)) if alive else set()
-        for orphan in set(sandbox.descendants(os.getpid())) - running:
+        for orphan in below - running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(orphan, signal.SIGKILL)
         code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)

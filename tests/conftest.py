@@ -1,0 +1,10 @@
+"""What all tests need."""
+
+from __future__ import annotations
+
+import signal
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell without job control starts what goes on in the background with interrupts ignored, and so would
+    # be every command that a test starts and interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
