@@ -26,10 +26,12 @@ from evaluators import sandbox
 OWN_SHARE = {"cuda": 0.9, "cpu": 0.8}
 """Of the time spent computing, under `no_library`; samples are less sure than traces."""
 MAX_OWN_BYTES = 8 * 2**20
-ENOUGH_LOOKS, FEWEST_LOOKS = 40, 8
+FEWEST_LOOKS, ENOUGH_LOOKS, SURE_LOOKS = 8, 40, 100
+"""To clear a kernel at all; to clear it for good; to reject one whose calls are so short that what is spent
+around the work, in torch's allocation and the like, is a part of them that a few looks over-rate."""
 LONGEST_S, PATIENCE_S = 1.0, 10.0
-"""For looks at single calls, then for looks at rows of them; for the fewest, without which a kernel counts as
-hidden, as long as patience lasts: on a busy machine looks are rare."""
+"""For looks at single calls, then for looks at rows of them; where a rejection depends on more of them, as
+long as patience lasts: on a busy machine looks are rare."""
 ROW_CALLS, ROW_MS = 4, 20.0
 ROW_FACTOR = 2.0
 """How much longer a call may take in a row than alone, beyond the clock's noise."""
@@ -45,7 +47,7 @@ MOVING_KERNELS = re.compile(
 )
 NEUTRAL_FILES = re.compile(
     r"/(libc|libm|libmvec|ld-linux[^/]*|libpthread|libgomp[^/]*|libomp|libiomp5|libstdc\+\+|libgcc_s|libpython[^/]*|"
-    r"libtorch_python|libc10|libcudart[^/]*|libcuda|python[^/]*|_ctypes[^/]*)(-[\w.]+)?(\.so[.\d]*)?$|/lib-dynload/|^\[vdso\]$|^\[vsyscall\]$"
+    r"libtorch_python|libc10|libcudart[^/]*|libcuda|libffi|python[^/]*|_ctypes[^/]*)(-[\w.]+)?(\.so[.\d]*)?$|/lib-dynload/|^\[vdso\]$|^\[vsyscall\]$"
 )
 
 PTRACE_DETACH, PTRACE_GETREGSET, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4204, 0x4206, 0x4207
@@ -81,6 +83,13 @@ class Census:
 def repeats_of(call_ms: float) -> int:
     """How often ROW_CALLS calls are repeated in a row that is long enough to be looked at."""
     return max(1, math.ceil(ROW_MS / (ROW_CALLS * max(call_ms, 1e-3))))
+
+
+def undecided(looks: int, seen: Census, device: str, elapsed_s: float) -> bool:
+    """Whether to look on at rows of calls."""
+    if looks < FEWEST_LOOKS or (looks < SURE_LOOKS and seen.reason(device)):
+        return elapsed_s < PATIENCE_S
+    return looks < ENOUGH_LOOKS and elapsed_s < LONGEST_S
 
 
 def hidden_in_rows(looks: int, row_ms: float, call_ms: float, slack_ms: float) -> str | None:

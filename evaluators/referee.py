@@ -31,9 +31,7 @@ from typing import TYPE_CHECKING, Any
 from evaluators import sandbox
 from evaluators.census import (
     ENOUGH_LOOKS,
-    FEWEST_LOOKS,
     LONGEST_S,
-    PATIENCE_S,
     ROW_CALLS,
     Census,
     ThreadSampler,
@@ -41,6 +39,7 @@ from evaluators.census import (
     hidden_in_rows,
     of_kernels,
     repeats_of,
+    undecided,
 )
 from evaluators.channel import Channel, ChannelClosed, Message
 from evaluators.correctness import FAMILIES, Comparison
@@ -225,17 +224,14 @@ class Trial:
     def _watch_rows(self, sampler: ThreadSampler, call_ms: float) -> None:
         """On a CPU, where single calls were too short for enough looks: rows of calls, watched likewise.
         Others between them are timed, since looks stop the kernel's threads."""
+        if sampler.looks >= ENOUGH_LOOKS:
+            return
         start, row_ms = time.monotonic(), math.inf
         calls, repeats = min(ROW_CALLS, self._court.capacity), repeats_of(call_ms)
-        while sampler.looks < ENOUGH_LOOKS:
+        while undecided(sampler.looks, sampler.census(), "cpu", time.monotonic() - start):
             self._court.stage_fresh([""] * calls, self._side)
             self._side.row_ms(calls, repeats, sampler)
             row_ms = min(row_ms, self._side.row_ms(calls, repeats, contextlib.nullcontext()))
-            enough_s = LONGEST_S if sampler.looks >= FEWEST_LOOKS else PATIENCE_S
-            if time.monotonic() - start > enough_s:
-                break
-        if row_ms == math.inf:
-            return
         if reason := hidden_in_rows(sampler.looks, row_ms, call_ms, SLACK_MS["cpu"]):
             raise Refused(Status.REJECTED, reason, "library")
 

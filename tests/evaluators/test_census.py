@@ -2,7 +2,19 @@
 
 import pytest
 
-from evaluators.census import FEWEST_LOOKS, ROW_CALLS, ROW_MS, Census, hidden_in_rows, repeats_of
+from evaluators.census import (
+    ENOUGH_LOOKS,
+    FEWEST_LOOKS,
+    LONGEST_S,
+    PATIENCE_S,
+    ROW_CALLS,
+    ROW_MS,
+    SURE_LOOKS,
+    Census,
+    hidden_in_rows,
+    repeats_of,
+    undecided,
+)
 
 
 @pytest.mark.parametrize(
@@ -10,6 +22,25 @@ from evaluators.census import FEWEST_LOOKS, ROW_CALLS, ROW_MS, Census, hidden_in
 )
 def test_most_of_the_computing_must_be_the_kernels_own(own: int, library: int, is_own: bool) -> None:
     assert (Census(own=own, library=library, names=("libtorch_cpu.so",)).reason("cpu") is None) == is_own
+
+
+@pytest.mark.parametrize(
+    ("own", "library", "elapsed_s", "goes_on"),
+    [
+        (FEWEST_LOOKS - 1, 0, PATIENCE_S / 2, True),
+        (FEWEST_LOOKS - 1, 0, PATIENCE_S, False),
+        (FEWEST_LOOKS, 0, LONGEST_S / 2, True),
+        (FEWEST_LOOKS, 0, LONGEST_S, False),
+        (ENOUGH_LOOKS, 0, 0.0, False),
+        (ENOUGH_LOOKS // 2, ENOUGH_LOOKS // 2, PATIENCE_S / 2, True),
+        (ENOUGH_LOOKS // 2, ENOUGH_LOOKS // 2, PATIENCE_S, False),
+        (SURE_LOOKS // 2, SURE_LOOKS // 2, 0.0, False),
+    ],
+)
+def test_a_rejection_takes_more_looks_than_an_acquittal(
+    own: int, library: int, elapsed_s: float, goes_on: bool
+) -> None:
+    assert undecided(own + library, Census(own=own, library=library), "cpu", elapsed_s) is goes_on
 
 
 @pytest.mark.parametrize("call_ms", [0.0, 0.003, 0.2, 100.0])
