@@ -44,6 +44,10 @@ class InstantProposer:
         """Never."""
         return None
 
+    def extends(self, problem: Problem, kernel: Kernel) -> bool:
+        """Always."""
+        return True
+
     def begin(self, run: RunContext) -> None:
         """Nothing to prepare."""
 

@@ -8,16 +8,28 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from evaluators.evaluation import Status
+from evaluators.problem import Kernel
 from search.budget import BudgetSpent
 from search.events import IdeaImplemented, IdeaProposed, RunFinished, VariantWritten
 from search.protocols import Proposer, ProposerFailed, RunContext, Strategy
 from search.session import Session
-from search.tree import HISTORY, Expansion, Idea, Outcome, Seed, Variant, drop_ins, told
+from search.tree import (
+    HISTORY,
+    LIBRARY,
+    Expansion,
+    Idea,
+    Outcome,
+    Seed,
+    Variant,
+    drop_ins,
+    takes_over,
+    told,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +44,9 @@ REPAIRABLE = (
 
 class Engine:
     """A search of one problem; goes on from whatever the journal holds.
+
+    Its first round measures the library's kernels for the problem, too, so that a search never ends below
+    what was known.
 
     `history` says what a proposer is told of earlier ideas (see `search.tree.told`), `repairs` how often a
     variant that failed is given back to the proposer with the evaluator's log. Nothing is asked of the
@@ -115,8 +130,12 @@ class Engine:
     def _select(self, number: int) -> list[Expansion]:
         state = self.session.state
         rng = self._rng(number, "select")
-        chosen = self.strategy.select(state.tree.before(number), drop_ins(self.session.entries), rng)
-        expansions = [replace(expansion, round=number) for expansion in chosen]
+        entries = drop_ins(self.session.entries)
+        known = entries if number == 1 else []
+        usable = [seed for seed in entries if self._usable(seed.kernel)]
+        chosen = self.strategy.select(state.tree.before(number, self._usable), usable, rng)
+        expansions = [Expansion(seed=seed, ideas=1, variants=1, as_it_is=True) for seed in known]
+        expansions = [replace(expansion, round=number) for expansion in (*expansions, *chosen)]
         for index, ideas in state.proposed.items():
             if index >= len(expansions) or ideas[0].parent != _parent(expansions[index]):
                 raise ValueError(
@@ -124,6 +143,9 @@ class Engine:
                     "strategy; resume with those, or start a new run"
                 )
         return expansions
+
+    def _usable(self, kernel: Kernel) -> bool:
+        return self.proposer.extends(self.session.problem, kernel)
 
     async def _propose_all(self, number: int, expansions: Sequence[Expansion]) -> None:
         """Asks for ideas, one expansion after the other, and begins each idea as it comes."""
@@ -149,6 +171,8 @@ class Engine:
 
     async def _propose(self, index: int, expansion: Expansion, past: Sequence[Outcome]) -> list[Idea]:
         number, state = expansion.round, self.session.state
+        if expansion.as_it_is and expansion.seed is not None:
+            return self._record_ideas(index, [takes_over(expansion.seed, number)])
         known = state.tree.ideas
         so_far = [idea for ideas in state.proposed.values() for idea in ideas]
         rng = self._rng(number, index, "propose")
@@ -160,11 +184,16 @@ class Engine:
         ideas = ideas[: expansion.ideas]
         if len(ideas) < len(answer):
             logger.warning("%d ideas were repeated or too many", len(answer) - len(ideas))
+        return self._record_ideas(index, ideas)
+
+    def _record_ideas(self, index: int, ideas: list[Idea]) -> list[Idea]:
+        """Those of an expansion, numbered on from those that the round has had."""
         at_s, of = self.session.now_s, len(ideas)
+        start = 1 + sum(len(each) for each in self.session.state.proposed.values())
         self.session.record(
             *(
                 IdeaProposed(at_s=at_s, idea=idea, number=i, expansion=index, of=of)
-                for i, idea in enumerate(ideas, start=len(so_far) + 1)
+                for i, idea in enumerate(ideas, start)
             )
         )
         return ideas
@@ -216,10 +245,9 @@ class Engine:
         known = {variant.kernel.id for variant in session.state.tree.variants_of(idea.id)}
         rng = self._rng(idea.round, idea.id, "implement")
         left, number = n, len(known)
+        writing = self.proposer.implement(session.problem, idea, parent, len(there) + n, there, rng)
         try:
-            async for kernel in self.proposer.implement(
-                session.problem, idea, parent, len(there) + n, there, rng
-            ):
+            async for kernel in _as_it_is(parent) if idea.proposer == LIBRARY else writing:
                 if kernel.id in known or not left:
                     continue
                 known.add(kernel.id)
@@ -246,6 +274,8 @@ class Engine:
     def _repairable(self, variant: Variant) -> bool:
         """Whether it failed in a way that its log may help against, and has not been mended too often."""
         if variant.evaluation is None or variant.evaluation.status not in REPAIRABLE:
+            return False
+        if self.session.state.tree.ideas[variant.idea].proposer == LIBRARY:
             return False
         times, each = 0, variant
         while each.repairs:
@@ -286,6 +316,11 @@ class Engine:
         """Also when a limit was met in a round that is still open: it remains to be closed."""
         reason = self._reason()
         return reason is None or (reason in ("evaluations", "seconds") and bool(self.session.state.proposed))
+
+
+async def _as_it_is(seed: Seed | None) -> AsyncIterator[Kernel]:
+    if seed is not None:
+        yield seed.kernel
 
 
 def _parent(expansion: Expansion) -> str:

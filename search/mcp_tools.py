@@ -223,7 +223,8 @@ class Tools:
         it is given. `gain` is how many times as fast as its parent an idea's best kernel is."""
         async with self._run(ctx) as (agent, _):
             tree = agent.session.state.tree
-            speedups = speedups_of([*agent.session.entries, *tree.variants.values()]) | {"": 1.0}
+            kernels: list[Seed | Variant] = [*agent.session.entries, *tree.variants.values()]
+            speedups = speedups_of(kernels, tree.history()) | {"": 1.0}
             outcomes = [o for o in tree.history() if category in ("", o.idea.category.value)]
             tried = [_tried(outcome, speedups) for outcome in outcomes[max(0, len(outcomes) - limit) :]]
             return History(ideas=len(tree.ideas), tried=tried)

@@ -53,6 +53,10 @@ class Proposer(Protocol):
         """Why it can do nothing for the problem, in one line that says what would help; None if it can."""
         ...
 
+    def extends(self, problem: Problem, kernel: Kernel) -> bool:
+        """Whether it can build on the kernel; others are measured, but no round starts from them."""
+        ...
+
     def begin(self, run: RunContext) -> None:
         """Called once, when a run begins or goes on, before anything is asked."""
         ...

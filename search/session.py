@@ -31,7 +31,7 @@ from search.events import (
 from search.in_flight import InFlight
 from search.journal import Journal, rebuild
 from search.protocols import Evaluator, Library, Observer
-from search.tree import Seed, Variant
+from search.tree import LIBRARY, Seed, Variant
 
 logger = logging.getLogger(__name__)
 
@@ -236,10 +236,13 @@ class Session:
         )
 
     def _offer(self, best: Variant | None, confirmed: Evaluation | None) -> None:
-        """The winner goes to the library once it has been measured again, never before."""
+        """The winner goes to the library once it has been measured again, never before, unless it came from
+        there."""
+        tree = self.state.tree
         if self.library is None or best is None or confirmed is None:
             return
-        tree = self.state.tree
+        if tree.ideas[best.idea].proposer == LIBRARY:
+            return
         line = tree.lineage(best)
         entry = Entry(
             kernel=best.kernel,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -12,6 +12,8 @@ from evaluators.problem import Kernel, content_id
 
 HISTORY = ("all", "best", "summary", "none")
 BEST_TOLD = 8
+LIBRARY = "library"
+"""The proposer of the ideas by which a search takes over the library's kernels as they are."""
 
 
 class Category(StrEnum):
@@ -45,13 +47,15 @@ class Seed:
 class Expansion:
     """What a strategy asks for: `ideas` ideas on one seed (none: from the reference), `variants` of each.
 
-    The engine fills in `round`, from 1; strategies leave it alone.
+    The engine fills in `round`, from 1; strategies leave it alone. With `as_it_is` nobody is asked for ideas:
+    the seed itself is to be measured.
     """
 
     seed: Seed | None
     ideas: int
     variants: int
     round: int = 0
+    as_it_is: bool = False
 
     def __post_init__(self) -> None:
         if self.ideas < 1 or self.variants < 1:
@@ -118,6 +122,18 @@ class Outcome:
 def drop_ins(entries: Sequence[Seed]) -> list[Seed]:
     """Those that a round may start from."""
     return [entry for entry in entries if entry.drop_in]
+
+
+def takes_over(seed: Seed, round: int) -> Idea:
+    """The idea of measuring a kernel of the library as it is: what comes after has that to beat."""
+    why = f" ({seed.why})" if seed.why else ""
+    return Idea(
+        text=f"Take over the library's {seed.id} as it is{why}.",
+        category=Category.CONTROL_FLOW,
+        parent=seed.id,
+        round=round,
+        proposer=LIBRARY,
+    )
 
 
 def told(history: Sequence[Outcome], how: str) -> list[Outcome]:
@@ -189,8 +205,8 @@ class Tree:
             outcomes.append(Outcome(idea=idea, best=best[0] if best else None, variants=variants))
         return outcomes
 
-    def before(self, round: int) -> Tree:
-        """The tree as it stood when `round` (counted from 1) began.
+    def before(self, round: int, usable: Callable[[Kernel], bool] = lambda kernel: True) -> Tree:
+        """The tree as it stood when `round` (counted from 1) began, without kernels that are not `usable`.
 
         Its variants stand in the order of their ideas, whatever the order in which they were written.
         """
@@ -200,7 +216,8 @@ class Tree:
             if idea.round < round:
                 earlier.add_idea(idea)
                 for variant in self.variants_of(idea.id):
-                    earlier.add_variant(variant)
+                    if usable(variant.kernel):
+                        earlier.add_variant(variant)
         return earlier
 
 
@@ -216,9 +233,14 @@ def fastest(variants: Iterable[Variant], k: int) -> list[Variant]:
     return list(unique.values())[:k]
 
 
-def speedups_of(measured: Iterable[Seed | Variant]) -> dict[str, float]:
-    """By id, those over eager of all that have a verdict; 0 for what is not correct."""
-    return {each.id: each.evaluation.speedup for each in measured if each.evaluation is not None}
+def speedups_of(measured: Iterable[Seed | Variant], history: Iterable[Outcome] = ()) -> dict[str, float]:
+    """By id, those over eager of all that have a verdict; 0 for what is not correct. An entry of the library
+    has what this search measured of it, as far as its `history` knows."""
+    found = {each.id: each.evaluation.speedup for each in measured if each.evaluation is not None}
+    for outcome in history:
+        if outcome.idea.proposer == LIBRARY and outcome.best is not None and outcome.best.evaluation:
+            found[outcome.idea.parent] = outcome.best.evaluation.speedup
+    return found
 
 
 def _rank(variant: Variant) -> tuple[float, int, str]:

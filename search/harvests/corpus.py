@@ -18,7 +18,7 @@ from kernel_library.entry import Entry
 from kernel_library.library import FolderLibrary
 from search.harvests.identity import fingerprint, sized
 from search.journal import JournalError, RunState, rebuild, replay
-from search.tree import Seed, Variant
+from search.tree import LIBRARY, Seed, Variant
 
 logger = logging.getLogger(__name__)
 
@@ -77,17 +77,30 @@ class Run:
                 judged[variant.id] = replace(variant, evaluation=verdict)
         return judged
 
+    @cached_property
+    def written(self) -> Mapping[str, Variant]:
+        """The judged variants that were written in the run: without the library's kernels, which it only
+        measured."""
+        ideas = self.state.tree.ideas
+        return {id: each for id, each in self.judged.items() if ideas[each.idea].proposer != LIBRARY}
+
     def before(self, variant: Variant) -> Variant | None:
         """What a variant was made from: the failed one that it mends, or the parent of its idea; None for
-        the reference, or an entry of the library."""
-        return self.judged.get(variant.repairs or variant.parent)
+        the reference, or a kernel of the library."""
+        return self.written.get(variant.repairs or variant.parent)
 
     def seed_of(self, variant: Variant) -> Seed | None:
-        """The kernel that its idea starts from, of the run or the library; None for the reference."""
+        """The kernel that its idea starts from, of the run or the library; None for the reference. A kernel
+        of the library has the verdict of this run, if it was measured."""
         if (parent := self.judged.get(variant.parent)) is not None:
             return parent.seed
         assert self.state.started is not None
-        return next((each for each in self.state.started.entries if each.id == variant.parent), None)
+        entry = next((each for each in self.state.started.entries if each.id == variant.parent), None)
+        measured = (
+            v for v in self.judged.values() if v.id not in self.written and v.parent == variant.parent
+        )
+        taken = next(measured, None)
+        return replace(entry, evaluation=taken.evaluation) if entry and taken else entry
 
     def lineage(self, variant: Variant) -> tuple[str, ...]:
         """The ideas that led to the variant's own, oldest first."""
@@ -139,7 +152,7 @@ class Corpus:
     def solutions(self) -> Iterator[Solution]:
         """The right kernels of all runs, then those of the library."""
         for run in self.runs:
-            for variant in run.judged.values():
+            for variant in run.written.values():
                 if variant.evaluation is not None and variant.evaluation.status is Status.CORRECT:
                     idea = run.state.tree.ideas[variant.idea]
                     yield Solution(

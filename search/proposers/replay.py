@@ -15,7 +15,7 @@ from pathlib import Path
 from evaluators.problem import Kernel, Problem
 from search.journal import rebuild, replay
 from search.protocols import RunContext
-from search.tree import Expansion, Idea, Outcome, Seed, Variant
+from search.tree import LIBRARY, Expansion, Idea, Outcome, Seed, Tree, Variant
 
 
 class Replay:
@@ -36,7 +36,7 @@ class Replay:
             raise ValueError(f"replay.run={run}: its journal has no ideas")
         self._folder, self._problem, self._tree = folder, state.started.problem, state.tree
         self._rounds: defaultdict[int, list[Idea]] = defaultdict(list)
-        for idea in self._tree.ideas.values():
+        for idea in _asked_for(self._tree):
             self._rounds[idea.round].append(idea)
         self._given: dict[int, int] = {}
 
@@ -46,9 +46,13 @@ class Replay:
             return None
         return f"{self._folder} is a recording of {self._problem.name}, not of {problem.name}"
 
+    def extends(self, problem: Problem, kernel: Kernel) -> bool:
+        """Whatever whoever was recorded built on."""
+        return True
+
     def begin(self, run: RunContext) -> None:
         """Goes on after the ideas that the run has had."""
-        for idea in run.state.tree.ideas.values():
+        for idea in _asked_for(run.state.tree):
             self._given[idea.round] = self._given.get(idea.round, 0) + 1
 
     async def close(self) -> None:
@@ -89,3 +93,8 @@ class Replay:
 
     def _recorded(self, idea: Idea) -> tuple[Variant, ...]:
         return self._tree.variants_of(idea.plan)
+
+
+def _asked_for(tree: Tree) -> list[Idea]:
+    """The ideas that a proposer had: the library's kernels are measured in a repetition, too."""
+    return [idea for idea in tree.ideas.values() if idea.proposer != LIBRARY]

@@ -12,8 +12,9 @@ from search.tree import Expansion, Seed, Tree
 class IdeaBranching:
     """Starts each round from the best `keep` kernels of all rounds so far and of the library.
 
-    Library entries stand among the variants by their evaluation; those that were never measured come after
-    everything that was. While there is neither, the round starts from the reference. A round has `ideas`
+    Library entries stand among the variants by their evaluation until they are measured in this run; those
+    that were never measured come after everything that was. While there is neither, the round starts from
+    the reference. A round has `ideas`
     ideas of `branch` variants each. They are shared by `shares`. Nothing is left to chance: ties go by id.
 
     Raises ValueError for a number below one.
@@ -39,17 +40,15 @@ class IdeaBranching:
         ]
 
     def _seeds(self, tree: Tree, entries: Sequence[Seed]) -> list[Seed]:
-        measured = [variant.seed for variant in tree.best(self.keep)]
-        measured += [seed for seed in entries if _status(seed) is Status.CORRECT]
-        measured.sort(key=lambda seed: (-seed.evaluation.speedup if seed.evaluation else 0.0, seed.id))
-        unmeasured = [seed for seed in entries if seed.evaluation is None]
         tried = {v.kernel.id for v in tree.variants.values() if v.evaluation is not None}
+        untried = [seed for seed in entries if seed.kernel.id not in tried]
+        measured = [variant.seed for variant in tree.best(self.keep)]
+        measured += [seed for seed in untried if _status(seed) is Status.CORRECT]
+        measured.sort(key=lambda seed: (-seed.evaluation.speedup if seed.evaluation else 0.0, seed.id))
+        unmeasured = [seed for seed in untried if seed.evaluation is None]
         unique: dict[str, Seed] = {}
-        for seed in measured:
+        for seed in (*measured, *unmeasured):
             unique.setdefault(seed.kernel.id, seed)
-        for seed in unmeasured:
-            if seed.kernel.id not in tried:
-                unique.setdefault(seed.kernel.id, seed)
         return list(unique.values())[: self.keep]
 
 

@@ -97,6 +97,9 @@ class FakeProposer:
     def refusal(self, problem: Problem) -> str | None:
         return None
 
+    def extends(self, problem: Problem, kernel: Kernel) -> bool:
+        return True
+
     def begin(self, run: RunContext) -> None:
         self.context = run
 

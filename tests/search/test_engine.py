@@ -39,7 +39,7 @@ from search.journal import Journal, RunState, rebuild, replay
 from search.llm import Answer, CallFailed, Cause, Limits, Price, Purpose, Question, Usage
 from search.proposers.llm.proposer import LLMProposer
 from search.protocols import ProposerFailed
-from search.tree import Idea, Seed
+from search.tree import LIBRARY, Idea, Seed, speedups_of
 from tests.search.fakes import (
     PROBLEM,
     Clock,
@@ -787,8 +787,9 @@ def test_the_library_seeds_the_first_round_and_is_asked_once(tmp_path: Path) -> 
     part, straight = tmp_path / "part.jsonl", tmp_path / "straight.jsonl"
     library = FakeLibrary([hit("gemm", 200.0, Kind.RELATED), hit("liger", 100.0)])
     search(straight, library=library)
-    first, *_ = state_of(straight).tree.ideas.values()
-    assert first.parent == library.hits[1].entry.id
+    taken, first, *_ = state_of(straight).tree.ideas.values()
+    assert taken.parent == first.parent == library.hits[1].entry.id
+    assert (taken.proposer, first.proposer) == (LIBRARY, "fake")
     assert library.hits[0].entry.id not in {idea.parent for idea in state_of(straight).tree.ideas.values()}
     for lines in (1, 6, 20):
         cut(straight, part, lines)
@@ -799,6 +800,71 @@ def test_the_library_seeds_the_first_round_and_is_asked_once(tmp_path: Path) -> 
         assert any(
             e.entries == tuple(map(as_seed, library.hits)) for e in replay(part) if isinstance(e, RunStarted)
         )
+
+
+def judge_by(speedups: Mapping[str, float]) -> Callable[[Kernel], Evaluation]:
+    """These kernels have these speedups; any other has 1 if it is correct at all."""
+
+    def verdict(kernel: Kernel) -> Evaluation:
+        if kernel.id in speedups:
+            return correct(speedups[kernel.id])
+        evaluation = verdict_by_hash(kernel)
+        return correct(1.0) if evaluation.timing else evaluation
+
+    return verdict
+
+
+def test_the_librarys_kernels_are_measured_first_and_are_to_beat(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    hits = [hit("old", 100.0), hit("gemm", 200.0, Kind.RELATED), hit("slow", 50.0)]
+    library, (old, gemm, slow) = FakeLibrary(hits), [each.entry for each in hits]
+    evaluator = FakeEvaluator(verdict=judge_by({old.kernel.id: 3.0, slow.kernel.id: 0.5}))
+    finished = search(path, rounds=3, library=library, evaluator=evaluator)
+    tree = state_of(path).tree
+    taken = [idea for idea in tree.ideas.values() if idea.proposer == LIBRARY]
+    assert [(idea.parent, idea.round) for idea in taken] == [(old.id, 1), (slow.id, 1)]
+    assert f"{old.id} as it is (by its problem)" in taken[0].text
+    assert evaluator.seen[old.kernel.id] == evaluator.seen[slow.kernel.id] == 1
+    assert gemm.kernel.id not in evaluator.seen
+    assert finished.best is not None and finished.best.kernel == old.kernel
+    assert library.added == [], "it came from there"
+    assert [round.best.kernel for round in replay(path) if isinstance(round, RoundClosed) and round.best] == [
+        old.kernel
+    ] * 3
+    # From the second round on their variants stand for them, with what was measured here.
+    starts = {idea.parent for idea in tree.ideas.values() if idea.round > 1}
+    assert finished.best.id in starts and not starts & {old.id, slow.id}
+    assert speedups_of([], tree.history()) == {old.id: 3.0, slow.id: 0.5}
+
+
+def test_a_kernel_of_the_library_that_fails_here_is_not_built_on(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    broken = hit("old", 100.0)
+    evaluator = FakeEvaluator(
+        verdict=lambda kernel: failed() if kernel == broken.entry.kernel else verdict_by_hash(kernel)
+    )
+    proposer = FakeProposer()
+    search(path, rounds=2, library=FakeLibrary([broken]), evaluator=evaluator, proposer=proposer, repairs=1)
+    tree = state_of(path).tree
+    (variant,) = [v for v in tree.variants.values() if v.kernel == broken.entry.kernel]
+    assert variant.id not in proposer.repaired
+    assert not {idea.parent for idea in tree.ideas.values() if idea.round > 1} & {broken.entry.id, variant.id}
+
+
+def test_what_a_proposer_cannot_build_on_is_measured_and_left(tmp_path: Path) -> None:
+    class Narrow(FakeProposer):
+        def extends(self, problem: Problem, kernel: Kernel) -> bool:
+            return kernel != foreign.entry.kernel
+
+    path, foreign = tmp_path / "journal.jsonl", hit("old", 100.0)
+    evaluator = FakeEvaluator(verdict=judge_by({foreign.entry.kernel.id: 3.0}))
+    finished = search(path, rounds=3, library=FakeLibrary([foreign]), evaluator=evaluator, proposer=Narrow())
+    tree = state_of(path).tree
+    assert finished.best is not None and finished.best.kernel == foreign.entry.kernel
+    asked_for = [idea for idea in tree.ideas.values() if idea.proposer != LIBRARY]
+    assert {idea.parent for idea in asked_for if idea.round == 1} == {""}
+    assert len(asked_for) == 3 * 4
+    assert not {idea.parent for idea in asked_for} & {foreign.entry.id, finished.best.id}
 
 
 def test_a_library_that_cannot_be_read_is_done_without(

@@ -36,7 +36,7 @@ class Improvement:
     def rows(self, corpus: Corpus) -> Iterator[Row]:
         """One for each variant and its parent; a kernel of the library may be the parent, too."""
         for run in corpus.runs:
-            for variant in run.judged.values():
+            for variant in run.written.values():
                 if row := self._row(run, variant):
                     yield row
 

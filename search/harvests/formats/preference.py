@@ -46,7 +46,7 @@ class Preference:
         for run in corpus.runs:
             ideas: defaultdict[str, list[Variant]] = defaultdict(list)
             parents: defaultdict[str, list[Variant]] = defaultdict(list)
-            for variant in run.judged.values():
+            for variant in run.written.values():
                 ideas[variant.idea].append(variant)
             for variants in ideas.values():
                 yield from self._pairs(run, "idea", variants)

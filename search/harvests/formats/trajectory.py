@@ -67,8 +67,8 @@ class Trajectory:
     def rows(self, corpus: Corpus) -> Iterator[Row]:
         """One for each branch."""
         for run in corpus.runs:
-            inner = {before.id for each in run.judged.values() if (before := run.before(each))}
-            for variant in run.judged.values():
+            inner = {before.id for each in run.written.values() if (before := run.before(each))}
+            for variant in run.written.values():
                 if variant.id not in inner:
                     yield self._row(run, variant)
 

@@ -167,7 +167,8 @@ class Prompts:
     def _tried(self, history: Sequence[Outcome], entries: Sequence[Seed], seed: Seed | None) -> str:
         """The history in words; "" where there is none."""
         seeds = [*entries, *([seed] if seed else [])]
-        speedups = speedups_of([*seeds, *(variant for outcome in history for variant in outcome.variants)])
+        variants = (variant for outcome in history for variant in outcome.variants)
+        speedups = speedups_of([*seeds, *variants], history)
         if self._history == "summary":
             return "\n".join(_summary(history, speedups))
         return "\n".join(f"- {_told(outcome, speedups)}" for outcome in history)

@@ -67,6 +67,10 @@ class LLMProposer:
         """The first model's that cannot be called."""
         return next((reason for model in self._models.values() if (reason := model.refusal())), None)
 
+    def extends(self, problem: Problem, kernel: Kernel) -> bool:
+        """A model reads any."""
+        return True
+
     def begin(self, run: RunContext) -> None:
         """See `Proposer`."""
         self._run = run
@@ -275,7 +279,9 @@ class LLMProposer:
 
     def _standings(self, names: Sequence[str]) -> dict[str, Standing]:
         state = self._context.state
-        speedups = speedups_of([*state.tree.variants.values(), *self._context.entries])
+        kernels, entries = state.tree.variants.values(), self._context.entries
+        measured: list[Seed | Variant] = [*kernels, *entries]
+        speedups = speedups_of(measured, state.tree.history())
         by_model = {self._models[name].name: name for name in names}
         dollars = {model: float(each.dollars) for model, each in state.spending.items()}
         found = standings(list(by_model), state.tree.history(), dollars, speedups)

@@ -29,7 +29,7 @@ class Bench:
     ) -> None:
         self._workload, self._template, self._history = workload, template, history
         self._moves = {move.name: move for move in template.moves}
-        known = None if seed is None else self._knobs_of(seed.kernel.source)
+        known = None if seed is None else knobs_of(workload, template, seed.kernel.source)
         self._knobs: Knobs = template.naive if known is None else known
         self._from_reference = known is None
         plans = [(outcome, Plan.from_json(outcome.idea.plan)) for outcome in history]
@@ -72,25 +72,6 @@ class Bench:
         self._texts.add(draft.text)
         changes = [{k: v for k, v in knobs.items() if draft.knobs[k] != v} for knobs in settings]
         return replace(plan, variants=tuple(changes))
-
-    def _knobs_of(self, source: str) -> Knobs | None:
-        """The state of a kernel of ours; None for any other."""
-        found = read_stamp(source)
-        if found is None or found[:2] != (self._template.op, self._template.language):
-            return None
-        knobs, values = found[2], self._values()
-        ours = set(knobs) == set(values) and all(_known(value, values[knob]) for knob, value in knobs.items())
-        return knobs if ours and self._valid(knobs) else None
-
-    def _values(self) -> dict[str, set[Knob]]:
-        """Every value of every knob that the template's moves know."""
-        values = {knob: {value} for knob, value in self._template.naive.items()}
-        for move in self._template.moves:
-            for knob, value in move.sets.items():
-                values[knob].add(value)
-            for knob, several in move.varies.items():
-                values[knob].update(several)
-        return values
 
     def _valid(self, knobs: Knobs) -> bool:
         return self._template.valid(self._workload, knobs)
@@ -160,7 +141,7 @@ class Bench:
     def _domain(self) -> dict[str, tuple[Knob, ...]]:
         """The performance knobs, those that some move leaves open, with every value known, in order."""
         open_ = {knob for move in self._template.moves for knob in move.varies}
-        values = self._values()
+        values = values_of(self._template)
         return {knob: tuple(sorted(values[knob], key=_rank)) for knob in sorted(open_)}
 
     def _neighbours(self, knobs: Knobs) -> dict[str, tuple[Knob, ...]]:
@@ -201,7 +182,7 @@ class Bench:
         best = [outcome.best for outcome in self._history if outcome.best and outcome.best.evaluation]
         speed = {v.id: v.evaluation.speedup for v in best if v.evaluation}
         for donor in sorted(best, key=lambda v: (-speed[v.id], v.id))[:DONORS]:
-            theirs = self._knobs_of(donor.kernel.source) or self._knobs
+            theirs = knobs_of(self._workload, self._template, donor.kernel.source) or self._knobs
             differing = sorted(knob for knob in theirs if theirs[knob] != self._knobs[knob])
             if len(differing) < 2:
                 continue
@@ -265,6 +246,27 @@ class Bench:
             for knob in rng.sample(sorted(near), min(len(near), rng.randint(1, 2))):
                 knobs[knob] = rng.choice(near[knob])
             yield knobs
+
+
+def knobs_of(workload: Workload, template: Template, source: str) -> Knobs | None:
+    """The state of a kernel of the template's; None for any other."""
+    found = read_stamp(source)
+    if found is None or found[:2] != (template.op, template.language):
+        return None
+    knobs, values = found[2], values_of(template)
+    ours = set(knobs) == set(values) and all(_known(value, values[knob]) for knob, value in knobs.items())
+    return knobs if ours and template.valid(workload, knobs) else None
+
+
+def values_of(template: Template) -> dict[str, set[Knob]]:
+    """Every value of every knob that the template's moves know."""
+    values = {knob: {value} for knob, value in template.naive.items()}
+    for move in template.moves:
+        for knob, value in move.sets.items():
+            values[knob].add(value)
+        for knob, several in move.varies.items():
+            values[knob].update(several)
+    return values
 
 
 def _known(value: Knob, values: set[Knob]) -> bool:

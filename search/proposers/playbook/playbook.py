@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 
 from evaluators.problem import Kernel, Problem
-from search.proposers.playbook.bench import Bench
+from search.proposers.playbook.bench import Bench, knobs_of
 from search.proposers.playbook.move import Template
 from search.proposers.playbook.plan import Draft, Plan
 from search.proposers.playbook.scores import Scores
@@ -47,6 +47,11 @@ class Playbook:
             f"the playbook does not know what {problem.name} computes; in {language} it knows "
             f"{', '.join(OPS)}, and ReLU and max-pool after a conv2d"
         )
+
+    def extends(self, problem: Problem, kernel: Kernel) -> bool:
+        """One whose knobs it can read: others it could only replace."""
+        known = self._templates(problem)
+        return known is not None and knobs_of(*known, kernel.source) is not None
 
     def begin(self, run: RunContext) -> None:
         """Nothing to prepare."""

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from search.proposers.playbook.move import Move
 from search.proposers.playbook.plan import CROSS_OVER, NAIVE, RESTART, RETUNE, Draft, Plan
-from search.tree import Category, Outcome, Seed
+from search.tree import Category, Outcome, Seed, Variant, speedups_of
 
 GAINS = {NAIVE: math.inf, RETUNE: 0.9, CROSS_OVER: 0.95, RESTART: 0.4}
 """Expected gains of what is in no catalogue; moves bring their own. The naive kernel comes first, and moves
@@ -53,14 +53,10 @@ def _measured(history: Sequence[Outcome], seed: Seed | None) -> list[tuple[tuple
     with the naive kernel.
     """
     plans = [(outcome, plan) for outcome in history if (plan := Plan.from_json(outcome.idea.plan))]
-    speeds = {
-        variant.id: variant.evaluation.speedup
-        for outcome in history
-        for variant in outcome.variants
-        if variant.evaluation is not None and variant.evaluation.timing is not None
-    }
-    if seed and seed.evaluation and seed.evaluation.timing:
-        speeds[seed.id] = seed.evaluation.speedup
+    kernels: list[Seed | Variant] = [variant for outcome in history for variant in outcome.variants]
+    kernels += [seed] if seed else []
+    timed = [each for each in kernels if each.evaluation and each.evaluation.timing]
+    speeds = speedups_of(timed, history)
     naive = [outcome.best for outcome, plan in plans if plan.moves == (NAIVE,) and outcome.best]
     if naive:
         speeds[""] = speeds[naive[0].id]

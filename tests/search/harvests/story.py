@@ -85,9 +85,9 @@ class Story:
             )
         )
 
-    def idea(self, text: str, parent: str = "") -> Idea:
+    def idea(self, text: str, parent: str = "", *, proposer: str = "llm") -> Idea:
         idea = Idea(
-            text=text, category=Category.MEMORY, parent=parent, round=1, proposer="llm", model="a model"
+            text=text, category=Category.MEMORY, parent=parent, round=1, proposer=proposer, model="a model"
         )
         self._record(IdeaProposed(at_s=0.0, idea=idea, number=1, expansion=0))
         return idea

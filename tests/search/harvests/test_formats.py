@@ -20,7 +20,7 @@ from search.harvests.formats.repair import Repair
 from search.harvests.formats.sft import Sft
 from search.harvests.formats.trajectory import Trajectory
 from search.harvests.rows import Format
-from search.tree import Seed
+from search.tree import LIBRARY, Seed
 from tests.search.harvests.story import Story, correct, failed, kernel, problem
 
 RELU = problem("relu", overrides={"features": 8})
@@ -131,6 +131,23 @@ def test_improvement_of_an_entry_only_where_one_device_measured_both(tmp_path: P
     (row,) = rows(Improvement(), tmp_path / "here")
     assert (names(row, "before", "after"), row["gain"]) == (["A", "B"], 2.0)
     assert rows(Improvement(), tmp_path / "elsewhere") == []
+
+
+def test_a_kernel_of_the_library_that_was_measured_is_a_start_and_no_result(tmp_path: Path) -> None:
+    entry = Seed(id="entry", kernel=A, evaluation=correct(2.0, device={"device": "another"}))
+    story = Story(tmp_path / "run", RELU, entries=(entry,))
+    taken = story.variant(story.idea("as it is", "entry", proposer=LIBRARY), A, correct(3.0))
+    story.variant(story.idea("better", "entry"), B, correct(6.0))
+    story.variant(story.idea("better still", taken.id), C, correct(9.0))
+    assert [row["idea"] for row in rows(Sft(), tmp_path)] == ["better", "better still"]
+    assert [(row["idea"], row["gain"]) for row in rows(Improvement(), tmp_path)] == [
+        ("better", 2.0),
+        ("better still", 3.0),
+    ]
+    for row in rows(Trajectory(), tmp_path):
+        assert names(row, "start") == ["A"] and len(row["steps"]) == 1
+        assert row["total_reward"] == pytest.approx(math.log(row["final_speedup"] / 3.0))
+    assert rows(Preference(), tmp_path) == []
 
 
 def test_preference(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from search.proposers.replay import Replay
 from search.recorded import RecordedEvaluations
-from search.tree import Expansion
+from search.tree import LIBRARY, Expansion, Seed
 from tests.search.fakes import (
     PROBLEM,
     FakeEvaluator,
@@ -85,6 +85,17 @@ def test_a_replay_that_was_cut_off_goes_on(tmp_path: Path) -> None:
         path.write_text("".join(path.read_text().splitlines(keepends=True)[:lines]))
         search(path, proposer=Replay(str(recorded)), evaluator=verdicts_of(recorded))
         assert contents(state_of(path).tree)["of"] == expected["of"]
+
+
+def test_a_search_that_measured_the_librarys_kernels_repeats(tmp_path: Path) -> None:
+    entries = [Seed(id=name, kernel=kernel(name), drop_in=name != "gemm") for name in ("old", "gemm", "new")]
+    recorded = recording(tmp_path / "recorded", entries=entries)
+    path = tmp_path / "journal.jsonl"
+    search(path, proposer=Replay(str(recorded)), evaluator=verdicts_of(recorded), entries=entries)
+    before, after = state_of(recorded / "journal.jsonl").tree, state_of(path).tree
+    assert [idea.parent for idea in before.ideas.values() if idea.proposer == LIBRARY] == ["old", "new"]
+    assert list(before.ideas) == list(after.ideas)
+    assert before.variants == after.variants
 
 
 def test_past_its_end_there_are_no_ideas(tmp_path: Path) -> None:

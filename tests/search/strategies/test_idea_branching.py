@@ -75,6 +75,12 @@ def test_measured_entries_stand_among_the_variants_others_after_them() -> None:
     assert names == ["measured", "unmeasured"]
 
 
+def test_what_was_measured_here_counts_more_than_what_an_entry_says() -> None:
+    tree = tree_of({"a": correct(3.0), "b": correct(1.0)})
+    entries = [Seed(id="1", kernel=kernel("b"), evaluation=correct(9.0))]
+    assert [name for name, _ in chosen(IdeaBranching(ideas=9, branch=1, keep=9), tree, entries)] == ["a", "b"]
+
+
 def test_an_entry_that_was_tried_here_is_not_unmeasured() -> None:
     tree = tree_of({"a": correct(3.0), "b": failed()})
     entries = [Seed(id="1", kernel=kernel("a")), Seed(id="2", kernel=kernel("b"))]

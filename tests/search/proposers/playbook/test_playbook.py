@@ -6,13 +6,15 @@ import json
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
 from evaluators.evaluation import Evaluation, Status, Timing
 from evaluators.problem import Kernel, Problem
 from evaluators.reference import load_problem
+from kernel_library.library import FolderLibrary
 from search.proposers.playbook.plan import CROSS_OVER, NAIVE, RETUNE, Plan
 from search.proposers.playbook.playbook import Playbook
 from search.proposers.playbook.templates import template_for
@@ -182,6 +184,17 @@ def test_a_foreign_seed_is_treated_like_the_reference() -> None:
     ideas = propose(CONV, foreign)
     assert plan_of(ideas[0]).moves == (NAIVE,)
     assert {idea.parent for idea in ideas} == {"theirs"}
+
+
+def test_it_builds_on_kernels_whose_knobs_it_can_read(tmp_path: Path) -> None:
+    playbook, conv = Playbook(), load_problem("level1/conv2d")
+    own = implement(conv, propose(conv)[0])[0]
+    assert playbook.extends(conv, own)
+    assert not playbook.extends(PROBLEMS["matmul"], own)
+    assert not playbook.extends(conv, Kernel(source="class ModelNew: ...", language="cpp"))
+    shipped = {each.id: each.kernel for each in FolderLibrary(tmp_path).entries()}
+    assert playbook.extends(replace(conv, device="cuda"), shipped["conv2d/triton"])
+    assert not playbook.extends(conv, shipped["conv2d/cpp"])
 
 
 def test_seeds_of_another_operation_or_with_knobs_of_another_version_are_foreign() -> None:
