@@ -13,7 +13,6 @@ import io
 import json
 import os
 import select
-import shutil
 import tarfile
 import threading
 import time
@@ -28,6 +27,7 @@ from evaluators.build_cache import BuildCache, build_key
 from evaluators.channel import ChannelClosed, ChannelTimeout, Message, ProtocolError, printable
 from evaluators.evaluation import Status
 from evaluators.problem import Kernel, Problem, content_id
+from evaluators.scratch import remove, too_much_written
 from evaluators.zygote import Ward, Zygote
 
 MAX_PROCESSES = 4096
@@ -35,6 +35,7 @@ MAX_BUILD_PROCESSES = 256
 MAX_MEMORY_BYTES = 16 * 2**30
 MAX_SCRATCH_BYTES = 2 * 2**30
 MAX_ARCHIVE_BYTES = 512 * 2**20
+SOURCE = "kernel.py"
 JOBS = 2
 """Compilers at a time in one build: the halves of an extension. There is a build for each core already."""
 WATCH_S = 0.05
@@ -115,7 +116,13 @@ def _build(
             status, log = failure.status, failure.log
         finally:
             zygote.end(ward)
-        archive = _pack(scratch) if status is None else b""
+        archive = b""
+        if status is None:
+            try:
+                _require_little(scratch)
+                archive = _pack(scratch)
+            except _Failed as failure:
+                status, log = failure.status, failure.log
         return Build(seconds=time.monotonic() - start, archive=archive, status=status, log=log)
 
 
@@ -142,10 +149,15 @@ def _await(zygote: Zygote, ward: Ward, scratch: Path, start: float, timeout_s: f
         for what, taken, limit in (
             ("processes", len(family), MAX_BUILD_PROCESSES),
             ("bytes of memory", sandbox.memory_bytes(family), MAX_MEMORY_BYTES),
-            ("bytes of files", sandbox.folder_bytes(scratch), MAX_SCRATCH_BYTES),
         ):
             if taken > limit:
                 raise _Failed(Status.CRASHED, f"the build took {taken:,} {what}; the limit is {limit:,}")
+        _require_little(scratch)
+
+
+def _require_little(scratch: Path) -> None:
+    if excess := too_much_written(scratch, MAX_SCRATCH_BYTES):
+        raise _Failed(Status.CRASHED, f"the build {excess}")
 
 
 def _will_repeat(done: Build) -> bool:
@@ -176,16 +188,16 @@ def scratch_folder(problem: Problem, kernel: Kernel, root: Path, archive: bytes 
     the same one for a build and a measurement, since toolchains remember paths; a kernel for several problems
     has several."""
     scratch = root / content_id("scratch", problem.id, kernel.id)
-    _remove(scratch)
+    remove(scratch)
     scratch.mkdir(parents=True, mode=0o700)
     try:
         if archive:
             with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
                 tar.extractall(scratch, filter="data")
-        (scratch / "kernel.py").write_text(kernel.source)
+        (scratch / SOURCE).write_text(kernel.source)
         yield scratch
     finally:
-        _remove(scratch)
+        remove(scratch)
 
 
 def runner_spec(
@@ -195,7 +207,7 @@ def runner_spec(
     return {
         "role": role,
         "scratch": str(scratch),
-        "module": str(scratch / "kernel.py"),
+        "module": str(scratch / SOURCE),
         "readable": [],
         "environment": environment,
         "cpu_s": cpu_s,
@@ -224,28 +236,21 @@ def close_thread_zygote() -> None:
         del _kept.zygote
 
 
-def _remove(scratch: Path) -> None:
-    """Also folders that the candidate has closed to us."""
-    for folder, below, _ in os.walk(scratch):
-        for each in (Path(folder) / name for name in below):
-            if not each.is_symlink():
-                each.chmod(0o700)
-    shutil.rmtree(scratch, ignore_errors=True)
-
-
 def _pack(scratch: Path) -> bytes:
-    """Regular files only, and no more than MAX_ARCHIVE_BYTES: the folder was in the candidate's hands."""
+    """Regular files only, not where the kernel's own source is to be, and no more than MAX_ARCHIVE_BYTES: the
+    folder was in the candidate's hands."""
     buffer = io.BytesIO()
     total = 0
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for folder, _, names in os.walk(scratch):
             for name in names:
                 path = Path(folder) / name
-                if path.is_symlink() or not path.is_file():
+                place = path.relative_to(scratch)
+                if place.parts[0] == SOURCE or path.is_symlink() or not path.is_file():
                     continue
                 total += path.stat().st_size
                 if total > MAX_ARCHIVE_BYTES:
                     return buffer.getvalue()
                 with contextlib.suppress(OSError):  # a file that the candidate has closed to us
-                    tar.add(path, arcname=str(path.relative_to(scratch)), recursive=False)
+                    tar.add(path, arcname=str(place), recursive=False)
     return buffer.getvalue()

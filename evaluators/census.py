@@ -1,27 +1,22 @@
 """Who did the computing: the kernel's own code, or a library.
 
 On a GPU from the device's trace (`device_trace.py`), by the names of what ran. On a CPU from outside: the
-instruction pointers of the runner's threads at unpredictable moments, and the files that they lie in. A decoy
-that is launched beside the library's work does not help: it must take nine tenths of the time.
+instruction pointers of the runner's threads (`peek.py`) at unpredictable moments, and the files that they lie
+in. A decoy that is launched beside the library's work does not help: it must take nine tenths of the time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import math
 import os
 import random
 import re
-import threading
-import time
-from bisect import bisect_right
+import signal
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from evaluators import sandbox
+from evaluators import peek, sandbox
 
 OWN_SHARE = {"cuda": 0.9, "cpu": 0.8}
 """Of the time spent computing, under `no_library`; samples are less sure than traces."""
@@ -29,12 +24,10 @@ MAX_OWN_BYTES = 8 * 2**20
 FEWEST_LOOKS, ENOUGH_LOOKS, SURE_LOOKS = 8, 40, 100
 """To clear a kernel at all; to clear it for good; to reject one whose calls are so short that what is spent
 around the work, in torch's allocation and the like, is a part of them that a few looks over-rate."""
+PLAIN_SHARE = 0.5
+"""Own work below this needs no more looks."""
 LONGEST_S, PATIENCE_S = 1.0, 10.0
-"""For looks at single calls, then for looks at rows of them; where a rejection depends on more of them, as
-long as patience lasts: on a busy machine looks are rare."""
-ROW_CALLS, ROW_MS = 4, 20.0
-ROW_FACTOR = 2.0
-"""How much longer a call may take in a row than alone, beyond the clock's noise."""
+"""For looks after the timing; where a rejection depends on more of them, as long as patience lasts."""
 
 LIBRARY_KERNELS = re.compile(
     r"2at\d|\bat::|at_cuda_detail|3c10|c10::|pytorch_|fmha_|flash_fwd|flash_bwd|cudnn|cublas|_xmma_|^cutlass_|"
@@ -45,15 +38,15 @@ MOVING_KERNELS = re.compile(
     r"direct_copy_kernel|bfloat16_copy_kernel|float16_copy_kernel|copy_kernel_cuda|FillFunctor|"
     r"CatArrayBatchedCopy|constant_pad|copy_device_to_device"
 )
+DELETED, GONE = " (deleted)", ("/memfd:", "/dev/", "/SYSV")
+"""What a region's path ends with, or begins with, whose file is no longer there or never was on a disk."""
 NEUTRAL_FILES = re.compile(
     r"/(libc|libm|libmvec|ld-linux[^/]*|libpthread|libgomp[^/]*|libomp|libiomp5|libstdc\+\+|libgcc_s|libpython[^/]*|"
     r"libtorch_python|libc10|libcudart[^/]*|libcuda|libffi|python[^/]*|_ctypes[^/]*)(-[\w.]+)?(\.so[.\d]*)?$|/lib-dynload/|^\[vdso\]$|^\[vsyscall\]$"
 )
 
-PTRACE_DETACH, PTRACE_GETREGSET, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4204, 0x4206, 0x4207
-NT_PRSTATUS = 1
-WAIT_ALL = 0x40000000
-PROGRAM_COUNTER = {"x86_64": 16, "aarch64": 32}
+WORKING_FILES = re.compile(r"/(libc|libm|libmvec)(-[\w.]+)?\.so[.\d]*$")
+"""Neutral, but whoever is in them does something: copying is all that some kernels have to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,27 +73,19 @@ class Census:
         return f"{1 - share:.0%} of the computing was done by a library: {parts}"
 
 
-def repeats_of(call_ms: float) -> int:
-    """How often ROW_CALLS calls are repeated in a row that is long enough to be looked at."""
-    return max(1, math.ceil(ROW_MS / (ROW_CALLS * max(call_ms, 1e-3))))
-
-
-def undecided(looks: int, seen: Census, device: str, elapsed_s: float) -> bool:
-    """Whether to look on at rows of calls."""
-    if looks < FEWEST_LOOKS or (looks < SURE_LOOKS and seen.reason(device)):
+def undecided(looks: int, seen: Census, elapsed_s: float) -> bool:
+    """Whether to look on, on a CPU."""
+    share = seen.own_share
+    if looks >= 2 * FEWEST_LOOKS and share is not None and share < PLAIN_SHARE:
+        return False
+    if looks < FEWEST_LOOKS or (looks < SURE_LOOKS and seen.reason("cpu")):
         return elapsed_s < PATIENCE_S
     return looks < ENOUGH_LOOKS and elapsed_s < LONGEST_S
 
 
-def hidden_in_rows(looks: int, row_ms: float, call_ms: float, slack_ms: float) -> str | None:
-    """Why a kernel whose single calls are too short to be seen often is not cleared by rows of calls: nobody
-    was seen at work there, either, or a call of a row took longer than a single one that was timed, which
-    gains nothing for who works in another way in rows."""
-    if looks < FEWEST_LOOKS:
-        return f"only {looks} looks have found it at work, in single calls and in rows of them"
-    if row_ms > ROW_FACTOR * call_ms + slack_ms:
-        return f"a call takes {call_ms:.3g} ms when it is timed and {row_ms:.3g} ms in a row of calls"
-    return None
+def hidden(looks: int) -> str | None:
+    """Why a kernel is not cleared by what was seen of it: too little was."""
+    return f"only {looks} looks have found it at work" if looks < FEWEST_LOOKS else None
 
 
 def of_kernels(kernels: Iterable[tuple[str, int]]) -> Census:
@@ -117,137 +102,74 @@ def of_kernels(kernels: Iterable[tuple[str, int]]) -> Census:
     return Census(own=totals[False], library=totals[True], names=tuple(n for n, _ in names.most_common()))
 
 
-class ThreadSampler:
-    """For the time of a `with` block, looks now and then where the threads below process `pid` are.
+class Looks:
+    """Where the threads below process `pid` were whenever somebody looked: one look a call, at a moment that
+    nobody can foresee, with all of them stopped at once. Who notices it has been seen already.
 
     A look finds the library at work if any thread is in it, so that own code on other threads does not hide
-    it. Each look attaches and detaches: between looks nothing shows the process that it is watched.
-    `scratch`: the folder whose shared objects are the candidate's own.
+    it. `scratch`: the folder whose shared objects are the candidate's own.
     """
 
     def __init__(self, pid: int, scratch: str) -> None:
         self._pid, self._scratch = pid, scratch
-        self._own = self._library = 0
+        self._own = self._library = self._moving = 0
         self._names: Counter[str] = Counter()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._maps: dict[int, Maps] = {}
-
-    def __enter__(self) -> ThreadSampler:
-        self._stop.clear()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        self.span_s = 0.0
+        """How long a call is expected to take, from the order on: when a look may come."""
 
     @property
-    def looks(self) -> int:
-        """Those that found somebody computing."""
-        return self._own + self._library
+    def count(self) -> int:
+        """Of the looks that found somebody at work."""
+        return self._own + self._library + self._moving
 
     def census(self) -> Census:
         """What was seen so far."""
         names = tuple(os.path.basename(path) or "generated code" for path, _ in self._names.most_common())
         return Census(own=self._own, library=self._library, names=names)
 
-    def _watch(self) -> None:
-        while not self._stop.wait(random.uniform(0, 1e-3)):
-            places = [place for pid in sandbox.descendants(self._pid) for place in self._places(pid)]
-            libraries = [place for place in places if not self._is_own(place)]
-            self._names.update(libraries)
-            self._library += bool(libraries)
-            self._own += bool(places) and not libraries
+    def delay_s(self) -> float:
+        """How long to wait for the next look."""
+        return random.uniform(0, self.span_s)
 
-    def _places(self, pid: int) -> list[str]:
-        """The files in which the threads of a process compute; "" for memory without a file."""
-        found = []
-        with contextlib.suppress(OSError):
-            for thread in os.listdir(f"/proc/{pid}/task"):
-                address = program_counter(int(thread))
-                if address is None:
-                    continue
-                maps = self._maps.get(pid)
-                if maps is None or maps.file(address) is None:
-                    maps = self._maps[pid] = Maps(pid)
-                path = maps.file(address)
-                if path is not None and not NEUTRAL_FILES.search(path):
-                    found.append(path)
-        return found
+    def look(self) -> None:
+        """Now."""
+        family = sandbox.stop_tree(self._pid)
+        try:
+            own, libraries, moving = False, set[str](), False
+            for pid in family:
+                for place, regions in self._places(pid):
+                    if place is None or self._is_library(place, regions):
+                        libraries.add("" if place is None else place.path)
+                    elif self._is_scratch(place):
+                        own = True
+                    else:
+                        moving |= WORKING_FILES.search(place.path) is not None
+        finally:
+            sandbox.signal_all(family, signal.SIGCONT)
+        self._names.update(libraries)
+        self._library += bool(libraries)
+        self._own += own and not libraries
+        self._moving += moving and not own and not libraries
 
-    def _is_own(self, path: str) -> bool:
-        """A shared object of a size that a person writes, not one that torch.compile made or a copy of BLAS;
-        memory without a file holds what somebody's compiler made at run time."""
-        if not path.startswith(f"{self._scratch}/") or path.startswith(f"{self._scratch}/inductor/"):
-            return False
-        with contextlib.suppress(OSError):
-            return os.path.getsize(path) <= MAX_OWN_BYTES
-        return False
+    def _places(self, pid: int) -> Iterator[tuple[peek.Region | None, list[peek.Region]]]:
+        """Of each thread that was computing, and all code of the process; None for who is nowhere known."""
+        regions: list[peek.Region] = []
+        for thread, address in peek.program_counters(pid):
+            if not regions:
+                with contextlib.suppress(OSError):
+                    regions = peek.code_regions(pid, thread)
+            yield peek.region_at(regions, address), regions
 
+    def _is_library(self, place: peek.Region, regions: list[peek.Region]) -> bool:
+        """Not what a person writes into the scratch folder: little, and there to be read. What torch.compile
+        made, what somebody's compiler made at run time, and what is in no file any more belongs to others; so
+        does a copy of BLAS, in however many files."""
+        if not self._is_scratch(place):
+            installed = place.path.startswith(("/", "[")) and not place.path.startswith(GONE)
+            return not (installed and NEUTRAL_FILES.search(place.path) and not place.path.endswith(DELETED))
+        inductor = place.path.startswith(f"{self._scratch}/inductor/")
+        own_bytes = sum(each.end - each.start for each in regions if self._is_scratch(each))
+        return inductor or place.path.endswith(DELETED) or own_bytes > MAX_OWN_BYTES
 
-class Maps:
-    """Which file each executable address of a process lies in. Raises OSError."""
-
-    def __init__(self, pid: int) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        self._paths: list[str] = []
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            fields = line.split(maxsplit=5)
-            if "x" in fields[1]:
-                start, end = (int(each, 16) for each in fields[0].split("-"))
-                self._starts.append(start)
-                self._ends.append(end)
-                self._paths.append(fields[5].removesuffix(" (deleted)") if len(fields) == 6 else "")
-
-    def file(self, address: int) -> str | None:
-        """The path; "" or a name in brackets for memory without a file, None for an unknown address."""
-        index = bisect_right(self._starts, address) - 1
-        return self._paths[index] if index >= 0 and address < self._ends[index] else None
-
-
-def program_counter(thread: int) -> int | None:
-    """Where a thread of another process is, by a short look with ptrace; None where it cannot be had."""
-    if _ptrace(PTRACE_SEIZE, thread, 0, 0) != 0:
-        return None
-    try:
-        if _ptrace(PTRACE_INTERRUPT, thread, 0, 0) != 0:
-            return None
-        os.waitpid(thread, WAIT_ALL)
-        registers = (ctypes.c_uint64 * 64)()
-        piece = _Vector(ctypes.addressof(registers), ctypes.sizeof(registers))
-        if _ptrace(PTRACE_GETREGSET, thread, NT_PRSTATUS, ctypes.addressof(piece)) != 0:
-            return None
-        return int(registers[PROGRAM_COUNTER[os.uname().machine]])
-    except ChildProcessError:
-        return None
-    finally:
-        _ptrace(PTRACE_DETACH, thread, 0, 0)
-
-
-def can_sample() -> bool:
-    """Whether this machine lets a process look into its own child; tried once by whoever asks."""
-    pid = os.fork()
-    if pid == 0:
-        while True:
-            time.sleep(60)
-    try:
-        return program_counter(pid) is not None
-    finally:
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
-
-
-class _Vector(ctypes.Structure):
-    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.ptrace.restype = ctypes.c_long
-_libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-
-
-def _ptrace(request: int, thread: int, address: int, data: int) -> int:
-    return int(_libc.ptrace(request, thread, address, data))
+    def _is_scratch(self, place: peek.Region) -> bool:
+        return place.path.startswith(f"{self._scratch}/")

@@ -79,7 +79,6 @@ class Court:
             self._stage(call, sample)
         self._canary = torch.rand(CANARY_ELEMENTS, device=self.device) if self.device == "cuda" else None
         self.compiled: Side | None = None
-        self._delivery_ms = math.inf
         self.eager = self.baseline(channel, pid)
         self.eager.block(1)  # warms up
         # Before any candidate is there to make it look larger.
@@ -105,9 +104,8 @@ class Court:
 
     def baseline(self, channel: Channel, pid: int) -> Side:
         """A runner of ours that has loaded the reference; all of them share one arena."""
-        side = Side(channel, self._baseline_arena, self._staged, pid)
+        side = Side(channel, self._baseline_arena, self._staged, pid, ours=True)
         side.load(self._load_order(self._baseline_arena))
-        side.delivery_ms = self._delivery_ms
         return side
 
     def candidate(self, channel: Channel, pid: int) -> Side:
@@ -115,7 +113,7 @@ class Court:
         if self.device == "cpu":
             self._lower_overhead()
         side = Side(channel, self.arena, self._staged, pid)
-        side.delivery_ms, side.expected_ms = self._delivery_ms, self.eager_call_ms
+        side.expected_ms = self.eager_call_ms
         return side
 
     def overhead(self, calls: int) -> Overhead:
@@ -183,7 +181,7 @@ class Court:
                 continue  # all bits one is a number there
             shape = (calls, math.prod(slot.shape), dtype.itemsize)
             stride = (layout.call_bytes, dtype.itemsize, 1)
-            raw = self.arena.memory.as_strided(shape, stride, self.arena.inputs.bytes + slot.offset)
+            raw = self.arena.results[slot.offset :].as_strided(shape, stride)
             at = self._torch.randint(shape[1], (PROBES,), device=raw.device)
             poisoned = (raw[:, at] == 255).all(-1).any(-1)
             if poisoned.any():
@@ -249,23 +247,14 @@ class Court:
     def _lower_overhead(self) -> None:
         """On a CPU: takes a smaller overhead where one is seen now. Noise only adds to it, and one that was
         measured while the machine was busy would be taken off times that do not hold it."""
-        seen, known = self.eager.overhead(1, OVERHEAD_REPEATS), self.overhead(1)
-        self._take_overhead(
-            Overhead(
-                total_ms=min(seen.total_ms, known.total_ms),
-                delivery_ms=min(seen.delivery_ms, known.delivery_ms),
-            )
-        )
+        seen = self.eager.overhead(1, OVERHEAD_REPEATS)
+        self._take_overhead(min(seen, self.overhead(1), key=lambda each: each.total_ms))
 
     def _take_overhead(self, single: Overhead) -> None:
         """On a CPU, where calls are made one by one."""
         self._overheads = {
             n: replace(single, total_ms=n * single.total_ms) for n in block_sizes(self.capacity)
         }
-        self._delivery_ms = single.delivery_ms
-        for side in (self.eager, self.compiled):
-            if side is not None:
-                side.delivery_ms = self._delivery_ms
 
     def _require_judge(self) -> None:
         """Raises UnfitReference."""

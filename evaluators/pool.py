@@ -113,6 +113,10 @@ class Pool:
                     return Evaluation(status=Status.CRASHED, log=log, environment=facts)
             except WorkerBroken as error:
                 trial.reason = str(error)
+            except Exception as error:
+                # A search must not end by whatever one kernel brings to light in the evaluator.
+                logger.exception("the evaluator failed on kernel %s", kernel.id)
+                trial.reason = f"{type(error).__name__}: {error}"
             else:
                 return evaluation
             logger.warning("kernel %s is given to another worker: %s", kernel.id, trial.reason)

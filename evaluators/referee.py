@@ -24,27 +24,16 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from evaluators import sandbox
-from evaluators.census import (
-    ENOUGH_LOOKS,
-    LONGEST_S,
-    ROW_CALLS,
-    Census,
-    ThreadSampler,
-    can_sample,
-    hidden_in_rows,
-    of_kernels,
-    repeats_of,
-    undecided,
-)
+from evaluators.census import Census, Looks, hidden, of_kernels, undecided
 from evaluators.channel import Channel, ChannelClosed, Message
 from evaluators.correctness import FAMILIES, Comparison
 from evaluators.court import Court, UnfitReference
 from evaluators.evaluation import Status, Timing
+from evaluators.peek import can_peek
 from evaluators.side import Refused, Side
 from evaluators.timing import (
     SLACK_MS,
@@ -99,9 +88,9 @@ class Trial:
         self._comparisons: list[Comparison] = []
         self._census: Census | None = None
         self._weights = 1.0
-        self._sampler: ThreadSampler | None = None
-        if court.problem["libraries"] == "no_library" and court.device == "cpu" and can_sample():
-            self._sampler = ThreadSampler(side.pid, scratch)
+        self._looks: Looks | None = None
+        if court.problem["libraries"] == "no_library" and court.device == "cpu" and can_peek():
+            self._looks = Looks(side.pid, scratch)
         self._pending: list[Callable[[], None]] = []
 
     def verdict(self) -> Message:
@@ -208,31 +197,20 @@ class Trial:
         self._census = of_kernels(self._side.census(calls))
         self._require_own_work()
 
-    def _watch(self, calls: int, rest_s: float) -> None:
-        """On a CPU: blocks like the timed ones and between them, at moments that nobody can foresee, but
-        watched from outside. At least one with a chance of a half, and as many as are wanted while `rest_s`
-        lasts."""
-        if self._sampler is None:
-            return
-        start = time.monotonic()
-        while self._sampler.looks < ENOUGH_LOOKS and (
-            time.monotonic() - start < rest_s or secrets.randbelow(2)
-        ):
-            _, check = self._spot_check(calls, watch=self._sampler)
-            check()
+    def _watch(self, looks: Looks, calls: int, call_ms: float) -> None:
+        """On a CPU: a block like the timed ones, but each call is looked at, once."""
+        looks.span_s = (call_ms + self._court.overhead(1).total_ms) / 1e3
+        _, check = self._spot_check(calls, looks)
+        check()
 
-    def _watch_rows(self, sampler: ThreadSampler, call_ms: float) -> None:
-        """On a CPU, where single calls were too short for enough looks: rows of calls, watched likewise.
-        Others between them are timed, since looks stop the kernel's threads."""
-        if sampler.looks >= ENOUGH_LOOKS:
-            return
-        start, row_ms = time.monotonic(), math.inf
-        calls, repeats = min(ROW_CALLS, self._court.capacity), repeats_of(call_ms)
-        while undecided(sampler.looks, sampler.census(), "cpu", time.monotonic() - start):
-            self._court.stage_fresh([""] * calls, self._side)
-            self._side.row_ms(calls, repeats, sampler)
-            row_ms = min(row_ms, self._side.row_ms(calls, repeats, contextlib.nullcontext()))
-        if reason := hidden_in_rows(sampler.looks, row_ms, call_ms, SLACK_MS["cpu"]):
+    def _conclude(self, looks: Looks, calls: int, call_ms: float) -> None:
+        """On a CPU: as many further looks as it takes, and what they say."""
+        start = time.monotonic()
+        while undecided(looks.count, looks.census(), time.monotonic() - start):
+            self._watch(looks, calls, call_ms)
+        self._census = looks.census()
+        self._require_own_work()
+        if reason := hidden(looks.count):
             raise Refused(Status.REJECTED, reason, "library")
 
     def _require_own_work(self) -> None:
@@ -256,18 +234,16 @@ class Trial:
             steps.append(lambda: compiled.append(self._baseline_block(other)))
         start = time.monotonic()
         while True:
-            self._watch(calls, rest_s=0.0)
+            if self._looks is not None and secrets.randbelow(2):
+                self._watch(self._looks, calls, kernel[-1] if kernel else call_ms)
             for step in steps if len(kernel) % 2 == 0 else reversed(steps):
                 step()
             self._settle()
             ratios = [e / k for k, e in zip(kernel, eager, strict=True)]
             if plan.enough(ratios, time.monotonic() - start):
                 break
-        self._watch(calls, rest_s=LONGEST_S)
-        if self._sampler is not None:
-            self._watch_rows(self._sampler, statistics.median(kernel))
-            self._census = self._sampler.census()
-            self._require_own_work()
+        if self._looks is not None:
+            self._conclude(self._looks, calls, statistics.median(kernel))
         self._audit(calls, singles, kernel, before, eager)
         self._require_delivery(calls)
         if reason := self._court.too_fast(statistics.median(kernel), statistics.median(eager), calls):
@@ -337,7 +313,7 @@ class Trial:
         """On a GPU. Raises Refused when blocks are about as long without the copying of outputs as with it;
         of each kind the fastest counts, since noise only adds."""
         if self._court.device != "cuda":
-            return  # outputs are taken one by one there, and what that takes longer than a copy counts
+            return  # nothing that the runner does takes part there
         delivery_ms = self._court.overhead(calls).delivery_ms
         whole_ms = kept_ms = math.inf
         for _ in range(MOST_KEPT_BLOCKS):
@@ -356,13 +332,11 @@ class Trial:
         self._pending.append(check)
         return block.call_ms(overhead_ms)
 
-    def _spot_check(
-        self, calls: int, watch: AbstractContextManager[object] | None = None
-    ) -> tuple[Block, Callable[[], None]]:
+    def _spot_check(self, calls: int, looks: Looks | None = None) -> tuple[Block, Callable[[], None]]:
         """A block on fresh inputs, and what checks one of its calls; the others are glanced at."""
         seeds = self._court.stage_fresh([""] * calls, self._side)
         chosen = secrets.randbelow(calls)
-        block = self._side.block(calls, watch=watch)
+        block = self._side.block(calls, looks=looks)
         outputs = self._court.snapshot(chosen)
         if (missing := self._court.unwritten(calls)) is not None:
             raise Refused(

@@ -5,8 +5,8 @@ it is told to run. It makes no claim about time. The builder's and the referee's
 
     import {problem, architecture}         -> imported | failed {phase, kind, error}
     load {problem, seed, arena, layouts}   -> loaded | failed
-    run {calls: [slot, ...], turn}         -> on a GPU queued, as soon as the work is; then done | failed
-    deliver {call}                         -> delivered | failed, for the output of the last call
+    run {calls: [slot, ...], turn}         -> on a GPU queued, as soon as the work is; then done | failed;
+                                              on a CPU with the addresses of the last call's outputs
     scale {factor}                         -> scaled | failed, after multiplying all weights in place
     census {calls}                         -> counted {kernels: [[name, ns], ...]} | failed
 """
@@ -14,7 +14,6 @@ it is told to run. It makes no claim about time. The builder's and the referee's
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib.util
 import os
@@ -81,9 +80,6 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
                 channel.send({"op": "loaded"})
             elif order["op"] == "run" and session is not None:
                 session.run(order, channel)
-            elif order["op"] == "deliver" and session is not None:
-                session.deliver(order["call"])
-                channel.send({"op": "delivered"})
             elif order["op"] == "scale" and session is not None:
                 session.scale_weights(order["factor"])
                 channel.send({"op": "scaled"})
@@ -129,7 +125,7 @@ class Session:
         their places. On a GPU the work is queued behind the gate, which opens when the inputs are there.
 
         With `stand_in` n, fresh outputs are filled n times instead of running the module. Without `deliver`
-        the outputs stay where they are.
+        the outputs stay where they are until the next run.
         """
         import torch
 
@@ -150,20 +146,21 @@ class Session:
                 else:
                     self._output = _laid_out(self._model(*self._inputs[call]), self._outputs[call])
                 if order["deliver"]:
-                    self.deliver(call)
+                    self._deliver(call)
         if self._on_gpu:
             channel.send({"op": "queued"})
             torch.cuda.synchronize()
-        channel.send({"op": "done"} | ({"filling_ms": filling_s * 1e3} if order["stand_in"] else {}))
+        answer: Message = {"op": "done"}
+        if order["stand_in"]:
+            answer["filling_ms"] = filling_s * 1e3
+        if not self._on_gpu:
+            answer["outputs"] = [tensor.data_ptr() for tensor in self._output]
+        channel.send(answer)
 
-    def deliver(self, call: int) -> None:
+    def _deliver(self, call: int) -> None:
         """Leaves the bytes of the last output in the call's place."""
         for tensor, place in zip(self._output, self._outputs[call], strict=True):
-            if _is_plain(tensor) and _is_plain(place):
-                # Not with torch: the census tells a kernel's work from torch's by where threads are.
-                ctypes.memmove(place.data_ptr(), tensor.data_ptr(), place.numel() * place.element_size())
-            else:
-                place.copy_(tensor)
+            place.copy_(tensor)
 
     def scale_weights(self, factor: float) -> None:
         """Multiplies every parameter in place: what was made of them before is out of date."""
@@ -222,22 +219,18 @@ def _laid_out(output: Any, places: list[torch.Tensor]) -> list[torch.Tensor]:
                 f"output {number} is {tuple(tensor.shape)} {tensor.dtype}, "
                 f"the reference's is {tuple(place.shape)} {place.dtype}"
             )
-        if tensor.stride() != place.stride():
+        if tensor.stride() != place.stride() or not _is_plain(tensor, place):
             tensor = torch.empty_like(place).copy_(tensor)  # its layout is work, too, and not the copy's
         laid_out.append(tensor)
     return laid_out
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether its bytes lie in this process's memory, one after the other and as they are."""
+def _is_plain(tensor: torch.Tensor, place: torch.Tensor) -> bool:
+    """Whether its bytes lie on the place's device as they are."""
     import torch
 
-    return (
-        type(tensor) is torch.Tensor
-        and tensor.device.type == "cpu"
-        and tensor.is_contiguous()
-        and not (tensor.is_neg() or tensor.is_conj())
-    )
+    on_device = type(tensor) is torch.Tensor and tensor.device == place.device
+    return on_device and not (tensor.is_neg() or tensor.is_conj())
 
 
 def _failure(phase: str, error: BaseException) -> Message:

@@ -237,6 +237,15 @@ def kill_spawned(pid: int) -> None:
         kill_tree(pid)
 
 
+def runner_of(pid: int) -> int:
+    """The process that runs the candidate, of those that `spawn` started: the first below process 1 of their
+    namespace, or `pid` itself."""
+    below = _children(pid)
+    if below and _is_init(below[0]):
+        return _children(below[0])[0]
+    return pid
+
+
 def _is_init(pid: int) -> bool:
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -278,16 +287,6 @@ def memory_bytes(pids: Iterable[int], shared_with_us: int = 0) -> int:
                     about = os.stat(entry.path)
                     files[about.st_dev, about.st_ino] = about.st_blocks * 512
     return private + max(mapped, sum(files.values()))
-
-
-def folder_bytes(folder: Path) -> int:
-    """Disk space of all files below a folder."""
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
-    return total
 
 
 def missing(reached: str, demanded: str) -> list[str]:

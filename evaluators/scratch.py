@@ -1,11 +1,15 @@
-"""Where a pool's scratch folders are, and whose they still are: what a killed process left is removed."""
+"""The folders that candidates may write to: where they are, whose they still are (what a killed process left
+is removed), and what is too much in them."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
-import shutil
+import subprocess
 from pathlib import Path
+
+MAX_FILES, MAX_PATH = 50_000, 1024
 
 _claims: dict[Path, int] = {}
 
@@ -37,10 +41,39 @@ def claim(root: Path) -> None:
 
 def release(root: Path) -> None:
     """Removes the folder at the end of its pool."""
-    shutil.rmtree(root, ignore_errors=True)
+    remove(root)
     _lock_of(root).unlink(missing_ok=True)
     if (fd := _claims.pop(root, None)) is not None:
         os.close(fd)
+
+
+def too_much_written(folder: Path, most_bytes: int) -> str | None:
+    """What is too much about what a candidate has left in a folder, in words; None where nothing is. So many
+    files, and folders so deep, would keep whoever walks or removes them from their work."""
+    bytes_, files, todo = 0, 0, [str(folder)]
+    while todo:
+        above = todo.pop()
+        if len(above) > len(str(folder)) + MAX_PATH:
+            return "nested folders too deeply"
+        with contextlib.suppress(OSError), os.scandir(above) as entries:
+            for entry in entries:
+                files += 1
+                if files > MAX_FILES:
+                    return f"made more than {MAX_FILES:,} files"
+                with contextlib.suppress(OSError):
+                    bytes_ += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        todo.append(entry.path)
+    return f"wrote more than {most_bytes / 2**30:g} GB of files" if bytes_ > most_bytes else None
+
+
+def remove(folder: Path) -> None:
+    """Removes what a candidate has left, however deep, also what it has closed to us; never raises."""
+    for command in (["rm", "-rf"], ["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+        if not os.path.lexists(folder):
+            return
+        with contextlib.suppress(OSError):
+            subprocess.run([*command, "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
 
 
 def _lock_of(root: Path) -> Path:
@@ -54,7 +87,7 @@ def _remove_if_free(lock: Path) -> None:
         return
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+        remove(lock.with_suffix(""))
         lock.unlink(missing_ok=True)
     except BlockingIOError:  # somebody's
         pass

@@ -7,26 +7,28 @@ they are shown one call after the other, while the runner is stopped.
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 import signal
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from evaluators import sandbox
+from evaluators import peek, sandbox
 from evaluators.arena import ALIGNMENT, Layout, create_shared, free_shared
-from evaluators.channel import Channel, ChannelTimeout, Message, ProtocolError, printable
+from evaluators.census import Looks
+from evaluators.channel import Channel, ChannelClosed, ChannelTimeout, Message, ProtocolError, printable
 from evaluators.evaluation import Status
 from evaluators.timing import Block, Overhead
 
 if TYPE_CHECKING:
     import torch
 
-DELIVERY_FACTOR, DELIVERY_SLACK_MS = 1.0, 0.03
+STILL_MS, STILL_CALL_MS = 1.0, 0.02
+"""What threads may have run while they were stopped, in all and for each call besides: now and then the end
+of the stopping itself is counted late."""
 QUEUE_S = 0.1
 """How long a runner may take to queue a block before the gate opens anyway: some kernels wait for the GPU."""
 HUNG_FACTOR, LEAST_HUNG_S = 1000, 5.0
@@ -51,7 +53,12 @@ class Arena:
         self.inputs, self.outputs = Layout.of(inputs, calls), Layout.of(outputs, calls)
         size = self.inputs.bytes + self.outputs.bytes
         self.memory, self.description, self.fd = create_shared(size + ALIGNMENT, device)
-        self.output_views = self.outputs.views(self.memory[self.inputs.bytes :])
+        self.results = self.memory[self.inputs.bytes :]
+        """All outputs: what the runner leaves there, or, private, what was read out of its memory."""
+        self.fetches = device == "cpu" and peek.can_peek()
+        if self.fetches:
+            self.results = self.memory.new_empty(self.outputs.bytes)
+        self.output_views = self.outputs.views(self.results)
         self._gate = gate_of(self.memory)
         self._turn = 0
 
@@ -72,7 +79,7 @@ class Arena:
 
     def poison(self) -> None:
         """NaN (all bits one) into every output: what is not written cannot pass."""
-        self.memory[self.inputs.bytes : self.inputs.bytes + self.outputs.bytes].fill_(255)
+        self.results[: self.outputs.bytes].fill_(255)
 
     def show_one(self, staged: torch.Tensor, call: int) -> None:
         """Copies one call's inputs out of private memory."""
@@ -95,18 +102,20 @@ def gate_of(memory: torch.Tensor) -> torch.Tensor:
 
 
 class Side:
-    """A runner with its arena. `pid`: its process as this one sees it."""
+    """A runner with its arena. `pid`: its process as this one sees it; `ours`: it runs no candidate."""
 
-    def __init__(self, channel: Channel, arena: Arena, staged: torch.Tensor, pid: int) -> None:
-        self._channel, self.arena, self._staged, self.pid = channel, arena, staged, pid
+    def __init__(
+        self, channel: Channel, arena: Arena, staged: torch.Tensor, pid: int, *, ours: bool = False
+    ) -> None:
+        self._channel, self.arena, self._staged, self.pid, self._ours = channel, arena, staged, pid, ours
         self._on_gpu = arena.memory.is_cuda
-        self._last_delivery_ms = 0.0
-        self.delivery_ms = math.inf
-        """On a CPU, how long it takes to copy the outputs of a call out; what takes longer counts as work."""
         self.expected_ms = 0.0
         """How long a call of the baseline takes, once that is known."""
         self.isolation = str(channel.receive().get("isolation", ""))
+        self._runner = sandbox.runner_of(pid)
         self._family = sandbox.stop_tree(pid)
+        self._ran_ns: dict[int, int] = {}
+        self._unasked_ms, self._stops = 0.0, 0
 
     def load(self, order: Message) -> None:
         """Raises Refused when the module does not load, ChannelClosed when the runner died."""
@@ -120,14 +129,11 @@ class Side:
         """What a block of so many calls costs besides the calls, of a runner of ours that fills outputs
         instead of running its module. Of each kind of block the fastest counts: noise only adds."""
 
-        if not self._on_gpu:  # the runner has its own clock around the fillings, which is taken off
-            found = [(self.block(calls, stand_in=1).wall_ms, self._last_delivery_ms) for _ in range(repeats)]
-            times, deliveries = zip(*found, strict=True)
-            return Overhead(total_ms=min(times), delivery_ms=min(deliveries))
-
         def fastest(stand_in: int, deliver: bool = True) -> float:
             return min(self.block(calls, stand_in=stand_in, deliver=deliver).wall_ms for _ in range(repeats))
 
+        if not self._on_gpu:  # the runner has its own clock around the fillings, which is taken off
+            return Overhead(total_ms=fastest(1), delivery_ms=0.0)
         # Events between the fillings would cost time themselves: a filling is what a second one adds.
         once, twice = fastest(1), fastest(2)
         delivery_ms = max(once - fastest(1, deliver=False), 0.0)
@@ -145,17 +151,17 @@ class Side:
         *,
         stand_in: int = 0,
         deliver: bool = True,
-        watch: AbstractContextManager[object] | None = None,
+        looks: Looks | None = None,
     ) -> Block:
         """Runs the calls 0 to `calls` - 1 in an order that nobody knew, on what is staged.
 
         With `stand_in` n, a runner of ours fills fresh outputs n times instead of running its module. Without
-        `deliver` nobody sees the outputs. On a CPU, `watch` is entered while the module runs.
+        `deliver` nobody sees the outputs. On a CPU, each call may be looked at.
         """
-        order = {"op": "run", "stand_in": stand_in, "deliver": deliver and self._on_gpu}
+        order = {"op": "run", "stand_in": stand_in, "deliver": deliver and not self.arena.fetches}
         if self._on_gpu:
             return self._queued_block(order, shuffled(calls))
-        times = [self._single_ms(order, call, deliver, watch) for call in shuffled(calls)]
+        times = [self._single_ms(order, call, looks) for call in shuffled(calls)]
         return Block(calls=calls, wall_ms=statistics.median(times) * calls)
 
     def _queued_block(self, order: Message, calls: list[int]) -> Block:
@@ -173,45 +179,58 @@ class Side:
         self._synchronize()
         return Block(calls=len(calls), wall_ms=wall_ms)
 
-    def _single_ms(
-        self, order: Message, call: int, deliver: bool, watch: AbstractContextManager[object] | None
-    ) -> float:
-        """On a CPU: one call, whose inputs are shown while the runner is stopped. Its output is copied out
-        off the clock, but what that takes longer than a copy counts: somebody was still at work."""
+    def _single_ms(self, order: Message, call: int, looks: Looks | None) -> float:
+        """On a CPU: one call, whose inputs are shown while the runner is stopped, from before it wakes up.
+        When it has stopped again, the outputs are read out of its memory: nothing that it does takes part."""
         self.arena.show_one(self._staged, call)
         leaders = sandbox.spread_threads(self._family)
+        self._require_still()
+        start = time.perf_counter()
         with self._awake():
-            wall_ms, answer = self._run(order | {"calls": [call]}, leaders, watch or nullcontext())
-            if deliver:
-                sandbox.spread_threads(self._family)
-                start = time.perf_counter()
-                self._channel.send({"op": "deliver", "call": call})
-                self._answer("delivered")
-                self._last_delivery_ms = (time.perf_counter() - start) * 1e3
-                allowed_ms = DELIVERY_FACTOR * self.delivery_ms + DELIVERY_SLACK_MS
-                wall_ms += max(0.0, self._last_delivery_ms - allowed_ms)
+            self._channel.send(order | {"calls": [call]})
+            sandbox.allow_all_cores(leaders)
+            answer = self._done(looks)
+            wall_ms = (time.perf_counter() - start) * 1e3
+        if self.arena.fetches:
+            self._fetch(call, answer.get("outputs"))
         return wall_ms - (float(answer["filling_ms"]) if order["stand_in"] else 0.0)
 
-    def _run(
-        self, order: Message, leaders: list[int], watch: AbstractContextManager[object]
-    ) -> tuple[float, Message]:
-        """On a CPU, of a runner that is awake: ms until the calls are done, and its answer."""
-        start = time.perf_counter()
-        with watch:
-            self._channel.send(order)
-            sandbox.allow_all_cores(leaders)
-            answer = self._answer("done")
-        return (time.perf_counter() - start) * 1e3, answer
+    def _done(self, looks: Looks | None) -> Message:
+        if looks is not None:
+            try:
+                return self._answer("done", looks.delay_s())
+            except ChannelTimeout:
+                looks.look()
+        return self._answer("done")
 
-    def row_ms(self, calls: int, repeats: int, watch: AbstractContextManager[object]) -> float:
-        """On a CPU: ms a call of so many calls in a row, under `watch`, and then all of them again, `repeats`
-        times in all. Nobody sees the outputs."""
-        for call in range(calls):
-            self.arena.show_one(self._staged, call)
-        leaders = sandbox.spread_threads(self._family)
-        order = {"op": "run", "stand_in": 0, "deliver": False, "calls": shuffled(calls) * repeats}
-        with self._awake():
-            return self._run(order, leaders, watch)[0] / (calls * repeats)
+    def _fetch(self, call: int, addresses: Any) -> None:
+        """The outputs that a stopped runner says it has at these addresses."""
+        views = self.arena.output_views[call]
+        if not (isinstance(addresses, list) and [type(each) for each in addresses] == [int] * len(views)):
+            raise Refused(Status.REJECTED, f"no addresses of outputs: {addresses!r:.200}", "forged message")
+        try:
+            for view, address in zip(views, addresses, strict=True):
+                peek.read_memory(self._runner, address, view.data_ptr(), view.numel() * view.element_size())
+        except peek.Unreadable as error:
+            raise Refused(Status.INCORRECT, f"its output cannot be read: {error}") from error
+        except ProcessLookupError as error:
+            raise ChannelClosed("the runner is gone") from error
+        except PermissionError as error:
+            raise Refused(Status.REJECTED, "it does not let itself be looked into", "unobservable") from error
+
+    def _require_still(self) -> None:
+        """Raises Refused when a thread of the candidate's has run since it was stopped: signals other than
+        ours can wake a process, too."""
+        if self._ours or not self._ran_ns:
+            return
+        ran_ns = peek.run_ns(self._family)
+        self._unasked_ms += sum(ran_ns[each] - self._ran_ns.get(each, 0) for each in ran_ns) / 1e6
+        self._stops += 1
+        if self._unasked_ms > STILL_MS + STILL_CALL_MS * self._stops:
+            log = (
+                f"it ran for {self._unasked_ms:.3g} ms in {self._stops} pauses in which it was to stand still"
+            )
+            raise Refused(Status.REJECTED, log, "not still")
 
     def census(self, calls: int) -> list[tuple[str, int]]:
         """What the runner's trace of the device says it ran in a block: names and nanoseconds."""
@@ -232,6 +251,8 @@ class Side:
             yield
         finally:
             self._family = sandbox.stop_tree(self.pid)
+            if self.arena.fetches:
+                self._ran_ns = peek.run_ns(self._family)
 
     def close(self) -> None:
         """Lets the runner end by itself."""

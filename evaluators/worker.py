@@ -24,6 +24,7 @@ from evaluators.channel import Channel, ChannelClosed, ChannelTimeout, Message
 from evaluators.evaluation import Correctness, Evaluation, Roofline, Status, Timing
 from evaluators.problem import Kernel, Problem
 from evaluators.roofline import default_cache
+from evaluators.scratch import too_much_written
 from evaluators.timing import Plan
 from evaluators.zygote import Ward, Zygote, start_module
 
@@ -299,11 +300,9 @@ class Worker:
                 "status": "crashed",
                 "log": f"it used more than {self._settings.memory_gb:g} GB of memory",
             }
-        if scratch is not None and sandbox.folder_bytes(scratch) > self._settings.scratch_gb * 2**30:
-            return {
-                "status": "crashed",
-                "log": f"it wrote more than {self._settings.scratch_gb:g} GB of files",
-            }
+        most_bytes = int(self._settings.scratch_gb * 2**30)
+        if scratch is not None and (excess := too_much_written(scratch, most_bytes)):
+            return {"status": "crashed", "log": f"it {excess}"}
         return None
 
     def _obituary(self, ward: Ward) -> Message:

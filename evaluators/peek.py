@@ -1,0 +1,149 @@
+"""What a stopped process holds and where it was, read from outside: no code of its own takes part.
+
+All of it needs the rights that `ptrace` asks for; `can_peek` tells whether this machine grants them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+STOPS_WITHIN_S = 0.1
+"""A thread that waits for a core learns that it is stopped when it has got one."""
+PIECE = 2**30
+
+
+@dataclass(frozen=True)
+class Region:
+    """Memory that holds code: `path` is "" for memory without a file, a name in brackets for the kernel's."""
+
+    start: int
+    end: int
+    path: str
+
+
+class Unreadable(Exception):
+    """There is no such memory."""
+
+
+def read_memory(pid: int, address: int, into: int, size: int) -> None:
+    """Copies `size` bytes at an address of another process to the address `into` of ours. Raises Unreadable,
+    ProcessLookupError when the process is gone, PermissionError."""
+    done = 0
+    while done < size:
+        piece = min(size - done, PIECE)
+        ours, theirs = _Vector(into + done, piece), _Vector(address + done, piece)
+        count = _libc.process_vm_readv(pid, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0)
+        if count <= 0:
+            number = ctypes.get_errno()
+            if number in (ProcessLookupError.errno, 3):
+                raise ProcessLookupError(number, os.strerror(number))
+            if number == 1:
+                raise PermissionError(number, os.strerror(number))
+            raise Unreadable(f"{size} bytes at {address:#x}: {os.strerror(number)}")
+        done += count
+
+
+def program_counters(pid: int) -> list[tuple[int, int]]:
+    """Thread and place of each thread of a stopped process that was computing, and not in a system call."""
+    found = []
+    for thread in _threads(pid):
+        stopped = _has_stopped(pid, thread)
+        fields = _read(f"/proc/{pid}/task/{thread}/syscall").split()
+        if fields[:1] == ["-1"]:
+            found.append((thread, int(fields[2], 16)))
+        elif fields[:1] == ["running"] and not stopped:
+            found.append((thread, 0))  # nobody knows what it does
+    return found
+
+
+def code_regions(pid: int, thread: int) -> list[Region]:
+    """Where the code of a process lies, in the order of addresses; by one of its threads, since there is no
+    answer of a first thread that has ended. Raises OSError."""
+    regions = []
+    for line in Path(f"/proc/{pid}/task/{thread}/maps").read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        if "x" in fields[1]:
+            start, end = (int(each, 16) for each in fields[0].split("-"))
+            regions.append(Region(start, end, fields[5] if len(fields) == 6 else ""))
+    return regions
+
+
+def region_at(regions: list[Region], address: int) -> Region | None:
+    """The region that an address lies in."""
+    index = bisect_right(regions, address, key=lambda region: region.start) - 1
+    return regions[index] if index >= 0 and address < regions[index].end else None
+
+
+def run_ns(pids: Iterable[int]) -> dict[int, int]:
+    """How long each thread of stopped processes has run; waits until they all stand still."""
+    found = {}
+    for pid in pids:
+        for thread in _threads(pid):
+            _has_stopped(pid, thread)
+            text = _read(f"/proc/{pid}/task/{thread}/schedstat")
+            if text:
+                found[thread] = int(text.split()[0])
+    return found
+
+
+@cache
+def can_peek() -> bool:
+    """Whether this machine lets a process look into its own child; tried once, with one that waits."""
+    value = ctypes.c_uint64(0)
+    pid = os.fork()
+    if pid == 0:
+        while True:
+            time.sleep(60)
+    try:
+        os.kill(pid, signal.SIGSTOP)
+        os.waitpid(pid, os.WUNTRACED)
+        read_memory(pid, ctypes.addressof(value), ctypes.addressof(value), 8)
+        return bool(_read(f"/proc/{pid}/task/{pid}/syscall"))
+    except (OSError, Unreadable):
+        return False
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _has_stopped(pid: int, thread: int) -> bool:
+    """Waits until a thread has stopped, or is gone; who slept in a system call wakes up for that. False for
+    one that does not stop."""
+    deadline = time.monotonic() + STOPS_WITHIN_S
+    while True:
+        state = _read(f"/proc/{pid}/task/{thread}/stat").rpartition(")")[2].split()[:1]
+        if state in ([], ["T"], ["t"], ["Z"], ["X"]):
+            return True
+        if time.monotonic() > deadline:
+            return False
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return [int(each) for each in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+class _Vector(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.process_vm_readv.restype = ctypes.c_ssize_t
