@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluators import weights
 from evaluators.arena import Layout
 from evaluators.channel import Channel, Message
 from evaluators.correctness import FAMILIES, Comparison, compare
@@ -58,6 +59,8 @@ class Court:
         arguments = (self._module, "Model", values)
         self._eager = make_model(*arguments, seed=self._seed, device=self.device, dtype=problem["dtype"])
         self._exact = copy.deepcopy(self._eager).double()
+        self.weight_forms = weights.forms_of(self._eager)
+        self._weights: list[torch.Tensor] = []
         sample = self.draw(secrets.randbits(62))
         self._template = [{"tensor": -1} if isinstance(v, torch.Tensor) else {"value": v} for v in sample]
         for number, slot in enumerate(each for each in self._template if "tensor" in each):
@@ -120,13 +123,23 @@ class Court:
         """What a block of so many calls costs besides; `calls` is one of `block_sizes`."""
         return self._overheads[calls]
 
-    def scale_weights(self, factor: float) -> bool:
-        """Multiplies the reference's weights in place, in both precisions; whether it has any."""
-        parameters = [*self._eager.parameters(), *self._exact.parameters()]
+    def change_weights(self, seed: int, *, alike: bool) -> None:
+        """Other weights for the reference, in both precisions (see `weights.change`)."""
+        self._weights = weights.change(self._eager, seed, alike=alike)
+        self._copy_weights()
+
+    def restore_weights(self) -> None:
+        """The reference's own again, if they were changed."""
+        if self._weights:
+            weights.restore(self._eager, self._weights)
+            self._copy_weights()
+            self._weights = []
+
+    def _copy_weights(self) -> None:
+        exact, eager = weights.weights_of(self._exact), weights.weights_of(self._eager)
         with self._torch.no_grad():
-            for parameter in parameters:
-                parameter.mul_(factor)
-        return bool(parameters)
+            for wide, narrow in zip(exact, eager, strict=True):
+                wide.copy_(narrow)
 
     def load(self, candidate: Side) -> None:
         """Raises Refused or ChannelClosed."""

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHECKED_CALLS = 3
+WEIGHTS_EVERY = 4
+"""Of so many pairs of timed blocks, one at random comes after a check with other weights."""
 CENSUS_CALLS = 4
 MOST_KEPT_BLOCKS = 8
 DEVICE_FACTS = (
@@ -87,7 +89,7 @@ class Trial:
         self._families: dict[str, bool] = {}
         self._comparisons: list[Comparison] = []
         self._census: Census | None = None
-        self._weights = 1.0
+        self._changed = False
         self._looks: Looks | None = None
         if court.problem["libraries"] == "no_library" and court.device == "cpu" and can_peek():
             self._looks = Looks(side.pid, scratch)
@@ -116,7 +118,7 @@ class Trial:
         except (MemoryError, torch.OutOfMemoryError) as error:
             status, log = Status.CRASHED, f"beside it there is no memory left to check it: {error}"
         finally:
-            self._court.scale_weights(1 / self._weights)
+            self._court.restore_weights()
         return {
             "op": "verdict",
             "status": status.value,
@@ -148,16 +150,19 @@ class Trial:
         return min(first, again)
 
     def _change_weights(self) -> None:
-        """A check with all weights halved in place, which rounds nothing: a kernel that has kept something
-        made of the others is wrong."""
-        if not self._court.scale_weights(0.5):
+        """A check with other weights, and a call to get used to the old ones again: a kernel that leaves some
+        out, or has kept something made of them, is wrong."""
+        if not self._court.weight_forms:
             return
-        self._weights = 0.5
-        self._side.scale_weights(0.5)
+        seed = secrets.randbits(62)
+        alike = self._side.change_weights(seed, self._court.weight_forms)
+        self._court.change_weights(seed, alike=alike)
+        self._changed = True
         self._check_block(1)
-        self._court.scale_weights(2.0)
-        self._weights = 1.0
-        self._side.scale_weights(2.0)
+        self._changed = False
+        self._court.restore_weights()
+        self._side.restore_weights()
+        self._check_block(1)
 
     def _check_block(self, calls: int) -> float:
         block, seeds, answers = self._answered([""] * calls)
@@ -177,7 +182,7 @@ class Trial:
             return
         self._comparisons.append(comparison)
         if comparison.problem:
-            changed = " after its weights were changed in place" if self._weights != 1 else ""
+            changed = " after its weights were changed in place" if self._changed else ""
             raise Refused(Status.INCORRECT, f"wrong on fresh inputs{changed}: {comparison.problem}")
 
     def _try_family(self, family: str, seed: int, outputs: Outputs) -> None:
@@ -234,6 +239,9 @@ class Trial:
             steps.append(lambda: compiled.append(self._baseline_block(other)))
         start = time.monotonic()
         while True:
+            if secrets.randbelow(WEIGHTS_EVERY) == 0:
+                self._settle()
+                self._change_weights()
             if self._looks is not None and secrets.randbelow(2):
                 self._watch(self._looks, calls, kernel[-1] if kernel else call_ms)
             for step in steps if len(kernel) % 2 == 0 else reversed(steps):

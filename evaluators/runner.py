@@ -7,7 +7,8 @@ it is told to run. It makes no claim about time. The builder's and the referee's
     load {problem, seed, arena, layouts}   -> loaded | failed
     run {calls: [slot, ...], turn}         -> on a GPU queued, as soon as the work is; then done | failed;
                                               on a CPU with the addresses of the last call's outputs
-    scale {factor}                         -> scaled | failed, after multiplying all weights in place
+    change {seed, forms}                   -> changed {alike} | failed: other weights, see `weights.py`
+    restore {}                             -> restored | failed
     census {calls}                         -> counted {kernels: [[name, ns], ...]} | failed
 """
 
@@ -25,7 +26,7 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluators import inline, libraries, sandbox
+from evaluators import inline, libraries, sandbox, weights
 from evaluators.arena import Layout, open_shared
 from evaluators.channel import Channel, ChannelClosed, Message
 from evaluators.cuda_driver import wait_on_stream
@@ -80,9 +81,13 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
                 channel.send({"op": "loaded"})
             elif order["op"] == "run" and session is not None:
                 session.run(order, channel)
-            elif order["op"] == "scale" and session is not None:
-                session.scale_weights(order["factor"])
-                channel.send({"op": "scaled"})
+            elif order["op"] == "change" and session is not None:
+                channel.send(
+                    {"op": "changed", "alike": session.change_weights(order["seed"], order["forms"])}
+                )
+            elif order["op"] == "restore" and session is not None:
+                session.restore_weights()
+                channel.send({"op": "restored"})
             elif order["op"] == "census" and session is not None:
                 channel.send({"op": "counted", "kernels": session.census(order["calls"])})
         except ChannelClosed:
@@ -106,6 +111,7 @@ class Session:
         self._outputs = outputs.views(memory[inputs.bytes :])
         self._gate = gate_of(memory)
         self._output: list[torch.Tensor] = []
+        self._weights: list[torch.Tensor] = []
         reference = load_module(problem["source"], problem["overrides"])
         values = init_inputs(reference, order["seed"])
         kind = spec["role"]
@@ -162,13 +168,16 @@ class Session:
         for tensor, place in zip(self._output, self._outputs[call], strict=True):
             place.copy_(tensor)
 
-    def scale_weights(self, factor: float) -> None:
-        """Multiplies every parameter in place: what was made of them before is out of date."""
-        import torch
+    def change_weights(self, seed: int, forms: list[list[object]]) -> bool:
+        """Other values for all weights in place: what was made of them before is out of date. Whether they
+        have these forms, and so the values that the referee's have now."""
+        alike = weights.forms_of(self._model) == forms
+        self._weights = weights.change(self._model, seed, alike=alike)
+        return alike
 
-        with torch.no_grad():
-            for parameter in self._model.parameters():
-                parameter.mul_(factor)
+    def restore_weights(self) -> None:
+        """The values before."""
+        weights.restore(self._model, self._weights)
 
     def census(self, calls: list[int]) -> list[tuple[str, int]]:
         """Runs the calls under the device's trace: every kernel with its time in ns."""

@@ -139,11 +139,17 @@ class Side:
         delivery_ms = max(once - fastest(1, deliver=False), 0.0)
         return Overhead(total_ms=max(2 * once - twice, 0.0), delivery_ms=delivery_ms)
 
-    def scale_weights(self, factor: float) -> None:
-        """Multiplies all weights of the loaded module in place."""
+    def change_weights(self, seed: int, forms: list[list[object]]) -> bool:
+        """Gives the loaded module other weights; whether they have these forms (see `weights.change`)."""
         with self._awake():
-            self._channel.send({"op": "scale", "factor": factor})
-            self._answer("scaled")
+            self._channel.send({"op": "change", "seed": seed, "forms": forms})
+            return self._answer("changed").get("alike") is True
+
+    def restore_weights(self) -> None:
+        """Gives it back those that it had."""
+        with self._awake():
+            self._channel.send({"op": "restore"})
+            self._answer("restored")
 
     def block(
         self,

@@ -560,14 +560,6 @@ def test_memory_counts_what_is_touched_and_what_only_a_descriptor_holds() -> Non
     assert sandbox.memory_bytes([os.getpid()], shared_with_us=2**40) > 0
 
 
-def test_the_size_of_a_folder_is_what_it_takes_on_disk(tmp_path: Path) -> None:
-    (tmp_path / "below").mkdir()
-    (tmp_path / "below" / "data").write_bytes(b"x" * 2**20)
-    with open(tmp_path / "sparse", "wb") as file:
-        file.truncate(2**30)
-    assert 2**20 <= sandbox.folder_bytes(tmp_path) < 2**21
-
-
 @pytest.mark.parametrize(
     ("reached", "demanded", "lacking"),
     [

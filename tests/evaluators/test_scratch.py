@@ -73,3 +73,31 @@ def test_folders_without_a_claim_are_not_ours(tmp_path: Path) -> None:
 
 def test_each_user_has_a_place_of_their_own() -> None:
     assert scratch.scratch_root("a").parent.name == f"ideatree-{os.getuid()}"
+
+
+def test_what_is_too_much_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "data").write_bytes(b"x" * 2**20)
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(2**30)
+    assert scratch.too_much_written(tmp_path, 2**21) is None, "what counts is what it takes on the disk"
+    assert "GB of files" in str(scratch.too_much_written(tmp_path, 2**19))
+    monkeypatch.setattr(scratch, "MAX_FILES", 2)
+    assert "more than 2 files" in str(scratch.too_much_written(tmp_path, 2**40))
+
+
+def test_a_folder_is_removed_however_deep_and_closed_it_is(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    here = os.open(".", os.O_RDONLY)
+    root.mkdir()
+    os.chdir(root)
+    for _ in range(3000):
+        os.mkdir("a")
+        os.chdir("a")
+    os.fchdir(here)
+    os.close(here)
+    (root / "closed").mkdir(mode=0o000)
+    assert "too deeply" in str(scratch.too_much_written(root, 2**40))
+    scratch.remove(root)
+    assert not root.exists()
+    scratch.remove(root)

@@ -344,7 +344,7 @@ def test_done_before_it_is_done(judge: Judge) -> None:
 
 
 def test_a_runner_that_is_all_forged(judge: Judge) -> None:
-    """It answers every order in time and computes nothing: what it does not write stays NaN."""
+    """It answers every order in time and computes nothing: there is nothing to be read."""
     found = judge(
         f"""{HONEST}
 import json
@@ -358,11 +358,11 @@ while True:
         rest = line + os.read(3, 65536)
         continue
     order = json.loads(line)
-    say({{"op": {{"run": "done", "deliver": "delivered", "scale": "scaled"}}[order["op"]]}})
+    say({{"op": {{"run": "done", "change": "changed", "restore": "restored"}}[order["op"]], "outputs": [8]}})
 """
     )
     assert found.status is Status.INCORRECT, found
-    assert "nan instead of" in found.log
+    assert "cannot be read" in found.log
 
 
 def test_a_kernel_that_speaks_of_another_failure_is_believed_only_to_its_harm(judge: Judge) -> None:

@@ -165,6 +165,23 @@ def get_init_inputs():
     return []
 """
 
+STEEP_EXP = """
+import torch
+from torch import nn
+
+rows, columns = 4096, 8192
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.exp(5 * x)
+
+def get_inputs():
+    return [torch.randn(rows, columns)]
+
+def get_init_inputs():
+    return []
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
@@ -199,6 +216,7 @@ CASES = {
     "layernorm": Case(source=LAYERNORM, cpu_sizes={"rows": 512, "columns": 2048}),
     "conv": Case(source=CONV, cpu_sizes={"batch": 4, "channels": 8, "width": 48}),
     "two_linear": Case(source=TWO_LINEAR, cpu_sizes={"rows": 64, "outer": 128, "inner": 2048}),
+    "steep_exp": Case(source=STEEP_EXP, cpu_sizes={"rows": 256}, tolerance="strict"),
     "cross_entropy": Case(source=CROSS_ENTROPY, cpu_sizes={"rows": 512, "classes": 1024}),
 }
 
