@@ -4,7 +4,7 @@
 # device: cpu
 # verdict: rejected
 # rule: library
-# defence: a row of calls is watched where single ones are too short
+# defence: calls are looked at until enough of them were seen at work
 
 import torch
 from torch import nn

@@ -5,7 +5,7 @@ are asked for at a time, and by the library where one is."""
 # device: cpu
 # verdict: rejected|no_gain
 # rule: library
-# defence: rows of calls are watched where single ones are too short, and must be as fast
+# defence: single calls are looked at, like those that are timed
 
 import ctypes
 import subprocess
