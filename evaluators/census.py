@@ -8,6 +8,7 @@ in. A decoy that is launched beside the library's work does not help: it must ta
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import re
@@ -20,12 +21,18 @@ from evaluators import peek, sandbox
 
 OWN_SHARE = {"cuda": 0.9, "cpu": 0.8}
 """Of the time spent computing, under `no_library`; samples are less sure than traces."""
+SHORT_MS, SHORT_OWN_SHARE = 0.5, 0.5
+"""Calls on a CPU that single looks hardly meet, and in which torch's allocation of an output and the like are
+a part that counts."""
+ROW_SLOTS, ROW_MS, MOST_ROW_CALLS, MOST_ROW_BYTES = 4, 10.0, 1000, 64 * 2**20
+"""Of a row of such calls: different inputs, length, and what all their outputs may take."""
+ROW_FACTOR = 2.0
+"""How much longer a call may take in a row than alone, beyond the clock's noise."""
 MAX_OWN_BYTES = 8 * 2**20
 FEWEST_LOOKS, ENOUGH_LOOKS, SURE_LOOKS = 8, 40, 100
-"""To clear a kernel at all; to clear it for good; to reject one whose calls are so short that what is spent
-around the work, in torch's allocation and the like, is a part of them that a few looks over-rate."""
-PLAIN_SHARE = 0.5
-"""Own work below this needs no more looks."""
+"""To clear a kernel at all; to clear it for good; to reject one that is not plainly a library's."""
+PLAIN = 0.5
+"""Of the share that is asked for: who has less needs no more looks."""
 LONGEST_S, PATIENCE_S = 1.0, 10.0
 """For looks after the timing; where a rejection depends on more of them, as long as patience lasts."""
 
@@ -57,6 +64,8 @@ class Census:
     library: float
     names: tuple[str, ...] = ()
     """The libraries' parts, the largest first."""
+    asked: float
+    """The share that is to be its own."""
 
     @property
     def own_share(self) -> float | None:
@@ -64,10 +73,10 @@ class Census:
         total = self.own + self.library
         return self.own / total if total else None
 
-    def reason(self, device: str) -> str | None:
+    def reason(self) -> str | None:
         """Why the kernel does not do the work itself; None where it does."""
         share = self.own_share
-        if share is None or share >= OWN_SHARE[device]:
+        if share is None or share >= self.asked:
             return None
         parts = ", ".join(name[:120] for name in self.names[:3])
         return f"{1 - share:.0%} of the computing was done by a library: {parts}"
@@ -76,11 +85,17 @@ class Census:
 def undecided(looks: int, seen: Census, elapsed_s: float) -> bool:
     """Whether to look on, on a CPU."""
     share = seen.own_share
-    if looks >= 2 * FEWEST_LOOKS and share is not None and share < PLAIN_SHARE:
+    if looks >= 2 * FEWEST_LOOKS and share is not None and share < PLAIN * seen.asked:
         return False
-    if looks < FEWEST_LOOKS or (looks < SURE_LOOKS and seen.reason("cpu")):
+    if looks < FEWEST_LOOKS or (looks < SURE_LOOKS and seen.reason()):
         return elapsed_s < PATIENCE_S
     return looks < ENOUGH_LOOKS and elapsed_s < LONGEST_S
+
+
+def row_length(call_ms: float, output_bytes: int) -> int:
+    """Calls of a row."""
+    most = min(MOST_ROW_CALLS, MOST_ROW_BYTES // max(output_bytes, 1))
+    return max(1, min(most, round(ROW_MS / max(call_ms, ROW_MS / MOST_ROW_CALLS))))
 
 
 def hidden(looks: int) -> str | None:
@@ -99,7 +114,12 @@ def of_kernels(kernels: Iterable[tuple[str, int]]) -> Census:
         totals[of_library] += duration_ns
         if of_library:
             names[name] += duration_ns
-    return Census(own=totals[False], library=totals[True], names=tuple(n for n, _ in names.most_common()))
+    return Census(
+        own=totals[False],
+        library=totals[True],
+        names=tuple(name for name, _ in names.most_common()),
+        asked=OWN_SHARE["cuda"],
+    )
 
 
 class Looks:
@@ -114,8 +134,11 @@ class Looks:
         self._pid, self._scratch = pid, scratch
         self._own = self._library = self._moving = 0
         self._names: Counter[str] = Counter()
-        self.span_s = 0.0
-        """How long a call is expected to take, from the order on: when a look may come."""
+        self.span_ms = 0.0
+        """How long it is from the order to the answer: when a look may come."""
+        self.call_ms = 0.0
+        """How long a call takes at least."""
+        self._row_ms = math.inf
 
     @property
     def count(self) -> int:
@@ -125,14 +148,30 @@ class Looks:
     def census(self) -> Census:
         """What was seen so far."""
         names = tuple(os.path.basename(path) or "generated code" for path, _ in self._names.most_common())
-        return Census(own=self._own, library=self._library, names=names)
+        asked = SHORT_OWN_SHARE if self.call_ms < SHORT_MS else OWN_SHARE["cpu"]
+        return Census(own=self._own, library=self._library, names=names, asked=asked)
+
+    def saw_row(self, row_ms: float, length: int, *, watched: bool) -> None:
+        """How long a call took in a row of so many; looks of the next one come within that time."""
+        if not watched:
+            self._row_ms = min(self._row_ms, row_ms)
+            self.span_ms = row_ms * length
+
+    def slower_in_rows(self, slack_ms: float) -> str | None:
+        """Why a kernel is not cleared by what it does in rows: alone it is faster, and so does less."""
+        if not self.call_ms * ROW_FACTOR + slack_ms < self._row_ms < math.inf:
+            return None
+        return (
+            f"a call takes {self.call_ms:.3g} ms when it is timed and {self._row_ms:.3g} ms in a row of calls"
+        )
 
     def delay_s(self) -> float:
         """How long to wait for the next look."""
-        return random.uniform(0, self.span_s)
+        return random.uniform(0, self.span_ms) / 1e3
 
-    def look(self) -> None:
-        """Now."""
+    def look(self, family: Iterable[int]) -> None:
+        """Now. `family`: the processes that there were, to be stopped before any others are looked for."""
+        sandbox.signal_all(family, signal.SIGSTOP)
         family = sandbox.stop_tree(self._pid)
         try:
             own, libraries, moving = False, set[str](), False

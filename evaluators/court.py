@@ -35,7 +35,7 @@ what is staged."""
 PROBES = 64
 """Elements of each output that are looked at in every call, to see that somebody wrote them."""
 CANARY_ELEMENTS = 2**26
-OVERHEAD_REPEATS = 15
+OVERHEAD_REPEATS = 30
 
 
 class UnfitReference(Exception):
@@ -113,8 +113,6 @@ class Court:
 
     def candidate(self, channel: Channel, pid: int) -> Side:
         """The candidate's runner, nothing loaded yet."""
-        if self.device == "cpu":
-            self._lower_overhead()
         side = Side(channel, self.arena, self._staged, pid)
         side.expected_ms = self.eager_call_ms
         return side
@@ -122,6 +120,13 @@ class Court:
     def overhead(self, calls: int) -> Overhead:
         """What a block of so many calls costs besides; `calls` is one of `block_sizes`."""
         return self._overheads[calls]
+
+    def lower_overhead(self) -> None:
+        """On a CPU: takes a smaller overhead where one is seen now. Noise only adds to it, and one that was
+        measured while the machine was busy would be taken off times that do not hold it."""
+        if self.device == "cpu":
+            seen = self.eager.overhead(1, OVERHEAD_REPEATS)
+            self._take_overhead(min(seen, self.overhead(1), key=lambda each: each.total_ms))
 
     def change_weights(self, seed: int, *, alike: bool) -> None:
         """Other weights for the reference, in both precisions (see `weights.change`)."""
@@ -256,12 +261,6 @@ class Court:
         except RuntimeError as error:
             logger.warning("the reference does not run in float64, its own dtype stands in: %s", error)
             return eager
-
-    def _lower_overhead(self) -> None:
-        """On a CPU: takes a smaller overhead where one is seen now. Noise only adds to it, and one that was
-        measured while the machine was busy would be taken off times that do not hold it."""
-        seen = self.eager.overhead(1, OVERHEAD_REPEATS)
-        self._take_overhead(min(seen, self.overhead(1), key=lambda each: each.total_ms))
 
     def _take_overhead(self, single: Overhead) -> None:
         """On a CPU, where calls are made one by one."""

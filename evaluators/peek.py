@@ -6,6 +6,7 @@ All of it needs the rights that `ptrace` asks for; `can_peek` tells whether this
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import time
@@ -35,7 +36,7 @@ class Unreadable(Exception):
 
 def read_memory(pid: int, address: int, into: int, size: int) -> None:
     """Copies `size` bytes at an address of another process to the address `into` of ours. Raises Unreadable,
-    ProcessLookupError when the process is gone, PermissionError."""
+    ProcessLookupError when the process is gone, another OSError where it must not be looked into."""
     done = 0
     while done < size:
         piece = min(size - done, PIECE)
@@ -43,10 +44,8 @@ def read_memory(pid: int, address: int, into: int, size: int) -> None:
         count = _libc.process_vm_readv(pid, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0)
         if count <= 0:
             number = ctypes.get_errno()
-            if number in (ProcessLookupError.errno, 3):
-                raise ProcessLookupError(number, os.strerror(number))
-            if number == 1:
-                raise PermissionError(number, os.strerror(number))
+            if number in (errno.ESRCH, errno.EPERM, errno.ENOSYS):
+                raise OSError(number, os.strerror(number))
             raise Unreadable(f"{size} bytes at {address:#x}: {os.strerror(number)}")
         done += count
 
@@ -55,11 +54,11 @@ def program_counters(pid: int) -> list[tuple[int, int]]:
     """Thread and place of each thread of a stopped process that was computing, and not in a system call."""
     found = []
     for thread in _threads(pid):
-        stopped = _has_stopped(pid, thread)
+        state = _state(pid, thread)
         fields = _read(f"/proc/{pid}/task/{thread}/syscall").split()
-        if fields[:1] == ["-1"]:
+        if state in ("T", "t") and fields[:1] == ["-1"]:
             found.append((thread, int(fields[2], 16)))
-        elif fields[:1] == ["running"] and not stopped:
+        elif state == "R":
             found.append((thread, 0))  # nobody knows what it does
     return found
 
@@ -87,7 +86,7 @@ def run_ns(pids: Iterable[int]) -> dict[int, int]:
     found = {}
     for pid in pids:
         for thread in _threads(pid):
-            _has_stopped(pid, thread)
+            _state(pid, thread)
             text = _read(f"/proc/{pid}/task/{thread}/schedstat")
             if text:
                 found[thread] = int(text.split()[0])
@@ -114,16 +113,14 @@ def can_peek() -> bool:
         os.waitpid(pid, 0)
 
 
-def _has_stopped(pid: int, thread: int) -> bool:
-    """Waits until a thread has stopped, or is gone; who slept in a system call wakes up for that. False for
-    one that does not stop."""
+def _state(pid: int, thread: int) -> str:
+    """A thread's state once it has stopped: T, t, Z, or "" for one that is gone; another letter for one that
+    does not stop. Who slept in a system call wakes up for that."""
     deadline = time.monotonic() + STOPS_WITHIN_S
     while True:
-        state = _read(f"/proc/{pid}/task/{thread}/stat").rpartition(")")[2].split()[:1]
-        if state in ([], ["T"], ["t"], ["Z"], ["X"]):
-            return True
-        if time.monotonic() > deadline:
-            return False
+        state = _read(f"/proc/{pid}/task/{thread}/stat").rpartition(")")[2].lstrip()[:1]
+        if state in "TtZX" or time.monotonic() > deadline:
+            return state
 
 
 def _threads(pid: int) -> list[int]:
@@ -147,3 +144,6 @@ class _Vector(ctypes.Structure):
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.process_vm_readv.restype = ctypes.c_ssize_t
+_libc.process_vm_readv.argtypes = [
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong
+]  # fmt: skip

@@ -6,7 +6,7 @@ it is told to run. It makes no claim about time. The builder's and the referee's
     import {problem, architecture}         -> imported | failed {phase, kind, error}
     load {problem, seed, arena, layouts}   -> loaded | failed
     run {calls: [slot, ...], turn}         -> on a GPU queued, as soon as the work is; then done | failed;
-                                              on a CPU with the addresses of the last call's outputs
+                                              on a CPU with the addresses of all outputs
     change {seed, forms}                   -> changed {alike} | failed: other weights, see `weights.py`
     restore {}                             -> restored | failed
     census {calls}                         -> counted {kernels: [[name, ns], ...]} | failed
@@ -111,6 +111,7 @@ class Session:
         self._outputs = outputs.views(memory[inputs.bytes :])
         self._gate = gate_of(memory)
         self._output: list[torch.Tensor] = []
+        self._kept: list[list[torch.Tensor]] = []
         self._weights: list[torch.Tensor] = []
         reference = load_module(problem["source"], problem["overrides"])
         values = init_inputs(reference, order["seed"])
@@ -131,13 +132,14 @@ class Session:
         their places. On a GPU the work is queued behind the gate, which opens when the inputs are there.
 
         With `stand_in` n, fresh outputs are filled n times instead of running the module. Without `deliver`
-        the outputs stay where they are until the next run.
+        the outputs stay where they are until the next run, those of all its calls.
         """
         import torch
 
         if self._on_gpu:
             stream = torch.cuda.current_stream().cuda_stream
             wait_on_stream(stream, self._gate.data_ptr(), order["turn"])
+        self._kept.clear()
         filling_s = 0.0
         filled: list[list[torch.Tensor]] = []
         with torch.no_grad():
@@ -153,6 +155,8 @@ class Session:
                     self._output = _laid_out(self._model(*self._inputs[call]), self._outputs[call])
                 if order["deliver"]:
                     self._deliver(call)
+                elif not self._on_gpu:
+                    self._kept.append(self._output)
         if self._on_gpu:
             channel.send({"op": "queued"})
             torch.cuda.synchronize()
@@ -160,7 +164,7 @@ class Session:
         if order["stand_in"]:
             answer["filling_ms"] = filling_s * 1e3
         if not self._on_gpu:
-            answer["outputs"] = [tensor.data_ptr() for tensor in self._output]
+            answer["outputs"] = [tensor.data_ptr() for output in self._kept for tensor in output]
         channel.send(answer)
 
     def _deliver(self, call: int) -> None:

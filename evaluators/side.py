@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 STILL_MS, STILL_CALL_MS = 1.0, 0.02
 """What threads may have run while they were stopped, in all and for each call besides: now and then the end
 of the stopping itself is counted late."""
+SPIN_S = 1e-3
 QUEUE_S = 0.1
 """How long a runner may take to queue a block before the gate opens anyway: some kernels wait for the GPU."""
 HUNG_FACTOR, LEAST_HUNG_S = 1000, 5.0
@@ -189,39 +190,62 @@ class Side:
         """On a CPU: one call, whose inputs are shown while the runner is stopped, from before it wakes up.
         When it has stopped again, the outputs are read out of its memory: nothing that it does takes part."""
         self.arena.show_one(self._staged, call)
+        wall_ms, answer = self._run_ms(order | {"calls": [call]}, looks)
+        if self.arena.fetches:
+            self._fetch(call, answer.get("outputs"), 1, 0)
+        return wall_ms - (float(answer["filling_ms"]) if order["stand_in"] else 0.0)
+
+    def row_ms(self, calls: list[int], looks: Looks | None) -> tuple[float, int]:
+        """On a CPU: ms a call of these calls in a row, of which each may come several times, and the call of
+        one of them, whose outputs are fetched: nobody knew before which it is."""
+        for call in set(calls):
+            self.arena.show_one(self._staged, call)
+        order = {"op": "run", "stand_in": 0, "deliver": False, "calls": calls}
+        wall_ms, answer = self._run_ms(order, looks)
+        chosen = secrets.randbelow(len(calls))
+        self._fetch(calls[chosen], answer.get("outputs"), len(calls), chosen)
+        return wall_ms / len(calls), calls[chosen]
+
+    def _run_ms(self, order: Message, looks: Looks | None) -> tuple[float, Message]:
+        """On a CPU: ms from before the runner wakes up until it is done, and its answer."""
         leaders = sandbox.spread_threads(self._family)
         self._require_still()
         start = time.perf_counter()
         with self._awake():
-            self._channel.send(order | {"calls": [call]})
+            self._channel.send(order)
             sandbox.allow_all_cores(leaders)
             answer = self._done(looks)
-            wall_ms = (time.perf_counter() - start) * 1e3
-        if self.arena.fetches:
-            self._fetch(call, answer.get("outputs"))
-        return wall_ms - (float(answer["filling_ms"]) if order["stand_in"] else 0.0)
+            return (time.perf_counter() - start) * 1e3, answer
 
     def _done(self, looks: Looks | None) -> Message:
         if looks is not None:
+            delay_s = looks.delay_s()
+            if delay_s < SPIN_S:  # who sleeps wakes up too late
+                until = time.perf_counter() + delay_s
+                while time.perf_counter() < until:
+                    pass
+                delay_s = 0.0
             try:
-                return self._answer("done", looks.delay_s())
+                return self._answer("done", delay_s)
             except ChannelTimeout:
-                looks.look()
+                looks.look([self._runner, *self._family])
         return self._answer("done")
 
-    def _fetch(self, call: int, addresses: Any) -> None:
-        """The outputs that a stopped runner says it has at these addresses."""
+    def _fetch(self, call: int, addresses: Any, calls: int, place: int) -> None:
+        """The outputs of a call, the one at `place` of so many in a row, that a stopped runner says it has at
+        these addresses."""
         views = self.arena.output_views[call]
-        if not (isinstance(addresses, list) and [type(each) for each in addresses] == [int] * len(views)):
+        wanted = [int] * len(views) * calls
+        if not (isinstance(addresses, list) and [type(each) for each in addresses] == wanted):
             raise Refused(Status.REJECTED, f"no addresses of outputs: {addresses!r:.200}", "forged message")
         try:
-            for view, address in zip(views, addresses, strict=True):
+            for view, address in zip(views, addresses[place * len(views) :], strict=False):
                 peek.read_memory(self._runner, address, view.data_ptr(), view.numel() * view.element_size())
         except peek.Unreadable as error:
             raise Refused(Status.INCORRECT, f"its output cannot be read: {error}") from error
         except ProcessLookupError as error:
             raise ChannelClosed("the runner is gone") from error
-        except PermissionError as error:
+        except OSError as error:
             raise Refused(Status.REJECTED, "it does not let itself be looked into", "unobservable") from error
 
     def _require_still(self) -> None:
@@ -229,7 +253,7 @@ class Side:
         ours can wake a process, too."""
         if self._ours or not self._ran_ns:
             return
-        ran_ns = peek.run_ns(self._family)
+        ran_ns = peek.run_ns({self.pid, *sandbox.descendants(self.pid)})
         self._unasked_ms += sum(ran_ns[each] - self._ran_ns.get(each, 0) for each in ran_ns) / 1e6
         self._stops += 1
         if self._unasked_ms > STILL_MS + STILL_CALL_MS * self._stops:

@@ -9,7 +9,9 @@ from evaluators.census import (
     PATIENCE_S,
     SURE_LOOKS,
     Census,
+    Looks,
     hidden,
+    row_length,
     undecided,
 )
 
@@ -18,7 +20,9 @@ from evaluators.census import (
     ("own", "library", "is_own"), [(9, 1, True), (5, 5, False), (0, 9, False), (0, 0, True)]
 )
 def test_most_of_the_computing_must_be_the_kernels_own(own: int, library: int, is_own: bool) -> None:
-    assert (Census(own=own, library=library, names=("libtorch_cpu.so",)).reason("cpu") is None) == is_own
+    assert (
+        Census(own=own, library=library, names=("libtorch_cpu.so",), asked=0.8).reason() is None
+    ) == is_own
 
 
 @pytest.mark.parametrize(
@@ -31,14 +35,34 @@ def test_most_of_the_computing_must_be_the_kernels_own(own: int, library: int, i
         (ENOUGH_LOOKS, 0, 0.0, False),
         (27, 13, PATIENCE_S / 2, True),
         (27, 13, PATIENCE_S, False),
-        (7, 9, 0.0, False),
+        (6, 10, 0.0, False),
         (SURE_LOOKS // 2, SURE_LOOKS // 2, 0.0, False),
     ],
 )
 def test_a_rejection_takes_more_looks_than_an_acquittal(
     own: int, library: int, elapsed_s: float, goes_on: bool
 ) -> None:
-    assert undecided(own + library, Census(own=own, library=library), elapsed_s) is goes_on
+    assert undecided(own + library, Census(own=own, library=library, asked=0.8), elapsed_s) is goes_on
+
+
+@pytest.mark.parametrize(
+    ("call_ms", "output_bytes", "length"),
+    [(0.1, 1000, 100), (0.0, 1000, 1000), (0.01, 2**20, 64), (0.01, 2**30, 1)],
+)
+def test_a_row_is_long_and_its_outputs_fit(call_ms: float, output_bytes: int, length: int) -> None:
+    assert row_length(call_ms, output_bytes) == length
+
+
+@pytest.mark.parametrize(("row_ms", "slower"), [(0.05, False), (0.29, False), (0.31, True)])
+def test_who_is_slower_in_rows_does_less_when_it_is_timed(row_ms: float, slower: bool) -> None:
+    looks = Looks(0, "/nowhere")
+    assert looks.slower_in_rows(0.1) is None
+    looks.call_ms = 0.1
+    looks.saw_row(9.0, 100, watched=False)
+    looks.saw_row(row_ms, 100, watched=False)
+    looks.saw_row(0.001, 100, watched=True)
+    assert bool(looks.slower_in_rows(0.1)) is slower
+    assert 0 <= looks.delay_s() <= row_ms * 100 / 1e3
 
 
 def test_who_was_hardly_seen_is_not_cleared() -> None:

@@ -1,9 +1,9 @@
-"""A softmax in C whose calls take microseconds: it takes many looks to see it at work."""
+"""A softmax in C whose calls take microseconds: seen at work in rows of calls."""
 
 # problem: short_softmax_no_library
 # device: cpu
 # verdict: correct
-# defence: it does its work itself, and is looked at until that was seen
+# defence: it does its work itself, in rows as in single calls
 
 import ctypes
 import subprocess

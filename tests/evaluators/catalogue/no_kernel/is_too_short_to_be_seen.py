@@ -4,7 +4,7 @@
 # device: cpu
 # verdict: rejected
 # rule: library
-# defence: calls are looked at until enough of them were seen at work
+# defence: rows of calls are looked at where single ones are too short
 
 import torch
 from torch import nn

@@ -1,0 +1,79 @@
+"""What is seen of another process from outside, while it stands still."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from evaluators import peek
+
+pytestmark = pytest.mark.skipif(not peek.can_peek(), reason="this machine lets nobody look into a child")
+CHILD = """
+import ctypes, sys, threading, time
+data = ctypes.create_string_buffer(b"what it holds", 4096)
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+print(ctypes.addressof(data), flush=True)
+while True:
+    pass
+"""
+
+
+@pytest.fixture
+def child() -> Iterator[tuple[int, int]]:
+    """A process with a thread that computes and one that sleeps, stopped, and where it holds some bytes."""
+    with subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = int(process.stdout.readline())
+        os.kill(process.pid, signal.SIGSTOP)
+        yield process.pid, address
+        process.kill()
+
+
+def test_memory_is_read_as_it_is(child: tuple[int, int]) -> None:
+    pid, address = child
+    ours = ctypes.create_string_buffer(13)
+    peek.read_memory(pid, address, ctypes.addressof(ours), 13)
+    assert ours.raw == b"what it holds"
+    for nowhere in (0, 8, 2**47):
+        with pytest.raises(peek.Unreadable, match="13 bytes"):
+            peek.read_memory(pid, nowhere, ctypes.addressof(ours), 13)
+
+
+def test_who_is_gone_is_told(child: tuple[int, int]) -> None:
+    pid, address = child
+    os.kill(pid, signal.SIGKILL)
+    time.sleep(0.2)
+    with pytest.raises((ProcessLookupError, peek.Unreadable)):
+        peek.read_memory(pid, address, ctypes.addressof(ctypes.create_string_buffer(8)), 8)
+    assert peek.program_counters(pid) == []
+    assert peek.run_ns([2**22 + 1]) == {}
+
+
+def test_only_who_computes_has_a_place_and_it_has_a_file(child: tuple[int, int]) -> None:
+    pid, _ = child
+    ((thread, address),) = peek.program_counters(pid)
+    assert thread == pid
+    regions = peek.code_regions(pid, thread)
+    found = peek.region_at(regions, address)
+    assert found is not None and "python" in found.path
+    assert peek.region_at(regions, 0) is None
+    assert peek.region_at([], address) is None
+
+
+def test_a_stopped_process_runs_no_time(child: tuple[int, int]) -> None:
+    pid, _ = child
+    before = peek.run_ns([pid])
+    assert len(before) == 2
+    time.sleep(0.05)
+    assert peek.run_ns([pid]) == before
+    os.kill(pid, signal.SIGCONT)
+    time.sleep(0.1)
+    os.kill(pid, signal.SIGSTOP)
+    assert peek.run_ns([pid])[pid] > before[pid]
