@@ -251,9 +251,11 @@ class Side:
     def _require_still(self) -> None:
         """Raises Refused when a thread of the candidate's has run since it was stopped: signals other than
         ours can wake a process, too."""
-        if self._ours or not self._ran_ns:
+        if not self.arena.fetches:
             return
         ran_ns = peek.run_ns({self.pid, *sandbox.descendants(self.pid)})
+        if self._ours:
+            return  # after as long a pause as a candidate: a core that slept longer wakes up later
         self._unasked_ms += sum(ran_ns[each] - self._ran_ns.get(each, 0) for each in ran_ns) / 1e6
         self._stops += 1
         if self._unasked_ms > STILL_MS + STILL_CALL_MS * self._stops:
