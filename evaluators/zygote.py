@@ -30,6 +30,7 @@ ALSO_IMPORTED = ("triton.language", "setuptools")
 """What candidates need, 0.2 and 0.1 s, and what asks for no GPU: setuptools is most of
 `torch.utils.cpp_extension`."""
 OUTPUT_BYTES = 64 * 2**20
+KILL_AGAIN_S, GENTLE_S = 0.2, 2.0
 
 
 def start_module(module: str, environment: dict[str, str]) -> tuple[subprocess.Popen[bytes], Channel]:
@@ -149,22 +150,27 @@ def main() -> None:
     signal.set_wakeup_fd(wake_write)
     channel.send({"op": "ready"})
     alive: set[int] = set()
+    dying: dict[int, float] = {}
     with contextlib.suppress(ChannelClosed):
         while True:
-            readable, _, _ = select.select([channel.fileno(), wake_read], [], [])
+            patience_s = KILL_AGAIN_S if dying else None
+            readable, _, _ = select.select([channel.fileno(), wake_read], [], [], patience_s)
             if wake_read in readable:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake_read, 4096)
                 _reap(channel, alive)
             if channel.fileno() in readable:
-                _obey(channel, channel.receive(), alive)
+                _obey(channel, channel.receive(), alive, dying)
                 while channel.has_message():  # read along with the first: `select` would not tell of them
-                    _obey(channel, channel.receive(), alive)
+                    _obey(channel, channel.receive(), alive, dying)
+            dying = {pid: since for pid, since in dying.items() if pid in alive}
+            if not readable:
+                _insist(dying)
     for pid in alive:
         sandbox.kill_tree(pid)
 
 
-def _obey(channel: Channel, order: Message, alive: set[int]) -> None:
+def _obey(channel: Channel, order: Message, alive: set[int], dying: dict[int, float]) -> None:
     if order["op"] == "fork":
         fds, spec = channel.take_fds(2), order["spec"]
         pid = sandbox.spawn(
@@ -178,7 +184,18 @@ def _obey(channel: Channel, order: Message, alive: set[int]) -> None:
         alive.add(pid)
         channel.send({"op": "forked", "pid": pid})
     elif order["op"] == "kill" and order["pid"] in alive:
+        dying[order["pid"]] = time.monotonic()
         sandbox.kill_spawned(order["pid"])
+
+
+def _insist(dying: dict[int, float]) -> None:
+    """Kills again who is still there, gently at first (see `kill_spawned`): now and then, on a busy machine,
+    once was not enough."""
+    for pid, since in dying.items():
+        if time.monotonic() - since < GENTLE_S:
+            sandbox.kill_spawned(pid)
+        else:
+            sandbox.kill_tree(pid)
 
 
 def _reap(channel: Channel, alive: set[int]) -> None:

@@ -70,7 +70,7 @@ def names_in(archive: bytes) -> set[str]:
 def test_a_build_leaves_an_archive_and_no_folder(root: Path) -> None:
     done = built("open('made', 'w').write('x')", root)
     assert (done.status, done.log) == (None, "")
-    assert names_in(done.archive) >= {"kernel.py", "made"}
+    assert names_in(done.archive) == {"made"}, "the source is written anew wherever it is measured"
     assert done.seconds > 0
     assert list(root.iterdir()) == []
 
@@ -220,7 +220,7 @@ open("deep/er/file", "w").write("x")
         root,
     )
     assert done.status is None, done.log
-    assert names_in(done.archive) == {"kernel.py", "deep/er/file"}
+    assert names_in(done.archive) == {"deep/er/file"}
     assert b"secret" not in done.archive.replace(str(secret).encode(), b"")
 
 
@@ -321,7 +321,7 @@ def test_a_build_knows_the_architecture_and_sees_no_gpu(root: Path) -> None:
             "MAX_SCRATCH_BYTES",
             2**25,
             "for n in range(10**6): open(f'file{n}', 'wb').write(bytes(2**20))",
-            "bytes of files",
+            "GB of files",
         ),
         (
             "MAX_BUILD_PROCESSES",
