@@ -321,19 +321,19 @@ def test_a_build_knows_the_architecture_and_sees_no_gpu(root: Path) -> None:
             "MAX_SCRATCH_BYTES",
             2**25,
             "for n in range(10**6): open(f'file{n}', 'wb').write(bytes(2**20))",
-            "GB of files",
+            "the build wrote more than 0.03125 GB of files",
         ),
         (
             "MAX_BUILD_PROCESSES",
             20,
             "import os, time\nfor _ in range(60):\n    if os.fork() == 0: time.sleep(600)\ntime.sleep(600)",
-            "processes",
+            "processes; the limit is 20",
         ),
         (
             "MAX_MEMORY_BYTES",
             2**30,
             "import time\nx = b'x' * (3 * 2**29)\ntime.sleep(600)",
-            "bytes of memory",
+            "bytes of memory; the limit is 1,073,741,824",
         ),
     ],
     ids=["files", "processes", "memory"],
@@ -352,7 +352,7 @@ def test_a_build_that_takes_too_much(
     monkeypatch.setattr(build_module, limit, value)
     done = built(source, root)
     assert done.status is Status.CRASHED
-    assert f"{words}; the limit is {value:,}" in done.log
+    assert words in done.log
     assert done.seconds < 30
     assert gone(lambda: marked()[before:])
     assert list(root.iterdir()) == []
