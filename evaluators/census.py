@@ -33,7 +33,7 @@ FEWEST_LOOKS, ENOUGH_LOOKS, SURE_LOOKS = 8, 40, 100
 """To clear a kernel at all; to clear it for good; to reject one that is not plainly a library's."""
 PLAIN = 0.5
 """Of the share that is asked for: who has less needs no more looks."""
-LONGEST_S, PATIENCE_S = 1.0, 10.0
+LONGEST_S, PATIENCE_S = 1.0, 3.0
 """For looks after the timing; where a rejection depends on more of them, as long as patience lasts."""
 
 LIBRARY_KERNELS = re.compile(
