@@ -3,7 +3,8 @@
     python benchmarks/itself.py [problem=level1/conv2d] [tries=100] [device=auto]
 
 Prints how many of the tries hold 1.00 in their interval (to reach: 94 of 100), the spread of the speedups,
-the interval's half-width and how long the device was held. Exit status 0 when at least 94 % do.
+the interval's half-width and how long the device was held; every tenth try, so far. Exit status 0 when at
+least 94 % do.
 """
 
 from __future__ import annotations
@@ -41,16 +42,28 @@ def main(arguments: list[str]) -> int:
                 print(f"try {number}: {evaluation.status} {evaluation.rule} {evaluation.log[:200]}")
             else:
                 found.append((evaluation.timing, evaluation.device_s))
+            if (number + 1) % 10 == 0 or number + 1 == tries:
+                print(f"{name} on {device}: {summary(found, number + 1)}", flush=True)
         worker.close()
-    held = sum(timing.speedup_low <= 1 <= timing.speedup_high for timing, _ in found)
+    return 0 if holding(found) >= TO_REACH * tries else 1
+
+
+def holding(found: list[tuple[Timing, float]]) -> int:
+    """How many of the intervals hold 1.00."""
+    return sum(timing.speedup_low <= 1 <= timing.speedup_high for timing, _ in found)
+
+
+def summary(found: list[tuple[Timing, float]], tries: int) -> str:
+    """What `tries` have shown, of which those `found` got a time."""
+    if not found:
+        return f"0 of {tries} intervals hold 1.00"
     speedups = sorted(timing.speedup for timing, _ in found)
     half = statistics.median((t.speedup_high - t.speedup_low) / 2 / t.speedup for t, _ in found)
-    print(f"{name} on {device}: {held} of {tries} intervals hold 1.00")
-    print(
-        f"speedup:    median {statistics.median(speedups):.4f}, from {speedups[0]:.3f} to {speedups[-1]:.3f}"
+    return (
+        f"{holding(found)} of {tries} intervals hold 1.00; speedup {statistics.median(speedups):.4f} in the "
+        f"median, {speedups[0]:.3f} to {speedups[-1]:.3f}; half-width {half:.2%} in the median; device held "
+        f"{statistics.median(s for _, s in found):.2f} s a try"
     )
-    print(f"half-width: median {half:.2%}; device held {statistics.median(s for _, s in found):.2f} s a try")
-    return 0 if held >= TO_REACH * tries else 1
 
 
 if __name__ == "__main__":

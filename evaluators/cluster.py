@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from evaluators import scratch
-from evaluators.build import Build, build
+from evaluators.build import Build, build, prepare
 from evaluators.channel import ChannelClosed
 from evaluators.evaluation import Evaluation
 from evaluators.pool import OnStage, WorkerDied
@@ -23,6 +23,8 @@ from evaluators.worker import Settings, Worker, WorkerBroken
 
 logger = logging.getLogger(__name__)
 
+PREPARED = 16
+"""Builders that are started ahead."""
 START_S = 60.0
 """How long a worker may take to come up where there is room for it; a node that is gone makes none."""
 
@@ -89,6 +91,9 @@ class RayHost:
         self._actor_class = ray.remote(**options)(DeviceActor)
         self._build_task = ray.remote(num_cpus=1, max_retries=0)(_build)
         self._actors = [self._start_actor() for _ in range(self.devices)]
+        if on_gpu:  # on a CPU whatever goes on beside it disturbs a measurement
+            get_ready = ray.remote(num_cpus=1, max_retries=0)(prepare)
+            self._getting_ready = [get_ready.remote() for _ in range(min(self.cores, PREPARED))]
         self._ready: set[int] = set()
 
     async def facts(self, device: int, problem: Problem) -> dict[str, str]:

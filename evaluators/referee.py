@@ -45,6 +45,7 @@ from evaluators.evaluation import Status, Timing
 from evaluators.peek import can_peek
 from evaluators.side import Refused, Side
 from evaluators.timing import (
+    RESOLUTION_MS,
     SLACK_MS,
     Block,
     Plan,
@@ -186,8 +187,8 @@ class Trial:
         block = self._side.block(len(families))
         return block, seeds, [self._court.snapshot(call) for call in range(len(families))]
 
-    def _require(self, seed: int, outputs: Outputs) -> None:
-        comparison = self._court.check(outputs, seed)
+    def _require(self, seed: int, outputs: Outputs, *, spot: bool = False) -> None:
+        comparison = self._court.check(outputs, seed, spot=spot)
         if comparison is None:
             return
         self._comparisons.append(comparison)
@@ -279,6 +280,8 @@ class Trial:
         if self._looks is not None:
             self._looks.call_ms = min(kernel)  # what a busy machine adds makes no call long
             self._conclude(self._looks, calls, statistics.median(kernel))
+        if self._court.device == "cuda" and statistics.median(eager) <= RESOLUTION_MS:
+            raise RuntimeError("the reference seems to take no time: what a block costs besides is wrong")
         self._audit(calls, singles, kernel, before, eager)
         self._require_delivery(calls)
         if reason := self._court.too_fast(statistics.median(kernel), statistics.median(eager), calls):
@@ -377,7 +380,7 @@ class Trial:
             raise Refused(
                 Status.INCORRECT, f"when the runner said it was done, call {missing} had not been answered"
             )
-        return block, lambda: self._require(seeds[chosen], outputs)
+        return block, lambda: self._require(seeds[chosen], outputs, spot=True)
 
     def _baseline_block(self, side: Side) -> float:
         """ms a call of a baseline, after the same preparations."""

@@ -72,8 +72,9 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
         phase = order["op"]
         try:
             if order["op"] == "import":
+                uses_triton = "triton" in Path(spec["module"]).read_text()
                 module = import_candidate(Path(spec["module"]))
-                if order["architecture"]:
+                if order["architecture"] and uses_triton:
                     compile_triton(module, order["problem"], order["architecture"])
                 channel.send({"op": "imported"})
             elif order["op"] == "load":

@@ -21,7 +21,7 @@ from evaluators.arena import ALIGNMENT, Layout, create_shared, free_shared
 from evaluators.census import Looks
 from evaluators.channel import Channel, ChannelClosed, ChannelTimeout, Message, ProtocolError, printable
 from evaluators.evaluation import Status
-from evaluators.timing import Block, Overhead
+from evaluators.timing import Block, Overhead, fastest
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +30,8 @@ STILL_MS, STILL_CALL_MS = 1.0, 0.02
 """What threads may have run while they were stopped, in all and for each call besides: now and then the end
 of the stopping itself is counted late."""
 SPIN_S = 1e-3
+CPU_OVERHEADS = 30
+"""Calls in which what one costs besides is looked for."""
 QUEUE_S = 0.1
 """How long a runner may take to queue a block before the gate opens anyway: some kernels wait for the GPU."""
 HUNG_FACTOR, LEAST_HUNG_S = 1000, 5.0
@@ -126,19 +128,22 @@ class Side:
             self._channel.send({"op": "load", **order}, (self.arena.fd,))
             self._answer("loaded")
 
-    def overhead(self, calls: int, repeats: int = 3) -> Overhead:
+    def overhead(self, calls: int) -> Overhead:
         """What a block of so many calls costs besides the calls, of a runner of ours that fills outputs
         instead of running its module. Of each kind of block the fastest counts: noise only adds."""
-
-        def fastest(stand_in: int, deliver: bool = True) -> float:
-            return min(self.block(calls, stand_in=stand_in, deliver=deliver).wall_ms for _ in range(repeats))
-
         if not self._on_gpu:  # the runner has its own clock around the fillings, which is taken off
-            return Overhead(total_ms=fastest(1), delivery_ms=0.0)
+            walls = [self.block(calls, stand_in=1).wall_ms for _ in range(CPU_OVERHEADS)]
+            return Overhead(total_ms=min(walls), delivery_ms=0.0)
+
+        def wall_ms(stand_in: int, deliver: bool = True) -> float:
+            return self.block(calls, stand_in=stand_in, deliver=deliver).wall_ms
+
         # Events between the fillings would cost time themselves: a filling is what a second one adds.
-        once, twice = fastest(1), fastest(2)
-        delivery_ms = max(once - fastest(1, deliver=False), 0.0)
-        return Overhead(total_ms=max(2 * once - twice, 0.0), delivery_ms=delivery_ms)
+        once, twice, kept = fastest(
+            [lambda: wall_ms(1), lambda: wall_ms(2), lambda: wall_ms(1, deliver=False)]
+        )
+        filling_ms = max(twice - once, 0.0)
+        return Overhead(total_ms=max(once - filling_ms, 0.0), delivery_ms=max(once - kept, 0.0))
 
     def change_weights(self, seed: int, forms: list[list[object]]) -> bool:
         """Gives the loaded module other weights; whether they have these forms (see `weights.change`)."""

@@ -31,6 +31,10 @@ slower the baseline may run beside a kernel than before the kernel was loaded.""
 
 BLOCK_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
+QUIET_TURNS, MOST_TURNS, NOT_LESS = 2, 24, 0.99
+"""When the least of several measurements is known: after so many turns, at most, without a time below that
+part of the least before."""
+
 TIME_SLICE_MS, WAITED_SHARE = 2.5, 0.7
 
 DELIVERY_MATTERS = 0.1
@@ -83,6 +87,21 @@ class Overhead:
 
     total_ms: float
     delivery_ms: float
+
+
+def fastest(kinds: Sequence[Callable[[], float]]) -> list[float]:
+    """The least ms of each, measured in turns until some turns have brought nothing less: a machine that is
+    busy for a while makes all of a few turns slow."""
+    least = [math.inf] * len(kinds)
+    quiet = 0
+    for _ in range(MOST_TURNS):
+        seen = [kind() for kind in kinds]
+        lower = any(now < NOT_LESS * before for now, before in zip(seen, least, strict=True))
+        least = [min(pair) for pair in zip(seen, least, strict=True)]
+        quiet = 0 if lower else quiet + 1
+        if quiet == QUIET_TURNS:
+            break
+    return least
 
 
 def smoothed(overheads: Mapping[int, Overhead]) -> dict[int, Overhead]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import types
-from pathlib import Path
 from typing import Any
 
 from evaluators.reference import init_inputs, load_module, make_inputs, seed_all
@@ -21,11 +20,8 @@ LAUNCHER_ERRORS = (OSError, RuntimeError, AssertionError, ImportError, subproces
 def compile_triton(module: types.ModuleType, problem: dict[str, Any], architecture: str) -> None:
     """Compiles what `module.ModelNew` launches for the problem on a GPU of this compute capability ("9.0").
 
-    Does nothing for a candidate that does not use Triton. Raises Triton's CompilationError, since a GPU
-    would not change that.
+    Raises Triton's CompilationError, since a GPU would not change that.
     """
-    if "triton" not in Path(str(module.__file__)).read_text():
-        return
     import torch
     from triton.compiler.errors import CompilationError
 

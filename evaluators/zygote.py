@@ -29,18 +29,21 @@ from evaluators.channel import Channel, ChannelClosed, Message
 ALSO_IMPORTED = ("triton.language", "setuptools")
 """What candidates need, 0.2 and 0.1 s, and what asks for no GPU: setuptools is most of
 `torch.utils.cpp_extension`."""
+PTXAS_ARCHITECTURES = (80, 86, 89, 90)
 OUTPUT_BYTES = 64 * 2**20
 KILL_AGAIN_S, GENTLE_S = 0.2, 2.0
 
 
-def start_module(module: str, environment: dict[str, str]) -> tuple[subprocess.Popen[bytes], Channel]:
+def start_module(
+    module: str, environment: dict[str, str], *arguments: str
+) -> tuple[subprocess.Popen[bytes], Channel]:
     """Starts one of our modules as a process with exactly this environment, and the channel to it: the
-    process finds its end under the descriptor that is its only argument."""
+    process finds its end under the descriptor that is its first argument."""
     ours, theirs = Channel.pair()
     root = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH", "")]))
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", module, str(theirs.fileno())],
+        [sys.executable, "-P", "-m", module, str(theirs.fileno()), *arguments],
         env=environment | {"PYTHONPATH": path},
         pass_fds=(theirs.fileno(),),
         stdin=subprocess.DEVNULL,
@@ -81,9 +84,10 @@ class Ward:
 class Zygote:
     """A zygote process and the runners it has forked. Not thread-safe."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
-        """Starts it with exactly this environment. Raises ChannelClosed when it does not come up."""
-        self._process, self.channel = start_module("evaluators.zygote", environment)
+    def __init__(self, environment: dict[str, str], *, niceness: int = 0) -> None:
+        """Starts it with exactly this environment; it and its runners give way to others by `niceness`.
+        Raises ChannelClosed when it does not come up."""
+        self._process, self.channel = start_module("evaluators.zygote", environment, str(niceness))
         self._wards: dict[int, Ward] = {}
         self.channel.receive()
 
@@ -135,6 +139,7 @@ def main() -> None:
     sandbox.die_with_parent()
     sandbox.become_subreaper()
     channel = Channel.from_fd(int(sys.argv[1]))
+    os.nice(int(sys.argv[2]))
     import torch  # noqa: F401  (the point of a zygote: imports are paid once)
 
     for name in ALSO_IMPORTED:
@@ -149,6 +154,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.set_wakeup_fd(wake_write)
     channel.send({"op": "ready"})
+    _know_triton()
     alive: set[int] = set()
     dying: dict[int, float] = {}
     with contextlib.suppress(ChannelClosed):
@@ -168,6 +174,18 @@ def main() -> None:
                 _insist(dying)
     for pid in alive:
         sandbox.kill_tree(pid)
+
+
+def _know_triton() -> None:
+    """Computes what Triton would in every runner before its first launch, and then remembers: the checksum of
+    its own files takes 0.3 s."""
+    with contextlib.suppress(ImportError, AttributeError, OSError, RuntimeError):
+        from triton.backends.nvidia.compiler import get_ptxas_version
+        from triton.runtime.cache import triton_key
+
+        triton_key()
+        for architecture in PTXAS_ARCHITECTURES:  # Triton has one assembler up to 90, and another
+            get_ptxas_version(architecture)
 
 
 def _obey(channel: Channel, order: Message, alive: set[int], dying: dict[int, float]) -> None:

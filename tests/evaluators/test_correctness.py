@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from evaluators.correctness import (
     STRICT_FACTOR,
     Comparison,
     compare,
+    some_of,
 )
 from evaluators.problem import TOLERANCES
 
@@ -284,12 +287,33 @@ def test_a_scalar_can_be_wrong() -> None:
     assert compare(torch.tensor(2.0), ref, ref.float(), "strict").problem.startswith("1 of 1 elements differ")
 
 
-def test_the_arguments_are_left_as_they_are() -> None:
-    ref = torch.tensor([1.0, NAN, -2.0], dtype=torch.float64)
-    out, eager = ref.float(), ref.float()
-    compare(out, ref, eager, "strict")
+@pytest.mark.parametrize("value", [3.0, NAN])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_the_arguments_are_left_as_they_are(value: float, dtype: torch.dtype) -> None:
+    ref = torch.tensor([1.0, value, -2.0], dtype=torch.float64)
+    out, eager = ref.to(dtype, copy=True), ref.to(dtype, copy=True)
+    for tolerance in TOLERANCES:
+        compare(out, ref, eager, tolerance)
     for tensor in (out, eager, ref):
-        assert torch.equal(tensor.nan_to_num(7), torch.tensor([1.0, 7.0, -2.0], dtype=tensor.dtype))
+        expected = torch.tensor([1.0, 7.0 if math.isnan(value) else value, -2.0], dtype=tensor.dtype)
+        assert torch.equal(tensor.nan_to_num(7), expected)
+
+
+@pytest.mark.parametrize("shape", [(4,), (50, 7), (3, 11, 31)], ids=str)
+def test_some_elements_are_the_same_of_all_three(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evaluators.correctness.SPOT", 64)
+    monkeypatch.setattr("evaluators.correctness.RUN", 8)
+    ref = torch.arange(math.prod(shape), dtype=torch.float64).reshape(shape)
+    seen = torch.zeros(ref.numel())
+    for _ in range(2000):
+        out, exact, eager = some_of(ref.float(), ref, ref.half())
+        assert torch.equal(out.double(), exact)
+        assert torch.equal(eager, exact.half())
+        assert exact.numel() == (64 if ref.numel() > 64 else ref.numel())
+        seen[exact.flatten().long()] += 1
+    assert seen.min() > 0, "no element is safe"
 
 
 @pytest.mark.parametrize("family", FAMILIES)

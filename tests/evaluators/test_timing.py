@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,12 +15,14 @@ from hypothesis import strategies as st
 from evaluators.timing import (
     LOOKS,
     MIN_PAIRS,
+    MOST_TURNS,
     RESOLUTION_MS,
     SYSTEMATIC,
     Block,
     Overhead,
     Plan,
     batched,
+    fastest,
     interval,
     median_interval,
     sabotaged,
@@ -212,3 +215,11 @@ def test_overheads_are_smoothed_to_a_line() -> None:
 def test_an_interval_is_never_narrower_than_what_blocks_cannot_tell() -> None:
     median, low, high = interval([2.0] * 8)
     assert (low, median, high) == (2.0 * (1 - SYSTEMATIC), 2.0, 2.0 * (1 + SYSTEMATIC))
+
+
+def test_the_least_is_looked_for_until_nothing_less_comes() -> None:
+    busy = iter([9.0, 8.0, 9.5, 3.0, 3.0, 3.0, 0.1])
+    quiet = itertools.repeat(1.0)
+    assert fastest([lambda: next(busy), lambda: next(quiet)]) == [3.0, 1.0]
+    restless = itertools.count(1000.0, -20.0)
+    assert fastest([lambda: next(restless)]) == [1000.0 - 20.0 * (MOST_TURNS - 1)]
