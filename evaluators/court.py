@@ -85,7 +85,9 @@ class Court:
         self.eager.block(1)  # warms up
         # Before any candidate is there to make it look larger.
         if self.device == "cuda":
-            self._overheads = smoothed({n: self.eager.overhead(n) for n in block_sizes(self.capacity)})
+            sizes = block_sizes(self.capacity)
+            some = (n for n in sizes if n & (n - 1) == 0 or n == self.capacity)
+            self._overheads = smoothed({n: self.eager.overhead(n) for n in some}, sizes)
         else:
             self._take_overhead(self.eager.overhead(1))
         plan, calls = Plan(**options["plan"]), min(self.capacity, 2)
@@ -317,5 +319,6 @@ class Court:
         else:
             budget = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE / 4
         room = max(1, int(budget // max(call_bytes, 1)))
-        wanted = Plan(**self._options["plan"]).capacity(rough_ms, self._options["max_calls"])
+        floor_ms = self.roofline().floor_ms if self.device == "cuda" else rough_ms
+        wanted = Plan(**self._options["plan"]).capacity(rough_ms, floor_ms, self._options["max_calls"])
         return min(room, max(wanted, len(FAMILIES)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 MIN_PAIRS = 6
@@ -61,10 +61,12 @@ class Plan:
         wanted = max(self.block_ms / max(call_ms, 1e-6), self.least_calls)
         return next((n for n in block_sizes(capacity) if n >= wanted), capacity)
 
-    def capacity(self, call_ms: float, most: int) -> int:
+    def capacity(self, call_ms: float, floor_ms: float, most: int) -> int:
         """Calls that an arena should have room for where the baseline takes `call_ms`, at most `most`: four
-        blocks of the baseline's, so that a kernel four times as fast still fills a block."""
-        return max(1, min(most, math.ceil(4 * self.block_ms / max(call_ms, 1e-6))))
+        blocks of the baseline's, or one of the fastest kernel's that can be, so that whatever is faster still
+        fills a block."""
+        least_ms = max(min(call_ms / 4, floor_ms), 1e-6)
+        return max(1, min(most, math.ceil(self.block_ms / least_ms)))
 
     def enough(self, ratios: Sequence[float], elapsed_s: float) -> bool:
         """Whether to stop sampling after these paired ratios."""
@@ -104,9 +106,9 @@ def fastest(kinds: Sequence[Callable[[], float]]) -> list[float]:
     return least
 
 
-def smoothed(overheads: Mapping[int, Overhead]) -> dict[int, Overhead]:
-    """The overheads by number of calls, with the noise of single measurements taken out: they grow linearly
-    (a line through medians of slopes, Theil 1950, Sen 1968)."""
+def smoothed(overheads: Mapping[int, Overhead], sizes: Iterable[int]) -> dict[int, Overhead]:
+    """The overheads for these numbers of calls, out of those measured for some: they grow linearly (a line
+    through medians of slopes, which takes out the noise of single measurements, Theil 1950, Sen 1968)."""
 
     def line(values: dict[int, float]) -> Callable[[int], float]:
         pairs = itertools.combinations(values, 2)
@@ -116,7 +118,7 @@ def smoothed(overheads: Mapping[int, Overhead]) -> dict[int, Overhead]:
 
     total = line({n: each.total_ms for n, each in overheads.items()})
     delivery = line({n: each.delivery_ms for n, each in overheads.items()})
-    return {n: Overhead(total_ms=total(n), delivery_ms=delivery(n)) for n in overheads}
+    return {n: Overhead(total_ms=total(n), delivery_ms=delivery(n)) for n in sizes}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -202,13 +202,23 @@ def test_a_wait_once_a_block_is_not_shared_work() -> None:
     assert not waited_once(whole, half, call_ms=0.59, single_ms=5.0), "longer than a time slice"
 
 
+def test_an_arena_has_room_for_a_block_of_the_fastest_kernel_that_can_be() -> None:
+    plan = Plan(block_ms=10.0, precision=0.02, max_s=1.0)
+    assert plan.capacity(8.0, 8.0, 256) == 5, "four times as fast as the baseline"
+    assert plan.capacity(8.0, 0.1, 256) == 100, "as fast as the floor"
+    assert plan.capacity(8.0, 1e-9, 256) == 256
+    assert plan.capacity(1000.0, 1000.0, 256) == 1
+
+
 def test_overheads_are_smoothed_to_a_line() -> None:
     noisy = {n: Overhead(total_ms=0.3 + 0.1 * n, delivery_ms=0.05 * n) for n in (1, 2, 4, 8, 16, 32)}
     noisy[8] = Overhead(total_ms=50.0, delivery_ms=0.0)
-    smooth = smoothed(noisy)
+    smooth = smoothed(noisy, [1, 8, 24, 32])
+    assert list(smooth) == [1, 8, 24, 32]
     assert smooth[8].total_ms == pytest.approx(1.1, rel=0.05)
+    assert smooth[24].total_ms == pytest.approx(2.7, rel=0.05), "between those that were measured"
     assert smooth[32].delivery_ms == pytest.approx(1.6, rel=0.05)
-    only = smoothed({1: Overhead(total_ms=0.3, delivery_ms=0.1)})
+    only = smoothed({1: Overhead(total_ms=0.3, delivery_ms=0.1)}, [1])
     assert only == {1: Overhead(total_ms=0.3, delivery_ms=0.1)}
 
 
