@@ -1,7 +1,7 @@
 """LayerNorm in Triton, over ordinary and over huge rows.
 
-An ordinary row is held in registers: one read, one write; a program takes several rows, so that it loads the
-weights once, and asks for the next row before it reduces the present one. Few huge rows are split over many
+An ordinary row is held in registers: one read, one write; of short rows a program takes several, so that it
+loads the weights once, and asks for the next row before it reduces the present one. Few huge rows are split over many
 programs: the first kernel finds mean and squared deviations of each part, the second merges them (Chan,
 Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances", 1979) and
 normalises, starting where the first one ended, since that is still in the L2 cache.
@@ -12,8 +12,9 @@ import triton
 import triton.language as tl
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-SHAPES = {1024: (4, 2), 2048: (4, 4), 4096: (2, 8), 8192: (1, 8), 16384: (1, 16), 32768: (1, 16)}
-"""Columns up to which a row is held in registers: rows of a program, and its warps."""
+SHAPES = {1024: (4, 2), 2048: (4, 4), 4096: (1, 4), 8192: (1, 8), 16384: (1, 16), 32768: (1, 16)}
+"""Columns up to which a row is held in registers: rows of a program, and its warps. On an H200 (1, 4) took
+0.0353 ms for 8192 x 4096 in float16, (2, 8) 0.0363, with loads that leave the cache early 0.0379."""
 MANY_ROWS = 4096
 """Rows from which on a program takes several: fewer would not fill the GPU."""
 PART, PART_WARPS = 8192, 8
@@ -40,7 +41,7 @@ def layernorm_in_registers(
     place = tl.arange(0, BLOCK)
     first = tl.program_id(0) * EACH
     row = first.to(tl.int64)
-    coming = tl.load(x + row * COLS + place, mask=place < COLS, other=0.0, eviction_policy="evict_first")
+    coming = tl.load(x + row * COLS + place, mask=place < COLS, other=0.0)
     if weight is not None:
         scale = tl.load(weight + place, mask=place < COLS, other=0.0, eviction_policy="evict_last")
     if bias is not None:
@@ -51,7 +52,7 @@ def layernorm_in_registers(
         if step + 1 < EACH:
             row = tl.minimum(first + step + 1, ROWS - 1).to(tl.int64)
             source = x + row * COLS + place
-            coming = tl.load(source, mask=place < COLS, other=0.0, eviction_policy="evict_first")
+            coming = tl.load(source, mask=place < COLS, other=0.0)
         value -= tl.sum(value, axis=0) / COLS
         squares = tl.where(place < COLS, value * value, 0.0)
         value *= tl.rsqrt(tl.sum(squares, axis=0) / COLS + eps)
