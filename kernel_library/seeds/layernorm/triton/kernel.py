@@ -1,9 +1,9 @@
 """LayerNorm in Triton, over ordinary and over huge rows.
 
 An ordinary row is held in registers: one read, one write; of short rows a program takes several, so that it
-loads the weights once, and asks for the next row before it reduces the present one. Few huge rows are split over many
-programs: the first kernel finds mean and squared deviations of each part, the second merges them (Chan,
-Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances", 1979) and
+loads the weights once, and asks for the next row before it reduces the present one. Few huge rows are split
+over many programs: the first kernel finds mean and squared deviations of each part, the second merges them
+(Chan, Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances", 1979) and
 normalises, starting where the first one ended, since that is still in the L2 cache.
 """
 

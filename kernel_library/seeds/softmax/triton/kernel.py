@@ -31,9 +31,7 @@ def softmax_in_registers(x, out, COLS: tl.constexpr, BLOCK: tl.constexpr):
     """One program: one row."""
     start = tl.program_id(0).to(tl.int64) * COLS
     place = tl.arange(0, BLOCK)
-    value = tl.load(
-        x + start + place, mask=place < COLS, other=float("-inf")
-    ).to(tl.float32)
+    value = tl.load(x + start + place, mask=place < COLS, other=float("-inf")).to(tl.float32)
     peak = tl.maximum(tl.max(value, axis=0), LOWEST)
     value = tl.exp2((value - peak) * LOG2E)
     value *= 1.0 / tl.sum(value, axis=0)
