@@ -93,7 +93,8 @@ class RayHost:
         self._actors = [self._start_actor() for _ in range(self.devices)]
         if on_gpu:  # on a CPU whatever goes on beside it disturbs a measurement
             get_ready = ray.remote(num_cpus=1, max_retries=0)(prepare)
-            self._getting_ready = [get_ready.remote() for _ in range(min(self.cores, PREPARED))]
+            for _ in range(min(self.cores, PREPARED)):
+                get_ready.remote()
         self._ready: set[int] = set()
 
     async def facts(self, device: int, problem: Problem) -> dict[str, str]:

@@ -75,33 +75,31 @@ def compare(out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor, tolerance
         return Comparison(error=count / out.numel(), eager_error=0.0, problem=text)
     tight = tolerance == "kernelbench_v02" and eager.dtype in (torch.float32, torch.float64)
     bound = 1e-4 if tight else 1e-2
-    eps = torch.finfo(eager.dtype).eps
-    if comparison := _within(chunks, None if tolerance == "strict" else bound, eps):
-        return comparison
-    figures = torch.stack([_figures(*chunk, bound) for chunk in chunks])
-    broken, square, error_square, eager_square = figures[:, :4].sum(0).tolist()
-    largest, largest_error, largest_eager_error, excess = figures[:, 4:].amax(0).tolist()
-    if broken:
-        return Comparison(error=math.inf, eager_error=0.0, problem=_first(chunks, _broken, out.shape)[0])
-    scale = max(math.sqrt(square), 1e-300)
-    error, eager_error = math.sqrt(error_square) / scale, math.sqrt(eager_square) / scale
+    (error, eager_error, scale), largest = _norms(chunks)
+    if not all(map(math.isfinite, (error, eager_error, scale))):
+        text, broken = _first(chunks, _broken, out.shape)
+        if broken:
+            return Comparison(error=math.inf, eager_error=0.0, problem=text)
+        (error, eager_error, scale), largest = _norms(chunks, finite=True)
+    error, eager_error = error / max(scale, 1e-300), eager_error / max(scale, 1e-300)
+    relative = 0.0 if tolerance == "strict" else bound
+    text = ""
     if tolerance == "strict":
+        eps = torch.finfo(eager.dtype).eps
         allowed = STRICT_FACTOR * eager_error + 2 * eps
-        element = STRICT_ELEMENT_FACTOR * largest_eager_error + STRICT_ULP * eps * largest
-        passes, relative = largest_error <= element, 0.0
-        if error > allowed and passes:
+        bound = STRICT_ELEMENT_FACTOR * largest[1] + STRICT_ULP * eps * largest[2]
+        if error > allowed:
             text = (
                 f"normwise error {error:.3g}, allowed {allowed:.3g} (4 × eager's {eager_error:.3g} + 2 ulp)"
             )
-            return Comparison(error=error, eager_error=eager_error, problem=text)
-    else:
-        passes, element, relative = excess <= bound, bound, bound
-    text = ""
-    if not passes:
-        text, _ = _first(
-            chunks, lambda *chunk: _difference(*chunk) - relative * chunk[1].abs() > element, out.shape
+    if largest[0] > bound:
+        found, count = _first(
+            chunks,
+            lambda *chunk: _difference(*chunk) - relative * chunk[1].double().abs() > bound,
+            out.shape,
         )
-        text += f"; normwise error {error:.3g}, eager's own {eager_error:.3g}"
+        if count:
+            text = f"{found}; normwise error {error:.3g}, eager's own {eager_error:.3g}"
     return Comparison(error=error, eager_error=eager_error, problem=text)
 
 
@@ -111,46 +109,22 @@ def _split(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return torch.split(tensor.reshape(-1), CHUNK)
 
 
-def _within(chunks: list[Chunk], bound: float | None, eps: float) -> Comparison | None:
-    """The comparison of outputs that are all finite and within the tolerance, as most are, in a few passes
-    over memory; None for others. `bound`: what every element may be off by, None under `strict`."""
+def _norms(chunks: list[Chunk], *, finite: bool = False) -> tuple[list[float], list[float]]:
+    """Euclidean norms and largest elements, in float64, of the error, of eager's error, and of the answer;
+    with `finite` of the places where the answer is a finite number."""
     import torch
 
     norm = torch.linalg.vector_norm
     parts = []
     for out, ref, own in chunks:
         exact = ref.double()
-        differences = (each.to(torch.float64, copy=True).sub_(exact) for each in (out, own))
-        parts.append([norm(each, order) for each in (*differences, exact) for order in (2, math.inf)])
-    figures = torch.stack([torch.stack(part) for part in parts])
-    square, eager_square, exact_square = figures[:, ::2].square().sum(0).tolist()
-    largest_error, largest_eager_error, largest = figures[:, 1::2].amax(0).tolist()
-    if not all(map(math.isfinite, (square, eager_square, exact_square))):
-        return None
-    scale = max(math.sqrt(exact_square), 1e-300)
-    error, eager_error = math.sqrt(square) / scale, math.sqrt(eager_square) / scale
-    if bound is None:
-        element = STRICT_ELEMENT_FACTOR * largest_eager_error + STRICT_ULP * eps * largest
-        passes = largest_error <= element and error <= STRICT_FACTOR * eager_error + 2 * eps
-    else:
-        passes = largest_error <= bound
-    return Comparison(error=error, eager_error=eager_error, problem="") if passes else None
-
-
-def _figures(out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor, bound: float) -> torch.Tensor:
-    """Of a chunk: how many elements are no number where they should be one, or not the right one; the sums of
-    squares of answer, error and eager's error; the largest of each; how far an error is over `bound` times
-    its answer, at most."""
-    import torch
-
-    broken = _broken(out, ref, eager).sum()
-    exact = ref.double().where(_finite(ref, eager), 0.0)
-    size, error = exact.abs(), _difference(out, ref, eager)
-    eager_error = _difference(eager, ref, eager)
-    squares = [(each * each).sum() for each in (exact, error, eager_error)]
-    return torch.stack(
-        [broken.double(), *squares, size.max(), error.max(), eager_error.max(), (error - bound * size).max()]
-    )
+        three = [each.to(torch.float64, copy=True).sub_(exact) for each in (out, own)] + [exact]
+        if finite:
+            kept = _finite(ref, own)
+            three = [each.where(kept, 0.0) for each in three]
+        parts.append(torch.stack([norm(each, order) for order in (2, math.inf) for each in three]))
+    figures = torch.stack(parts)
+    return norm(figures[:, :3], dim=0).tolist(), figures[:, 3:].amax(0).tolist()
 
 
 def _finite(ref: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
