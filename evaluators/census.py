@@ -171,7 +171,7 @@ class Looks:
 
     def look(self, family: Iterable[int]) -> None:
         """Now. `family`: the processes that there were, to be stopped before any others are looked for."""
-        sandbox.signal_all(family, signal.SIGSTOP)
+        sandbox.stop_all(family)
         family = sandbox.stop_tree(self._pid)
         try:
             own, libraries, moving = False, set[str](), False

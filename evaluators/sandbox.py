@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import platform
 import resource
 import signal
 import socket
@@ -31,6 +32,7 @@ LINUX_CAPABILITY_VERSION_3 = 0x20080522
 CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
 MS_BIND, MS_REC, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18
 SYS_MOUNT_SETATTR, MOUNT_ATTR_RDONLY, AT_RECURSIVE, AT_FDCWD = 442, 1, 0x8000, -100
+SYS_TGKILL = 234 if platform.machine() == "x86_64" else 131
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 
 SAFE_VARIABLES = (
@@ -187,9 +189,18 @@ def stop_tree(pid: int) -> set[int]:
         found = {pid, *descendants(pid)} - reached
         if not found:
             break
-        signal_all(found, signal.SIGSTOP)
+        stop_all(found)
         reached |= found
     return reached
+
+
+def stop_all(pids: Iterable[int]) -> None:
+    """Stops each that is still there, by each of its threads: told to the process, all of them would go on
+    until the one thread that the system picks has got a core."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                _libc.syscall(SYS_TGKILL, pid, int(thread), signal.SIGSTOP)
 
 
 def signal_all(pids: Iterable[int], number: int) -> None:

@@ -757,3 +757,46 @@ def test_no_capability_is_left_and_none_comes_back(scratch: Path, isolate: bool)
     found, _ = confined(body, scratch, isolate=isolate)
     none = ["CapPrm:\t0000000000000000", "CapEff:\t0000000000000000"]
     assert found == [none, none]
+
+
+STARVED = """
+import hashlib, os, sys, threading
+def spin(core):
+    os.sched_setaffinity(0, {core})
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**8)  # does not hold Python's lock
+threading.Thread(target=spin, args=[int(sys.argv[2])], daemon=True).start()
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+print("ready", flush=True)
+spin(int(sys.argv[1]))
+"""
+BUSY = """
+import os, sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+print("ready", flush=True)
+while True:
+    pass
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_threads_stop_though_the_first_one_gets_no_core() -> None:
+    """On a busy machine it would pass the word on much later."""
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    commands = [[STARVED, str(first), str(second)], [BUSY, str(first)]]
+    started = []
+    try:
+        for command in commands:
+            process = subprocess.Popen([sys.executable, "-c", *command], stdout=subprocess.PIPE)
+            started.append(process)
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+        time.sleep(0.2)
+        pid = started[0].pid
+        (spinning,) = (int(each) for each in os.listdir(f"/proc/{pid}/task") if int(each) != pid)
+        sandbox.stop_tree(pid)
+        stat = Path(f"/proc/{pid}/task/{spinning}/stat")
+        assert gone(lambda: [] if ") T " in stat.read_text() else ["it goes on"], within_s=0.1)
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
