@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from evaluators import scratch
+from evaluators import cuda_driver, scratch
 from evaluators.build import Build, build, prepare
 from evaluators.channel import ChannelClosed
 from evaluators.evaluation import Evaluation
@@ -38,6 +38,10 @@ class DeviceActor:
         self._worker = Worker(root=root, settings=settings)
         # A lasting thread: processes end with the thread that started them, and Ray's own relays the stages.
         self._thread = ThreadPoolExecutor(1)
+
+    def architecture(self) -> str:
+        """See `cuda_driver.architecture`."""
+        return cuda_driver.architecture()
 
     def open(self, problem: Problem) -> dict[str, str]:
         """See `Worker.open`."""
@@ -102,6 +106,15 @@ class RayHost:
         actor = await self._actor(device)
         facts: dict[str, str] = await self._answer(device, actor.open.remote(problem))
         return facts
+
+    async def architecture(self) -> str:
+        """See `pool.Host`."""
+        actor = await self._actor(0)
+        try:
+            found: str = await self._answer(0, actor.architecture.remote())
+        except OSError as error:
+            raise WorkerBroken(str(error)) from error
+        return found
 
     async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
         """See `pool.Host`."""

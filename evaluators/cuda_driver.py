@@ -3,12 +3,38 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 from typing import Any
 
 OUT_OF_MEMORY = 2
 PINNED, DESCRIPTOR, DEVICE, READ_AND_WRITE = 1, 1, 1, 3
 """The driver's numbers for a kind of memory, a kind of handle, a kind of place, and what may be done."""
 PAGE = 2 * 2**20
+MAJOR, MINOR = 75, 76
+"""Of the compute capability."""
+
+
+def architecture() -> str:
+    """The first GPU's compute capability ("9.0"), from a process of its own: this one does not touch the
+    driver. Raises OSError where that is not to be had."""
+    try:
+        return subprocess.run(
+            [sys.executable, "-P", "-m", __spec__.name], capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except subprocess.CalledProcessError as error:
+        raise OSError(f"the GPU's driver does not answer: {error.stderr.strip()[-500:]}") from error
+
+
+def _capability() -> str:
+    _check("cuInit", (ctypes.c_uint(0),))
+    number, device = ctypes.c_int(), ctypes.c_int()
+    _check("cuDeviceGet", (ctypes.byref(device), ctypes.c_int(0)))
+    parts = []
+    for attribute in (MAJOR, MINOR):
+        _check("cuDeviceGetAttribute", (ctypes.byref(number), attribute, device))
+        parts.append(str(number.value))
+    return ".".join(parts)
 
 
 def call(function: str, *arguments: Any) -> None:
@@ -106,3 +132,7 @@ def _check(function: str, arguments: tuple[Any, ...]) -> None:
         raise MemoryError(f"{function}: out of device memory")
     if status != 0:
         raise RuntimeError(f"{function} failed with CUDA driver error {status}")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(_capability())

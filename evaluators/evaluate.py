@@ -143,8 +143,10 @@ async def _evaluate_once(
         raise UsageError(one_line(error)) from error
     try:
         on_stage(f"opening {problem.name} on {problem.device}")
-        await pool.describe(problem)
-        return await pool.evaluate(problem, kernel, thorough=thorough, on_stage=on_stage)
+        _, evaluation = await asyncio.gather(
+            pool.describe(problem), pool.evaluate(problem, kernel, thorough=thorough, on_stage=on_stage)
+        )
+        return evaluation
     except WorkerBroken as error:
         *_, last = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise UsageError(f"{problem.name} cannot be run: {last}") from error

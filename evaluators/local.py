@@ -8,13 +8,13 @@ import os
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 
-from evaluators import scratch
+from evaluators import cuda_driver, scratch
 from evaluators.build import Build, build, close_thread_zygote
 from evaluators.channel import ChannelClosed
 from evaluators.evaluation import Evaluation
 from evaluators.pool import OnStage, WorkerDied
 from evaluators.problem import Kernel, Problem
-from evaluators.worker import Settings, Worker
+from evaluators.worker import Settings, Worker, WorkerBroken
 
 
 class LocalHost:
@@ -40,6 +40,13 @@ class LocalHost:
         """See `pool.Host`."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads[device], self._workers[device].open, problem)
+
+    async def architecture(self) -> str:
+        """See `pool.Host`."""
+        try:
+            return cuda_driver.architecture()
+        except OSError as error:
+            raise WorkerBroken(str(error)) from error
 
     async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
         """See `pool.Host`."""

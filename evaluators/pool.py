@@ -31,6 +31,10 @@ class WorkerDied(Exception):
     """The process or node that did the work is gone; another has taken its place."""
 
 
+class CannotOpen(WorkerBroken):
+    """No device could open the problem, or none is there."""
+
+
 class Host(Protocol):
     """Where the work is done. `devices` measurements and `cores` builds run at a time."""
 
@@ -40,6 +44,11 @@ class Host(Protocol):
     async def facts(self, device: int, problem: Problem) -> dict[str, str]:
         """Opens the problem on a device. Raises WorkerBroken, with the reason, when it cannot be run, or
         WorkerDied."""
+        ...
+
+    async def architecture(self) -> str:
+        """Of the GPUs, as builds need it ("9.0"); known at once, before any problem is open. Raises
+        WorkerBroken."""
         ...
 
     async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
@@ -73,12 +82,13 @@ class Pool:
         self._devices = Devices(host.devices)
         self._health = Health()
         self._facts: dict[str, dict[str, str]] = {}
-        self._opening = asyncio.Lock()
+        self._architecture = ""
+        self._asking, self._opening = asyncio.Lock(), asyncio.Lock()
         self.devices_set_aside: dict[int, str] = {}
         """Why, by the device's number. The last device is kept whatever it does, and stands here, too."""
 
     async def describe(self, problem: Problem) -> dict[str, str]:
-        """Device and software that will measure the problem. Raises WorkerBroken when it cannot be run."""
+        """Device and software that will measure the problem. Raises CannotOpen when it cannot be run."""
         async with self._opening:
             if problem.id not in self._facts:
                 self._facts[problem.id] = await self._open(problem)
@@ -94,37 +104,50 @@ class Pool:
     ) -> Evaluation:
         """The verdict on a kernel; never raises for the kernel's own failure. `on_stage` is told when the
         build and the measurement begin (`building`, `measuring`), and the steps of the measurement."""
+        opening = asyncio.ensure_future(self._some_facts(problem))  # a build does not wait for it
+        trial = _Trial(problem, kernel, thorough, on_stage or (lambda stage: None), opening)
         try:
-            # The build needs the device's architecture, which any problem's facts have; the measurement opens
-            # the problem if need be.
-            facts = self._facts.get(problem.id) or next(iter(self._facts.values()), None)
-            facts = facts or await self.describe(problem)
-        except WorkerBroken as error:
-            return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=str(error))
-        trial = _Trial(problem, kernel, thorough, on_stage or (lambda stage: None), facts)
+            return await self._settle(trial)
+        finally:
+            opening.cancel()
+
+    async def _settle(self, trial: _Trial) -> Evaluation:
         deaths = 0
         for _ in range(TRIES):
             try:
-                evaluation = await self._try(trial)
+                return await self._try(trial)
+            except CannotOpen as error:
+                return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=str(error))
             except WorkerDied as error:
                 deaths, trial.reason = deaths + 1, str(error)
                 if deaths == 2:
                     log = f"it took two workers down: {trial.reason}"
-                    return Evaluation(status=Status.CRASHED, log=log, environment=facts)
+                    return Evaluation(status=Status.CRASHED, log=log, environment=self._known(trial.problem))
             except WorkerBroken as error:
                 trial.reason = str(error)
             except Exception as error:
                 # A search must not end by whatever one kernel brings to light in the evaluator.
-                logger.exception("the evaluator failed on kernel %s", kernel.id)
+                logger.exception("the evaluator failed on kernel %s", trial.kernel.id)
                 trial.reason = f"{type(error).__name__}: {error}"
-            else:
-                return evaluation
-            logger.warning("kernel %s is given to another worker: %s", kernel.id, trial.reason)
-        return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=trial.reason, environment=facts)
+            logger.warning("kernel %s is given to another worker: %s", trial.kernel.id, trial.reason)
+        environment = self._known(trial.problem)
+        return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=trial.reason, environment=environment)
 
     def close(self) -> None:
         """Ends every process that was started."""
         self._host.close()
+
+    def _known(self, problem: Problem) -> dict[str, str]:
+        """The facts of the problem, or of another: what devices and software there are."""
+        return self._facts.get(problem.id) or next(iter(self._facts.values()), {})
+
+    async def _some_facts(self, problem: Problem) -> dict[str, str]:
+        """The same; only the first problem is opened for it, the others are when they are measured."""
+        if not self._known(problem):
+            async with self._opening:
+                if not self._known(problem):
+                    self._facts[problem.id] = await self._open(problem)
+        return self._known(problem)
 
     async def _open(self, problem: Problem) -> dict[str, str]:
         failed_on: list[int] = []
@@ -138,7 +161,7 @@ class Pool:
                 reason = str(error)
                 died = isinstance(error, WorkerDied)  # another takes its place, on the last device, too
                 if len(failed_on) == (OPENING_TRIES if died else min(OPENING_TRIES, self._host.devices)):
-                    raise WorkerBroken(reason) from error
+                    raise CannotOpen(reason) from error
             else:
                 self._blame(failed_on, device, reason)
                 return facts
@@ -146,15 +169,16 @@ class Pool:
     async def _try(self, trial: _Trial) -> Evaluation:
         if trial.problem.device == "cuda":
             async with self._builds:
-                build = await self._build(trial)
-            if build.status is not None:
-                return trial.failed_build(build)
+                await self._build(trial)
+        facts = await trial.opening
+        if trial.build is not None and trial.build.status is not None:
+            return _failed_build(trial.build, facts)
         async with self._devices.lease(trial.problem.id, trial.failed_on) as device:
             try:
                 # On a CPU a build would disturb a measurement: both take the one lane.
                 build = await self._build(trial)
                 if build.status is not None:
-                    return trial.failed_build(build)
+                    return _failed_build(build, facts)
                 trial.on_stage("measuring")
                 evaluation = await self._host.measure(
                     device, trial.problem, trial.kernel, build.archive, trial.thorough, trial.on_stage
@@ -171,10 +195,17 @@ class Pool:
     async def _build(self, trial: _Trial) -> Build:
         """The kernel's build, which outlasts a worker that dies in the measurement after it."""
         if trial.build is None:
+            architecture = await self._architecture_of(trial.problem)
             trial.on_stage("building")
-            architecture = trial.facts.get("architecture", "")
             trial.build = await self._host.build(trial.problem, trial.kernel, architecture)
         return trial.build
+
+    async def _architecture_of(self, problem: Problem) -> str:
+        if problem.device == "cpu":
+            return ""
+        async with self._asking:
+            self._architecture = self._architecture or await self._host.architecture()
+        return self._architecture
 
     def _blame(self, failed_on: Sequence[int], succeeded_on: int, reason: str) -> None:
         """What has failed on some devices and then succeeded on another shows that they are at fault."""
@@ -197,17 +228,24 @@ class _Trial:
     """One kernel on its way to a verdict, over several tries."""
 
     def __init__(
-        self, problem: Problem, kernel: Kernel, thorough: bool, on_stage: OnStage, facts: dict[str, str]
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        thorough: bool,
+        on_stage: OnStage,
+        opening: asyncio.Future[dict[str, str]],
     ) -> None:
         self.problem, self.kernel, self.thorough = problem, kernel, thorough
         self.on_stage = on_stage
-        self.facts = facts
+        self.opening = opening
+        """Ends when some problem is open on some device, with the facts of it."""
         self.build: Build | None = None
         self.failed_on: list[int] = []
         self.reason = ""
         """Of the last failed try."""
 
-    def failed_build(self, build: Build) -> Evaluation:
-        """The verdict on a kernel that cannot be built."""
-        assert build.status is not None
-        return Evaluation(status=build.status, log=build.log, environment=self.facts, build_s=build.seconds)
+
+def _failed_build(build: Build, facts: dict[str, str]) -> Evaluation:
+    """The verdict on a kernel that cannot be built."""
+    assert build.status is not None
+    return Evaluation(status=build.status, log=build.log, environment=facts, build_s=build.seconds)

@@ -63,6 +63,8 @@ class FakeHost:
         self.architectures: set[str] = set()
         self.archives: set[bytes] = set()
         self.opened: list[str] = []
+        self.known: list[str] = []
+        self.facts_s = 0.0
         self.sick: set[int] = set()
         self.canaries_ms: dict[int, float] = {}
         self.order: list[tuple[int, str]] = []
@@ -73,9 +75,14 @@ class FakeHost:
 
     async def facts(self, device: int, problem: Problem) -> dict[str, str]:
         self.opened.append(problem.name)
+        await asyncio.sleep(self.facts_s)
+        self.known.append(problem.name)
         if device in self.sick:
             raise WorkerBroken("the device is lost")
         return {"device": "fake", "architecture": "9.0"}
+
+    async def architecture(self) -> str:
+        return "9.0"
 
     async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
         self.built[kernel.id] += 1
@@ -143,6 +150,34 @@ def test_stages_are_told_in_order(problem: Problem) -> None:
     stages: list[str] = []
     evaluated(FakeHost(), problem, on_stage=stages.append)
     assert stages == ["building", "measuring", "checking"]
+
+
+def test_a_build_does_not_wait_for_the_problem_to_open() -> None:
+    host = FakeHost()
+    host.facts_s = 0.05
+    stages: list[str] = []
+
+    def note(stage: str) -> None:
+        stages.append(f"{stage}, {len(host.known)} open")
+
+    evaluated(host, on_stage=note)
+    assert stages == ["building, 0 open", "measuring, 1 open", "checking, 1 open"]
+    assert host.opened == [ON_GPU.name]
+
+
+def test_a_problem_that_cannot_be_run_is_no_kernels_fault() -> None:
+    host = FakeHost()
+    host.sick, host.work_s = {0}, 0.01
+
+    async def several() -> list[Evaluation]:
+        pool = Pool(host)
+        return list(await asyncio.gather(*(pool.evaluate(ON_GPU, kernel(n)) for n in range(2))))
+
+    found = asyncio.run(several())
+    assert {(each.status, each.log) for each in found} == {
+        (Status.INFRASTRUCTURE_ERROR, "the device is lost")
+    }
+    assert not host.measured
 
 
 def test_lost_work_goes_to_another_worker() -> None:
@@ -290,7 +325,7 @@ def test_a_problem_that_cannot_be_run_is_told_before_any_kernel() -> None:
     assert pool.devices_set_aside == {}
     found = evaluated(host)
     assert (found.status, found.log) == (Status.INFRASTRUCTURE_ERROR, "the reference cannot be run: seven")
-    assert not host.built
+    assert not host.measured
 
 
 # Devices: which is chosen, and which is used no more.
