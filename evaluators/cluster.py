@@ -223,14 +223,24 @@ def _connect(address: str) -> None:
     # Ray would give its workers niceness 15, where every other process on the machine disturbs a measurement.
     os.environ.setdefault("RAY_worker_niceness", "0")
     if not address:
-        root = str(Path(evaluators.__file__).parent.parent)
-        ray.init(include_dashboard=False, runtime_env={"env_vars": {"PYTHONPATH": _with(root)}}, **quiet)
+        # As a `runtime_env` it would keep Ray from using the processes that it has started ahead.
+        with _python_path(str(Path(evaluators.__file__).parent.parent)):
+            ray.init(include_dashboard=False, **quiet)
         return
     ray.init(address=address, runtime_env={"py_modules": [evaluators]}, **quiet)
 
 
-def _with(root: str) -> str:
-    return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+@contextlib.contextmanager
+def _python_path(root: str) -> Iterator[None]:
+    """Processes that are started in the block find the modules in this folder, too."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, before]))
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
 
 
 def _first_line(error: BaseException) -> str:

@@ -161,8 +161,8 @@ class Trial:
         return min(first, again)
 
     def _change_weights(self) -> None:
-        """A check with other weights, and a call to get used to the old ones again: a kernel that leaves some
-        out, or has kept something made of them, is wrong."""
+        """A check with other weights: a kernel that leaves some out, or has kept something made of them, is
+        wrong. Then a call to get used to the old ones again, which the next check is about."""
         if not self._court.weight_forms:
             return
         seed = secrets.randbits(62)
@@ -173,7 +173,8 @@ class Trial:
         self._changed = False
         self._court.restore_weights()
         self._side.restore_weights()
-        self._check_block(1)
+        self._court.stage_fresh([""], self._side)
+        self._side.block(1)
 
     def _check_block(self, calls: int) -> float:
         block, seeds, answers = self._answered([""] * calls)
@@ -253,7 +254,7 @@ class Trial:
         plan = self._plan
         self._court.lower_overhead()
         calls = self._block_calls(call_ms)
-        singles = [self._timed_block(1) for _ in range(SINGLES)]
+        singles = [self._timed_block(1) for _ in range(SINGLES)] if calls > 1 else []
         self._settle()
         kernel: list[float] = []
         eager: list[float] = []
@@ -319,7 +320,7 @@ class Trial:
         kernel_ms, eager_ms = statistics.median(kernel), statistics.median(eager)
         slack_ms = SLACK_MS[self._court.device]
         eager_singles: list[float] = []
-        while True:
+        while calls > 1:  # a block of one call is nothing else
             eager_singles += [self._call_ms(self._court.eager, 1) for _ in range(SINGLES)]
             reason = batched(singles, kernel_ms, eager_singles, eager_ms, slack_ms)
             if reason is None:
@@ -414,6 +415,8 @@ class Trial:
 def main() -> None:
     """The referee's process: serves its worker until the channel closes."""
     sandbox.die_with_parent()
+    import torch  # noqa: F401  (takes seconds: while the zygote does the same, not when the first order comes)
+
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s")
     worker = Channel.from_fd(int(sys.argv[1]))
     court: Court | None = None

@@ -245,6 +245,10 @@ def _counted(run: Callable[[], Any]) -> tuple[Any, int, int]:
         operations = 0
         products = 0
 
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # torch would import its compiler, for seconds, to keep it out of here
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             out = func(*args, **(kwargs or {}))
             if (formula := flop_registry.get(func._overloadpacket)) is not None:

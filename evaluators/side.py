@@ -34,7 +34,7 @@ CPU_OVERHEADS = 30
 """Calls in which what one costs besides is looked for."""
 QUEUE_S = 0.1
 """How long a runner may take to queue a block before the gate opens anyway: some kernels wait for the GPU."""
-HUNG_FACTOR, LEAST_HUNG_S = 1000, 5.0
+HUNG_FACTOR, LEAST_HUNG_S = 1000, 2.5
 """Queued work that takes so many times as long as the baseline, and as many seconds, does not end."""
 
 
