@@ -92,14 +92,12 @@ async def run_here(options: Options) -> Run:
     """The load on the GPUs that this process sees."""
     from evaluators.cluster import RayHost
 
-    cores = options.cores * options.part
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores * options.part])
     problem = load_problem("level1/layernorm", sizes=SIZES, device=options.device)
     source = Path(options.kernel)
     kernels = make_kernels(source.read_text(), source.stem.partition("_")[0], options.count)
     began = time.monotonic()
     host = RayHost(settings=Settings(), on_gpu=options.device == "cuda")
-    host.cores = min(host.cores, cores)
     pool = Pool(host)
     found: list[tuple[float, Evaluation]] = []
 

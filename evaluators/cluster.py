@@ -225,9 +225,16 @@ def _connect(address: str) -> None:
     if not address:
         # As a `runtime_env` it would keep Ray from using the processes that it has started ahead.
         with _python_path(str(Path(evaluators.__file__).parent.parent)):
-            ray.init(include_dashboard=False, **quiet)
+            ray.init(include_dashboard=False, num_cpus=_allowed_cores(), **quiet)
         return
     ray.init(address=address, runtime_env={"py_modules": [evaluators]}, **quiet)
+
+
+def _allowed_cores() -> int | None:
+    """The cores that this process is held to (`taskset`, Slurm), of which Ray knows nothing; None where it may
+    have all that Ray counts."""
+    allowed = len(os.sched_getaffinity(0))
+    return allowed if allowed < (os.cpu_count() or 1) else None
 
 
 @contextlib.contextmanager

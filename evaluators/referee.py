@@ -77,7 +77,7 @@ DEVICE_FACTS = (
     "max_threads_per_multi_processor",
 )
 """torch's names; for whoever writes kernels."""
-SINGLES, MOST_SINGLES = 6, 36
+SINGLES, MOST_SINGLES = 4, 36
 """Blocks of one call, against which the blocks of many are held."""
 
 Stage = Callable[[str], None]
