@@ -320,8 +320,10 @@ def table(results: Sequence[Result]) -> list[str]:
 
 
 def gpu_memory_mib() -> list[int]:
-    """What is used on each GPU, by whomever."""
+    """What is used on each GPU that there is for us, by whomever."""
     query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    if ours := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        query.append(f"--id={ours}")
     return [int(line) for line in subprocess.check_output(query, text=True).split()]
 
 

@@ -1,17 +1,18 @@
-"""How verdicts a minute grow with the GPUs of one machine: the same 96 kernels on one, two and four of them.
+"""How verdicts a minute grow with the GPUs of one machine: the same kernels on one, two and four of them.
 
-    python benchmarks/scaling.py [gpus=1,2,4] [count=96] [cores=16] [limit_s=200]
+    python benchmarks/scaling.py [gpus=1,2,4] [count=400] [cores=16] [seconds=90]
 
-The kernels are one Triton LayerNorm with other chunk sizes, each with a comment of its own, so that each is
-built. Every number of GPUs runs in a process of its own that sees only those GPUs and `cores` cores for each.
-The steady rate leaves out the first quarter of the verdicts, in which processes start and each GPU opens the
-reference. Exit status 0 when the steady rate on two GPUs is at least 1.9 times, on four at least 3.6 times
-that on one.
+The kernels are one Triton matmul with comments of their own, so that each is built. Every number of GPUs runs
+in a process of its own that sees only those GPUs and `cores` cores for each, until all are judged or so many
+`seconds` have passed since the first GPU was ready. The steady rate leaves out the first quarter of the
+verdicts, in which processes start and each GPU opens the reference. Exit status 0 when the steady rate on two
+GPUs is at least 1.9 times, on four at least 3.6 times that on one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -32,10 +33,14 @@ from evaluators.problem import Kernel
 from evaluators.reference import load_problem
 from evaluators.worker import Settings
 
-KERNEL = Path(__file__).parent / "kernels" / "level1_40" / "triton_moments.py"
-CHUNKS = (1024, 2048, 4096, 8192, 16384)
-SIZES = {"features": 8}
-"""Of `level1/layernorm`: 32 MiB in and as much out, so that 96 verdicts stay a matter of minutes."""
+PROBLEM = "level1/matmul"
+KERNEL = Path(__file__).parent / "kernels" / "level1_1" / "triton_blocks.py"
+START_S = 120.0
+"""How long processes may take to come up."""
+LEAST = 8
+"""Verdicts of which a rate can be told."""
+EVERY = 10
+"""Verdicts between two words of progress."""
 MIN_SPEEDUP = {2: 1.9, 4: 3.6}
 
 
@@ -44,9 +49,9 @@ class Options:
     """What the command line sets. `part`: run on this many GPUs, in this process, and print JSON."""
 
     gpus: str = "1,2,4"
-    count: int = 96
+    count: int = 400
     cores: int = 16
-    limit_s: float = 200.0
+    seconds: float = 90.0
     device: str = "cuda"
     kernel: str = str(KERNEL)
     part: int = 0
@@ -81,11 +86,8 @@ class Run:
 
 
 def make_kernels(source: str, language: str, count: int) -> list[Kernel]:
-    """`count` different kernels that ask for about the same work."""
-    return [
-        Kernel(source=f"{source.replace('4096', str(CHUNKS[i % len(CHUNKS)]))}\n# {i}\n", language=language)
-        for i in range(count)
-    ]
+    """`count` different kernels that ask for the same work."""
+    return [Kernel(source=f"{source}\n# {number}\n", language=language) for number in range(count)]
 
 
 async def run_here(options: Options) -> Run:
@@ -93,7 +95,7 @@ async def run_here(options: Options) -> Run:
     from evaluators.cluster import RayHost
 
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores * options.part])
-    problem = load_problem("level1/layernorm", sizes=SIZES, device=options.device)
+    problem = load_problem(PROBLEM, device=options.device)
     source = Path(options.kernel)
     kernels = make_kernels(source.read_text(), source.stem.partition("_")[0], options.count)
     began = time.monotonic()
@@ -104,11 +106,17 @@ async def run_here(options: Options) -> Run:
     async def one(kernel: Kernel) -> None:
         evaluation = await pool.evaluate(problem, kernel)
         found.append((time.monotonic() - began, evaluation))
+        if len(found) % EVERY == 0:
+            print(f"{options.part} GPUs: {len(found)} verdicts after {found[-1][0]:.0f} s", file=sys.stderr)
 
     try:
         await pool.describe(problem)
         ready_s = time.monotonic() - began
-        await asyncio.gather(*(one(kernel) for kernel in kernels))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(options.seconds):
+                await asyncio.gather(*(one(kernel) for kernel in kernels))
+        if len(found) < LEAST:
+            raise SystemExit(f"only {len(found)} verdicts")
     finally:
         pool.close()
     return Run(
@@ -132,7 +140,7 @@ def run_apart(gpus: int, options: Options) -> Run:
             env=environment,
             stdout=subprocess.PIPE,
             text=True,
-            timeout=options.limit_s,
+            timeout=START_S + options.seconds,
             check=True,
         )
     except subprocess.SubprocessError as error:
@@ -142,7 +150,7 @@ def run_apart(gpus: int, options: Options) -> Run:
 
 def parse(arguments: Sequence[str]) -> Options:
     """`key=value` for each field of Options. Raises ValueError for another key or value."""
-    kinds = {"count": int, "cores": int, "part": int, "limit_s": float}
+    kinds = {"count": int, "cores": int, "part": int, "seconds": float}
     given: dict[str, Any] = {}
     for argument in arguments:
         key, equals, value = argument.partition("=")
@@ -165,7 +173,8 @@ def main() -> int:
     if options.part:
         print(json.dumps(asdict(asyncio.run(run_here(options)))))
         return 0
-    print(f"{options.count} kernels, {options.cores} cores a GPU; rates in verdicts a minute")
+    what = f"{options.seconds:g} s or {options.count} kernels, {options.cores} cores a GPU"
+    print(f"{what}; rates in verdicts a minute", flush=True)
     head = ("ready s", "wall s", "cold", "steady", "held s", "build s", "busy")
     print(f"{'GPUs':>4}" + "".join(f"{word:>9}" for word in head) + "  verdicts")
     met = True

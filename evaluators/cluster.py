@@ -231,8 +231,8 @@ def _connect(address: str) -> None:
 
 
 def _allowed_cores() -> int | None:
-    """The cores that this process is held to (`taskset`, Slurm), of which Ray knows nothing; None where it may
-    have all that Ray counts."""
+    """The cores that this process is held to (`taskset`, Slurm), of which Ray knows nothing; None where it
+    may have all that Ray counts."""
     allowed = len(os.sched_getaffinity(0))
     return allowed if allowed < (os.cpu_count() or 1) else None
 

@@ -198,7 +198,7 @@ class Trial:
             raise Refused(Status.INCORRECT, f"wrong on fresh inputs{changed}: {comparison.problem}")
 
     def _try_family(self, family: str, seed: int, outputs: Outputs) -> None:
-        comparison = self._court.check(outputs, seed, family)
+        comparison = self._court.check(outputs, seed, family, spot=True)
         if comparison is None:
             return
         self._families[family] = not comparison.problem
