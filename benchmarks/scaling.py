@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -86,8 +87,9 @@ class Run:
 
 
 def make_kernels(source: str, language: str, count: int) -> list[Kernel]:
-    """`count` different kernels that ask for the same work."""
-    return [Kernel(source=f"{source}\n# {number}\n", language=language) for number in range(count)]
+    """`count` different kernels that ask for the same work, and that no cache of builds has."""
+    run = secrets.token_hex(4)
+    return [Kernel(source=f"{source}\n# {run} {number}\n", language=language) for number in range(count)]
 
 
 async def run_here(options: Options) -> Run:

@@ -205,12 +205,14 @@ def scratch_folder(problem: Problem, kernel: Kernel, root: Path, archive: bytes 
 def runner_spec(
     scratch: Path, *, role: str, cpu_s: int, environment: dict[str, str], **more: Any
 ) -> dict[str, Any]:
-    """What a zygote needs to fork a runner. `role`: `candidate`, `eager` or `compiled`."""
+    """What a zygote needs to fork a runner. `role`: `candidate`, `eager` or `compiled`. `more` has the
+    `devices` that it may use: a build has none, or it would disturb whoever is measured."""
     return {
         "role": role,
         "scratch": str(scratch),
         "module": str(scratch / SOURCE),
         "readable": [],
+        "devices": [],
         "environment": environment,
         "cpu_s": cpu_s,
         "max_processes": MAX_PROCESSES,

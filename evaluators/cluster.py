@@ -13,9 +13,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from evaluators import cuda_driver, scratch
+from evaluators import scratch
 from evaluators.build import Build, build, prepare
 from evaluators.channel import ChannelClosed
+from evaluators.cuda_driver import first_gpu
 from evaluators.evaluation import Evaluation
 from evaluators.pool import OnStage, WorkerDied
 from evaluators.problem import Kernel, Problem
@@ -40,8 +41,8 @@ class DeviceActor:
         self._thread = ThreadPoolExecutor(1)
 
     def architecture(self) -> str:
-        """See `cuda_driver.architecture`."""
-        return cuda_driver.architecture()
+        """See `pool.Host`."""
+        return first_gpu(os.environ).architecture
 
     def open(self, problem: Problem) -> dict[str, str]:
         """See `Worker.open`."""

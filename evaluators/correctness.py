@@ -27,8 +27,9 @@ CHUNK = 2**26
 """Elements that are compared at a time: an output of some GB would not fit in float64 several times over."""
 
 SPOT, RUN = 2**24, 1024
-"""Elements of an output that a timed call, or one on a family's inputs, is checked by, and how many of them lie
-side by side: a kernel that saves work by leaving elements out leaves out more than so many checked miss."""
+"""Elements of an output that a timed call, or one on a family's inputs, is checked by, and how many of them
+lie side by side: a kernel that saves work by leaving elements out leaves out more than a check of so many
+misses."""
 
 
 @dataclass(frozen=True, kw_only=True)

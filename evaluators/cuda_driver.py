@@ -1,10 +1,17 @@
-"""The few calls of the CUDA driver that torch does not offer: memory between processes, gates on a stream."""
+"""The few calls of the CUDA driver that torch does not offer: memory between processes, gates on a stream,
+and which GPU there is."""
 
 from __future__ import annotations
 
 import ctypes
+import json
+import re
 import subprocess
 import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 OUT_OF_MEMORY = 2
@@ -13,28 +20,64 @@ PINNED, DESCRIPTOR, DEVICE, READ_AND_WRITE = 1, 1, 1, 3
 PAGE = 2 * 2**20
 MAJOR, MINOR = 75, 76
 """Of the compute capability."""
+ABOUT_GPUS, DEVICE_FILES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
 
 
-def architecture() -> str:
-    """The first GPU's compute capability ("9.0"), from a process of its own: this one does not touch the
-    driver. Raises OSError where that is not to be had."""
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """The GPU that a process gets when it asks for none by its number."""
+
+    architecture: str
+    """Its compute capability, "9.0"."""
+    variables: dict[str, str]
+    """What makes a process see it alone, whichever GPUs that process may open."""
+    files: tuple[str, ...]
+    """The device files to open: its own and the driver's."""
+
+
+def first_gpu(environment: Mapping[str, str]) -> Gpu:
+    """For processes with this environment. Asked of the driver in a process of its own, since this one does
+    not touch it. Raises OSError where there is none."""
     try:
-        return subprocess.run(
-            [sys.executable, "-P", "-m", __spec__.name], capture_output=True, text=True, check=True
-        ).stdout.strip()
+        said = subprocess.run(
+            [sys.executable, "-P", __file__], env=environment, capture_output=True, text=True, check=True
+        ).stdout
     except subprocess.CalledProcessError as error:
         raise OSError(f"the GPU's driver does not answer: {error.stderr.strip()[-500:]}") from error
+    about = json.loads(said)
+    parts = environment.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG")  # of a GPU, with names of their own
+    return Gpu(
+        architecture=about["architecture"],
+        variables={} if parts else {"CUDA_VISIBLE_DEVICES": f"GPU-{uuid.UUID(about['uuid'])}"},
+        files=_files_of("" if parts else about["bus"]),
+    )
 
 
-def _capability() -> str:
+def _files_of(bus: str, about: Path = ABOUT_GPUS, devices: Path = DEVICE_FILES) -> tuple[str, ...]:
+    """All but those of other GPUs, as far as the driver tells which is which."""
+    files = sorted(str(path) for path in devices.glob("nvidia*"))
+    try:
+        minor = re.search(r"Device Minor:\s*(\d+)", (about / bus.lower() / "information").read_text())
+    except OSError:
+        minor = None
+    if minor is None:
+        return tuple(files)
+    others = re.compile(rf"nvidia(?!{minor[1]}$)\d+")
+    return tuple(path for path in files if not others.fullmatch(Path(path).name))
+
+
+def _describe_first() -> dict[str, str]:
     _check("cuInit", (ctypes.c_uint(0),))
     number, device = ctypes.c_int(), ctypes.c_int()
     _check("cuDeviceGet", (ctypes.byref(device), ctypes.c_int(0)))
-    parts = []
+    capability = []
     for attribute in (MAJOR, MINOR):
         _check("cuDeviceGetAttribute", (ctypes.byref(number), attribute, device))
-        parts.append(str(number.value))
-    return ".".join(parts)
+        capability.append(str(number.value))
+    identity, bus = ctypes.create_string_buffer(16), ctypes.create_string_buffer(32)
+    _check("cuDeviceGetUuid_v2", (identity, device))
+    _check("cuDeviceGetPCIBusId", (bus, 32, device))
+    return {"architecture": ".".join(capability), "uuid": identity.raw.hex(), "bus": bus.value.decode()}
 
 
 def call(function: str, *arguments: Any) -> None:
@@ -135,4 +178,4 @@ def _check(function: str, arguments: tuple[Any, ...]) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(_capability())
+    sys.stdout.write(json.dumps(_describe_first()))

@@ -8,9 +8,10 @@ import os
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 
-from evaluators import cuda_driver, scratch
+from evaluators import scratch
 from evaluators.build import Build, build, close_thread_zygote
 from evaluators.channel import ChannelClosed
+from evaluators.cuda_driver import first_gpu
 from evaluators.evaluation import Evaluation
 from evaluators.pool import OnStage, WorkerDied
 from evaluators.problem import Kernel, Problem
@@ -44,7 +45,7 @@ class LocalHost:
     async def architecture(self) -> str:
         """See `pool.Host`."""
         try:
-            return cuda_driver.architecture()
+            return first_gpu(os.environ).architecture
         except OSError as error:
             raise WorkerBroken(str(error)) from error
 

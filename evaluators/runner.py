@@ -56,6 +56,7 @@ def run(channel: Channel, *, level: str, spec: dict[str, Any]) -> None:
     reached = sandbox.confine(
         scratch,
         readable=[Path(p) for p in spec["readable"]],
+        devices=[Path(p) for p in spec["devices"]],
         cpu_s=spec["cpu_s"],
         max_processes=spec["max_processes"],
     )

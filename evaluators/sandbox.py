@@ -114,16 +114,24 @@ def has_namespaces() -> bool:
     return os.waitpid(pid, 0)[1] == 0
 
 
-def confine(scratch: Path, *, readable: Iterable[Path] = (), cpu_s: int, max_processes: int) -> list[str]:
+def confine(
+    scratch: Path,
+    *,
+    readable: Iterable[Path] = (),
+    devices: Iterable[Path] = (),
+    cpu_s: int,
+    max_processes: int,
+) -> list[str]:
     """Confines this process and all its children for good. Returns the names of the mechanisms in force.
 
     Files: reading below system folders, the Python installation and `readable`; writing below `scratch`
-    and to devices. `cpu_s` bounds the CPU seconds of each process, `max_processes` their number.
+    and to `devices`, beside those that every program needs. `cpu_s` bounds the CPU seconds of each process,
+    `max_processes` their number.
     """
     _be_watchable()
     _set_limits(cpu_s, max_processes)
     reached = ["limits"]
-    if _restrict_files(scratch, readable):
+    if _restrict_files(scratch, readable, devices):
         reached.append("landlock")
     if _restrict_calls():
         reached.append("seccomp")
@@ -437,7 +445,7 @@ def _set_limits(cpu_s: int, max_processes: int) -> None:
         resource.setrlimit(which, (value, value))
 
 
-def _restrict_files(scratch: Path, readable: Iterable[Path]) -> bool:
+def _restrict_files(scratch: Path, readable: Iterable[Path], devices: Iterable[Path]) -> bool:
     try:
         from landlockpy import AccessFS, LandlockError, Ruleset, Scope
     except ImportError:
@@ -447,13 +455,12 @@ def _restrict_files(scratch: Path, readable: Iterable[Path]) -> bool:
     inside = ~(AccessFS.MAKE_BLOCK | AccessFS.MAKE_CHAR | AccessFS.IOCTL_DEV)
     ours = Path(__file__).resolve().parent  # not the folder around it: a checkout holds runs and notes
     installed = [Path(p) for p in (sys.prefix, sys.base_prefix, *sys.path) if p and Path(p) != ours.parent]
-    devices = [Path(p) for p in WRITABLE_DEVICES] + list(Path("/dev").glob("nvidia*"))
     try:
         with Ruleset(scoped=Scope.SIGNAL | Scope.ABSTRACT_UNIX_SOCKET) as rules:
             for path in {*(Path(p) for p in READABLE), *installed, ours, *readable}:
                 if path.exists():
                     rules.allow_path(path, read if path.is_dir() else AccessFS.READ_FILE | AccessFS.EXECUTE)
-            for path in devices:
+            for path in (*map(Path, WRITABLE_DEVICES), *devices):
                 if path.is_dir():
                     rules.allow_path(path, device)
                 elif path.exists():

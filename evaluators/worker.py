@@ -15,12 +15,15 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from evaluators import sandbox
 from evaluators.build import build_environment, runner_spec, scratch_folder
 from evaluators.build_cache import BuildCache
 from evaluators.channel import Channel, ChannelClosed, ChannelTimeout, Message
+from evaluators.cuda_driver import Gpu, first_gpu
 from evaluators.evaluation import Correctness, Evaluation, Roofline, Status, Timing
 from evaluators.problem import Kernel, Problem
 from evaluators.roofline import default_cache
@@ -112,6 +115,7 @@ class Worker:
         self._coming: Ward | None = None
         self._asked_compiled = False
         self._problem: Problem | None = None
+        self._gpu: Gpu | None = None
         self._facts: dict[str, str] = {}
 
     def open(self, problem: Problem) -> dict[str, str]:
@@ -182,6 +186,7 @@ class Worker:
             quiet = self._environment | {"OMP_WAIT_POLICY": "passive"}
             self._referee, self._channel = start_module("evaluators.referee", quiet)
             self._zygote = Zygote(self._environment)  # both import torch: side by side
+        self._gpu = self._first_gpu if problem.device == "cuda" else None
         self._end([ward for ward in (self._eager, self._compiled) if ward is not None])
         self._eager = self._compiled = self._problem = None
         self._asked_compiled = False
@@ -201,12 +206,11 @@ class Worker:
         assert self._problem is not None
         settings = self._settings
         timeout_s = settings.thorough_timeout_s if thorough else settings.timeout_s
-        flags = build_environment(self._facts.get("architecture", ""))
-        spec = runner_spec(
+        spec = self._spec(
             scratch,
             role="candidate",
             cpu_s=int(timeout_s) * 64,
-            environment=flags,
+            environment=build_environment(self._facts.get("architecture", "")),
             libraries=self._problem.libraries,
         )
         plan = asdict(settings.thorough_plan if thorough else settings.plan)
@@ -331,10 +335,21 @@ class Worker:
         assert self._zygote is not None
         scratch = self._root / f"{role}-{os.getpid()}"
         scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
-        spec = runner_spec(
+        spec = self._spec(
             scratch, role=role, cpu_s=10**7, environment={}, compile_mode=self._settings.compile_mode
         )
         return self._zygote.fork(spec)
+
+    @cached_property
+    def _first_gpu(self) -> Gpu:
+        return first_gpu(self._environment)
+
+    def _spec(self, scratch: Path, *, environment: dict[str, str], **more: Any) -> dict[str, Any]:
+        """Of a runner that may use the problem's device, and no other."""
+        gpu = self._gpu
+        if gpu is None:
+            return runner_spec(scratch, environment=environment, **more)
+        return runner_spec(scratch, environment=environment | gpu.variables, devices=gpu.files, **more)
 
     def _take_compiled(self, runs: bool) -> None:
         """Keeps the `torch.compile` baseline, or ends it where it cannot run the reference."""

@@ -45,6 +45,7 @@ def confined(
     *,
     isolate: bool = True,
     readable: tuple[Path, ...] = (),
+    devices: tuple[Path, ...] = (),
     cpu_s: int = 30,
 ) -> tuple[Any, list[str]]:
     """What `body` returns in a confined child, and the mechanisms that were in force."""
@@ -52,7 +53,9 @@ def confined(
 
     def child(level: str) -> None:
         os.close(read)
-        reached = sandbox.confine(scratch, readable=readable, cpu_s=cpu_s, max_processes=4096)
+        reached = sandbox.confine(
+            scratch, readable=readable, devices=devices, cpu_s=cpu_s, max_processes=4096
+        )
         try:
             answer = body()
         except BaseException as error:
@@ -144,6 +147,19 @@ def test_writing_is_possible_in_the_scratch_folder_alone(scratch: Path, outside:
     assert found[0] == "done"
     assert all(each in REFUSED for each in found[1:]), found
     assert (scratch / "planted").read_text() == "x"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/ptmx"), reason="there is no device to try")
+@pytest.mark.parametrize("isolate", LEVELS)
+def test_devices_are_for_those_who_are_given_them(scratch: Path, isolate: bool) -> None:
+    needs("landlock")
+    device = Path("/dev/ptmx")
+
+    def body() -> str:
+        return attempt(lambda: os.open(device, os.O_RDWR))
+
+    assert confined(body, scratch, isolate=isolate, devices=(device,))[0] == "done"
+    assert confined(body, scratch, isolate=isolate)[0] in REFUSED
 
 
 @pytest.mark.parametrize("isolate", LEVELS)
