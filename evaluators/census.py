@@ -35,6 +35,8 @@ PLAIN = 0.5
 """Of the share that is asked for: who has less needs no more looks."""
 LONGEST_S, PATIENCE_S = 1.0, 3.0
 """For looks after the timing; where a rejection depends on more of them, as long as patience lasts."""
+FAIR_TRIES = 3 * FEWEST_LOOKS
+"""Calls to look at before who was hardly seen is blamed for it, however long that takes: they may be slow."""
 
 LIBRARY_KERNELS = re.compile(
     r"2at\d|\bat::|at_cuda_detail|3c10|c10::|pytorch_|fmha_|flash_fwd|flash_bwd|cudnn|cublas|_xmma_|^cutlass_|"
@@ -82,11 +84,13 @@ class Census:
         return f"{1 - share:.0%} of the computing was done by a library: {parts}"
 
 
-def undecided(looks: int, seen: Census, elapsed_s: float) -> bool:
-    """Whether to look on, on a CPU."""
+def undecided(looks: int, tries: int, seen: Census, elapsed_s: float) -> bool:
+    """Whether to look on, on a CPU, after so many looks that found somebody at work, in so many calls."""
     share = seen.own_share
     if looks >= 2 * FEWEST_LOOKS and share is not None and share < PLAIN * seen.asked:
         return False
+    if looks < FEWEST_LOOKS and tries < FAIR_TRIES:
+        return True
     if looks < FEWEST_LOOKS or (looks < SURE_LOOKS and seen.reason()):
         return elapsed_s < PATIENCE_S
     return looks < ENOUGH_LOOKS and elapsed_s < LONGEST_S
@@ -134,6 +138,8 @@ class Looks:
         self._pid, self._scratch = pid, scratch
         self._own = self._library = self._moving = 0
         self._names: Counter[str] = Counter()
+        self.tries = 0
+        """Calls that were to be looked at, whatever was found; some end before."""
         self.span_ms = 0.0
         """How long it is from the order to the answer: when a look may come."""
         self.call_ms = 0.0
@@ -167,6 +173,7 @@ class Looks:
 
     def delay_s(self) -> float:
         """How long to wait for the next look."""
+        self.tries += 1
         return random.uniform(0, self.span_ms) / 1e3
 
     def look(self, family: Iterable[int]) -> None:

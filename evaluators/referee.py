@@ -235,7 +235,7 @@ class Trial:
     def _conclude(self, looks: Looks, calls: int, call_ms: float) -> None:
         """On a CPU: as many further looks as it takes, and what they say."""
         start = time.monotonic()
-        while undecided(looks.count, looks.census(), time.monotonic() - start):
+        while undecided(looks.count, looks.tries, looks.census(), time.monotonic() - start):
             if looks.call_ms < SHORT_MS:
                 self._watch_row(looks)
             else:

@@ -4,6 +4,7 @@ import pytest
 
 from evaluators.census import (
     ENOUGH_LOOKS,
+    FAIR_TRIES,
     FEWEST_LOOKS,
     LONGEST_S,
     PATIENCE_S,
@@ -42,7 +43,14 @@ def test_most_of_the_computing_must_be_the_kernels_own(own: int, library: int, i
 def test_a_rejection_takes_more_looks_than_an_acquittal(
     own: int, library: int, elapsed_s: float, goes_on: bool
 ) -> None:
-    assert undecided(own + library, Census(own=own, library=library, asked=0.8), elapsed_s) is goes_on
+    seen = Census(own=own, library=library, asked=0.8)
+    assert undecided(own + library, FAIR_TRIES, seen, elapsed_s) is goes_on
+
+
+def test_slow_calls_are_looked_at_often_enough_however_long_that_takes() -> None:
+    seen = Census(own=FEWEST_LOOKS - 1, library=0, asked=0.8)
+    assert undecided(FEWEST_LOOKS - 1, FAIR_TRIES - 1, seen, 10 * PATIENCE_S)
+    assert not undecided(FEWEST_LOOKS - 1, FAIR_TRIES, seen, 10 * PATIENCE_S)
 
 
 @pytest.mark.parametrize(
