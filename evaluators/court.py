@@ -22,7 +22,7 @@ from evaluators.evaluation import Roofline
 from evaluators.reference import init_inputs, load_module, make_inputs, make_model, tensors_of
 from evaluators.roofline import ceilings_of, count, roofline, too_fast
 from evaluators.side import Arena, Side
-from evaluators.timing import Overhead, Plan, block_sizes, smoothed
+from evaluators.timing import SLACK_MS, Overhead, Plan, block_sizes, smoothed
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +35,8 @@ what is staged."""
 PROBES = 64
 """Elements of each output that are looked at in every call, to see that somebody wrote them."""
 CANARY_ELEMENTS = 2**26
+OVERSTATED = 0.9
+"""Of what a block costs besides: less than that is no noise."""
 
 
 class UnfitReference(Exception):
@@ -121,6 +123,23 @@ class Court:
     def overhead(self, calls: int) -> Overhead:
         """What a block of so many calls costs besides; `calls` is one of `block_sizes`."""
         return self._overheads[calls]
+
+    def overstates(self, calls: int) -> bool:
+        """On a GPU: whether such a block costs less besides than was measured when the problem was opened. A
+        machine that was busy then makes it look more, and every kernel faster."""
+        if self.device != "cuda":
+            return False
+        known_ms, now_ms = self.overhead(calls).total_ms, self.eager.overhead(calls).total_ms
+        return now_ms < OVERSTATED * known_ms - SLACK_MS["cuda"]
+
+    def eager_calls(self, plan: Plan) -> int:
+        """Calls of the baseline's blocks."""
+        return plan.calls(self.eager_call_ms, self.capacity)
+
+    def eager_alone(self, plan: Plan) -> list[float]:
+        """The baseline's time a call in ms, while no candidate has run anything."""
+        calls = self.eager_calls(plan)
+        return [self.eager.block(calls).call_ms(self.overhead(calls).total_ms) for _ in range(3)]
 
     def lower_overhead(self) -> None:
         """On a CPU: takes a smaller overhead where one is seen now. Noise only adds to it, and one that was

@@ -7,6 +7,8 @@ worker, hands to it, and with the worker:
     <- opened {facts} | failed {error}
     -> judge {plan, ...} + candidate's channel (+ the compiled baseline's)
     <- compiled {runs}, stage {stage}, ..., verdict {status, ...}
+    -> recheck {before_ms, plan}: is the baseline as slow now that the candidate is gone?
+    <- rechecked {slow}
 
 It waits for a runner without a limit of its own: the worker holds the deadlines and kills the runner, which
 closes the channel.
@@ -46,6 +48,7 @@ from evaluators.peek import can_peek
 from evaluators.side import Refused, Side
 from evaluators.timing import (
     RESOLUTION_MS,
+    SABOTAGED,
     SLACK_MS,
     Block,
     Plan,
@@ -100,6 +103,8 @@ class Trial:
         self._comparisons: list[Comparison] = []
         self._census: Census | None = None
         self._changed = False
+        self._before: list[float] = []
+        """The baseline's ms a call while the candidate had not been loaded."""
         self._looks: Looks | None = None
         if court.problem["libraries"] == "no_library" and court.device == "cpu" and can_peek():
             self._looks = Looks(side.pid, scratch)
@@ -114,14 +119,14 @@ class Trial:
         try:
             self._say("loading")
             self._court.lower_overhead()
-            before = self._eager_alone()
+            self._before = self._court.eager_alone(self._plan)
             self._court.load(self._side)
             self._say("checking")
             call_ms = self._check()
             self._say("counting")
             self._count()
             self._say("timing")
-            timing = self._time(call_ms, before)
+            timing = self._time(call_ms)
         except Refused as refused:
             status, log, rule = refused.status, refused.log, refused.rule
             if "torch._inductor" in log and self._court.problem["libraries"] == "no_library":
@@ -139,12 +144,8 @@ class Trial:
             "correctness": self._correctness(),
             "roofline": asdict(self._court.roofline()),
             "own_share": None if self._census is None else self._census.own_share,
+            "before_ms": self._before,
         }
-
-    def _eager_alone(self) -> list[float]:
-        """The baseline's time a call in ms while the candidate has not been loaded."""
-        calls = self._eager_calls()
-        return [self._call_ms(self._court.eager, calls) for _ in range(3)]
 
     def _check(self) -> float:
         """Correctness on the problem's own inputs, then on the families. Returns about how long a call takes
@@ -249,7 +250,7 @@ class Trial:
         if self._census is not None and (reason := self._census.reason()):
             raise Refused(Status.REJECTED, reason, "library")
 
-    def _time(self, call_ms: float, before: list[float]) -> Timing:
+    def _time(self, call_ms: float) -> Timing:
         """Alternates blocks of kernel and baselines (ABBA) until the interval is narrow enough."""
         plan = self._plan
         self._court.lower_overhead()
@@ -283,9 +284,12 @@ class Trial:
             self._conclude(self._looks, calls, statistics.median(kernel))
         if self._court.device == "cuda" and statistics.median(eager) <= RESOLUTION_MS:
             raise RuntimeError("the reference seems to take no time: what a block costs besides is wrong")
-        self._audit(calls, singles, kernel, before, eager)
+        if statistics.median(kernel) <= RESOLUTION_MS:
+            self._require_true_overhead(calls)
+        self._audit(calls, singles, kernel, eager)
         self._require_delivery(calls)
         if reason := self._court.too_fast(statistics.median(kernel), statistics.median(eager), calls):
+            self._require_true_overhead(calls)
             raise Refused(Status.REJECTED, reason, "roofline")
         speedup, low, high = interval(ratios)
         return Timing(
@@ -298,6 +302,11 @@ class Trial:
             kernel_samples_ms=tuple(kernel),
             eager_samples_ms=tuple(eager),
         )
+
+    def _require_true_overhead(self, calls: int) -> None:
+        """Raises RuntimeError where a kernel seems too fast because of a mistake of ours."""
+        if self._court.overstates(calls):
+            raise RuntimeError("what a block costs besides was measured on a busy machine")
 
     def _block_calls(self, call_ms: float) -> int:
         """Calls of the kernel's blocks: as many as the baseline's where both are about as fast, so that what
@@ -313,9 +322,7 @@ class Trial:
         while self._pending:
             self._pending.pop()()
 
-    def _audit(
-        self, calls: int, singles: list[float], kernel: list[float], before: list[float], eager: list[float]
-    ) -> None:
+    def _audit(self, calls: int, singles: list[float], kernel: list[float], eager: list[float]) -> None:
         """Raises Refused for times that an honest kernel cannot have."""
         kernel_ms, eager_ms = statistics.median(kernel), statistics.median(eager)
         slack_ms = SLACK_MS[self._court.device]
@@ -332,8 +339,8 @@ class Trial:
             singles += [self._timed_block(1) for _ in range(SINGLES)]  # a busy machine makes calls slow, too
             self._settle()
         # On a CPU the candidate is stopped beside the baseline; what runs slower there is the machine.
-        if self._court.device == "cuda" and (reason := sabotaged(before, eager, slack_ms)):
-            raise Refused(Status.REJECTED, reason, "sabotaged baseline")
+        if self._court.device == "cuda" and (reason := sabotaged(self._before, eager, slack_ms)):
+            raise Refused(Status.REJECTED, reason, SABOTAGED)
 
     def _waits_once(self, calls: int, call_ms: float, single_ms: float) -> bool:
         """See `timing.waited_once`; the copies of outputs are taken off."""
@@ -394,7 +401,7 @@ class Trial:
         return side.block(calls).call_ms(self._court.overhead(calls).total_ms)
 
     def _eager_calls(self) -> int:
-        return self._plan.calls(self._court.eager_call_ms, self._court.capacity)
+        return self._court.eager_calls(self._plan)
 
     def _correctness(self) -> dict[str, Any] | None:
         finite = [c for c in self._comparisons if c.error != float("inf")]
@@ -439,6 +446,10 @@ def main() -> None:
                     worker.send({"op": "opened", "facts": facts})
                 elif order["op"] == "judge" and court is not None:
                     worker.send(_judge(court, worker, order))
+                elif order["op"] == "recheck" and court is not None:
+                    now_ms = court.eager_alone(Plan(**order["plan"]))
+                    slow = sabotaged(order["before_ms"], now_ms, SLACK_MS[court.device])
+                    worker.send({"op": "rechecked", "slow": slow is not None})
             except ChannelClosed:
                 worker.send({"op": "lost"})  # a runner died; the worker knows which and why
             except UnfitReference as unfit:

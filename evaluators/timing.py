@@ -25,6 +25,9 @@ LOOKS = (6, 8, 11, 15, 20, 27, 36, 48)
 RESOLUTION_MS = 5e-4
 """Shorter times are below what the clock can tell."""
 
+SABOTAGED = "sabotaged baseline"
+"""The rule of which `sabotaged` speaks."""
+
 BATCH_FACTOR, SABOTAGE_FACTOR = 1.5, 1.1
 """How much longer a single call may take than one of many, beyond what the reference's own does; how much
 slower the baseline may run beside a kernel than before the kernel was loaded."""

@@ -28,7 +28,7 @@ from evaluators.evaluation import Correctness, Evaluation, Roofline, Status, Tim
 from evaluators.problem import Kernel, Problem
 from evaluators.roofline import default_cache
 from evaluators.scratch import too_much_written
-from evaluators.timing import Plan
+from evaluators.timing import SABOTAGED, Plan
 from evaluators.zygote import Ward, Zygote, start_module
 
 logger = logging.getLogger(__name__)
@@ -163,6 +163,8 @@ class Worker:
         stages = Stages(on_stage)
         with scratch_folder(problem, kernel, self._root, archive) as scratch:
             verdict = self._try_candidate(scratch, thorough, stages)
+        if verdict.get("rule") == SABOTAGED:
+            self._require_recovery(verdict)
         canary = {"canary_ms": verdict["canary_ms"]} if "canary_ms" in verdict else {}
         return _evaluation(verdict, facts | canary, stages.seconds())
 
@@ -240,6 +242,21 @@ class Worker:
         finally:
             stages.enter("ending")
             self._end(wards)
+
+    def _require_recovery(self, verdict: Message) -> None:
+        """Raises WorkerBroken where the baseline is as slow without the kernel that is said to slow it."""
+        assert self._channel is not None
+        order = {"op": "recheck", "before_ms": verdict["before_ms"], "plan": asdict(self._settings.plan)}
+        try:
+            self._channel.send(order)
+            slow = self._await(self._eager_ward(), self._settings.timeout_s)["slow"]
+        except ChannelClosed as error:
+            self.close()
+            raise WorkerBroken("the referee or the zygote died") from error
+        if slow:
+            raise WorkerBroken(
+                "the baseline is slower now than before without any kernel: the machine is busy"
+            )
 
     def _end(self, wards: list[Ward]) -> None:
         """Raises WorkerBroken when a runner cannot be ended."""

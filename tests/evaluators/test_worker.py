@@ -17,7 +17,7 @@ import pytest
 from evaluators import sandbox
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
-from evaluators.timing import Plan
+from evaluators.timing import SABOTAGED, Plan
 from evaluators.worker import Settings, Worker, WorkerBroken
 from tests.evaluators.conftest import Marked, gone
 
@@ -391,6 +391,22 @@ def test_a_kernel_cannot_kill_its_parents_or_the_baseline(judge: Judge) -> None:
         else HONEST
     )
     assert found.status is Status.CORRECT, found.log
+
+
+@pytest.mark.parametrize(("before_ms", "is_the_machines"), [(1e-6, True), (1e6, False)])
+def test_a_baseline_that_is_slow_without_the_kernel_too_is_nobodys_fault(
+    worker: Worker, judge: Judge, monkeypatch: pytest.MonkeyPatch, before_ms: float, is_the_machines: bool
+) -> None:
+    judged = worker._try_candidate
+    accused = {"status": "rejected", "timing": None, "rule": SABOTAGED, "before_ms": [before_ms] * 3}
+    monkeypatch.setattr(worker, "_try_candidate", lambda *given: judged(*given) | accused)
+    if is_the_machines:
+        with pytest.raises(WorkerBroken, match="the machine is busy"):
+            judge(HONEST)
+    else:
+        assert judge(HONEST).rule == SABOTAGED
+    monkeypatch.undo()
+    assert_honest_is_correct(judge)
 
 
 def test_secrets_stay_outside(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
