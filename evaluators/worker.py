@@ -118,6 +118,19 @@ class Worker:
         self._gpu: Gpu | None = None
         self._facts: dict[str, str] = {}
 
+    def prepare(self) -> None:
+        """Starts what every problem needs, if it is not running. Raises ChannelClosed or OSError."""
+        if self._zygote is not None and self._channel is not None:
+            return
+        try:
+            # Threads of the referee's that spin after work of their own would disturb the block that follows.
+            quiet = self._environment | {"OMP_WAIT_POLICY": "passive"}
+            self._referee, self._channel = start_module("evaluators.referee", quiet)
+            self._zygote = Zygote(self._environment)  # both import torch: side by side
+        except (ChannelClosed, OSError):
+            self.close()
+            raise
+
     def open(self, problem: Problem) -> dict[str, str]:
         """Starts what is not running and opens the problem: reference, baseline, shared memory. Returns
         the facts of device and software. Raises WorkerBroken with the reason."""
@@ -183,11 +196,8 @@ class Worker:
 
     def _start(self, problem: Problem) -> None:
         """The processes stay from problem to problem (they have imported torch), but for the baselines."""
-        if self._zygote is None or self._channel is None:
-            # Threads of the referee's that spin after work of their own would disturb the block that follows.
-            quiet = self._environment | {"OMP_WAIT_POLICY": "passive"}
-            self._referee, self._channel = start_module("evaluators.referee", quiet)
-            self._zygote = Zygote(self._environment)  # both import torch: side by side
+        self.prepare()
+        assert self._channel is not None
         self._gpu = self._first_gpu if problem.device == "cuda" else None
         self._end([ward for ward in (self._eager, self._compiled) if ward is not None])
         self._eager = self._compiled = self._problem = None

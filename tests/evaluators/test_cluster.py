@@ -25,7 +25,7 @@ COUNT = 14
 @pytest.fixture
 def cluster(marked: Marked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A head without a device, and two nodes with one each: a GPU in name, for which no problem here asks."""
-    monkeypatch.setattr(module, "START_S", 30.0)
+    monkeypatch.setattr(module, "START_S", 15.0)
     about = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
     started = Cluster(initialize_head=True, head_node_args={**about, "num_gpus": 0})
     try:
