@@ -114,7 +114,7 @@ class RayHost:
         actor = await self._actor(0)
         try:
             found: str = await self._answer(0, actor.architecture.remote())
-        except OSError as error:
+        except (OSError, WorkerDied) as error:  # no kernel is to blame
             raise WorkerBroken(str(error)) from error
         return found
 

@@ -74,6 +74,10 @@ class Settings:
     threads: int | None = None
     """CPU threads of kernels and baselines; None leaves it to them (all cores)."""
 
+    def plan_of(self, thorough: bool) -> Plan:
+        """How long a measurement is."""
+        return self.thorough_plan if thorough else self.plan
+
     @property
     def build_cache(self) -> BuildCache | None:
         """Where builds are kept."""
@@ -177,7 +181,7 @@ class Worker:
         with scratch_folder(problem, kernel, self._root, archive) as scratch:
             verdict = self._try_candidate(scratch, thorough, stages)
         if verdict.get("rule") == SABOTAGED:
-            self._require_recovery(verdict)
+            self._require_recovery(verdict, thorough)
         canary = {"canary_ms": verdict["canary_ms"]} if "canary_ms" in verdict else {}
         return _evaluation(verdict, facts | canary, stages.seconds())
 
@@ -225,7 +229,6 @@ class Worker:
             environment=build_environment(self._facts.get("architecture", "")),
             libraries=self._problem.libraries,
         )
-        plan = asdict(settings.thorough_plan if thorough else settings.plan)
         wards: list[Ward] = []
         try:
             wards.append(self._zygote.fork(spec))
@@ -239,7 +242,7 @@ class Worker:
                 "fds": 1 + len(ours),
                 "pids": [ward.pid for ward in (*wards, *ours)],
                 "scratch": str(scratch),
-                "plan": plan,
+                "plan": asdict(settings.plan_of(thorough)),
                 "thorough": thorough,
             }
             self._channel.send(order, tuple(ward.channel.fileno() for ward in (*wards, *ours)))
@@ -253,10 +256,11 @@ class Worker:
             stages.enter("ending")
             self._end(wards)
 
-    def _require_recovery(self, verdict: Message) -> None:
+    def _require_recovery(self, verdict: Message, thorough: bool) -> None:
         """Raises WorkerBroken where the baseline is as slow without the kernel that is said to slow it."""
         assert self._channel is not None
-        order = {"op": "recheck", "before_ms": verdict["before_ms"], "plan": asdict(self._settings.plan)}
+        plan = self._settings.plan_of(thorough)
+        order = {"op": "recheck", "before_ms": verdict["before_ms"], "plan": asdict(plan)}
         try:
             self._channel.send(order)
             slow = self._await(self._eager_ward(), self._settings.timeout_s)["slow"]

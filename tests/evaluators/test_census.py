@@ -71,6 +71,7 @@ def test_who_is_slower_in_rows_does_less_when_it_is_timed(row_ms: float, slower:
     looks.saw_row(0.001, 100, watched=True)
     assert bool(looks.slower_in_rows(0.1)) is slower
     assert 0 <= looks.delay_s() <= row_ms * 100 / 1e3
+    assert looks.tries == 1, "a call that ends before the look counts, too"
 
 
 def test_who_was_hardly_seen_is_not_cleared() -> None:
