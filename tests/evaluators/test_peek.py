@@ -31,6 +31,7 @@ def child() -> Iterator[tuple[int, int]]:
     with subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         address = int(process.stdout.readline())
+        time.sleep(0.1)  # it is not done with writing that when we can read it
         os.kill(process.pid, signal.SIGSTOP)
         yield process.pid, address
         process.kill()
