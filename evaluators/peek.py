@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-STOPS_WITHIN_S = 0.1
+STOPS_WITHIN_S = 1.0
 """A thread that waits for a core learns that it is stopped when it has got one."""
 PIECE = 2**30
 
@@ -82,11 +82,17 @@ def region_at(regions: list[Region], address: int) -> Region | None:
 
 
 def run_ns(pids: Iterable[int]) -> dict[int, int]:
-    """How long each thread of stopped processes has run; waits until they all stand still."""
+    """How long each thread of stopped processes has run; waits until they all stand still.
+
+    A thread counts as stopped a moment before it has left its core, and until then its last milliseconds are
+    not booked. The kernel's answer to what system call a thread is in waits for it to have left
+    (`wait_task_inactive`).
+    """
     found = {}
     for pid in pids:
         for thread in _threads(pid):
             _state(pid, thread)
+            _read(f"/proc/{pid}/task/{thread}/syscall")
             text = _read(f"/proc/{pid}/task/{thread}/schedstat")
             if text:
                 found[thread] = int(text.split()[0])
