@@ -27,7 +27,7 @@ from evaluators.build_cache import BuildCache, build_key
 from evaluators.channel import ChannelClosed, ChannelTimeout, Message, ProtocolError, printable
 from evaluators.evaluation import Status
 from evaluators.problem import Kernel, Problem, content_id
-from evaluators.scratch import remove, too_much_written
+from evaluators.scratch import SOURCE, remove, too_much_written
 from evaluators.zygote import Ward, Zygote
 
 MAX_PROCESSES = 4096
@@ -35,7 +35,6 @@ MAX_BUILD_PROCESSES = 256
 MAX_MEMORY_BYTES = 16 * 2**30
 MAX_SCRATCH_BYTES = 2 * 2**30
 MAX_ARCHIVE_BYTES = 512 * 2**20
-SOURCE = "kernel.py"
 JOBS = 2
 """Compilers at a time in one build: the halves of an extension. There is a build for each core already."""
 NICENESS = 19
@@ -210,7 +209,6 @@ def runner_spec(
     return {
         "role": role,
         "scratch": str(scratch),
-        "module": str(scratch / SOURCE),
         "readable": [],
         "devices": [],
         "environment": environment,

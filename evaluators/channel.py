@@ -6,6 +6,7 @@ read without end or wait for ever.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -85,6 +86,16 @@ class Channel:
         if not isinstance(message, dict):
             raise ProtocolError(f"not an object: {line[:80]!r}")
         return message
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits until the peer says something, and leaves it to whoever gets the descriptor. Raises
+        ChannelClosed or ChannelTimeout."""
+        if not select.select([self._socket], [], [], timeout_s)[0]:
+            raise ChannelTimeout(f"no message within {timeout_s:.3g} s")
+        with contextlib.suppress(ConnectionResetError):
+            if self._socket.recv(1, socket.MSG_PEEK):
+                return
+        raise ChannelClosed("the peer has closed the channel")
 
     def has_message(self) -> bool:
         """Whether `receive` would answer from what has been read already."""

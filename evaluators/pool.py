@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Protocol
 
@@ -78,7 +79,9 @@ class Pool:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._builds = asyncio.Semaphore(host.cores)
+        # Built ahead of the devices is no more than there are cores: who builds all that waits keeps every
+        # core busy, and what is being measured waits for memory and for the machine.
+        self._in_front = asyncio.Semaphore(host.cores)
         self._devices = Devices(host.devices)
         self._health = Health()
         self._facts: dict[str, dict[str, str]] = {}
@@ -167,25 +170,27 @@ class Pool:
                 return facts
 
     async def _try(self, trial: _Trial) -> Evaluation:
-        if trial.problem.device == "cuda":
-            async with self._builds:
+        async with AsyncExitStack() as in_front:
+            if trial.problem.device == "cuda":
+                await in_front.enter_async_context(self._in_front)
                 await self._build(trial)
-        facts = await trial.opening
-        if trial.build is not None and trial.build.status is not None:
-            return _failed_build(trial.build, facts)
-        async with self._devices.lease(trial.problem.id, trial.failed_on) as device:
-            try:
-                # On a CPU a build would disturb a measurement: both take the one lane.
-                build = await self._build(trial)
-                if build.status is not None:
-                    return _failed_build(build, facts)
-                trial.on_stage("measuring")
-                evaluation = await self._host.measure(
-                    device, trial.problem, trial.kernel, build.archive, trial.thorough, trial.on_stage
-                )
-            except (WorkerBroken, WorkerDied):
-                trial.failed_on.append(device)
-                raise
+            facts = await trial.opening
+            if trial.build is not None and trial.build.status is not None:
+                return _failed_build(trial.build, facts)
+            async with self._devices.lease(trial.problem.id, trial.failed_on) as device:
+                await in_front.aclose()  # the next may be built
+                try:
+                    # On a CPU a build would disturb a measurement: both take the one lane.
+                    build = await self._build(trial)
+                    if build.status is not None:
+                        return _failed_build(build, facts)
+                    trial.on_stage("measuring")
+                    evaluation = await self._host.measure(
+                        device, trial.problem, trial.kernel, build.archive, trial.thorough, trial.on_stage
+                    )
+                except (WorkerBroken, WorkerDied):
+                    trial.failed_on.append(device)
+                    raise
         self._blame(trial.failed_on, device, trial.reason)
         about = evaluation.environment
         canary_ms = float(about["canary_ms"]) if about.get("canary_ms") else None

@@ -3,6 +3,7 @@
 It knows the problem's source and the candidate's, never the expected outputs, and it sees inputs only when
 it is told to run. It makes no claim about time. The builder's and the referee's orders and the answers:
 
+    move {scratch}                         no answer: the folder that it is confined to has this name now
     import {problem, architecture}         -> imported | failed {phase, kind, error}
     load {problem, seed, arena, layouts}   -> loaded | failed
     run {calls: [slot, ...], turn}         -> on a GPU queued, as soon as the work is; then done | failed;
@@ -20,7 +21,6 @@ import importlib.util
 import os
 import sys
 import tempfile
-import threading
 import time
 import traceback
 import types
@@ -33,6 +33,7 @@ from evaluators.channel import Channel, ChannelClosed, Message
 from evaluators.cuda_driver import wait_on_stream
 from evaluators.device_trace import DeviceTrace
 from evaluators.reference import init_inputs, load_module, make_model, tensors_of
+from evaluators.scratch import SOURCE
 from evaluators.side import gate_of
 from evaluators.warmup import compile_triton
 
@@ -49,10 +50,9 @@ class WrongOutput(Exception):
 def run(channel: Channel, *, level: str, spec: dict[str, Any]) -> None:
     """The whole life of a runner, in a process of its own; ends by returning."""
     scratch = Path(spec["scratch"])
-    os.environ.update(sandbox.scratch_variables(scratch) | spec["environment"])
-    os.chdir(scratch)
+    os.environ.update(spec["environment"])
+    _move(scratch)
     sys.argv = [""]  # ours tells where the evaluator is installed
-    tempfile.tempdir = None  # forget the folder that an import before the fork may have looked up
     reached = sandbox.confine(
         scratch,
         readable=[Path(p) for p in spec["readable"]],
@@ -62,6 +62,8 @@ def run(channel: Channel, *, level: str, spec: dict[str, Any]) -> None:
     )
     if spec.get("libraries") == "no_library":
         libraries.remove()
+    if spec["devices"]:
+        _start_gpu()
     channel.send({"op": "confined", "isolation": "+".join(dict.fromkeys([*reached, level]))})
     with contextlib.suppress(ChannelClosed):
         _serve(channel, spec)
@@ -73,9 +75,13 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
         order = channel.receive()
         phase = order["op"]
         try:
-            if order["op"] == "import":
-                uses_triton = "triton" in Path(spec["module"]).read_text()
-                module = import_candidate(Path(spec["module"]))
+            if order["op"] == "move":
+                spec["scratch"] = order["scratch"]
+                _move(Path(spec["scratch"]))
+            elif order["op"] == "import":
+                path = Path(spec["scratch"], SOURCE)
+                uses_triton = "triton" in path.read_text()
+                module = import_candidate(path)
                 if order["architecture"] and uses_triton:
                     compile_triton(module, order["problem"], order["architecture"])
                 channel.send({"op": "imported"})
@@ -108,22 +114,17 @@ class Session:
 
         problem, self._device = order["problem"], order["problem"]["device"]
         self._on_gpu = self._device == "cuda"
-        starting = threading.Thread(target=_start_gpu)  # as long as drawing many weights on one core takes
-        if self._on_gpu:
-            starting.start()
         self._output: list[torch.Tensor] = []
         self._kept: list[list[torch.Tensor]] = []
         self._weights: list[torch.Tensor] = []
         reference = load_module(problem["source"], problem["overrides"])
         values = init_inputs(reference, order["seed"])
         kind = spec["role"]
-        module = import_candidate(Path(spec["module"])) if kind == "candidate" else reference
+        module = import_candidate(Path(spec["scratch"], SOURCE)) if kind == "candidate" else reference
         cls = "ModelNew" if kind == "candidate" else "Model"
         model = make_model(
             module, cls, values, seed=order["seed"], device=self._device, dtype=problem["dtype"]
         )
-        if self._on_gpu:
-            starting.join()
         memory = open_shared(order["arena"], fd)
         inputs, outputs = Layout.from_json(order["inputs"]), Layout.from_json(order["outputs"])
         self._inputs = [_arguments(order["arguments"], tensors) for tensors in inputs.views(memory)]
@@ -200,6 +201,13 @@ class Session:
                 self._model(*self._inputs[call])
             torch.cuda.synchronize()
         return trace.totals()
+
+
+def _move(scratch: Path) -> None:
+    """Makes itself at home in the folder."""
+    os.environ.update(sandbox.scratch_variables(scratch))
+    os.chdir(scratch)
+    tempfile.tempdir = None  # forget the folder that an import before the fork may have looked up
 
 
 def _start_gpu() -> None:

@@ -9,6 +9,8 @@ import os
 import subprocess
 from pathlib import Path
 
+SOURCE = "kernel.py"
+"""The kernel's file in its folder."""
 MAX_FILES, MAX_PATH = 50_000, 1024
 
 _claims: dict[Path, int] = {}

@@ -28,6 +28,7 @@ from evaluators.evaluation import Correctness, Evaluation, Roofline, Status, Tim
 from evaluators.problem import Kernel, Problem
 from evaluators.roofline import default_cache
 from evaluators.scratch import too_much_written
+from evaluators.standby import Standby
 from evaluators.timing import SABOTAGED, Plan
 from evaluators.zygote import Ward, Zygote, start_module
 
@@ -117,6 +118,7 @@ class Worker:
         self._eager: Ward | None = None
         self._compiled: Ward | None = None
         self._coming: Ward | None = None
+        self._standby: Standby | None = None
         self._asked_compiled = False
         self._problem: Problem | None = None
         self._gpu: Gpu | None = None
@@ -143,7 +145,7 @@ class Worker:
         try:
             self._start(problem)
             answer = self._await(self._eager_ward(), self._settings.open_timeout_s)
-        except (ChannelClosed, OSError) as error:
+        except (ChannelClosed, ChannelTimeout, OSError) as error:
             self.close()
             raise WorkerBroken(f"the evaluator's own processes did not come up: {error}") from error
         if answer.get("op") == "unfit":
@@ -195,18 +197,22 @@ class Worker:
             sandbox.kill_tree(self._referee.pid)
             self._referee.wait()
         self._zygote = self._channel = self._referee = None
-        self._eager = self._compiled = self._coming = self._problem = None
+        self._eager = self._compiled = self._coming = self._standby = self._problem = None
         self._asked_compiled = False
 
     def _start(self, problem: Problem) -> None:
         """The processes stay from problem to problem (they have imported torch), but for the baselines."""
         self.prepare()
         assert self._channel is not None
+        assert self._zygote is not None
         self._gpu = self._first_gpu if problem.device == "cuda" else None
         self._end([ward for ward in (self._eager, self._compiled) if ward is not None])
+        if self._standby is not None:
+            self._standby.drop()
         self._eager = self._compiled = self._problem = None
         self._asked_compiled = False
         self._eager = self._fork_baseline("eager")
+        self._standby = Standby(self._zygote, self._root, self._candidate_spec)
         options = {
             "max_calls": self._settings.max_calls,
             "plan": asdict(self._settings.plan),
@@ -217,21 +223,13 @@ class Worker:
         self._eager.channel.close()
 
     def _try_candidate(self, scratch: Path, thorough: bool, stages: Stages) -> Message:
-        assert self._zygote is not None
+        assert self._standby is not None
         assert self._channel is not None
-        assert self._problem is not None
         settings = self._settings
         timeout_s = settings.thorough_timeout_s if thorough else settings.timeout_s
-        spec = self._spec(
-            scratch,
-            role="candidate",
-            cpu_s=int(timeout_s) * 64,
-            environment=build_environment(self._facts.get("architecture", "")),
-            libraries=self._problem.libraries,
-        )
         wards: list[Ward] = []
         try:
-            wards.append(self._zygote.fork(spec))
+            wards.append(self._standby.take(scratch))
             ours = []
             if thorough and settings.compile_mode and not self._asked_compiled:
                 self._asked_compiled = True
@@ -249,9 +247,9 @@ class Worker:
             for ward in (*wards, *ours):
                 ward.channel.close()
             return self._await(wards[0], timeout_s, scratch, stages)
-        except ChannelClosed as error:
+        except (ChannelClosed, ChannelTimeout) as error:
             self.close()
-            raise WorkerBroken("the referee or the zygote died") from error
+            raise WorkerBroken(f"the referee, the zygote or a runner of ours died: {error}") from error
         finally:
             stages.enter("ending")
             self._end(wards)
@@ -303,6 +301,7 @@ class Worker:
                 answer = self._channel.receive()
                 if answer["op"] == "stage" and stages is not None:
                     stages.enter(answer["stage"])
+                    self._tend_standby(answer["stage"])
                     continue
                 if answer["op"] == "compiled":
                     self._take_compiled(bool(answer["runs"]))
@@ -361,6 +360,24 @@ class Worker:
         else:
             how = f"it exited with status {ward.exit_code}"
         return {"status": "crashed", "log": f"{how}\n{ward.output()}".strip()}
+
+    def _tend_standby(self, stage: str) -> None:
+        assert self._standby is not None
+        if stage == "checking":
+            self._standby.start()
+        elif stage == "timing":
+            self._standby.stop()
+
+    def _candidate_spec(self, scratch: Path) -> dict[str, Any]:
+        assert self._problem is not None
+        settings = self._settings
+        return self._spec(
+            scratch,
+            role="candidate",
+            cpu_s=int(max(settings.timeout_s, settings.thorough_timeout_s)) * 64,
+            environment=build_environment(self._facts.get("architecture", "")),
+            libraries=self._problem.libraries,
+        )
 
     def _fork_baseline(self, role: str) -> Ward:
         assert self._zygote is not None

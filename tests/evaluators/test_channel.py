@@ -217,6 +217,18 @@ def test_silence_ends_in_a_timeout(ends: tuple[Channel, Channel]) -> None:
     assert ends[1].receive(5) == {"op": "late"}
 
 
+def test_waiting_leaves_the_word_to_whoever_receives_it(ends: tuple[Channel, Channel]) -> None:
+    a, b = ends
+    with pytest.raises(ChannelTimeout):
+        a.wait(0.01)
+    b.send({"op": "confined"})
+    b.close()
+    a.wait(1.0)
+    assert a.receive() == {"op": "confined"}
+    with pytest.raises(ChannelClosed):
+        a.wait(1.0)
+
+
 def test_dripping_bytes_do_not_stretch_the_deadline(raw: tuple[Channel, socket.socket]) -> None:
     channel, peer = raw
     stop = threading.Event()

@@ -278,6 +278,19 @@ def test_on_a_gpu_builds_go_on_during_a_measurement() -> None:
     assert ("build", "measure") in host.overlaps
 
 
+def test_no_more_is_built_ahead_of_the_devices_than_there_are_cores() -> None:
+    class Counting(FakeHost):
+        ahead = 0
+
+        async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
+            self.ahead = max(self.ahead, len(self.built) + 1 - len(self.measured))
+            return await super().build(problem, kernel, architecture)
+
+    host = Counting(devices=1, cores=3, work_s=0.005)
+    run_many(host, ON_GPU, 20)
+    assert host.ahead == 3
+
+
 def test_on_a_cpu_nothing_disturbs_a_measurement() -> None:
     host = FakeHost(devices=1, cores=8, work_s=0.01)
     run_many(host, ON_CPU, 6)

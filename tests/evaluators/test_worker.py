@@ -133,8 +133,10 @@ def test_the_facts_of_an_open_problem_are_those_of_its_evaluations(worker: Worke
 
 def test_no_scratch_folder_of_a_candidate_is_left(judge: Judge, worker: Worker) -> None:
     judge(forward("open('left', 'w').write('x'); return honest(self, x)"))
-    names = [path.name for path in worker._root.iterdir()]
-    assert all(name.startswith("eager-") for name in names)
+    assert [path for path in worker._root.iterdir() if not path.name.startswith("eager-")] == [
+        worker._standby._folder
+    ]
+    assert not list(worker._standby._folder.iterdir()), "the next candidate's is empty"
 
 
 INCORRECT: dict[str, tuple[str, str]] = {
@@ -524,6 +526,50 @@ def test_the_death_of_a_process_of_ours_is_not_the_kernels_fault(
     if victim == "referee":
         found = second.measure(PROBLEM, Kernel(source=HONEST, language="cpp"), b"")
         assert found.status is Status.CORRECT, found.log
+
+
+def states(pid: int) -> set[str]:
+    """The letters of `/proc` for a runner and what is below it ("T": stopped)."""
+    family = [pid, *sandbox.descendants(pid)]
+    return {Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[0] for each in family}
+
+
+def test_the_next_runner_comes_up_during_the_checks_and_stands_still_during_the_timing(
+    second: Worker,
+) -> None:
+    seen: dict[str, tuple[int, set[str]]] = {}
+
+    def note(stage: str) -> None:
+        waiting = second._standby._ward
+        seen[stage] = (waiting.pid, states(waiting.pid)) if waiting is not None else (0, set())
+
+    honest = Kernel(source=HONEST, language="cpp")
+    second.open(PROBLEM)
+    second._standby.drop()
+    assert second.measure(PROBLEM, honest, b"", on_stage=note).status is Status.CORRECT
+    first, letters = seen["ending"]
+    assert letters == {"T"}
+    assert seen["loading"][0] == 0, "the baseline is timed then, with nobody beside it"
+    assert second._zygote._wards.keys() == {second._eager.pid, first}
+    assert second.measure(PROBLEM, honest, b"", on_stage=note).status is Status.CORRECT
+    assert seen["loading"][0] == 0, "it was taken"
+    assert seen["ending"][0] not in (0, first)
+
+
+@pytest.mark.parametrize("how", ["killed", "folder removed"])
+def test_what_happens_to_a_runner_on_standby_is_not_the_next_kernels_fault(second: Worker, how: str) -> None:
+    honest = Kernel(source=HONEST, language="cpp")
+    second.measure(PROBLEM, honest, b"")
+    waiting, folder = second._standby._ward, second._standby._folder
+    if how == "killed":
+        sandbox.kill_spawned(waiting.pid)
+        assert gone(lambda: [waiting.pid] if Path(f"/proc/{waiting.pid}").exists() else [])
+    else:
+        folder.rmdir()
+        with pytest.raises(OSError, match=folder.name):
+            second.measure(PROBLEM, honest, b"")
+    assert second.measure(PROBLEM, honest, b"").status is Status.CORRECT
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(
