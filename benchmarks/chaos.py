@@ -1,6 +1,6 @@
 """Every way to fail at once: honest and broken kernels in one queue, and our own processes killed at random.
 
-    python benchmarks/chaos.py [--candidates 200] [--kills 12] [--device auto] [--pool ray] [--seed 0]
+    python benchmarks/chaos.py [--candidates 200] [--kills 12] [--device auto] [--pool ray] [--limit 1800]
 
 Checks that each candidate gets exactly one verdict, and the right one; that a death is known within
 `--known-within` seconds; that no process, no GPU memory and no scratch folder is left. Prints a table and
@@ -43,6 +43,8 @@ MARK = "CUDAHOSTCXX"
 """A variable that crosses into all processes of the evaluator and that none reads: it finds what is left."""
 OURS = ("evaluators.zygote", "evaluators.referee", "ray::DeviceActor")
 GPU_SLACK_MIB = 64
+EVERY = 10
+"""Verdicts between two words of progress."""
 
 MODEL = """
 import ctypes, os, signal, sys, threading, time
@@ -259,16 +261,25 @@ def candidates(count: int, on_gpu: bool, rng: random.Random) -> list[Result]:
     return [Result(kind=kind, kernel=kind.kernel(number)) for number, kind in enumerate(chosen)]
 
 
-async def judge(pool: Pool, problem: Problem, results: Sequence[Result], killer: Killer) -> None:
-    """All at once, as a search has them; the killing begins with them."""
+async def judge(
+    pool: Pool, problem: Problem, results: Sequence[Result], killer: Killer, limit_s: float
+) -> None:
+    """All at once, as a search has them; the killing begins with them. Who has no verdict after `limit_s`
+    gets none."""
+    began = time.monotonic()
 
     async def one(result: Result) -> None:
         evaluation = await pool.evaluate(problem, result.kernel)
         result.verdicts.append((time.time(), evaluation))
+        count = sum(len(each.verdicts) for each in results)
+        if count % EVERY == 0:
+            print(f"{count} verdicts after {time.monotonic() - began:.0f} s", file=sys.stderr)
 
     await pool.describe(problem)
     killer.start()
-    await asyncio.gather(*(one(result) for result in results))
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            await asyncio.gather(*(one(result) for result in results))
 
 
 def delays_s(results: Sequence[Result]) -> list[float]:
@@ -352,6 +363,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     parser.add_argument("--pool", choices=("ray", "local"), default="ray")
     parser.add_argument("--timeout", type=float, default=8.0, help="seconds for a measurement")
+    parser.add_argument("--limit", type=float, default=1800.0, help="seconds for all of them")
     parser.add_argument("--known-within", type=float, default=2.0, help="seconds from death to verdict")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
@@ -382,7 +394,7 @@ def main() -> int:
     killer = Killer(mark, asked.kills, asked.kill_every, rng)
     began = time.monotonic()
     try:
-        asyncio.run(judge(pool, problem, results, killer))
+        asyncio.run(judge(pool, problem, results, killer, asked.limit))
     finally:
         killer.stop()
         pool.close()
@@ -396,7 +408,7 @@ def main() -> int:
         print(f"deaths:     known after {statistics.median(delays):.2f} s, at most {delays[-1]:.2f} s")
     print("killed:    ", ", ".join(f"{name} {n}" for name, n in killer.killed.items()) or "none")
     print(f"set aside:  {pool.devices_set_aside or 'none'}")
-    print(f"time:       {seconds:.0f} s, {60 * len(results) / seconds:.1f} candidates a minute")
+    print(f"time:       {seconds:.0f} s, {60 * statuses.total() / seconds:.1f} verdicts a minute")
     print(*(f"WRONG: {each}" for each in found), sep="\n")
     print("every check holds" if not found else f"{len(found)} checks failed")
     return 1 if found else 0

@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 TRIES = 3
 OPENING_TRIES = 2
+IN_FRONT = 2
+"""So many kernels for each core are built or wait for a device. Whoever builds all that there is keeps every
+core busy, and what is being measured waits for memory and for the machine."""
 
 OnStage = Callable[[str], None]
 
@@ -79,9 +82,8 @@ class Pool:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        # Built ahead of the devices is no more than there are cores: who builds all that waits keeps every
-        # core busy, and what is being measured waits for memory and for the machine.
-        self._in_front = asyncio.Semaphore(host.cores)
+        self._builds = asyncio.Semaphore(host.cores)
+        self._in_front = asyncio.Semaphore(IN_FRONT * host.cores)
         self._devices = Devices(host.devices)
         self._health = Health()
         self._facts: dict[str, dict[str, str]] = {}
@@ -173,7 +175,8 @@ class Pool:
         async with AsyncExitStack() as in_front:
             if trial.problem.device == "cuda":
                 await in_front.enter_async_context(self._in_front)
-                await self._build(trial)
+                async with self._builds:
+                    await self._build(trial)
             facts = await trial.opening
             if trial.build is not None and trial.build.status is not None:
                 return _failed_build(trial.build, facts)

@@ -20,7 +20,7 @@ from evaluators.build import Build
 from evaluators.cluster import RayHost
 from evaluators.evaluation import Evaluation, Status, Timing
 from evaluators.local import LocalHost
-from evaluators.pool import TRIES, OnStage, Pool, WorkerDied
+from evaluators.pool import IN_FRONT, TRIES, OnStage, Pool, WorkerDied
 from evaluators.problem import Kernel, Problem
 from evaluators.scratch import scratch_root
 from evaluators.worker import WorkerBroken
@@ -278,7 +278,7 @@ def test_on_a_gpu_builds_go_on_during_a_measurement() -> None:
     assert ("build", "measure") in host.overlaps
 
 
-def test_no_more_is_built_ahead_of_the_devices_than_there_are_cores() -> None:
+def test_what_is_built_ahead_of_the_devices_has_a_bound() -> None:
     class Counting(FakeHost):
         ahead = 0
 
@@ -288,7 +288,8 @@ def test_no_more_is_built_ahead_of_the_devices_than_there_are_cores() -> None:
 
     host = Counting(devices=1, cores=3, work_s=0.005)
     run_many(host, ON_GPU, 20)
-    assert host.ahead == 3
+    assert host.ahead == IN_FRONT * 3
+    assert host.most["build"] == 3
 
 
 def test_on_a_cpu_nothing_disturbs_a_measurement() -> None:
