@@ -110,33 +110,33 @@ class Pool:
         """The verdict on a kernel; never raises for the kernel's own failure. `on_stage` is told when the
         build and the measurement begin (`building`, `measuring`), and the steps of the measurement."""
         opening = asyncio.ensure_future(self._some_facts(problem))  # a build does not wait for it
-        trial = _Trial(problem, kernel, thorough, on_stage or (lambda stage: None), opening)
+        job = _Job(problem, kernel, thorough, on_stage or (lambda stage: None), opening)
         try:
-            return await self._settle(trial)
+            return await self._settle(job)
         finally:
             opening.cancel()
 
-    async def _settle(self, trial: _Trial) -> Evaluation:
+    async def _settle(self, job: _Job) -> Evaluation:
         deaths = 0
         for _ in range(TRIES):
             try:
-                return await self._try(trial)
+                return await self._try(job)
             except CannotOpen as error:
                 return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=str(error))
             except WorkerDied as error:
-                deaths, trial.reason = deaths + 1, str(error)
+                deaths, job.reason = deaths + 1, str(error)
                 if deaths == 2:
-                    log = f"it took two workers down: {trial.reason}"
-                    return Evaluation(status=Status.CRASHED, log=log, environment=self._known(trial.problem))
+                    log = f"it took two workers down: {job.reason}"
+                    return Evaluation(status=Status.CRASHED, log=log, environment=self._known(job.problem))
             except WorkerBroken as error:
-                trial.reason = str(error)
+                job.reason = str(error)
             except Exception as error:
                 # A search must not end by whatever one kernel brings to light in the evaluator.
-                logger.exception("the evaluator failed on kernel %s", trial.kernel.id)
-                trial.reason = f"{type(error).__name__}: {error}"
-            logger.warning("kernel %s is given to another worker: %s", trial.kernel.id, trial.reason)
-        environment = self._known(trial.problem)
-        return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=trial.reason, environment=environment)
+                logger.exception("the evaluator failed on kernel %s", job.kernel.id)
+                job.reason = f"{type(error).__name__}: {error}"
+            logger.warning("kernel %s is given to another worker: %s", job.kernel.id, job.reason)
+        environment = self._known(job.problem)
+        return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=job.reason, environment=environment)
 
     def close(self) -> None:
         """Ends every process that was started."""
@@ -171,42 +171,42 @@ class Pool:
                 self._blame(failed_on, device, reason)
                 return facts
 
-    async def _try(self, trial: _Trial) -> Evaluation:
+    async def _try(self, job: _Job) -> Evaluation:
         async with AsyncExitStack() as in_front:
-            if trial.problem.device == "cuda":
+            if job.problem.device == "cuda":
                 await in_front.enter_async_context(self._in_front)
                 async with self._builds:
-                    await self._build(trial)
-            facts = await trial.opening
-            if trial.build is not None and trial.build.status is not None:
-                return _failed_build(trial.build, facts)
-            async with self._devices.lease(trial.problem.id, trial.failed_on) as device:
+                    await self._build(job)
+            facts = await job.opening
+            if job.build is not None and job.build.status is not None:
+                return _failed_build(job.build, facts)
+            async with self._devices.lease(job.problem.id, job.failed_on) as device:
                 await in_front.aclose()  # the next may be built
                 try:
                     # On a CPU a build would disturb a measurement: both take the one lane.
-                    build = await self._build(trial)
+                    build = await self._build(job)
                     if build.status is not None:
                         return _failed_build(build, facts)
-                    trial.on_stage("measuring")
+                    job.on_stage("measuring")
                     evaluation = await self._host.measure(
-                        device, trial.problem, trial.kernel, build.archive, trial.thorough, trial.on_stage
+                        device, job.problem, job.kernel, build.archive, job.thorough, job.on_stage
                     )
                 except (WorkerBroken, WorkerDied):
-                    trial.failed_on.append(device)
+                    job.failed_on.append(device)
                     raise
-        self._blame(trial.failed_on, device, trial.reason)
+        self._blame(job.failed_on, device, job.reason)
         about = evaluation.environment
         canary_ms = float(about["canary_ms"]) if about.get("canary_ms") else None
         self._set_aside(device, self._health.worked(device, about.get("device", ""), canary_ms))
         return replace(evaluation, build_s=build.seconds)
 
-    async def _build(self, trial: _Trial) -> Build:
+    async def _build(self, job: _Job) -> Build:
         """The kernel's build, which outlasts a worker that dies in the measurement after it."""
-        if trial.build is None:
-            architecture = await self._architecture_of(trial.problem)
-            trial.on_stage("building")
-            trial.build = await self._host.build(trial.problem, trial.kernel, architecture)
-        return trial.build
+        if job.build is None:
+            architecture = await self._architecture_of(job.problem)
+            job.on_stage("building")
+            job.build = await self._host.build(job.problem, job.kernel, architecture)
+        return job.build
 
     async def _architecture_of(self, problem: Problem) -> str:
         if problem.device == "cpu":
@@ -232,7 +232,7 @@ class Pool:
         self._devices.set_aside(device)
 
 
-class _Trial:
+class _Job:
     """One kernel on its way to a verdict, over several tries."""
 
     def __init__(

@@ -395,20 +395,28 @@ def test_a_kernel_cannot_kill_its_parents_or_the_baseline(judge: Judge) -> None:
     assert found.status is Status.CORRECT, found.log
 
 
-@pytest.mark.parametrize(("before_ms", "is_the_machines"), [(1e-6, True), (1e6, False)])
 def test_a_baseline_that_is_slow_without_the_kernel_too_is_nobodys_fault(
-    worker: Worker, judge: Judge, monkeypatch: pytest.MonkeyPatch, before_ms: float, is_the_machines: bool
+    worker: Worker, judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged = worker._try_candidate
-    accused = {"status": "rejected", "timing": None, "rule": SABOTAGED, "before_ms": [before_ms] * 3}
+    accused = {"status": "rejected", "timing": None, "rule": SABOTAGED, "before_ms": [1e-6] * 3}
     monkeypatch.setattr(worker, "_try_candidate", lambda *given: judged(*given) | accused)
-    if is_the_machines:
-        with pytest.raises(WorkerBroken, match="the machine is busy"):
-            judge(HONEST)
-    else:
-        assert judge(HONEST).rule == SABOTAGED
+    with pytest.raises(WorkerBroken, match="the machine is busy"):
+        judge(HONEST)
     monkeypatch.undo()
     assert_honest_is_correct(judge)
+
+
+def test_a_kernel_that_sabotages_the_baseline_is_rejected_when_it_does_so_again(
+    worker: Worker, judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = worker._try_candidate
+    accused = {"status": "rejected", "timing": None, "rule": SABOTAGED, "before_ms": [1e6] * 3}
+    accusations = [accused, {}, accused, accused]
+    monkeypatch.setattr(worker, "_try_candidate", lambda *given: judged(*given) | accusations.pop(0))
+    assert judge(HONEST).status is Status.CORRECT
+    assert judge(HONEST).rule == SABOTAGED
+    assert not accusations
 
 
 def test_secrets_stay_outside(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:

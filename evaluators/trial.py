@@ -1,0 +1,387 @@
+"""One candidate before the court: it is loaded, checked, counted and timed, and gets its verdict."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from evaluators.census import (
+    ROW_SLOTS,
+    SHORT_MS,
+    Census,
+    Looks,
+    hidden,
+    of_kernels,
+    row_length,
+    undecided,
+)
+from evaluators.channel import Message
+from evaluators.correctness import FAMILIES, Comparison
+from evaluators.court import Court
+from evaluators.evaluation import Status, Timing
+from evaluators.peek import can_peek
+from evaluators.side import Refused, Side
+from evaluators.timing import (
+    RESOLUTION_MS,
+    SABOTAGED,
+    SLACK_MS,
+    Block,
+    Plan,
+    batched,
+    block_sizes,
+    interval,
+    sabotaged,
+    undelivered,
+    waited_once,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+CHECKED_CALLS = 3
+WEIGHTS_EVERY = 4
+"""Of so many pairs of timed blocks, one at random comes after a check with other weights."""
+CENSUS_CALLS = 4
+MOST_KEPT_BLOCKS = 8
+SINGLES, MOST_SINGLES = 4, 36
+"""Blocks of one call, against which the blocks of many are held."""
+
+Stage = Callable[[str], None]
+Outputs = list["torch.Tensor"]
+
+
+class Trial:
+    """One candidate before the court. `say` is told when a stage begins."""
+
+    def __init__(
+        self, court: Court, side: Side, plan: Plan, scratch: str, *, thorough: bool, say: Stage
+    ) -> None:
+        if court.device == "cpu":
+            # A block's figure is the median of its calls there, some of which other processes disturb.
+            plan = replace(plan, block_ms=plan.block_ms / 4, least_calls=3)
+        self._court, self._side, self._plan = court, side, plan
+        self._compiled = court.compiled if thorough else None
+        self._say = say
+        self._families: dict[str, bool] = {}
+        self._comparisons: list[Comparison] = []
+        self._census: Census | None = None
+        self._changed = False
+        self._before: list[float] = []
+        """The baseline's ms a call while the candidate had not been loaded."""
+        self._looks: Looks | None = None
+        if court.problem["libraries"] == "no_library" and court.device == "cpu" and can_peek():
+            self._looks = Looks(side.pid, scratch)
+        self._pending: list[Callable[[], None]] = []
+
+    def verdict(self) -> Message:
+        """Loads, checks and times the candidate; always a verdict. Raises ChannelClosed if it died."""
+        import torch
+
+        timing: Timing | None = None
+        status, log, rule = Status.CORRECT, "", ""
+        try:
+            self._say("loading")
+            self._court.lower_overhead()
+            self._before = self._court.eager_alone(self._plan)
+            self._court.load(self._side)
+            self._say("checking")
+            call_ms = self._check()
+            self._say("counting")
+            self._count()
+            self._say("timing")
+            timing = self._time(call_ms)
+        except Refused as refused:
+            status, log, rule = refused.status, refused.log, refused.rule
+            if "torch._inductor" in log and self._court.problem["libraries"] == "no_library":
+                status, rule = Status.REJECTED, "library"
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            status, log = Status.CRASHED, f"beside it there is no memory left to check it: {error}"
+        finally:
+            self._court.restore_weights()
+        return {
+            "op": "verdict",
+            "status": status.value,
+            "log": log or self._notes(),
+            "rule": rule,
+            "timing": None if timing is None else asdict(timing),
+            "correctness": self._correctness(),
+            "roofline": asdict(self._court.roofline()),
+            "own_share": None if self._census is None else self._census.own_share,
+            "before_ms": self._before,
+        }
+
+    def _check(self) -> float:
+        """Correctness on the problem's own inputs, then on the families. Returns about how long a call takes
+        in ms, of two the shorter."""
+        capacity = self._court.capacity
+        first = self._check_block(1)
+        self._change_weights()
+        again = self._check_block(self._plan.calls(first, min(CHECKED_CALLS, capacity)))
+        names = list(FAMILIES)
+        for start in range(0, len(names), capacity):
+            chosen = names[start : start + capacity]
+            for family, seed, outputs in zip(chosen, *self._answered(chosen)[1:], strict=True):
+                self._try_family(family, seed, outputs)
+        return min(first, again)
+
+    def _change_weights(self) -> None:
+        """A check with other weights: a kernel that leaves some out, or has kept something made of them, is
+        wrong. Then a call to get used to the old ones again, which the next check is about."""
+        if not self._court.weight_forms:
+            return
+        seed = secrets.randbits(62)
+        alike = self._side.change_weights(seed, self._court.weight_forms)
+        self._court.change_weights(seed, alike=alike)
+        self._changed = True
+        self._check_block(1)
+        self._changed = False
+        self._court.restore_weights()
+        self._side.restore_weights()
+        self._court.stage_fresh([""], self._side)
+        self._side.block(1)
+
+    def _check_block(self, calls: int) -> float:
+        block, seeds, answers = self._answered([""] * calls)
+        for seed, outputs in zip(seeds, answers, strict=True):
+            self._require(seed, outputs)
+        return block.call_ms(self._court.overhead(calls).total_ms)
+
+    def _answered(self, families: list[str]) -> tuple[Block, list[int], list[Outputs]]:
+        """A block with one fresh call a family: its secret seeds, and private copies of what came out."""
+        seeds = self._court.stage_fresh(families, self._side)
+        block = self._side.block(len(families))
+        return block, seeds, [self._court.snapshot(call) for call in range(len(families))]
+
+    def _require(self, seed: int, outputs: Outputs, *, spot: bool = False) -> None:
+        comparison = self._court.check(outputs, seed, spot=spot)
+        if comparison is None:
+            return
+        self._comparisons.append(comparison)
+        if comparison.problem:
+            changed = " after its weights were changed in place" if self._changed else ""
+            raise Refused(Status.INCORRECT, f"wrong on fresh inputs{changed}: {comparison.problem}")
+
+    def _try_family(self, family: str, seed: int, outputs: Outputs) -> None:
+        comparison = self._court.check(outputs, seed, family, spot=True)
+        if comparison is None:
+            return
+        self._families[family] = not comparison.problem
+        if comparison.problem and self._court.problem["tolerance"] == "strict":
+            raise Refused(Status.INCORRECT, f"wrong on inputs of the family '{family}': {comparison.problem}")
+
+    def _count(self) -> None:
+        """On a GPU: what the device's trace of some calls says of who did the computing."""
+        if self._court.problem["libraries"] == "any" or self._court.device != "cuda":
+            return
+        calls = min(CENSUS_CALLS, self._court.capacity)
+        self._court.stage_fresh([""] * calls, self._side)
+        self._census = of_kernels(self._side.census(calls))
+        self._require_own_work()
+
+    def _watch(self, looks: Looks, calls: int, call_ms: float) -> None:
+        """On a CPU: a block like the timed ones, but each call is looked at, once."""
+        looks.span_ms = call_ms + self._court.overhead(1).total_ms
+        _, check = self._spot_check(calls, looks)
+        check()
+
+    def _watch_row(self, looks: Looks) -> None:
+        """On a CPU: calls too short to be met by a look, in rows, one of which is looked at. What they return
+        is checked like any other, and they must be about as fast as single ones."""
+        names = [""] * min(ROW_SLOTS, self._court.capacity)
+        length = row_length(looks.call_ms, self._court.arena.outputs.call_bytes)
+        for watching in (None, looks):
+            seeds = self._court.stage_fresh(names, self._side)
+            calls = [secrets.randbelow(len(names)) for _ in range(length)]
+            row_ms, chosen = self._side.row_ms(calls, watching)
+            self._require(seeds[chosen], self._court.snapshot(chosen))
+            looks.saw_row(row_ms, length, watched=watching is not None)
+
+    def _conclude(self, looks: Looks, calls: int, call_ms: float) -> None:
+        """On a CPU: as many further looks as it takes, and what they say."""
+        start = time.monotonic()
+        while undecided(looks.count, looks.tries, looks.census(), time.monotonic() - start):
+            if looks.call_ms < SHORT_MS:
+                self._watch_row(looks)
+            else:
+                self._watch(looks, calls, call_ms)
+        self._census = looks.census()
+        self._require_own_work()
+        if reason := hidden(looks.count) or looks.slower_in_rows(SLACK_MS["cpu"]):
+            raise Refused(Status.REJECTED, reason, "library")
+
+    def _require_own_work(self) -> None:
+        if self._census is not None and (reason := self._census.reason()):
+            raise Refused(Status.REJECTED, reason, "library")
+
+    def _time(self, call_ms: float) -> Timing:
+        """Alternates blocks of kernel and baselines (ABBA) until the interval is narrow enough."""
+        plan = self._plan
+        self._court.lower_overhead()
+        calls = self._block_calls(call_ms)
+        singles = [self._timed_block(1) for _ in range(SINGLES)] if calls > 1 else []
+        self._settle()
+        kernel: list[float] = []
+        eager: list[float] = []
+        compiled: list[float] = []
+        steps: list[Callable[[], None]] = [
+            lambda: kernel.append(self._timed_block(calls)),
+            lambda: eager.append(self._baseline_block(self._court.eager)),
+        ]
+        if (other := self._compiled) is not None:
+            steps.append(lambda: compiled.append(self._baseline_block(other)))
+        start = time.monotonic()
+        while True:
+            if secrets.randbelow(WEIGHTS_EVERY) == 0:
+                self._settle()
+                self._change_weights()
+            if self._looks is not None and secrets.randbelow(2):
+                self._watch(self._looks, calls, kernel[-1] if kernel else call_ms)
+            for step in steps if len(kernel) % 2 == 0 else reversed(steps):
+                step()
+            self._settle()
+            ratios = [e / k for k, e in zip(kernel, eager, strict=True)]
+            if plan.enough(ratios, time.monotonic() - start):
+                break
+        if self._looks is not None:
+            self._looks.call_ms = min(kernel)  # what a busy machine adds makes no call long
+            self._conclude(self._looks, calls, statistics.median(kernel))
+        if self._court.device == "cuda" and statistics.median(eager) <= RESOLUTION_MS:
+            raise RuntimeError("the reference seems to take no time: what a block costs besides is wrong")
+        if statistics.median(kernel) <= RESOLUTION_MS:
+            self._require_true_overhead(calls)
+        self._audit(calls, singles, kernel, eager)
+        self._require_delivery(calls)
+        if reason := self._court.too_fast(statistics.median(kernel), statistics.median(eager), calls):
+            self._require_true_overhead(calls)
+            raise Refused(Status.REJECTED, reason, "roofline")
+        speedup, low, high = interval(ratios)
+        return Timing(
+            kernel_ms=statistics.median(kernel),
+            eager_ms=statistics.median(eager),
+            compile_ms=statistics.median(compiled) if compiled else None,
+            speedup=speedup,
+            speedup_low=low,
+            speedup_high=high,
+            kernel_samples_ms=tuple(kernel),
+            eager_samples_ms=tuple(eager),
+        )
+
+    def _require_true_overhead(self, calls: int) -> None:
+        """Raises RuntimeError where a kernel seems too fast because of a mistake of ours."""
+        if self._court.overstates(calls):
+            raise RuntimeError("what a block costs besides was measured on a busy machine")
+
+    def _block_calls(self, call_ms: float) -> int:
+        """Calls of the kernel's blocks: as many as the baseline's where both are about as fast, so that what
+        blocks cost besides is the same."""
+        calls = self._plan.calls(call_ms, self._court.capacity)
+        calls = self._plan.calls(self._timed_block(calls), self._court.capacity)
+        self._settle()
+        eager_calls = self._eager_calls()
+        return eager_calls if max(calls, eager_calls) <= 2 * min(calls, eager_calls) else calls
+
+    def _settle(self) -> None:
+        """Does the checks that were put off, so that both sides' blocks come after the same work."""
+        while self._pending:
+            self._pending.pop()()
+
+    def _audit(self, calls: int, singles: list[float], kernel: list[float], eager: list[float]) -> None:
+        """Raises Refused for times that an honest kernel cannot have."""
+        kernel_ms, eager_ms = statistics.median(kernel), statistics.median(eager)
+        slack_ms = SLACK_MS[self._court.device]
+        eager_singles: list[float] = []
+        while calls > 1:  # a block of one call is nothing else
+            eager_singles += [self._call_ms(self._court.eager, 1) for _ in range(SINGLES)]
+            reason = batched(singles, kernel_ms, eager_singles, eager_ms, slack_ms)
+            if reason is None:
+                break
+            if len(singles) >= MOST_SINGLES:
+                if self._waits_once(calls, kernel_ms, min(singles)):
+                    break
+                raise Refused(Status.REJECTED, reason, "batched calls")
+            singles += [self._timed_block(1) for _ in range(SINGLES)]  # a busy machine makes calls slow, too
+            self._settle()
+        # On a CPU the candidate is stopped beside the baseline; what runs slower there is the machine.
+        if self._court.device == "cuda" and (reason := sabotaged(self._before, eager, slack_ms)):
+            raise Refused(Status.REJECTED, reason, SABOTAGED)
+
+    def _waits_once(self, calls: int, call_ms: float, single_ms: float) -> bool:
+        """See `timing.waited_once`; the copies of outputs are taken off."""
+        sizes = calls, max(size for size in (1, *block_sizes(calls)) if size <= max(calls // 2, 1))
+        whole, half = (
+            Block(
+                calls=size,
+                wall_ms=statistics.median(self._timed_block(size) * size for _ in range(SINGLES)),
+            )
+            for size in sizes
+        )
+        self._settle()
+        return calls > 1 and waited_once(whole, half, call_ms, single_ms)
+
+    def _require_delivery(self, calls: int) -> None:
+        """On a GPU. Raises Refused when blocks are about as long without the copying of outputs as with it;
+        of each kind the fastest counts, since noise only adds."""
+        if self._court.device != "cuda":
+            return  # nothing that the runner does takes part there
+        delivery_ms = self._court.overhead(calls).delivery_ms
+        whole_ms = kept_ms = math.inf
+        for _ in range(MOST_KEPT_BLOCKS):
+            whole_ms = min(whole_ms, self._spot_check(calls)[0].wall_ms)
+            self._court.stage_fresh([""] * calls, self._side)
+            kept_ms = min(kept_ms, self._side.block(calls, deliver=False).wall_ms)
+            reason = undelivered(whole_ms, kept_ms, delivery_ms)
+            if reason is None:
+                return
+        raise Refused(Status.REJECTED, str(reason), "outputs not handed in")
+
+    def _timed_block(self, calls: int) -> float:
+        """ms a call of the candidate; its answers are checked when the pair of blocks is complete."""
+        overhead_ms = self._court.overhead(calls).total_ms
+        block, check = self._spot_check(calls)
+        self._pending.append(check)
+        return block.call_ms(overhead_ms)
+
+    def _spot_check(self, calls: int, looks: Looks | None = None) -> tuple[Block, Callable[[], None]]:
+        """A block on fresh inputs, and what checks one of its calls; the others are glanced at."""
+        seeds = self._court.stage_fresh([""] * calls, self._side)
+        chosen = secrets.randbelow(calls)
+        block = self._side.block(calls, looks=looks)
+        outputs = self._court.snapshot(chosen)
+        if (missing := self._court.unwritten(calls)) is not None:
+            raise Refused(
+                Status.INCORRECT, f"when the runner said it was done, call {missing} had not been answered"
+            )
+        return block, lambda: self._require(seeds[chosen], outputs, spot=True)
+
+    def _baseline_block(self, side: Side) -> float:
+        """ms a call of a baseline, after the same preparations."""
+        calls = self._eager_calls()
+        overhead_ms = self._court.overhead(calls).total_ms
+        self._court.stage_fresh([""] * calls, side)
+        return side.block(calls).call_ms(overhead_ms)
+
+    def _call_ms(self, side: Side, calls: int) -> float:
+        return side.block(calls).call_ms(self._court.overhead(calls).total_ms)
+
+    def _eager_calls(self) -> int:
+        return self._court.eager_calls(self._plan)
+
+    def _correctness(self) -> dict[str, Any] | None:
+        finite = [c for c in self._comparisons if c.error != float("inf")]
+        if not finite:
+            return None
+        return {
+            "checked_calls": len(self._comparisons),
+            "normwise_error": max(c.error for c in finite),
+            "eager_error": max(c.eager_error for c in finite),
+            "families": self._families,
+        }
+
+    def _notes(self) -> str:
+        failed = [name for name, passed in self._families.items() if not passed]
+        return f"outside the tolerance on inputs of the families: {', '.join(failed)}" if failed else ""
