@@ -38,9 +38,9 @@ from evaluators.evaluation import Evaluation
 from evaluators.local import LocalHost
 from evaluators.pool import Pool, WorkerDied
 from evaluators.problem import Kernel, Problem, language_of
+from evaluators.processes import WorkerBroken
 from evaluators.reference import init_inputs, load_module, make_inputs, make_model
 from evaluators.runner import import_candidate
-from evaluators.worker import WorkerBroken
 
 PARTS = Path(__file__).parent / "peers"
 SETTINGS = ("problem=level1/softmax", "kernel=none", "evaluator.timeout_s=90", "evaluator.open_timeout_s=120")

@@ -39,7 +39,8 @@ from evaluators.cli import (
 from evaluators.evaluation import Evaluation, Status
 from evaluators.pool import Host, Pool
 from evaluators.problem import DEVICES, LANGUAGES, Kernel, Problem, language_of
-from evaluators.worker import Settings, WorkerBroken
+from evaluators.processes import WorkerBroken
+from evaluators.worker import Settings
 
 EVERY_S = 5.0
 """How often a line says that a long stage goes on."""

@@ -15,7 +15,8 @@ from evaluators.cuda_driver import first_gpu
 from evaluators.evaluation import Evaluation
 from evaluators.pool import OnStage, WorkerDied
 from evaluators.problem import Kernel, Problem
-from evaluators.worker import Settings, Worker, WorkerBroken
+from evaluators.processes import WorkerBroken
+from evaluators.worker import Settings, Worker
 
 
 class LocalHost:

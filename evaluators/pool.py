@@ -18,7 +18,7 @@ from evaluators.devices import Devices
 from evaluators.evaluation import Evaluation, Status
 from evaluators.health import Health
 from evaluators.problem import Kernel, Problem
-from evaluators.worker import WorkerBroken
+from evaluators.processes import WorkerBroken
 
 logger = logging.getLogger(__name__)
 

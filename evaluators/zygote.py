@@ -114,11 +114,13 @@ class Zygote:
     def end(self, ward: Ward, timeout_s: float = 10.0) -> None:
         """Kills the runner and everything it started, and waits until they are gone."""
         deadline = time.monotonic() + timeout_s
-        if ward.exit_code is None:
-            self.channel.send({"op": "kill", "pid": ward.pid})
-        while ward.exit_code is None:
-            self._note(self.channel.receive(max(0.0, deadline - time.monotonic())))
-        ward.close()
+        try:
+            if ward.exit_code is None:
+                self.channel.send({"op": "kill", "pid": ward.pid})
+            while ward.exit_code is None:
+                self._note(self.channel.receive(max(0.0, deadline - time.monotonic())))
+        finally:
+            ward.close()
 
     def close(self) -> None:
         """Ends the zygote and every runner."""

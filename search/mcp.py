@@ -38,7 +38,8 @@ from evaluators.cli import (
 )
 from evaluators.pool import Host, Pool
 from evaluators.problem import Problem
-from evaluators.worker import Settings, WorkerBroken
+from evaluators.processes import WorkerBroken
+from evaluators.worker import Settings
 from search.agent import Agent, OnStage, Refused
 from search.budget import Budget
 from search.cli import (

@@ -37,7 +37,8 @@ from evaluators.cli import (
 )
 from evaluators.pool import Pool
 from evaluators.problem import Problem
-from evaluators.worker import Settings, WorkerBroken
+from evaluators.processes import WorkerBroken
+from evaluators.worker import Settings
 from search.budget import Budget
 from search.cli import (
     DEVICES,

@@ -22,8 +22,8 @@ from evaluators.evaluation import Evaluation, Status, Timing
 from evaluators.local import LocalHost
 from evaluators.pool import IN_FRONT, TRIES, OnStage, Pool, WorkerDied
 from evaluators.problem import Kernel, Problem
+from evaluators.processes import WorkerBroken
 from evaluators.scratch import scratch_root
-from evaluators.worker import WorkerBroken
 from tests.evaluators.conftest import Marked, gone
 from tests.evaluators.test_worker import HONEST, PROBLEM, REFERENCE, SETTINGS, forward
 

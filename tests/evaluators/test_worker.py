@@ -17,8 +17,9 @@ import pytest
 from evaluators import sandbox
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
+from evaluators.processes import WorkerBroken
 from evaluators.timing import SABOTAGED, Plan
-from evaluators.worker import Settings, Worker, WorkerBroken
+from evaluators.worker import Settings, Worker
 from tests.evaluators.conftest import Marked, gone
 
 SETTINGS = Settings(
@@ -134,9 +135,9 @@ def test_the_facts_of_an_open_problem_are_those_of_its_evaluations(worker: Worke
 def test_no_scratch_folder_of_a_candidate_is_left(judge: Judge, worker: Worker) -> None:
     judge(forward("open('left', 'w').write('x'); return honest(self, x)"))
     assert [path for path in worker._root.iterdir() if not path.name.startswith("eager-")] == [
-        worker._standby._folder
+        worker._case.standby._folder
     ]
-    assert not list(worker._standby._folder.iterdir()), "the next candidate's is empty"
+    assert not list(worker._case.standby._folder.iterdir()), "the next candidate's is empty"
 
 
 INCORRECT: dict[str, tuple[str, str]] = {
@@ -455,11 +456,10 @@ def test_a_kernel_for_one_distribution_only_is_flagged(judge: Judge) -> None:
 
 def test_after_all_of_them_an_honest_kernel_is_correct(judge: Judge, worker: Worker) -> None:
     """With the processes that the first verdict came from: none of the above has brought one down."""
-    referee = worker._referee
-    assert referee is not None
-    assert referee.poll() is None
+    processes = worker._processes
+    assert processes._referee.poll() is None
     assert_honest_is_correct(judge)
-    assert worker._referee is referee
+    assert worker._processes is processes
 
 
 VARIED = """
@@ -514,13 +514,10 @@ def test_the_death_of_a_process_of_ours_is_not_the_kernels_fault(
     second: Worker, victim: str, when: str
 ) -> None:
     second.open(PROBLEM)
-    assert second._referee is not None
-    assert second._zygote is not None
-    assert second._eager is not None
     pids = {
-        "referee": second._referee.pid,
-        "zygote": second._zygote._process.pid,
-        "baseline": second._eager.pid,
+        "referee": second._processes._referee.pid,
+        "zygote": second._processes.zygote._process.pid,
+        "baseline": second._case.eager.pid,
     }
     kernel = Kernel(source=SLOW if when == "measuring" else HONEST, language="cpp")
     killer = threading.Timer(0.6 if when == "measuring" else 0.0, os.kill, (pids[victim], signal.SIGKILL))
@@ -548,17 +545,17 @@ def test_the_next_runner_comes_up_during_the_checks_and_stands_still_during_the_
     seen: dict[str, tuple[int, set[str]]] = {}
 
     def note(stage: str) -> None:
-        waiting = second._standby._ward
+        waiting = second._case.standby._ward
         seen[stage] = (waiting.pid, states(waiting.pid)) if waiting is not None else (0, set())
 
     honest = Kernel(source=HONEST, language="cpp")
     second.open(PROBLEM)
-    second._standby.drop()
+    second._case.standby.drop()
     assert second.measure(PROBLEM, honest, b"", on_stage=note).status is Status.CORRECT
     first, letters = seen["ending"]
     assert letters == {"T"}
     assert seen["loading"][0] == 0, "the baseline is timed then, with nobody beside it"
-    assert second._zygote._wards.keys() == {second._eager.pid, first}
+    assert second._processes.zygote._wards.keys() == {second._case.eager.pid, first}
     assert second.measure(PROBLEM, honest, b"", on_stage=note).status is Status.CORRECT
     assert seen["loading"][0] == 0, "it was taken"
     assert seen["ending"][0] not in (0, first)
@@ -568,13 +565,13 @@ def test_the_next_runner_comes_up_during_the_checks_and_stands_still_during_the_
 def test_what_happens_to_a_runner_on_standby_is_not_the_next_kernels_fault(second: Worker, how: str) -> None:
     honest = Kernel(source=HONEST, language="cpp")
     second.measure(PROBLEM, honest, b"")
-    waiting, folder = second._standby._ward, second._standby._folder
+    waiting, folder = second._case.standby._ward, second._case.standby._folder
     if how == "killed":
         sandbox.kill_spawned(waiting.pid)
         assert gone(lambda: [waiting.pid] if Path(f"/proc/{waiting.pid}").exists() else [])
     else:
         folder.rmdir()
-        with pytest.raises(OSError, match=folder.name):
+        with pytest.raises(WorkerBroken):
             second.measure(PROBLEM, honest, b"")
     assert second.measure(PROBLEM, honest, b"").status is Status.CORRECT
     assert not folder.exists()
@@ -594,7 +591,7 @@ def test_a_broken_reference_is_told_with_its_reason(
     assert source != REFERENCE
     with pytest.raises(WorkerBroken, match=words):
         second.open(Problem(name="file/broken", source=source))
-    assert second._referee is second._zygote is None, "a broken worker keeps nothing"
+    assert second._processes is second._case is None, "a broken worker keeps nothing"
 
 
 def test_closing_leaves_nothing_and_is_not_the_end(tmp_path: Path, marked: Marked) -> None:
