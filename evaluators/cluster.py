@@ -16,7 +16,6 @@ from typing import Any
 from evaluators import scratch
 from evaluators.build import Build, build, prepare
 from evaluators.channel import ChannelClosed
-from evaluators.cuda_driver import first_gpu
 from evaluators.evaluation import Evaluation
 from evaluators.pool import OnStage, WorkerDied
 from evaluators.problem import Kernel, Problem
@@ -44,7 +43,7 @@ class DeviceActor:
 
     def architecture(self) -> str:
         """See `pool.Host`."""
-        return first_gpu(os.environ).architecture
+        return self._worker.gpu.architecture
 
     def open(self, problem: Problem) -> dict[str, str]:
         """See `Worker.open`."""

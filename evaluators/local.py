@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from evaluators import scratch
 from evaluators.build import Build, build, close_thread_zygote
 from evaluators.channel import ChannelClosed
-from evaluators.cuda_driver import first_gpu
 from evaluators.evaluation import Evaluation
 from evaluators.pool import OnStage, WorkerDied
 from evaluators.problem import Kernel, Problem
@@ -46,7 +45,7 @@ class LocalHost:
     async def architecture(self) -> str:
         """See `pool.Host`."""
         try:
-            return first_gpu(os.environ).architecture
+            return self._workers[0].gpu.architecture
         except OSError as error:
             raise WorkerBroken(str(error)) from error
 

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,12 @@ from pathlib import Path
 STOPS_WITHIN_S = 1.0
 """A thread that waits for a core learns that it is stopped when it has got one."""
 PIECE = 2**30
+STILL_MS, STILL_PAUSE_MS = 1.0, 0.02
+"""What threads may have run while they were stopped, in all and for each pause besides: now and then the end
+of the stopping itself is counted late."""
+RESTLESS_PAUSES = 3
+"""In so many at least somebody must have run: who works ahead does it in most, a machine's accounts are late
+in one or two."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,29 @@ def run_ns(pids: Iterable[int]) -> dict[int, int]:
             if text:
                 found[thread] = int(text.split()[0])
     return found
+
+
+class Stillness:
+    """Whether a process's threads stand still while they are stopped, pause after pause."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, int] = {}
+        self._unasked_ms, self._pauses, self._restless = 0.0, 0, 0
+
+    def begin(self, ran_ns: Mapping[int, int]) -> None:
+        """A pause begins, with what `run_ns` says."""
+        self._before = dict(ran_ns)
+
+    def broken(self, ran_ns: Mapping[int, int]) -> str | None:
+        """Why it is to be rejected when a pause ends with these; None where nothing is the matter."""
+        unasked_ms = sum(ran_ns[each] - self._before.get(each, 0) for each in ran_ns) / 1e6
+        self._unasked_ms += unasked_ms
+        self._pauses += 1
+        self._restless += unasked_ms > STILL_PAUSE_MS
+        allowed_ms = STILL_MS + STILL_PAUSE_MS * self._pauses
+        if self._restless < RESTLESS_PAUSES or self._unasked_ms <= allowed_ms:
+            return None
+        return f"it ran for {self._unasked_ms:.3g} ms in {self._pauses} pauses in which it was to stand still"
 
 
 @cache

@@ -26,12 +26,6 @@ from evaluators.timing import Block, Overhead, fastest
 if TYPE_CHECKING:
     import torch
 
-STILL_MS, STILL_CALL_MS = 1.0, 0.02
-"""What threads may have run while they were stopped, in all and for each call besides: now and then the end
-of the stopping itself is counted late."""
-RESTLESS_PAUSES = 3
-"""In so many at least somebody must have run: who works ahead does it in most, a machine's accounts are late
-in one or two."""
 SPIN_S = 1e-3
 CPU_OVERHEADS = 30
 """Calls in which what one costs besides is looked for."""
@@ -120,8 +114,7 @@ class Side:
         self.isolation = str(channel.receive().get("isolation", ""))
         self._runner = sandbox.runner_of(pid)
         self._family = sandbox.stop_tree(pid)
-        self._ran_ns: dict[int, int] = {}
-        self._unasked_ms, self._stops, self._restless = 0.0, 0, 0
+        self._stillness = peek.Stillness()
 
     def load(self, order: Message) -> None:
         """Raises Refused when the module does not load, ChannelClosed when the runner died."""
@@ -264,16 +257,8 @@ class Side:
         ran_ns = peek.run_ns({self.pid, *sandbox.descendants(self.pid)})
         if self._ours:
             return  # after as long a pause as a candidate: a core that slept longer wakes up later
-        unasked_ms = sum(ran_ns[each] - self._ran_ns.get(each, 0) for each in ran_ns) / 1e6
-        self._unasked_ms += unasked_ms
-        self._stops += 1
-        self._restless += unasked_ms > STILL_CALL_MS
-        allowed_ms = STILL_MS + STILL_CALL_MS * self._stops
-        if self._restless >= RESTLESS_PAUSES and self._unasked_ms > allowed_ms:
-            log = (
-                f"it ran for {self._unasked_ms:.3g} ms in {self._stops} pauses in which it was to stand still"
-            )
-            raise Refused(Status.REJECTED, log, "not still")
+        if reason := self._stillness.broken(ran_ns):
+            raise Refused(Status.REJECTED, reason, "not still")
 
     def census(self, calls: int) -> list[tuple[str, int]]:
         """What the runner's trace of the device says it ran in a block: names and nanoseconds."""
@@ -295,7 +280,7 @@ class Side:
         finally:
             self._family = sandbox.stop_tree(self.pid)
             if self.arena.fetches:
-                self._ran_ns = peek.run_ns(self._family)
+                self._stillness.begin(peek.run_ns(self._family))
 
     def close(self) -> None:
         """Lets the runner end by itself."""

@@ -100,6 +100,11 @@ class Worker:
         self._processes: Processes | None = None
         self._case: Case | None = None
 
+    @cached_property
+    def gpu(self) -> Gpu:
+        """The device, where that is a GPU; asked of the driver, once. Raises OSError where there is none."""
+        return first_gpu(self._environment)
+
     def prepare(self) -> Processes:
         """What every problem needs, started if it is not running. Raises ChannelClosed or OSError."""
         if self._processes is None:
@@ -229,14 +234,10 @@ class Worker:
         settings = self._settings
         return RunnerSpecs(
             problem=problem,
-            gpu=self._first_gpu if problem.device == "cuda" else None,
+            gpu=self.gpu if problem.device == "cuda" else None,
             cpu_s=int(max(settings.timeout_s, settings.thorough_timeout_s)) * 64,
             compile_mode=settings.compile_mode,
         )
-
-    @cached_property
-    def _first_gpu(self) -> Gpu:
-        return first_gpu(self._environment)
 
     @contextmanager
     def _closing_on_failure(self, what: str) -> Iterator[None]:

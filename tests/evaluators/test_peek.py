@@ -78,3 +78,37 @@ def test_a_stopped_process_runs_no_time(child: tuple[int, int]) -> None:
     time.sleep(0.1)
     os.kill(pid, signal.SIGSTOP)
     assert peek.run_ns([pid])[pid] > before[pid]
+
+
+@pytest.mark.parametrize(
+    ("runs_ms", "restless_at"),
+    [
+        ([5.0, 0.0, 0.0, 5.0, 0.0, 0.0], None),  # late accounts: twice, however much
+        ([0.3] * 3, None),  # three times, but less than a millisecond in all
+        ([0.3] * 6, 4),
+        ([0.0, 8.0, 0.0, 2.0, 2.0], 5),
+        ([0.019] * 400, None),  # a little in every pause is what stopping costs
+        ([0.5] + [0.0] * 60 + [0.5] + [0.0] * 60 + [5.0], 123),
+    ],
+)
+def test_who_runs_in_three_pauses_or_more_does_not_stand_still(
+    runs_ms: list[float], restless_at: int | None
+) -> None:
+    stillness, ran_ns = peek.Stillness(), 10**9
+    verdicts = []
+    for ran_ms in runs_ms:
+        stillness.begin({7: ran_ns, 8: 5})
+        ran_ns += int(ran_ms * 1e6)
+        verdicts.append(stillness.broken({7: ran_ns, 8: 5}))
+        ran_ns += 10**7  # what it was asked to do
+    first = next((n for n, reason in enumerate(verdicts, 1) if reason), None)
+    assert first == restless_at, verdicts
+
+
+def test_a_thread_that_was_not_there_when_the_pause_began_has_run_all_of_its_time() -> None:
+    stillness = peek.Stillness()
+    for _ in range(2):
+        stillness.begin({7: 5})
+        assert stillness.broken({7: 5, 9: 10**6}) is None
+    stillness.begin({7: 5})
+    assert stillness.broken({7: 5, 9: 10**6}) == "it ran for 3 ms in 3 pauses in which it was to stand still"

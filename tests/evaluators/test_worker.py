@@ -553,7 +553,7 @@ def test_the_next_runner_comes_up_during_the_checks_and_stands_still_during_the_
     second._case.standby.drop()
     assert second.measure(PROBLEM, honest, b"", on_stage=note).status is Status.CORRECT
     first, letters = seen["ending"]
-    assert letters == {"T"}
+    assert letters - {"Z"} == {"T"}  # it may have been on its way up, with a helper that nobody buried yet
     assert seen["loading"][0] == 0, "the baseline is timed then, with nobody beside it"
     assert second._processes.zygote._wards.keys() == {second._case.eager.pid, first}
     assert second.measure(PROBLEM, honest, b"", on_stage=note).status is Status.CORRECT
