@@ -189,7 +189,9 @@ def test_lost_work_goes_to_another_worker() -> None:
 
 
 @pytest.mark.parametrize(
-    ("building", "measuring"), [([], [die, die]), ([die, die], []), ([die], [die])], ids=repr
+    ("building", "measuring"),
+    [([], [die, die]), ([die, die], []), ([die], [die])],
+    ids=["measured twice", "built twice", "built and measured"],
 )
 @pytest.mark.parametrize("problem", [ON_GPU, ON_CPU])
 def test_a_kernel_that_kills_two_workers_is_at_fault(

@@ -100,7 +100,7 @@ def test_show_gives_card_and_source(root: Path, capsys: pytest.CaptureFixture[st
         (verify.main, ["entry=zzzz"], "unknown entry zzzz"),
         (verify.main, ["device=cud"], "did you mean cuda?"),
     ],
-    ids=str,
+    ids=lambda value: value.__module__ if callable(value) else str(value),
 )
 def test_a_wrong_call_costs_one_line(
     main: Main, arguments: Sequence[str], said: str, root: Path, capsys: pytest.CaptureFixture[str]
