@@ -53,7 +53,7 @@ def ids(root: Path) -> dict[str, str]:
         (["problem=level1/softmax", "language=triton"], {"slow"}),
         (["dtype=float64"], set()),
     ],
-    ids=str,
+    ids=lambda value: " ".join(sorted(value)),
 )
 def test_list_filters(
     filters: Sequence[str], wanted: set[str], root: Path, capsys: pytest.CaptureFixture[str]
