@@ -144,7 +144,7 @@ class Looks:
         """How long it is from the order to the answer: when a look may come."""
         self.call_ms = 0.0
         """How long a call takes at least."""
-        self._row_ms = math.inf
+        self._alone_ms = self._row_ms = math.inf
 
     @property
     def count(self) -> int:
@@ -157,6 +157,10 @@ class Looks:
         asked = SHORT_OWN_SHARE if self.call_ms < SHORT_MS else OWN_SHARE["cpu"]
         return Census(own=self._own, library=self._library, names=names, asked=asked)
 
+    def saw_alone(self, call_ms: float) -> None:
+        """How long a single call took, of which the least counts: a busy machine adds to most of them."""
+        self._alone_ms = min(self._alone_ms, call_ms)
+
     def saw_row(self, row_ms: float, length: int, *, watched: bool) -> None:
         """How long a call took in a row of so many; looks of the next one come within that time."""
         if not watched:
@@ -165,11 +169,10 @@ class Looks:
 
     def slower_in_rows(self, slack_ms: float) -> str | None:
         """Why a kernel is not cleared by what it does in rows: alone it is faster, and so does less."""
-        if not self.call_ms * ROW_FACTOR + slack_ms < self._row_ms < math.inf:
+        alone_ms = min(self._alone_ms, self.call_ms)
+        if not alone_ms * ROW_FACTOR + slack_ms < self._row_ms < math.inf:
             return None
-        return (
-            f"a call takes {self.call_ms:.3g} ms when it is timed and {self._row_ms:.3g} ms in a row of calls"
-        )
+        return f"a call takes {alone_ms:.3g} ms when it is timed and {self._row_ms:.3g} ms in a row of calls"
 
     def delay_s(self) -> float:
         """How long to wait for the next look."""

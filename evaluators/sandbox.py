@@ -82,23 +82,54 @@ def spawn(
     With `isolate` and where namespaces can be had, the child lives in namespaces of its own: all files are
     read-only but below `writable`, those `hidden` are empty, and when it ends, the kernel ends everything it
     started. `level` is "namespaces" then, otherwise "limits". The watched process ends with the child's exit
-    status, or 128 plus the signal that ended it.
+    status, or 128 plus the signal that ended it. All of them end with this process, whenever that is, also
+    when they are stopped: it waits until that holds.
     """
-    pid = os.fork()
+    bound, binding = os.pipe()
+
+    def bound_child(level: str) -> None:
+        os.write(binding, b"1")
+        os.close(binding)
+        child(level)
+
+    pid = _fork_bound()
     if pid:
+        os.close(binding)
+        os.read(bound, 1)  # or nothing, when they have died already
+        os.close(bound)
         return pid
     try:
+        os.close(bound)
         os.setsid()
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if isolate and has_namespaces() and _enter_namespaces():
-            _start_init(child, writable, list(hidden))
+            _start_init(bound_child, writable, list(hidden))
         else:
-            child("limits")
+            bound_child("limits")
         os._exit(0)
     except BaseException:
         traceback.print_exc()  # into the child's own output, which is told when it died
     finally:
         os._exit(70)
+
+
+def _fork_bound() -> int:
+    """`os.fork`, but the child ends with this process, whenever that is: it asks for its end first, and goes
+    on only if somebody is still there to be told so."""
+    told, telling = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(telling)
+        os.read(told, 1)
+        os.close(told)
+        return pid
+    try:
+        os.close(told)
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.write(telling, b"1")
+        os.close(telling)
+    except OSError:
+        os._exit(70)
+    return 0
 
 
 @cache
@@ -341,10 +372,9 @@ def _enter_namespaces() -> bool:
 
 def _start_init(child: Callable[[str], None], writable: Path | None, hidden: list[str]) -> None:
     """Starts process 1 of the namespace and ends the way it does."""
-    init = os.fork()
+    init = _fork_bound()
     if init == 0:
         try:
-            _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             _mount_anew(writable, hidden)
             _be_init(child)
         except BaseException:
@@ -356,10 +386,9 @@ def _start_init(child: Callable[[str], None], writable: Path | None, hidden: lis
 
 def _be_init(child: Callable[[str], None]) -> None:
     """Runs the child in a process of its own: process 1 ignores the signals that a crash ends others by."""
-    pid = os.fork()
+    pid = _fork_bound()
     if pid == 0:
         try:
-            _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             child("namespaces")
             os._exit(0)
         except BaseException:

@@ -170,7 +170,7 @@ class Side:
         if self._on_gpu:
             return self._queued_block(order, shuffled(calls))
         times = [self._single_ms(order, call, looks) for call in shuffled(calls)]
-        return Block(calls=calls, wall_ms=statistics.median(times) * calls)
+        return Block(calls=calls, wall_ms=statistics.median(times) * calls, least_ms=min(times))
 
     def _queued_block(self, order: Message, calls: list[int]) -> Block:
         """On a GPU: all calls are queued behind the gate, then the inputs are shown and it opens."""

@@ -7,7 +7,6 @@ timed it is stopped.
 
 from __future__ import annotations
 
-import select
 import signal
 import tempfile
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluators import sandbox, scratch
-from evaluators.channel import ChannelClosed, ChannelTimeout
+from evaluators.channel import ChannelClosed
 from evaluators.zygote import Ward, Zygote
 
 CONFINED_S = 60.0
@@ -47,27 +46,13 @@ class Standby:
             self._stopped = sandbox.stop_tree(self._ward.pid)
 
     def take(self, folder: Path) -> Ward:
-        """The runner, at home in the candidate's scratch folder, with what lies there. Raises ChannelClosed
-        or ChannelTimeout when it does not come up or the zygote is gone, or OSError."""
-        self._zygote.pump(bool(select.select([self._zygote.channel.fileno()], [], [], 0)[0]))
-        if self._ward is not None and self._ward.exit_code is not None:
-            self.drop()
-        self.start()
-        assert self._ward is not None
-        ward = self._ward
+        """The runner, at home in the candidate's scratch folder, with what lies there. One that has died on
+        standby is replaced. Raises ChannelClosed or ChannelTimeout when none comes up, or OSError."""
         try:
-            sandbox.signal_all(self._stopped, signal.SIGCONT)
-            ward.channel.wait(CONFINED_S)
-            for entry in folder.iterdir():
-                entry.rename(self._folder / entry.name)
-            folder.rmdir()
-            self._folder.rename(folder)  # it is confined to this folder, whatever its name
-            ward.channel.send({"op": "move", "scratch": str(folder)})
-        except (OSError, ChannelClosed, ChannelTimeout):
+            return self._move(folder)
+        except ChannelClosed:
             self.drop()
-            raise
-        self._ward, self._stopped = None, set()
-        return ward
+            return self._move(folder)
 
     def drop(self) -> None:
         """Ends the runner, if there is one. Raises ChannelClosed or ChannelTimeout when that fails."""
@@ -75,3 +60,17 @@ class Standby:
         if ward is not None:
             self._zygote.end(ward)
             scratch.remove(self._folder)
+
+    def _move(self, folder: Path) -> Ward:
+        self.start()
+        assert self._ward is not None
+        ward = self._ward
+        sandbox.signal_all(self._stopped, signal.SIGCONT)
+        ward.channel.wait(CONFINED_S)
+        for entry in folder.iterdir():
+            entry.rename(self._folder / entry.name)
+        folder.rmdir()
+        self._folder.rename(folder)  # it is confined to this folder, whatever its name
+        ward.channel.send({"op": "move", "scratch": str(folder)})
+        self._ward, self._stopped = None, set()
+        return ward

@@ -76,9 +76,11 @@ class Ward:
             os.ftruncate(self._output, 0)  # it goes on where it was: a hole takes no memory
 
     def close(self) -> None:
-        """Closes this side's descriptors."""
+        """Closes this side's descriptors, unless they are."""
         self.channel.close()
-        os.close(self._output)
+        if self._output >= 0:
+            os.close(self._output)
+        self._output = -1
 
 
 class Zygote:
@@ -125,6 +127,8 @@ class Zygote:
     def close(self) -> None:
         """Ends the zygote and every runner."""
         self.channel.close()
+        for ward in self._wards.values():
+            ward.close()
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:

@@ -74,6 +74,16 @@ def test_who_is_slower_in_rows_does_less_when_it_is_timed(row_ms: float, slower:
     assert looks.tries == 1, "a call that ends before the look counts, too"
 
 
+def test_of_single_calls_the_fastest_is_held_against_rows() -> None:
+    looks = Looks(0, "/nowhere")
+    looks.call_ms = 0.3  # as a busy machine makes most of them
+    looks.saw_row(0.4, 100, watched=False)
+    assert looks.slower_in_rows(0.1) is None
+    looks.saw_alone(0.05)
+    looks.saw_alone(0.3)
+    assert "0.05 ms when it is timed and 0.4 ms in a row" in str(looks.slower_in_rows(0.1))
+
+
 def test_who_was_hardly_seen_is_not_cleared() -> None:
     assert hidden(FEWEST_LOOKS) is None
     assert "only 7 looks" in str(hidden(FEWEST_LOOKS - 1))

@@ -534,6 +534,33 @@ def test_the_child_dies_with_the_process_that_started_it() -> None:
     os.close(read)
 
 
+@pytest.mark.parametrize("stopped", [True, False])
+@pytest.mark.parametrize("isolate", [True, False])
+def test_the_child_dies_with_it_on_its_way_up_too(isolate: bool, stopped: bool) -> None:
+    """The parent ends as soon as the child is there, and may be stopped, or at any moment before."""
+    for turn in range(20):
+        read, write = os.pipe()
+        parent = os.fork()
+        if parent == 0:
+            pid = sandbox.spawn(lambda _: time.sleep(600), isolate=isolate)  # type: ignore[arg-type, return-value]
+            os.write(write, str(pid).encode())
+            time.sleep(600)
+        os.close(write)
+        if stopped:
+            sandbox.stop_tree(int(os.read(read, 16)))
+        else:
+            time.sleep(turn * 0.0005)
+        os.kill(parent, signal.SIGKILL)
+        os.waitpid(parent, 0)
+        deadline = time.monotonic() + 10
+        while select.select([read], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not os.read(read, 16):
+                break
+        else:
+            pytest.fail(f"somebody is left in turn {turn}")
+        os.close(read)
+
+
 TREE = "import os, subprocess, sys, time\n{body}\nos.write(1, b'up\\n')\ntime.sleep(600)"
 
 
