@@ -194,7 +194,7 @@ class Trial:
         """On a CPU: calls too short to be met by a look, in rows, one of which is looked at. What they return
         is checked like any other, and they must be about as fast as single ones."""
         names = [""] * min(ROW_SLOTS, self._court.capacity)
-        length = row_length(looks.call_ms, self._court.arena.outputs.call_bytes)
+        length = row_length(looks.call_ms, self._court.arena.outputs.call_bytes, looks.stretch)
         for watching in (None, looks):
             seeds = self._court.stage_fresh(names, self._side)
             calls = [secrets.randbelow(len(names)) for _ in range(length)]

@@ -54,11 +54,31 @@ def test_slow_calls_are_looked_at_often_enough_however_long_that_takes() -> None
 
 
 @pytest.mark.parametrize(
-    ("call_ms", "output_bytes", "length"),
-    [(0.1, 1000, 100), (0.0, 1000, 1000), (0.01, 2**20, 64), (0.01, 2**30, 1)],
+    ("call_ms", "output_bytes", "stretch", "length"),
+    [
+        (0.1, 1000, 1, 100),
+        (0.1, 1000, 3, 300),
+        (0.0, 1000, 1, 1000),
+        (0.0, 1000, 2, 2000),
+        (0.01, 2**20, 1, 64),
+        (0.01, 2**20, 4, 64),
+        (0.01, 2**30, 1, 1),
+    ],
 )
-def test_a_row_is_long_and_its_outputs_fit(call_ms: float, output_bytes: int, length: int) -> None:
-    assert row_length(call_ms, output_bytes) == length
+def test_a_row_is_long_and_its_outputs_fit(
+    call_ms: float, output_bytes: int, stretch: int, length: int
+) -> None:
+    assert row_length(call_ms, output_bytes, stretch) == length
+
+
+def test_rows_become_longer_while_looks_find_nobody() -> None:
+    looks, seen = Looks(0, "/nowhere"), []
+    for _ in range(3 * FEWEST_LOOKS):
+        looks.delay_s()
+        seen.append(looks.stretch)
+    assert seen == [1] * 7 + [2] * 8 + [3] * 8 + [4]
+    looks._own = 3 * FEWEST_LOOKS // 4
+    assert looks.stretch == 1
 
 
 @pytest.mark.parametrize(("row_ms", "slower"), [(0.05, False), (0.29, False), (0.31, True)])
@@ -67,7 +87,8 @@ def test_who_is_slower_in_rows_does_less_when_it_is_timed(row_ms: float, slower:
     assert looks.slower_in_rows(0.1) is None
     looks.call_ms = 0.1
     looks.saw_row(9.0, 100, watched=False)
-    looks.saw_row(row_ms, 100, watched=False)
+    for _ in range(2):  # and 9 ms once, when the machine was busy
+        looks.saw_row(row_ms, 100, watched=False)
     looks.saw_row(0.001, 100, watched=True)
     assert bool(looks.slower_in_rows(0.1)) is slower
     assert 0 <= looks.delay_s() <= row_ms * 100 / 1e3
