@@ -182,6 +182,11 @@ class Looks:
         """How many times as long rows should be: on a busy machine whoever looks may wake up too late."""
         return 1 + self.tries // FEWEST_LOOKS if self.count < self.tries / 4 else 1
 
+    @property
+    def sleeps(self) -> bool:
+        """Whether to leave one's core until the look: on a busy machine it may be the runner's, too."""
+        return self.stretch > 1 and self.tries % 2 == 0
+
     def delay_s(self) -> float:
         """How long to wait for the next look."""
         self.tries += 1

@@ -221,7 +221,7 @@ class Side:
     def _done(self, looks: Looks | None) -> Message:
         if looks is not None:
             delay_s = looks.delay_s()
-            if delay_s < SPIN_S:  # who sleeps wakes up too late
+            if delay_s < SPIN_S and not looks.sleeps:  # who sleeps wakes up late, where a core is idle
                 until = time.perf_counter() + delay_s
                 while time.perf_counter() < until:
                     pass
@@ -259,6 +259,10 @@ class Side:
             return  # after as long a pause as a candidate: a core that slept longer wakes up later
         if reason := self._stillness.broken(ran_ns):
             raise Refused(Status.REJECTED, reason, "not still")
+
+    def family(self) -> set[int]:
+        """The runner's processes, and this one."""
+        return {os.getpid(), self.pid, *sandbox.descendants(self.pid)}
 
     def census(self, calls: int) -> list[tuple[str, int]]:
         """What the runner's trace of the device says it ran in a block: names and nanoseconds."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from evaluators.bystanders import Bystanders
 from evaluators.census import (
     PATIENCE_S,
     ROW_SLOTS,
@@ -204,7 +205,7 @@ class Trial:
 
     def _conclude(self, looks: Looks, calls: int, call_ms: float) -> None:
         """On a CPU: as many further looks as it takes, and what they say."""
-        start = time.monotonic()
+        start, bystanders = time.monotonic(), Bystanders(self._side.family())
         while undecided(looks.count, looks.tries, looks.census(), time.monotonic() - start):
             if looks.call_ms < SHORT_MS:
                 self._watch_row(looks)
@@ -215,6 +216,8 @@ class Trial:
         self._census = looks.census()
         self._require_own_work()
         if reason := hidden(looks.count) or looks.slower_in_rows(SLACK_MS["cpu"]):
+            if bystanders.busy(self._side.family()):
+                raise RuntimeError(f"other processes keep the cores busy: {reason}")
             raise Refused(Status.REJECTED, reason, "library")
 
     def _require_own_work(self) -> None:

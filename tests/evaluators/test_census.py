@@ -77,8 +77,10 @@ def test_rows_become_longer_while_looks_find_nobody() -> None:
         looks.delay_s()
         seen.append(looks.stretch)
     assert seen == [1] * 7 + [2] * 8 + [3] * 8 + [4]
+    assert looks.sleeps, "the core may be the one that the runner waits for"
     looks._own = 3 * FEWEST_LOOKS // 4
     assert looks.stretch == 1
+    assert not looks.sleeps
 
 
 @pytest.mark.parametrize(("row_ms", "slower"), [(0.05, False), (0.29, False), (0.31, True)])
