@@ -10,6 +10,7 @@ from typing import Any
 
 from evaluators import sandbox
 from evaluators.build import build_environment, runner_spec
+from evaluators.channel import ChannelClosed
 from evaluators.cuda_driver import Gpu
 from evaluators.problem import Problem
 from evaluators.standby import Standby
@@ -30,7 +31,7 @@ class Processes:
         self._referee, self.referee = start_module("evaluators.referee", quiet)
         try:
             self.zygote = Zygote(dict(environment))  # both import torch: side by side
-        except BaseException:
+        except (ChannelClosed, OSError):
             self._end_referee()
             raise
 

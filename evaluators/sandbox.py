@@ -83,7 +83,7 @@ def spawn(
     read-only but below `writable`, those `hidden` are empty, and when it ends, the kernel ends everything it
     started. `level` is "namespaces" then, otherwise "limits". The watched process ends with the child's exit
     status, or 128 plus the signal that ended it. All of them end with this process, whenever that is, also
-    when they are stopped: it waits until that holds.
+    when they are stopped; returns when that is sure.
     """
     bound, binding = os.pipe()
 

@@ -260,9 +260,9 @@ class Side:
         if reason := self._stillness.broken(ran_ns):
             raise Refused(Status.REJECTED, reason, "not still")
 
-    def family(self) -> set[int]:
-        """The runner's processes, and this one."""
-        return {os.getpid(), self.pid, *sandbox.descendants(self.pid)}
+    def processes(self) -> set[int]:
+        """The runner's, as of when it was stopped, and this one."""
+        return {os.getpid(), *self._family}
 
     def census(self, calls: int) -> list[tuple[str, int]]:
         """What the runner's trace of the device says it ran in a block: names and nanoseconds."""

@@ -1,8 +1,7 @@
 """The next candidate's runner, which comes up while the candidate before it is checked.
 
 Between two candidates a device would otherwise wait for a process to be forked, confined and given a CUDA
-context, a quarter of a second. Nothing of any candidate is in a runner on standby, and while anything is
-timed it is stopped.
+context. Nothing of any candidate is in a runner on standby, and while anything is timed it is stopped.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from evaluators.channel import ChannelClosed
 from evaluators.zygote import Ward, Zygote
 
 CONFINED_S = 60.0
+"""How long a runner may take to come up."""
 
 Spec = Callable[[Path], dict[str, Any]]
 

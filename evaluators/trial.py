@@ -205,7 +205,7 @@ class Trial:
 
     def _conclude(self, looks: Looks, calls: int, call_ms: float) -> None:
         """On a CPU: as many further looks as it takes, and what they say."""
-        start, bystanders = time.monotonic(), Bystanders(self._side.family())
+        start, bystanders = time.monotonic(), Bystanders(self._side.processes())
         while undecided(looks.count, looks.tries, looks.census(), time.monotonic() - start):
             if looks.call_ms < SHORT_MS:
                 self._watch_row(looks)
@@ -216,7 +216,7 @@ class Trial:
         self._census = looks.census()
         self._require_own_work()
         if reason := hidden(looks.count) or looks.slower_in_rows(SLACK_MS["cpu"]):
-            if bystanders.busy(self._side.family()):
+            if bystanders.busy(self._side.processes()):
                 raise RuntimeError(f"other processes keep the cores busy: {reason}")
             raise Refused(Status.REJECTED, reason, "library")
 

@@ -162,7 +162,7 @@ class Worker:
                 )
             if answer.get("op") != "opened":
                 raise WorkerBroken(f"the reference cannot be run:\n{answer.get('error', answer)}")
-            case.facts.update({key: str(value) for key, value in answer["facts"].items()})
+            case.facts = {key: str(value) for key, value in answer["facts"].items()}
             self._require_isolation(case.facts["isolation"])
         self._case = case
         return case
