@@ -31,7 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.seeds import CASES, HALF, Case
-from evaluators import sandbox
+from evaluators import process_tree, sandbox
 from evaluators.build import build_environment, scratch_folder
 from evaluators.cli import UsageError, build, choose_device, compose_config
 from evaluators.evaluation import Evaluation
@@ -165,7 +165,7 @@ class Comparison:
                     if not self.rows[peer.name]["done"]:
                         await self._judge_outside(peer, kernel, self.rows[peer.name])
         except TimeoutError:
-            sandbox.kill_descendants()
+            process_tree.kill_descendants()
         except WorkerBroken as error:
             raise UsageError(str(error)) from error
         finally:

@@ -22,8 +22,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from evaluators import sandbox
+from evaluators import process_tree, sandbox
 from evaluators.build_cache import BuildCache, build_key
+from evaluators.bystanders import Deadline
 from evaluators.channel import ChannelClosed, ChannelTimeout, Message, ProtocolError, printable
 from evaluators.evaluation import Status
 from evaluators.problem import Kernel, Problem, content_id
@@ -99,7 +100,7 @@ class _Failed(Exception):
 def _build(
     zygote: Zygote, problem: Problem, kernel: Kernel, root: Path, architecture: str, timeout_s: float
 ) -> Build:
-    start = time.monotonic()
+    start, deadline = time.monotonic(), Deadline(timeout_s)
     with scratch_folder(problem, kernel, root) as scratch:
         environment = {"CUDA_VISIBLE_DEVICES": "", "MAX_JOBS": str(JOBS)} | build_environment(architecture)
         ward = zygote.fork(
@@ -108,9 +109,9 @@ def _build(
         status: Status | None = None
         log = ""
         try:
-            _await(zygote, ward, scratch, start, timeout_s)
+            _await(zygote, ward, scratch, deadline)
             ward.channel.send({"op": "import", "problem": asdict(problem), "architecture": architecture})
-            answer = _await(zygote, ward, scratch, start, timeout_s)
+            answer = _await(zygote, ward, scratch, deadline)
             if answer.get("op") != "imported":
                 status, log = Status.COMPILE_ERROR, printable(answer.get("error", ""))
         except _Failed as failure:
@@ -127,7 +128,7 @@ def _build(
         return Build(seconds=time.monotonic() - start, archive=archive, status=status, log=log)
 
 
-def _await(zygote: Zygote, ward: Ward, scratch: Path, start: float, timeout_s: float) -> Message:
+def _await(zygote: Zygote, ward: Ward, scratch: Path, deadline: Deadline) -> Message:
     """What the build process says, while watching what it takes. Raises _Failed, and ChannelClosed when the
     zygote is gone."""
     while True:
@@ -144,12 +145,12 @@ def _await(zygote: Zygote, ward: Ward, scratch: Path, start: float, timeout_s: f
         zygote.pump(zygote.channel.fileno() in ready)
         if ward.exit_code is not None:
             raise _Failed(Status.CRASHED, f"the build process died\n{ward.output()}")
-        if time.monotonic() > start + timeout_s:
-            raise _Failed(Status.TIMEOUT, f"the build took longer than {timeout_s:g} s")
-        family = [ward.pid, *sandbox.descendants(ward.pid)]
+        family = [ward.pid, *process_tree.descendants(ward.pid)]
+        if deadline.is_over(family):
+            raise _Failed(Status.TIMEOUT, f"the build took longer than {deadline.limit_s:g} s")
         for what, taken, limit in (
             ("processes", len(family), MAX_BUILD_PROCESSES),
-            ("bytes of memory", sandbox.memory_bytes(family), MAX_MEMORY_BYTES),
+            ("bytes of memory", process_tree.memory_bytes(family), MAX_MEMORY_BYTES),
         ):
             if taken > limit:
                 raise _Failed(Status.CRASHED, f"the build took {taken:,} {what}; the limit is {limit:,}")
@@ -205,12 +206,14 @@ def runner_spec(
     scratch: Path, *, role: str, cpu_s: int, environment: dict[str, str], **more: Any
 ) -> dict[str, Any]:
     """What a zygote needs to fork a runner. `role`: `candidate`, `eager` or `compiled`. `more` has the
-    `devices` that it may use: a build has none, or it would disturb whoever is measured."""
+    `devices` that it may use (a build has none, or it would disturb whoever is measured), and the `cores`,
+    where it may not have all."""
     return {
         "role": role,
         "scratch": str(scratch),
         "readable": [],
         "devices": [],
+        "cores": [],
         "environment": environment,
         "cpu_s": cpu_s,
         "max_processes": MAX_PROCESSES,

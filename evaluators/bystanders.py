@@ -1,4 +1,5 @@
-"""Whether other processes keep this machine's cores busy: what is measured on it then proves nothing."""
+"""What other processes do to ours: whether they keep the cores busy, so that what is measured proves nothing,
+and how long ours have waited for a core, which is no fault of theirs."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ BUSY_SHARE = 0.3
 """Of all cores, that others have had."""
 USER, NICE, SYSTEM, INTERRUPTS, STEAL = 0, 1, 2, slice(5, 7), 7
 """Places of the first line of `/proc/stat`."""
+PATIENCE = 3
+"""So many times its limit may a process take that others keep from the cores."""
 
 
 class Bystanders:
@@ -24,6 +27,52 @@ class Bystanders:
         """Whether they have had more than their share of the cores; `ours`: who of us is there now."""
         seconds = (time.monotonic() - self._since) * (os.cpu_count() or 1)
         return _others_s(ours) - self._others_s > BUSY_SHARE * seconds
+
+
+class Deadline:
+    """`limit_s` seconds from now on, in which the time does not count that processes have waited for a core:
+    who takes all cores must not bring others to their deadlines. Up to PATIENCE times the limit."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._start = time.monotonic()
+        self._waited_s = 0.0
+        self._known: dict[int, _Waiting] = {}
+
+    def is_over(self, pids: Iterable[int]) -> bool:
+        """Whether it is, for these processes; to be asked every few milliseconds."""
+        now = time.monotonic()
+        self._known = {pid: self._known.get(pid) or _Waiting(pid, now) for pid in pids}
+        # They run side by side: of their waits the longest counts.
+        self._waited_s += max((each.ended_s(now) for each in self._known.values()), default=0.0)
+        going_on_s = max((each.goes_on_s(now) for each in self._known.values()), default=0.0)
+        allowed_s = self.limit_s + self._waited_s + going_on_s
+        return now > self._start + min(allowed_s, PATIENCE * self.limit_s)
+
+
+class _Waiting:
+    """The waits of a process's first thread, ready to run, for a core."""
+
+    def __init__(self, pid: int, now: float) -> None:
+        self._pid = pid
+        self._ran, self._waited_s, self._since = "", 0.0, now
+
+    def ended_s(self, now: float) -> float:
+        """How long those were that have ended since the last call: the kernel does not tell before."""
+        with contextlib.suppress(OSError, ValueError):
+            ran, waited_ns, _ = Path(f"/proc/{self._pid}/schedstat").read_text().split()
+            if ran != self._ran:
+                self._ran, self._since = ran, now
+            before, self._waited_s = self._waited_s, int(waited_ns) / 1e9
+            return self._waited_s - before
+        return 0.0
+
+    def goes_on_s(self, now: float) -> float:
+        """How long it has been waiting now."""
+        with contextlib.suppress(OSError, IndexError):
+            if Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[0] == "R":
+                return now - self._since
+        return 0.0
 
 
 def _others_s(ours: Iterable[int]) -> float:

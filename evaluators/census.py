@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from evaluators import peek, sandbox
+from evaluators import peek, process_tree
 
 OWN_SHARE = {"cuda": 0.9, "cpu": 0.8}
 """Of the time spent computing, under `no_library`; samples are less sure than traces."""
@@ -194,8 +194,8 @@ class Looks:
 
     def look(self, family: Iterable[int]) -> None:
         """Now. `family`: the processes that there were, to be stopped before any others are looked for."""
-        sandbox.stop_all(family)
-        family = sandbox.stop_tree(self._pid)
+        process_tree.stop_all(family)
+        family = process_tree.stop_tree(self._pid)
         try:
             own, libraries, moving = False, set[str](), False
             for pid in family:
@@ -207,7 +207,7 @@ class Looks:
                     else:
                         moving |= WORKING_FILES.search(place.path) is not None
         finally:
-            sandbox.signal_all(family, signal.SIGCONT)
+            process_tree.signal_all(family, signal.SIGCONT)
         self._names.update(libraries)
         self._library += bool(libraries)
         self._own += own and not libraries

@@ -33,13 +33,15 @@ START_S = 60.0
 class DeviceActor:
     """The worker of one device, in a process of its own."""
 
-    def __init__(self, *, root: Path, settings: Settings) -> None:
+    def __init__(self, *, root: Path, settings: Settings, device: str) -> None:
         scratch.claim(root)
         self._root = root
         self._worker = Worker(root=root, settings=settings)
         # A lasting thread: processes end with the thread that started them, and Ray's own relays the stages.
         self._thread = ThreadPoolExecutor(1)
-        self._thread.submit(self._worker.prepare)  # what fails now fails again, and is told, with a problem
+        self._thread.submit(
+            self._worker.prepare, device
+        )  # what fails now fails again, and is told, with a problem
 
     def architecture(self) -> str:
         """See `pool.Host`."""
@@ -93,7 +95,9 @@ class RayHost:
             raise ConnectionError(f"the Ray cluster {address or 'on this machine'} has no GPU")
         self.cores = max(1, int(resources.get("CPU", 1)))
         self._root = scratch.scratch_root(secrets.token_hex(4))
-        options = {"num_gpus": 1, "num_cpus": 0} if on_gpu else {"num_cpus": 0}
+        self._device = "cuda" if on_gpu else "cpu"
+        # Two at a time: the architecture is asked for while the first problem is being opened.
+        options = {"num_gpus": int(on_gpu), "num_cpus": 0, "max_concurrency": 2}
         self._actor_class = ray.remote(**options)(DeviceActor)
         self._build_task = ray.remote(num_cpus=1, max_retries=0)(_build)
         self._actors = [self._start_actor() for _ in range(self.devices)]
@@ -198,7 +202,7 @@ class RayHost:
         self._ready.discard(device)
 
     def _start_actor(self) -> Any:
-        return self._actor_class.remote(root=self._root, settings=self._settings)
+        return self._actor_class.remote(root=self._root, settings=self._settings, device=self._device)
 
 
 def _build(problem: Problem, kernel: Kernel, *, root: Path, architecture: str, settings: Settings) -> Build:

@@ -33,6 +33,8 @@ class Gpu:
     """What makes a process see it alone, whichever GPUs that process may open."""
     files: tuple[str, ...]
     """The device files to open: its own and the driver's."""
+    number: int
+    """Its place among the GPUs of this machine, as far as the driver tells."""
 
 
 def first_gpu(environment: Mapping[str, str]) -> Gpu:
@@ -46,23 +48,30 @@ def first_gpu(environment: Mapping[str, str]) -> Gpu:
         raise OSError(f"the GPU's driver does not answer: {error.stderr.strip()[-500:]}") from error
     about = json.loads(said)
     parts = environment.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG")  # of a GPU, with names of their own
+    number = _number_of(about["bus"])
     return Gpu(
         architecture=about["architecture"],
         variables={} if parts else {"CUDA_VISIBLE_DEVICES": f"GPU-{uuid.UUID(about['uuid'])}"},
-        files=_files_of("" if parts else about["bus"]),
+        files=_files_of(None if parts else number),
+        number=number or 0,
     )
 
 
-def _files_of(bus: str, about: Path = ABOUT_GPUS, devices: Path = DEVICE_FILES) -> tuple[str, ...]:
-    """All but those of other GPUs, as far as the driver tells which is which."""
-    files = sorted(str(path) for path in devices.glob("nvidia*"))
+def _number_of(bus: str, about: Path = ABOUT_GPUS) -> int | None:
+    """Of the GPU at this place on the bus, as its device file has it."""
     try:
         minor = re.search(r"Device Minor:\s*(\d+)", (about / bus.lower() / "information").read_text())
     except OSError:
-        minor = None
-    if minor is None:
+        return None
+    return int(minor[1]) if minor else None
+
+
+def _files_of(number: int | None, devices: Path = DEVICE_FILES) -> tuple[str, ...]:
+    """All but those of other GPUs; all where it is not known which is which."""
+    files = sorted(str(path) for path in devices.glob("nvidia*"))
+    if number is None:
         return tuple(files)
-    others = re.compile(rf"nvidia(?!{minor[1]}$)\d+")
+    others = re.compile(rf"nvidia(?!{number}$)\d+")
     return tuple(path for path in files if not others.fullmatch(Path(path).name))
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 from rich.console import Console
 
-from evaluators import report, sandbox
+from evaluators import process_tree, report
 from evaluators.cli import (
     UsageError,
     build,
@@ -152,7 +152,7 @@ async def _evaluate_once(
         *_, last = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise UsageError(f"{problem.name} cannot be run: {last}") from error
     except asyncio.CancelledError:
-        sandbox.kill_descendants()
+        process_tree.kill_descendants()
         raise
     finally:
         pool.close()

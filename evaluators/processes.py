@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluators import sandbox
+from evaluators import process_tree
 from evaluators.build import build_environment, runner_spec
 from evaluators.channel import ChannelClosed
 from evaluators.cuda_driver import Gpu
 from evaluators.problem import Problem
 from evaluators.standby import Standby
 from evaluators.zygote import Ward, Zygote, start_module
+
+RUNNER_CORES = 4
+"""For the runners of a GPU, which launch kernels: one that takes all that it gets starves neither the builds
+nor the measurement on another GPU."""
 
 
 class WorkerBroken(Exception):
@@ -24,8 +28,10 @@ class WorkerBroken(Exception):
 class Processes:
     """The referee and the zygote; both have imported torch and go from problem to problem."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        """Starts them with these variables. Raises ChannelClosed or OSError."""
+    def __init__(self, environment: Mapping[str, str], device: str) -> None:
+        """Starts them with these variables, for problems on such a `device`. Raises ChannelClosed or
+        OSError."""
+        self.device = device
         # Threads of the referee's that spin after work of their own would disturb the block that follows.
         quiet = dict(environment) | {"OMP_WAIT_POLICY": "passive"}
         self._referee, self.referee = start_module("evaluators.referee", quiet)
@@ -42,7 +48,7 @@ class Processes:
 
     def _end_referee(self) -> None:
         self.referee.close()
-        sandbox.kill_tree(self._referee.pid)
+        process_tree.kill_tree(self._referee.pid)
         self._referee.wait()
 
 
@@ -64,17 +70,37 @@ class RunnerSpecs:
             cpu_s=self.cpu_s,
             environment=build_environment(architecture),
             libraries=self.problem.libraries,
+            cores=self._cores(),
         )
 
     def baseline(self, scratch: Path, role: str) -> dict[str, Any]:
         """`role`: `eager` or `compiled`."""
-        return self._spec(scratch, role=role, cpu_s=10**7, environment={}, compile_mode=self.compile_mode)
+        return self._spec(
+            scratch,
+            role=role,
+            cpu_s=10**7,
+            environment={},
+            compile_mode=self.compile_mode,
+            cores=self._cores() if role == "eager" else [],  # the other one compiles, on all of them
+        )
+
+    def _cores(self) -> list[int]:
+        return runner_cores(self.gpu.number) if self.gpu is not None else []
 
     def _spec(self, scratch: Path, *, environment: dict[str, str], **more: Any) -> dict[str, Any]:
         if self.gpu is None:
             return runner_spec(scratch, environment=environment, **more)
         environment = environment | self.gpu.variables
         return runner_spec(scratch, environment=environment, devices=self.gpu.files, **more)
+
+
+def runner_cores(number: int) -> list[int]:
+    """The cores for the runners of the GPU with this number: no more than half of those that this process may
+    use, and other ones than for the next GPUs, as far as there are enough."""
+    allowed = sorted(os.sched_getaffinity(0))
+    share = max(1, min(RUNNER_CORES, len(allowed) // 2))
+    start = number % (len(allowed) // share) * share
+    return allowed[start : start + share]
 
 
 class Case:

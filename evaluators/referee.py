@@ -23,7 +23,7 @@ import sys
 import traceback
 from typing import Any
 
-from evaluators import sandbox
+from evaluators import process_tree
 from evaluators.channel import Channel, ChannelClosed, Message
 from evaluators.court import Court, UnfitReference
 from evaluators.side import Refused
@@ -46,7 +46,7 @@ DEVICE_FACTS = (
 
 def main() -> None:
     """The referee's process: serves its worker until the channel closes."""
-    sandbox.die_with_parent()
+    process_tree.die_with_parent()
     import torch  # noqa: F401  (takes seconds: while the zygote does the same, not when the first order comes)
 
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s")

@@ -57,6 +57,7 @@ def run(channel: Channel, *, level: str, spec: dict[str, Any]) -> None:
         scratch,
         readable=[Path(p) for p in spec["readable"]],
         devices=[Path(p) for p in spec["devices"]],
+        cores=spec["cores"],
         cpu_s=spec["cpu_s"],
         max_processes=spec["max_processes"],
     )

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from evaluators import peek, sandbox
+from evaluators import namespaces, peek, process_tree
 from evaluators.arena import ALIGNMENT, Layout, create_shared, free_shared
 from evaluators.census import Looks
 from evaluators.channel import Channel, ChannelClosed, ChannelTimeout, Message, ProtocolError, printable
@@ -112,8 +112,8 @@ class Side:
         self.expected_ms = 0.0
         """How long a call of the baseline takes, once that is known."""
         self.isolation = str(channel.receive().get("isolation", ""))
-        self._runner = sandbox.runner_of(pid)
-        self._family = sandbox.stop_tree(pid)
+        self._runner = namespaces.runner_of(pid)
+        self._family = process_tree.stop_tree(pid)
         self._stillness = peek.Stillness()
 
     def load(self, order: Message) -> None:
@@ -209,12 +209,12 @@ class Side:
 
     def _run_ms(self, order: Message, looks: Looks | None) -> tuple[float, Message]:
         """On a CPU: ms from before the runner wakes up until it is done, and its answer."""
-        leaders = sandbox.spread_threads(self._family)
+        leaders = process_tree.spread_threads(self._family)
         self._require_still()
         start = time.perf_counter()
         with self._awake():
             self._channel.send(order)
-            sandbox.allow_all_cores(leaders)
+            process_tree.allow_all_cores(leaders)
             answer = self._done(looks)
             return (time.perf_counter() - start) * 1e3, answer
 
@@ -254,7 +254,7 @@ class Side:
         ours can wake a process, too."""
         if not self.arena.fetches:
             return
-        ran_ns = peek.run_ns({self.pid, *sandbox.descendants(self.pid)})
+        ran_ns = peek.run_ns({self.pid, *process_tree.descendants(self.pid)})
         if self._ours:
             return  # after as long a pause as a candidate: a core that slept longer wakes up later
         if reason := self._stillness.broken(ran_ns):
@@ -278,18 +278,18 @@ class Side:
     @contextmanager
     def _awake(self) -> Iterator[None]:
         """The runner runs only for the time of an order: it cannot look ahead, nor disturb others."""
-        sandbox.signal_all(self._family, signal.SIGCONT)
+        process_tree.signal_all(self._family, signal.SIGCONT)
         try:
             yield
         finally:
-            self._family = sandbox.stop_tree(self.pid)
+            self._family = process_tree.stop_tree(self.pid)
             if self.arena.fetches:
                 self._stillness.begin(peek.run_ns(self._family))
 
     def close(self) -> None:
         """Lets the runner end by itself."""
         self._channel.close()
-        sandbox.signal_all(self._family, signal.SIGCONT)
+        process_tree.signal_all(self._family, signal.SIGCONT)
 
     def _answer_within(self, timeout_s: float) -> bool:
         try:

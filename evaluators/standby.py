@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from evaluators import sandbox, scratch
+from evaluators import process_tree, scratch
 from evaluators.channel import ChannelClosed
 from evaluators.zygote import Ward, Zygote
 
@@ -43,7 +43,7 @@ class Standby:
     def stop(self) -> None:
         """Whatever it is about, it goes on when it is taken."""
         if self._ward is not None:
-            self._stopped = sandbox.stop_tree(self._ward.pid)
+            self._stopped = process_tree.stop_tree(self._ward.pid)
 
     def take(self, folder: Path) -> Ward:
         """The runner, at home in the candidate's scratch folder, with what lies there. One that has died on
@@ -65,7 +65,7 @@ class Standby:
         self.start()
         assert self._ward is not None
         ward = self._ward
-        sandbox.signal_all(self._stopped, signal.SIGCONT)
+        process_tree.signal_all(self._stopped, signal.SIGCONT)
         ward.channel.wait(CONFINED_S)
         for entry in folder.iterdir():
             entry.rename(self._folder / entry.name)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from evaluators import sandbox
+from evaluators import process_tree
 from evaluators.channel import ChannelClosed, Message
 from evaluators.processes import Case, WorkerBroken
 from evaluators.scratch import too_much_written
@@ -96,11 +96,11 @@ class Watch:
                 "status": "timeout",
                 "log": f"no verdict within {self._timeout_s:g} s\n{ward.output()}",
             }
-        family = [ward.pid, *sandbox.descendants(ward.pid)]
+        family = [ward.pid, *process_tree.descendants(ward.pid)]
         if len(family) > MAX_PROCESSES:
             return {"status": "crashed", "log": f"it started more than {MAX_PROCESSES} processes"}
         arena_bytes = int(self._case.facts.get("arena_bytes", 0))
-        if sandbox.memory_bytes(family) > self._memory_bytes + arena_bytes:
+        if process_tree.memory_bytes(family) > self._memory_bytes + arena_bytes:
             most_gb = self._memory_bytes / 2**30
             return {"status": "crashed", "log": f"it used more than {most_gb:g} GB of memory"}
         if scratch is not None and (excess := too_much_written(scratch, self._scratch_bytes)):

@@ -19,7 +19,7 @@ from evaluators.channel import ChannelClosed, ChannelTimeout, Message
 from evaluators.cuda_driver import Gpu, first_gpu
 from evaluators.evaluation import Correctness, Evaluation, Roofline, Status, Timing
 from evaluators.problem import Kernel, Problem
-from evaluators.processes import Case, Processes, RunnerSpecs, WorkerBroken
+from evaluators.processes import Case, Processes, RunnerSpecs, WorkerBroken, runner_cores
 from evaluators.roofline import default_cache
 from evaluators.timing import SABOTAGED, Plan
 from evaluators.watch import Stages, Watch
@@ -58,7 +58,7 @@ class Settings:
     compile_mode: str = "max-autotune-no-cudagraphs"
     """Mode of the `torch.compile` baseline; "" leaves that baseline out."""
     threads: int | None = None
-    """CPU threads of kernels and baselines; None leaves it to them (all cores)."""
+    """CPU threads of kernels and baselines; None gives them one a core (on a GPU, of their few)."""
 
     def plan_of(self, thorough: bool) -> Plan:
         """How long a measurement is."""
@@ -92,9 +92,7 @@ class Worker:
         """`root`: the folder for scratch folders, the same as the builds'. `visible_gpu`: the value of
         CUDA_VISIBLE_DEVICES for its processes, "" to leave it as it is."""
         self._root, self._settings = root, settings
-        self._environment = sandbox.clean_environment() | CPU_VARIABLES
-        if settings.threads is not None:
-            self._environment["OMP_NUM_THREADS"] = str(settings.threads)
+        self._environment = sandbox.clean_environment()
         if visible_gpu:
             self._environment["CUDA_VISIBLE_DEVICES"] = visible_gpu
         self._processes: Processes | None = None
@@ -105,11 +103,21 @@ class Worker:
         """The device, where that is a GPU; asked of the driver, once. Raises OSError where there is none."""
         return first_gpu(self._environment)
 
-    def prepare(self) -> Processes:
-        """What every problem needs, started if it is not running. Raises ChannelClosed or OSError."""
+    def prepare(self, device: str) -> Processes:
+        """What every problem on such a device needs, started if it is not running. Raises ChannelClosed or
+        OSError."""
+        if self._processes is not None and self._processes.device != device:
+            self.close()
         if self._processes is None:
-            self._processes = Processes(self._environment)
+            self._processes = Processes(self._environment | self._variables(device), device)
         return self._processes
+
+    def _variables(self, device: str) -> dict[str, str]:
+        if device == "cpu":
+            threads = self._settings.threads
+            return CPU_VARIABLES | ({"OMP_NUM_THREADS": str(threads)} if threads is not None else {})
+        # As many as their cores. None of them spins: nothing that is timed waits for them.
+        return {"OMP_NUM_THREADS": str(self._settings.threads or len(runner_cores(0)))}
 
     def open(self, problem: Problem) -> dict[str, str]:
         """Starts what is not running and opens the problem: reference, baseline, shared memory. Returns
@@ -149,7 +157,7 @@ class Worker:
         if self._case is not None and self._case.problem.id == problem.id:
             return self._case
         with self._closing_on_failure("the evaluator's own processes did not come up"):
-            processes = self.prepare()
+            processes = self.prepare(problem.device)
             before, self._case = self._case, None
             if before is not None:
                 before.close()

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from evaluators import libraries, runner, sandbox
+from evaluators import libraries, namespaces, process_tree, runner
 from evaluators.channel import Channel, ChannelClosed, Message
 
 ALSO_IMPORTED = ("triton.language", "setuptools")
@@ -142,8 +142,8 @@ class Zygote:
 
 def main() -> None:
     """The zygote's process: waits for orders until its parent closes the channel."""
-    sandbox.die_with_parent()
-    sandbox.become_subreaper()
+    process_tree.die_with_parent()
+    process_tree.become_subreaper()
     channel = Channel.from_fd(int(sys.argv[1]))
     os.nice(int(sys.argv[2]))
     import torch  # noqa: F401  (the point of a zygote: imports are paid once)
@@ -179,7 +179,7 @@ def main() -> None:
             if not readable:
                 _insist(dying)
     for pid in alive:
-        sandbox.kill_tree(pid)
+        process_tree.kill_tree(pid)
 
 
 def _know_triton() -> None:
@@ -197,7 +197,7 @@ def _know_triton() -> None:
 def _obey(channel: Channel, order: Message, alive: set[int], dying: dict[int, float]) -> None:
     if order["op"] == "fork":
         fds, spec = channel.take_fds(2), order["spec"]
-        pid = sandbox.spawn(
+        pid = namespaces.spawn(
             lambda level: _become_runner(fds[0], fds[1], level, spec),
             isolate=bool(order["isolate"]),
             writable=Path(spec["scratch"]),
@@ -209,7 +209,7 @@ def _obey(channel: Channel, order: Message, alive: set[int], dying: dict[int, fl
         channel.send({"op": "forked", "pid": pid})
     elif order["op"] == "kill" and order["pid"] in alive:
         dying[order["pid"]] = time.monotonic()
-        sandbox.kill_spawned(order["pid"])
+        namespaces.kill_spawned(order["pid"])
 
 
 def _insist(dying: dict[int, float]) -> None:
@@ -217,9 +217,9 @@ def _insist(dying: dict[int, float]) -> None:
     once was not enough."""
     for pid, since in dying.items():
         if time.monotonic() - since < GENTLE_S:
-            sandbox.kill_spawned(pid)
+            namespaces.kill_spawned(pid)
         else:
-            sandbox.kill_tree(pid)
+            process_tree.kill_tree(pid)
 
 
 def _reap(channel: Channel, alive: set[int]) -> None:
@@ -234,8 +234,10 @@ def _reap(channel: Channel, alive: set[int]) -> None:
         if pid not in alive:
             continue
         alive.discard(pid)
-        below = set(sandbox.descendants(os.getpid()))  # before the others: what they start now is no orphan
-        running = alive.union(*(sandbox.descendants(each) for each in alive)) if alive else set()
+        below = set(
+            process_tree.descendants(os.getpid())
+        )  # before the others: what they start now is no orphan
+        running = alive.union(*(process_tree.descendants(each) for each in alive)) if alive else set()
         for orphan in below - running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(orphan, signal.SIGKILL)

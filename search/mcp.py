@@ -23,7 +23,7 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.console import Console
 
-from evaluators import sandbox
+from evaluators import process_tree
 from evaluators.cli import (
     EXIT_USAGE,
     UsageError,
@@ -210,7 +210,7 @@ class Run:
         except (ValueError, ConnectionError):
             return  # there is none
         if busy:
-            sandbox.kill_descendants()
+            process_tree.kill_descendants()
         await asyncio.to_thread(host.close)
 
 

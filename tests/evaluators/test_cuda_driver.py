@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.cuda_driver import _files_of, first_gpu
+from evaluators.cuda_driver import _files_of, _number_of, first_gpu
 
 BUS = "0000:4A:00.0"
 
@@ -26,22 +26,29 @@ def names(files: tuple[str, ...]) -> set[str]:
     return {Path(path).name for path in files}
 
 
-def test_other_gpus_files_are_left_out(tmp_path: Path, devices: Path) -> None:
-    about = tmp_path / BUS.lower()
-    about.mkdir()
-    (about / "information").write_text("Model: \t H200\nDevice Minor: \t 1\nGPU Excluded:\t No\n")
-    found = names(_files_of(BUS, tmp_path, devices))
-    assert found == {"nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-caps"}
+def test_other_gpus_files_are_left_out(devices: Path) -> None:
+    assert names(_files_of(1, devices)) == {"nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-caps"}
 
 
-@pytest.mark.parametrize("text", [None, "Model: \t H200\n"])
-def test_where_the_driver_does_not_tell_all_are_kept(tmp_path: Path, devices: Path, text: str | None) -> None:
+def test_where_it_is_not_known_which_is_which_all_are_kept(devices: Path) -> None:
+    found = names(_files_of(None, devices))
+    assert found == {"nvidia0", "nvidia1", "nvidia11", "nvidiactl", "nvidia-uvm", "nvidia-caps"}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("Model: \t H200\nDevice Minor: \t 1\nExcluded:\t No\n", 1),
+        ("Model: \t H200\n", None),
+        (None, None),
+    ],
+)
+def test_a_gpus_number_is_what_the_driver_tells(tmp_path: Path, text: str | None, number: int | None) -> None:
     if text is not None:
         about = tmp_path / BUS.lower()
         about.mkdir()
         (about / "information").write_text(text)
-    found = names(_files_of(BUS, tmp_path, devices))
-    assert found == {"nvidia0", "nvidia1", "nvidia11", "nvidiactl", "nvidia-uvm", "nvidia-caps"}
+    assert _number_of(BUS, tmp_path) == number
 
 
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a GPU")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from evaluators import sandbox
+from evaluators import process_tree
 from evaluators.build import Build
 from evaluators.cluster import RayHost
 from evaluators.evaluation import Evaluation, Status, Timing
@@ -565,7 +565,7 @@ def test_a_killed_actor_loses_nothing(clean: Marked, monkeypatch: pytest.MonkeyP
 
         async def kill_soon() -> None:
             await asyncio.sleep(0.5)
-            killed.extend([victim, *sandbox.descendants(victim)])
+            killed.extend([victim, *process_tree.descendants(victim)])
             os.kill(victim, signal.SIGKILL)
 
         killers: list[Awaitable[None]] = []

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from evaluators import sandbox
+from evaluators import namespaces, process_tree, sandbox
 from evaluators.build import runner_spec
 from evaluators.channel import Channel
 from evaluators.zygote import Zygote
@@ -46,6 +46,7 @@ def confined(
     isolate: bool = True,
     readable: tuple[Path, ...] = (),
     devices: tuple[Path, ...] = (),
+    cores: tuple[int, ...] = (),
     cpu_s: int = 30,
 ) -> tuple[Any, list[str]]:
     """What `body` returns in a confined child, and the mechanisms that were in force."""
@@ -54,7 +55,7 @@ def confined(
     def child(level: str) -> None:
         os.close(read)
         reached = sandbox.confine(
-            scratch, readable=readable, devices=devices, cpu_s=cpu_s, max_processes=4096
+            scratch, readable=readable, devices=devices, cores=cores, cpu_s=cpu_s, max_processes=4096
         )
         try:
             answer = body()
@@ -62,7 +63,7 @@ def confined(
             answer = f"raised {error!r}"
         os.write(write, json.dumps([answer, [*reached, level]]).encode())
 
-    pid = sandbox.spawn(child, isolate=isolate)
+    pid = namespaces.spawn(child, isolate=isolate)
     os.close(write)
     with os.fdopen(read, "rb") as answers:
         data = answers.read()
@@ -122,7 +123,7 @@ def home_file() -> Iterator[Path]:
 def test_some_level_is_reached_and_named() -> None:
     assert mechanisms()[0] == "limits"
     assert set(mechanisms()) <= {"limits", "landlock", "seccomp", "namespaces"}
-    assert ("namespaces" in mechanisms()) == sandbox.has_namespaces()
+    assert ("namespaces" in mechanisms()) == namespaces.has_namespaces()
 
 
 @pytest.mark.parametrize("isolate", LEVELS)
@@ -434,6 +435,23 @@ def test_limits_on_core_dumps_and_files(scratch: Path, isolate: bool) -> None:
     assert found == ["EFBIG", "done", [0, 0], "not allowed to raise maximum limit"]
 
 
+def test_who_may_use_some_cores_cannot_take_others(scratch: Path) -> None:
+    every = sorted(os.sched_getaffinity(0))
+
+    def body() -> list[object]:
+        mine = sorted(os.sched_getaffinity(0))
+        try:
+            os.sched_setaffinity(0, every)
+        except PermissionError:
+            return [mine, "refused"]
+        return [mine, sorted(os.sched_getaffinity(0))]
+
+    (mine, then), reached = confined(body, scratch, cores=(every[-1],))
+    assert mine == [every[-1]]
+    assert then == ("refused" if "seccomp" in reached else every)
+    assert confined(body, scratch)[0] == [every, every]
+
+
 @pytest.mark.parametrize("isolate", LEVELS)
 def test_a_busy_loop_ends_at_its_limit_of_cpu_seconds(scratch: Path, isolate: bool) -> None:
     def child(level: str) -> None:
@@ -441,7 +459,7 @@ def test_a_busy_loop_ends_at_its_limit_of_cpu_seconds(scratch: Path, isolate: bo
         while True:
             pass
 
-    pid = sandbox.spawn(child, isolate=isolate)
+    pid = namespaces.spawn(child, isolate=isolate)
     status = os.waitpid(pid, 0)[1]
     assert os.waitstatus_to_exitcode(status) in (-signal.SIGKILL, -signal.SIGXCPU, 128 + signal.SIGKILL)
 
@@ -464,7 +482,7 @@ def fault() -> None:
 def test_the_watched_process_ends_as_the_child_did(
     end: Callable[[], None], codes: tuple[int, ...], isolate: bool
 ) -> None:
-    pid = sandbox.spawn(lambda _: end(), isolate=isolate)
+    pid = namespaces.spawn(lambda _: end(), isolate=isolate)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) in codes
 
 
@@ -476,7 +494,7 @@ def test_a_child_that_raises_does_not_go_on_in_its_parents_code() -> None:
             sys.stderr = os.fdopen(output, "w", 1)
             raise RuntimeError(f"seven at {level}")
 
-        pid = sandbox.spawn(child, isolate=isolate)
+        pid = namespaces.spawn(child, isolate=isolate)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 70
         assert b"RuntimeError: seven at" in os.pread(output, 10_000, 0)
         os.close(output)
@@ -507,7 +525,7 @@ def test_in_a_namespace_nothing_survives_the_child(by: str) -> None:
         if by == "kill":
             time.sleep(600)
 
-    pid = sandbox.spawn(child, isolate=True)
+    pid = namespaces.spawn(child, isolate=True)
     os.close(write)
     assert os.read(read, 1) == b"!", "the daemon never lived"
     if by == "kill":
@@ -523,7 +541,7 @@ def test_the_child_dies_with_the_process_that_started_it() -> None:
     for isolate in (True, False):
         parent = os.fork()
         if parent == 0:
-            sandbox.spawn(lambda _: (os.write(write, b"!"), time.sleep(600)), isolate=isolate)  # type: ignore[arg-type, func-returns-value]
+            namespaces.spawn(lambda _: (os.write(write, b"!"), time.sleep(600)), isolate=isolate)  # type: ignore[arg-type, func-returns-value]
             time.sleep(600)
         assert os.read(read, 1) == b"!"
         os.kill(parent, signal.SIGKILL)
@@ -542,12 +560,12 @@ def test_the_child_dies_with_it_on_its_way_up_too(isolate: bool, stopped: bool) 
         read, write = os.pipe()
         parent = os.fork()
         if parent == 0:
-            pid = sandbox.spawn(lambda _: time.sleep(600), isolate=isolate)  # type: ignore[arg-type, return-value]
+            pid = namespaces.spawn(lambda _: time.sleep(600), isolate=isolate)  # type: ignore[arg-type, return-value]
             os.write(write, str(pid).encode())
             time.sleep(600)
         os.close(write)
         if stopped:
-            sandbox.stop_tree(int(os.read(read, 16)))
+            process_tree.stop_tree(int(os.read(read, 16)))
         else:
             time.sleep(turn * 0.0005)
         os.kill(parent, signal.SIGKILL)
@@ -571,10 +589,10 @@ def test_a_tree_is_found_and_killed() -> None:
         assert root.stdout is not None
         try:
             heard = [root.stdout.readline() for _ in range(4)]
-            below = sandbox.descendants(root.pid)
-            ours = sandbox.descendants(os.getpid())
+            below = process_tree.descendants(root.pid)
+            ours = process_tree.descendants(os.getpid())
         finally:
-            sandbox.kill_tree(root.pid)
+            process_tree.kill_tree(root.pid)
         rest = root.stdout.read()
     assert heard == [b"up\n"] * 4
     assert len(below) == 3
@@ -586,21 +604,21 @@ def test_a_tree_is_found_and_killed() -> None:
 def test_killing_a_tree_that_is_gone_is_no_error() -> None:
     with subprocess.Popen(["true"]) as done:
         done.wait()
-    sandbox.kill_tree(done.pid)
-    assert sandbox.descendants(done.pid) == []
-    assert sandbox.memory_bytes([done.pid]) == 0
+    process_tree.kill_tree(done.pid)
+    assert process_tree.descendants(done.pid) == []
+    assert process_tree.memory_bytes([done.pid]) == 0
 
 
 def test_memory_counts_what_is_touched_and_what_only_a_descriptor_holds() -> None:
-    before = sandbox.memory_bytes([os.getpid()])
+    before = process_tree.memory_bytes([os.getpid()])
     held = bytearray(os.urandom(1)) * (64 * 2**20)
-    touched = sandbox.memory_bytes([os.getpid()]) - before
+    touched = process_tree.memory_bytes([os.getpid()]) - before
     assert 60 * 2**20 < touched < 80 * 2**20
     fd = os.memfd_create("held")
     os.write(fd, held)
-    assert sandbox.memory_bytes([os.getpid()]) - before > touched + 60 * 2**20
+    assert process_tree.memory_bytes([os.getpid()]) - before > touched + 60 * 2**20
     os.close(fd)
-    assert sandbox.memory_bytes([os.getpid()], shared_with_us=2**40) > 0
+    assert process_tree.memory_bytes([os.getpid()], shared_with_us=2**40) > 0
 
 
 @pytest.mark.parametrize(
@@ -696,7 +714,7 @@ def test_a_zygotes_runner_has_no_secret_and_no_descriptor_of_others(
     assert names[1] == names[2] == "/memfd:output (deleted)"
     assert names[3].startswith("socket:")
     assert [name for fd, name in fds if fd > 3 and not name.startswith("/proc/")] == []
-    if isolate and sandbox.has_namespaces():
+    if isolate and namespaces.has_namespaces():
         assert parent == 1, "its parent is its namespace's first process"
 
 
@@ -836,7 +854,7 @@ def test_threads_stop_though_the_first_one_gets_no_core() -> None:
         time.sleep(0.2)
         pid = started[0].pid
         (spinning,) = (int(each) for each in os.listdir(f"/proc/{pid}/task") if int(each) != pid)
-        sandbox.stop_tree(pid)
+        process_tree.stop_tree(pid)
         stat = Path(f"/proc/{pid}/task/{spinning}/stat")
         assert gone(lambda: [] if ") T " in stat.read_text() else ["it goes on"], within_s=0.1)
     finally:

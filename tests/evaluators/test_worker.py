@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluators import sandbox
+from evaluators import namespaces, process_tree
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
 from evaluators.processes import WorkerBroken
@@ -391,7 +391,7 @@ def test_a_kernel_cannot_kill_its_parents_or_the_baseline(judge: Judge) -> None:
     found = judge(
         HONEST + "\nfor pid in [1, *range(3, 40), os.getppid()]:\n    try:\n        os.kill(pid, 9)\n"
         "    except OSError:\n        pass\n"
-        if sandbox.has_namespaces()
+        if namespaces.has_namespaces()
         else HONEST
     )
     assert found.status is Status.CORRECT, found.log
@@ -537,7 +537,7 @@ def test_the_death_of_a_process_of_ours_is_not_the_kernels_fault(
 def states(pid: int) -> set[str]:
     """The letters of `/proc` for a runner and what is below it ("T": stopped)."""
     found = set()
-    for each in (pid, *sandbox.descendants(pid)):
+    for each in (pid, *process_tree.descendants(pid)):
         with contextlib.suppress(FileNotFoundError):
             found.add(Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[0])
     return found
@@ -571,7 +571,7 @@ def test_what_happens_to_a_runner_on_standby_is_not_the_next_kernels_fault(secon
     second.measure(PROBLEM, honest, b"")
     waiting, folder = second._case.standby._ward, second._case.standby._folder
     if how == "killed":
-        sandbox.kill_spawned(waiting.pid)
+        namespaces.kill_spawned(waiting.pid)
         assert gone(lambda: [waiting.pid] if Path(f"/proc/{waiting.pid}").exists() else [])
     else:
         folder.rmdir()

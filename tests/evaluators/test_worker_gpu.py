@@ -7,6 +7,7 @@ import pytest
 from evaluators.build import build
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
+from evaluators.processes import runner_cores
 from evaluators.reference import load_problem
 from evaluators.worker import Settings, Worker
 
@@ -45,6 +46,17 @@ class ModelNew(nn.Module):
         out = torch.empty_like(y)
         BODY
         return out
+"""
+KEEPS_TO_ITS_CORES = """
+import os
+assert len(os.sched_getaffinity(0)) <= MOST, os.sched_getaffinity(0)
+assert torch.get_num_threads() <= MOST, torch.get_num_threads()
+try:
+    os.sched_setaffinity(0, range(os.cpu_count()))
+except PermissionError:
+    pass
+else:
+    raise AssertionError("it has taken other cores")
 """
 LAUNCH = "scale[(triton.cdiv(y.numel(), 1024),)](y, out, y.numel(), FACTOR, BLOCK=1024, SHIFT=0)"
 INLINE = '''
@@ -113,6 +125,13 @@ def test_the_reference_is_as_fast_as_itself(worker: Worker) -> None:
 
 def test_an_honest_triton_kernel(worker: Worker) -> None:
     assert judge(worker, triton(LAUNCH.replace("FACTOR", "1.0"))).status is Status.CORRECT
+
+
+def test_a_candidate_has_a_few_cores(worker: Worker) -> None:
+    checks = KEEPS_TO_ITS_CORES.replace("MOST", str(len(runner_cores(0))))
+    body = "\n".join([*checks.strip().splitlines(), LAUNCH.replace("FACTOR", "1.0")])
+    evaluation = judge(worker, triton(body.replace("\n", "\n        ")))
+    assert evaluation.status is Status.CORRECT, evaluation.log
 
 
 def test_a_wrong_triton_kernel(worker: Worker) -> None:
