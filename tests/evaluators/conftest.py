@@ -16,6 +16,12 @@ MARK = "CUDAHOSTCXX"
 
 Marked = Callable[[], list[str]]
 
+LEVELS = [
+    pytest.param(True, id="namespaces"),
+    pytest.param(False, id="no namespaces"),
+]
+"""For tests of what is to hold with and without namespaces."""
+
 
 def processes_with(mark: str) -> list[str]:
     """The command lines of all living processes, in whatever namespace, that have the mark."""
@@ -46,3 +52,10 @@ def marked() -> Iterator[Marked]:
     patch.setenv(MARK, mark)
     yield lambda: processes_with(mark)
     patch.undo()
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    path = tmp_path / "scratch"
+    path.mkdir()
+    return path
