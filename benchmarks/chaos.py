@@ -41,7 +41,8 @@ from evaluators.worker import Settings
 
 MARK = "CUDAHOSTCXX"
 """A variable that crosses into all processes of the evaluator and that none reads: it finds what is left."""
-OURS = ("evaluators.zygote", "evaluators.referee", "ray::DeviceActor")
+OURS = ("nest", "zygote", "referee", "ray::DeviceActor"[:15])
+"""As the kernel has their names; candidates are runners."""
 GPU_SLACK_MIB = 64
 EVERY = 10
 """Verdicts between two words of progress."""
@@ -240,14 +241,12 @@ def marked(mark: str) -> dict[int, str]:
 
 
 def own_processes(mark: str) -> dict[int, str]:
-    """Our zygotes, referees and workers by pid; a zygote's children are candidates, and not ours."""
+    """Our processes by pid, with the names that they have given themselves."""
     found = {}
-    living = marked(mark)
-    for pid, command in living.items():
-        name = next((each for each in OURS if each in command), None)
+    for pid in marked(mark):
         with contextlib.suppress(OSError):
-            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-            if name and "evaluators.zygote" not in living.get(parent, ""):
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+            if name in OURS:
                 found[pid] = name
     return found
 

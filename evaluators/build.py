@@ -22,11 +22,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from evaluators import process_tree, sandbox
+from evaluators import process_tree
 from evaluators.build_cache import BuildCache, build_key
 from evaluators.bystanders import Deadline
 from evaluators.channel import ChannelClosed, ChannelTimeout, Message, ProtocolError, printable
 from evaluators.evaluation import Status
+from evaluators.nest import hatch
 from evaluators.problem import Kernel, Problem, content_id
 from evaluators.scratch import SOURCE, remove, too_much_written
 from evaluators.zygote import Ward, Zygote
@@ -80,9 +81,9 @@ def build(
     if cache and (entry := cache.get(key)):
         return replace(_from_entry(entry), seconds=time.monotonic() - start)
     try:
-        done = _build(_thread_zygote(), problem, kernel, root, architecture, timeout_s)
+        done = _build(_thread_zygote(root), problem, kernel, root, architecture, timeout_s)
     except (ChannelClosed, ChannelTimeout) as error:
-        close_thread_zygote()  # the next build starts another
+        _drop_zygote()  # the next build gets another
         raise ChannelClosed(f"the builder's zygote is gone: {error}") from error
     if cache and _will_repeat(done):
         cache.put(key, _to_entry(done))
@@ -226,21 +227,24 @@ def build_environment(architecture: str) -> dict[str, str]:
     return {"TORCH_CUDA_ARCH_LIST": architecture} if architecture else {}
 
 
-def _thread_zygote() -> Zygote:
-    """One a thread, kept: a zygote takes seconds to start and is not thread-safe."""
+def _thread_zygote(root: Path) -> Zygote:
+    """One a thread, kept: a zygote is not thread-safe, and the first one takes seconds to start."""
     if not hasattr(_kept, "zygote"):
-        _kept.zygote = Zygote(sandbox.clean_environment(), niceness=NICENESS)
+        _kept.zygote, nest = hatch(root, niceness=NICENESS)
+        _kept.nest = nest or getattr(_kept, "nest", None)
     zygote: Zygote = _kept.zygote
     return zygote
 
 
-def prepare() -> None:
-    """Starts ahead what this thread's first build would wait for."""
-    _thread_zygote()
-
-
 def close_thread_zygote() -> None:
-    """Ends this thread's zygote, if it has one."""
+    """Ends this thread's zygote, if it has one, and the nest that it has started."""
+    _drop_zygote()
+    if getattr(_kept, "nest", None) is not None:
+        _kept.nest.close()
+        del _kept.nest
+
+
+def _drop_zygote() -> None:
     if hasattr(_kept, "zygote"):
         _kept.zygote.close()
         del _kept.zygote

@@ -113,6 +113,15 @@ class Channel:
         self._socket.close()
         self._drop_fds()
 
+    def finish(self, timeout_s: float) -> None:
+        """Says no more, waits until the peer has closed its end, too, or so many seconds, and closes."""
+        deadline = time.monotonic() + timeout_s
+        with contextlib.suppress(OSError, ChannelClosed, ChannelTimeout, ProtocolError):
+            self._socket.shutdown(socket.SHUT_WR)
+            while True:
+                self.receive(max(0.0, deadline - time.monotonic()))
+        self.close()
+
     def _fill(self, timeout_s: float | None) -> None:
         ready, _, _ = select.select([self._socket], [], [], timeout_s)
         if not ready:

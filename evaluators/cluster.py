@@ -14,9 +14,10 @@ from queue import SimpleQueue
 from typing import Any
 
 from evaluators import scratch
-from evaluators.build import Build, build, prepare
+from evaluators.build import Build, build
 from evaluators.channel import ChannelClosed
 from evaluators.evaluation import Evaluation
+from evaluators.nest import Nest
 from evaluators.pool import OnStage, WorkerDied
 from evaluators.problem import Kernel, Problem
 from evaluators.processes import WorkerBroken
@@ -24,8 +25,6 @@ from evaluators.worker import Settings, Worker
 
 logger = logging.getLogger(__name__)
 
-PREPARED = 16
-"""Builders that are started ahead."""
 START_S = 60.0
 """How long a worker may take to come up where there is room for it; a node that is gone makes none."""
 
@@ -88,23 +87,21 @@ class RayHost:
         self._settings = settings
         self._started_here = not address
         self._on_client = address.startswith("ray://")
+        self._root = scratch.scratch_root(secrets.token_hex(4))
+        # It imports torch while Ray starts. On other nodes the first builder starts one.
+        self._nest = None if address else Nest(self._root)
         _connect(address)
         resources = ray.cluster_resources()
         self.devices = int(resources.get("GPU", 0)) if on_gpu else 1
         if self.devices == 0:
             raise ConnectionError(f"the Ray cluster {address or 'on this machine'} has no GPU")
         self.cores = max(1, int(resources.get("CPU", 1)))
-        self._root = scratch.scratch_root(secrets.token_hex(4))
         self._device = "cuda" if on_gpu else "cpu"
         # Two at a time: the architecture is asked for while the first problem is being opened.
         options = {"num_gpus": int(on_gpu), "num_cpus": 0, "max_concurrency": 2}
         self._actor_class = ray.remote(**options)(DeviceActor)
         self._build_task = ray.remote(num_cpus=1, max_retries=0)(_build)
         self._actors = [self._start_actor() for _ in range(self.devices)]
-        if on_gpu:  # on a CPU whatever goes on beside it disturbs a measurement
-            get_ready = ray.remote(num_cpus=1, max_retries=0)(prepare)
-            for _ in range(min(self.cores, PREPARED)):
-                get_ready.remote()
         self._ready: set[int] = set()
 
     async def facts(self, device: int, problem: Problem) -> dict[str, str]:
@@ -168,6 +165,8 @@ class RayHost:
             self._ray.kill(actor)
         if self._started_here:
             self._ray.shutdown()
+        if self._nest is not None:
+            self._nest.close()
         scratch.release(self._root)  # on this node, also where an actor had no time to
 
     async def _actor(self, device: int) -> Any:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
-from evaluators.process_tree import PR_SET_PDEATHSIG, children, kill_tree, prctl
+from evaluators.process_tree import PR_SET_PDEATHSIG, children, kill_tree, prctl, rename
 
 CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -26,9 +26,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def spawn(
-    child: Callable[[str], None], *, isolate: bool, writable: Path | None = None, hidden: Iterable[str] = ()
+    child: Callable[[str], None],
+    *,
+    isolate: bool,
+    writable: Path | None = None,
+    hidden: Iterable[str] = (),
+    name: str = "confined",
 ) -> int:
-    """Forks; the child runs `child(level)` and exits. Returns the pid to watch and to kill.
+    """Forks; the child runs `child(level)` and exits. Returns the pid to watch and to kill. All of them have
+    the `name`.
 
     With `isolate` and where namespaces can be had, the child lives in namespaces of its own: all files are
     read-only but below `writable`, those `hidden` are empty, and when it ends, the kernel ends everything it
@@ -51,6 +57,7 @@ def spawn(
         return pid
     try:
         os.close(bound)
+        rename(name)
         os.setsid()
         if isolate and has_namespaces() and _enter_namespaces():
             _start_init(bound_child, writable, list(hidden))

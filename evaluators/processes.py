@@ -36,7 +36,7 @@ class Processes:
         quiet = dict(environment) | {"OMP_WAIT_POLICY": "passive"}
         self._referee, self.referee = start_module("evaluators.referee", quiet)
         try:
-            self.zygote = Zygote(dict(environment))  # both import torch: side by side
+            self.zygote = Zygote.start(dict(environment))  # both import torch: side by side
         except (ChannelClosed, OSError):
             self._end_referee()
             raise

@@ -47,6 +47,7 @@ DEVICE_FACTS = (
 def main() -> None:
     """The referee's process: serves its worker until the channel closes."""
     process_tree.die_with_parent()
+    process_tree.rename("referee")
     import torch  # noqa: F401  (takes seconds: while the zygote does the same, not when the first order comes)
 
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s")

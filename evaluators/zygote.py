@@ -1,12 +1,13 @@
 """Forks the processes that run candidates, from a process that has imported torch but not touched CUDA.
 
 A fork takes milliseconds where starting Python and importing torch takes seconds. Started with a clean
-environment, so that no fork has a secret in its memory. Its parent talks to it over a channel:
+environment, so that no fork has a secret in its memory. Who has it talks to it over a channel:
 
+                                                                         <- ready {pid}
     -> fork {spec, isolate} + 2 descriptors (the runner's channel, its output)   <- forked {pid}
     -> kill {pid}                                                        <- exited {pid, code}
 
-`code` is the exit status, or minus the signal that ended the process. When the parent dies, so does the
+`code` is the exit status, or minus the signal that ended the process. When its owner dies, so does the
 zygote, and with it every runner.
 """
 
@@ -31,21 +32,21 @@ ALSO_IMPORTED = ("triton.language", "setuptools")
 `torch.utils.cpp_extension`."""
 PTXAS_ARCHITECTURES = (80, 86, 89, 90)
 OUTPUT_BYTES = 64 * 2**20
-KILL_AGAIN_S, GENTLE_S = 0.2, 2.0
+KILL_AGAIN_S, GENTLE_S, END_S = 0.2, 2.0, 5.0
 
 
 def start_module(
-    module: str, environment: dict[str, str], *arguments: str
+    module: str, environment: dict[str, str], *more: int
 ) -> tuple[subprocess.Popen[bytes], Channel]:
     """Starts one of our modules as a process with exactly this environment, and the channel to it: the
-    process finds its end under the descriptor that is its first argument."""
+    process finds its end, and `more`, under the descriptors that are its arguments."""
     ours, theirs = Channel.pair()
     root = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH", "")]))
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", module, str(theirs.fileno()), *arguments],
+        [sys.executable, "-P", "-m", module, *map(str, (theirs.fileno(), *more))],
         env=environment | {"PYTHONPATH": path},
-        pass_fds=(theirs.fileno(),),
+        pass_fds=(theirs.fileno(), *more),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
     )
@@ -86,12 +87,18 @@ class Ward:
 class Zygote:
     """A zygote process and the runners it has forked. Not thread-safe."""
 
-    def __init__(self, environment: dict[str, str], *, niceness: int = 0) -> None:
-        """Starts it with exactly this environment; it and its runners give way to others by `niceness`.
-        Raises ChannelClosed when it does not come up."""
-        self._process, self.channel = start_module("evaluators.zygote", environment, str(niceness))
+    def __init__(self, channel: Channel, process: subprocess.Popen[bytes] | None = None) -> None:
+        """Waits until the zygote at the other end of the channel is ready. `process`: it, where it is a child
+        of this one. Raises ChannelClosed when it does not come up."""
+        self.channel, self._process = channel, process
         self._wards: dict[int, Ward] = {}
-        self.channel.receive()
+        self.pid: int = self.channel.receive()["pid"]
+
+    @classmethod
+    def start(cls, environment: dict[str, str]) -> Zygote:
+        """A process of its own with exactly this environment. Raises as `Zygote` does."""
+        process, channel = start_module("evaluators.zygote", environment)
+        return cls(channel, process)
 
     def fork(self, spec: dict[str, Any], *, isolate: bool = True) -> Ward:
         """A new runner for the spec (see `runner.run`), confined before it does anything."""
@@ -126,14 +133,15 @@ class Zygote:
 
     def close(self) -> None:
         """Ends the zygote and every runner."""
-        self.channel.close()
         for ward in self._wards.values():
             ward.close()
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self.channel.finish(END_S)
+        if self._process is not None:
+            try:
+                self._process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
 
     def _note(self, message: Message) -> None:
         if message["op"] == "exited" and (ward := self._wards.pop(message["pid"], None)):
@@ -143,10 +151,13 @@ class Zygote:
 def main() -> None:
     """The zygote's process: waits for orders until its parent closes the channel."""
     process_tree.die_with_parent()
-    process_tree.become_subreaper()
-    channel = Channel.from_fd(int(sys.argv[1]))
-    os.nice(int(sys.argv[2]))
-    import torch  # noqa: F401  (the point of a zygote: imports are paid once)
+    import_ahead()
+    serve(Channel.from_fd(int(sys.argv[1])))
+
+
+def import_ahead() -> None:
+    """What runners need: the point of a zygote is that imports are paid once."""
+    import torch  # noqa: F401
 
     for name in ALSO_IMPORTED:
         with contextlib.suppress(ImportError):
@@ -155,12 +166,18 @@ def main() -> None:
     libraries.loaded()
     libraries.hidden()
 
+
+def serve(channel: Channel, *, niceness: int = 0) -> None:
+    """A zygote's life, after its imports. It and its runners give way to others by `niceness`."""
+    process_tree.rename("zygote")
+    process_tree.become_subreaper()
+    os.nice(niceness)
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.set_wakeup_fd(wake_write)
-    channel.send({"op": "ready"})
-    _know_triton()
+    channel.send({"op": "ready", "pid": os.getpid()})
+    know_triton()
     alive: set[int] = set()
     dying: dict[int, float] = {}
     with contextlib.suppress(ChannelClosed):
@@ -182,7 +199,7 @@ def main() -> None:
         process_tree.kill_tree(pid)
 
 
-def _know_triton() -> None:
+def know_triton() -> None:
     """Computes what Triton would in every runner before its first launch, and then remembers: the checksum of
     its own files takes 0.3 s."""
     with contextlib.suppress(ImportError, AttributeError, OSError, RuntimeError):
@@ -199,6 +216,7 @@ def _obey(channel: Channel, order: Message, alive: set[int], dying: dict[int, fl
         fds, spec = channel.take_fds(2), order["spec"]
         pid = namespaces.spawn(
             lambda level: _become_runner(fds[0], fds[1], level, spec),
+            name="runner",
             isolate=bool(order["isolate"]),
             writable=Path(spec["scratch"]),
             hidden=libraries.hidden() if spec.get("libraries") == "no_library" else (),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import signal
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -135,7 +136,7 @@ def test_a_runner_finds_what_the_build_compiled(root: Path) -> None:
     )
     done = build(PROBLEM, kernel, root=root, architecture="", timeout_s=60)
     assert done.status is None, done.log
-    zygote = Zygote(sandbox.clean_environment())
+    zygote = Zygote.start(sandbox.clean_environment())
     with scratch_folder(PROBLEM, kernel, root, done.archive) as scratch:
         assert (scratch / "compiles").read_text() == "x"
         (scratch / "answer").unlink()
@@ -409,9 +410,8 @@ def test_a_damaged_entry_is_built_again(root: Path, tmp_path: Path) -> None:
 
 def test_after_the_zygote_died_the_next_build_starts_another(root: Path) -> None:
     assert built("pass", root).status is None
-    zygote = build_module._thread_zygote()
-    os.kill(zygote._process.pid, 9)
-    zygote._process.wait()
+    zygote = build_module._thread_zygote(root)
+    os.kill(zygote.pid, signal.SIGKILL)
     with pytest.raises(ChannelClosed):
         built("pass", root)
     assert built("pass", root).status is None

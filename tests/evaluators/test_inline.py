@@ -81,7 +81,7 @@ def extension(tmp_path_factory: pytest.TempPathFactory) -> Build:
 
 def import_elsewhere(source: str, archive: bytes, root: Path, path: str) -> dict[str, Any]:
     """What a runner answers that imports the kernel under another root, with programs only in `path`."""
-    zygote = Zygote(sandbox.clean_environment() | {"PATH": path})
+    zygote = Zygote.start(sandbox.clean_environment() | {"PATH": path})
     try:
         with scratch_folder(PROBLEM, Kernel(source=source, language="cpp"), root, archive) as scratch:
             ward = zygote.fork(runner_spec(scratch, role="candidate", cpu_s=60, environment={}))

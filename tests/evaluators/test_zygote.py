@@ -24,7 +24,7 @@ SECRET = "sk-planted-for-the-test"
 def zygote(marked: Marked) -> Iterator[Zygote]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", SECRET)
-        started = Zygote(sandbox.clean_environment())
+        started = Zygote.start(sandbox.clean_environment())
     yield started
     started.close()
     assert gone(marked)
