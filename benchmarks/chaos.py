@@ -41,8 +41,8 @@ from evaluators.worker import Settings
 
 MARK = "CUDAHOSTCXX"
 """A variable that crosses into all processes of the evaluator and that none reads: it finds what is left."""
-OURS = ("nest", "zygote", "referee", "ray::DeviceActor"[:15])
-"""As the kernel has their names; candidates are runners."""
+OURS = {"nest": "nest", "zygote": "zygote", "referee": "referee", "ray::DeviceActor"[:15]: "worker"}
+"""Our processes, by the names that the kernel has; candidates are runners."""
 GPU_SLACK_MIB = 64
 EVERY = 10
 """Verdicts between two words of progress."""
@@ -241,13 +241,13 @@ def marked(mark: str) -> dict[int, str]:
 
 
 def own_processes(mark: str) -> dict[int, str]:
-    """Our processes by pid, with the names that they have given themselves."""
+    """The living ones by pid, and what they are."""
     found = {}
     for pid in marked(mark):
         with contextlib.suppress(OSError):
             name = Path(f"/proc/{pid}/comm").read_text().strip()
             if name in OURS:
-                found[pid] = name
+                found[pid] = OURS[name]
     return found
 
 

@@ -26,4 +26,5 @@ def test_every_failure_in_one_queue() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "every check holds" in done.stdout
-    assert "evaluators." in next(line for line in done.stdout.splitlines() if line.startswith("killed:"))
+    killed = next(line for line in done.stdout.splitlines() if line.startswith("killed:"))
+    assert any(name in killed for name in ("nest", "zygote", "referee"))
