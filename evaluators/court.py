@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators import weights
 from evaluators.arena import Layout
+from evaluators.ceilings import ceilings_of
 from evaluators.channel import Channel, Message
 from evaluators.correctness import FAMILIES, Comparison, compare, some_of
 from evaluators.degenerate import examine
 from evaluators.evaluation import Roofline
 from evaluators.reference import init_inputs, load_module, make_inputs, make_model, tensors_of
-from evaluators.roofline import ceilings_of, count, roofline, too_fast
+from evaluators.roofline import roofline, too_fast
 from evaluators.side import Arena, Side
 from evaluators.timing import SLACK_MS, Overhead, Plan, block_sizes, smoothed
+from evaluators.work import count
 
 if TYPE_CHECKING:
     import torch

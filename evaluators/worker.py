@@ -15,12 +15,12 @@ from pathlib import Path
 from evaluators import sandbox
 from evaluators.build import scratch_folder
 from evaluators.build_cache import BuildCache
+from evaluators.ceilings import default_cache
 from evaluators.channel import ChannelClosed, ChannelTimeout, Message
 from evaluators.cuda_driver import Gpu, first_gpu
 from evaluators.evaluation import Correctness, Evaluation, Roofline, Status, Timing
 from evaluators.problem import Kernel, Problem
 from evaluators.processes import Case, Processes, RunnerSpecs, WorkerBroken, runner_cores
-from evaluators.roofline import default_cache
 from evaluators.timing import SABOTAGED, Plan
 from evaluators.watch import Stages, Watch
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluators.ceilings import default_cache
 from evaluators.problem import Kernel
-from evaluators.roofline import default_cache
 from kernel_library.entry import Entry, Measurement, architecture_of, fits, shape_text
 from kernel_library.library import FolderLibrary
 

@@ -11,8 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from evaluators.ceilings import Ceilings
+
 MARK = "CUDAHOSTCXX"
 """One of the few variables that cross into the evaluator's processes; nothing reads it on a CPU."""
+
+H200 = Ceilings(
+    device="cuda",
+    bytes_per_s=4.3e12,
+    cache_bytes=60 * 2**20,
+    operations_per_s={"float32": 50e12, "tf32": 400e12, "bfloat16": 790e12, "float64": 60e12},
+)
 
 Marked = Callable[[], list[str]]
 

@@ -1,0 +1,234 @@
+"""What a machine reached at best: memory bandwidth and the rates of matmuls, measured once and kept."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import logging
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+LARGEST_BYTES = 2**30
+"""Of a buffer in the bandwidth measurements: some twenty times the L2 of an H200."""
+UNKNOWN_CACHE_BYTES = 2**29
+"""Where the system does not say: more than most have, so that nobody is rejected for hitting it."""
+MATMUL_SIZES = (1024, 2048, 4096, 8192)
+LONG_ENOUGH_S = {"cuda": 1e-3, "cpu": 0.03}
+"""A matmul that takes this long has reached its peak: larger ones are not tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ceilings:
+    """What one device reached: `device` is `cuda` or `cpu`, `cache_bytes` its last-level cache,
+    `operations_per_s` the rate of large matmuls by dtype (and for `tf32`). Raises ValueError for values that
+    no measurement gives."""
+
+    device: str
+    bytes_per_s: float
+    cache_bytes: int
+    operations_per_s: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        values = (self.bytes_per_s, self.cache_bytes, *self.operations_per_s.values())
+        if self.device not in LONG_ENOUGH_S or "float32" not in self.operations_per_s:
+            raise ValueError(f"ceilings of the device {self.device!r} without a rate for float32")
+        if not all(math.isfinite(value) and value > 0 for value in values):
+            raise ValueError(f"ceilings must be finite and positive: {values}")
+
+    def raised_to(self, other: Ceilings) -> Ceilings:
+        """The better of two measurements, value by value."""
+        mine, theirs = self.operations_per_s, other.operations_per_s
+        return replace(
+            self,
+            bytes_per_s=max(self.bytes_per_s, other.bytes_per_s),
+            cache_bytes=max(self.cache_bytes, other.cache_bytes),
+            operations_per_s={
+                name: max(mine.get(name, 0.0), theirs.get(name, 0.0)) for name in {**mine, **theirs}
+            },
+        )
+
+    def peak(self, dtype: str, tolerance: str) -> float:
+        """Operations/s of the fastest precision that the tolerance lets pass.
+
+        A flat tolerance lets half precision pass, and so does a half task. `strict` at float32 needs about
+        three products of half precision for one (bf16x3 on a 4096³ matmul: normwise error 4.4e-6, four
+        times that of eager), or float32 itself.
+        """
+        rates = self.operations_per_s
+        fastest = max(rates.values())
+        if tolerance != "strict" or dtype not in ("float32", "float64"):
+            return fastest
+        return max(rates["float32"], fastest / 3) if dtype == "float32" else rates.get(dtype, fastest)
+
+
+def default_cache() -> Path:
+    """Where ceilings are kept between runs."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ideatree" / "ceilings.json"
+
+
+def ceilings_of(device: str, cache: Path | None, *, again: bool = False) -> Ceilings:
+    """The ceilings of this machine's device, `cuda` or `cpu`: measured once, then from the file `cache`.
+
+    `again` measures in any case and keeps the better of the two: before a kernel is rejected, lest a machine
+    that was busy at the first measurement blames it. A cache that cannot be read or written is none.
+    """
+    import torch
+
+    key = f"{_device_name(device)}, torch {torch.__version__}"
+    kept = _read_cache(cache)
+    known: Ceilings | None = None
+    with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+        known = Ceilings(**kept[key])
+    if known is not None and not again:
+        return known
+    found = measure_ceilings(device)
+    if known is not None:
+        found = found.raised_to(known)
+    if cache is not None:
+        _write_cache(cache, {**kept, key: asdict(found)})
+    return found
+
+
+def measure_ceilings(device: str) -> Ceilings:
+    """Measures bandwidth and matmul rates: 2.5 s on two cores of an EPYC."""
+    import torch
+
+    rates = _matmul_rates(device)
+    cache_bytes = _cpu_cache_bytes()
+    if device == "cuda":
+        cache_bytes = torch.cuda.get_device_properties(0).L2_cache_size or UNKNOWN_CACHE_BYTES
+    found = Ceilings(
+        device=device,
+        bytes_per_s=_bandwidth(device, cache_bytes),
+        cache_bytes=cache_bytes,
+        operations_per_s=rates,
+    )
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    return found
+
+
+def _bandwidth(device: str, cache_bytes: int) -> float:
+    """Bytes/s of the best of copy (read and written), sum (read) and fill (written)."""
+    import torch
+
+    size = LARGEST_BYTES
+    if device == "cuda":
+        size = min(size, torch.cuda.get_device_properties(0).total_memory // 16)
+    else:
+        size = min(size, max(8 * cache_bytes, LARGEST_BYTES // 4))
+    source = torch.ones(size // 4, device=device)
+    target = torch.zeros_like(source)
+    times = {
+        2 * size: _seconds(lambda: target.copy_(source), device),
+        size: min(_seconds(source.sum, device), _seconds(lambda: target.fill_(1.0), device)),
+    }
+    return max(moved / took_s for moved, took_s in times.items())
+
+
+def _matmul_rates(device: str) -> dict[str, float]:
+    """Operations/s of square matmuls of random numbers, by precision."""
+    import torch
+
+    precisions = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+    if device == "cuda":
+        precisions |= {"float16": torch.float16, "tf32": torch.float32}
+    rates = {}
+    before = torch.get_float32_matmul_precision()
+    try:
+        for name, dtype in precisions.items():
+            torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+            rates[name] = _matmul_rate(device, dtype)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    return rates
+
+
+def _matmul_rate(device: str, dtype: torch.dtype) -> float:
+    import torch
+
+    best = 0.0
+    for size in MATMUL_SIZES:
+        a = torch.randn(size, size, device=device).to(dtype)
+        out = torch.empty_like(a)
+        took_s = _seconds(functools.partial(torch.mm, a, a, out=out), device)
+        best = max(best, 2 * size**3 / took_s)
+        if took_s > LONG_ENOUGH_S[device]:
+            break
+    return best
+
+
+def _seconds(run: Callable[[], Any], device: str) -> float:
+    """One call's time: the median of GPU events, or on a CPU, where all noise is delay, the least."""
+    import torch
+
+    run()
+    if device != "cuda":
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - start)
+        return min(times)
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(10)]  # type: ignore[no-untyped-call]
+    marks[0].record()
+    for mark in marks[1:]:
+        run()
+        mark.record()
+    torch.cuda.synchronize()
+    return float(statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(marks))) / 1e3
+
+
+def _device_name(device: str) -> str:
+    import torch
+
+    if device == "cuda":
+        return torch.cuda.get_device_name(0)
+    model = "CPU"
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
+        names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        model = next(names, model)
+    return f"{model}, {torch.get_num_threads()} threads"
+
+
+def _cpu_cache_bytes() -> int:
+    """All caches of all cores together: a process may run on any; some hold what no other does."""
+    found = {}
+    for folder in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cache/index*"):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            size = (folder / "size").read_text().strip()
+            shared = tuple((folder / name).read_text() for name in ("level", "type", "shared_cpu_list"))
+            found[shared] = int(size[:-1]) * {"K": 2**10, "M": 2**20}[size[-1]]
+    return sum(found.values()) or UNKNOWN_CACHE_BYTES
+
+
+def _read_cache(cache: Path | None) -> dict[str, Any]:
+    kept: Any = None
+    if cache is not None:
+        with contextlib.suppress(OSError, ValueError):
+            kept = json.loads(cache.read_text())
+    return kept if isinstance(kept, dict) else {}
+
+
+def _write_cache(cache: Path, kept: dict[str, Any]) -> None:
+    """Replaces the file at once, so that no other process reads half of it."""
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        fresh = cache.with_suffix(f".{os.getpid()}")
+        fresh.write_text(json.dumps(kept, indent=1))
+        fresh.replace(cache)
+    except OSError as error:
+        logger.warning("the ceilings of this machine cannot be kept in %s: %s", cache, error)
