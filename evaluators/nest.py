@@ -2,8 +2,9 @@
 side keep as many cores busy for seconds.
 
 It listens on a socket of the abstract namespace, where no confined process can connect to anybody (Landlock,
-seccomp and a network namespace each see to that), and answers this user's processes only. Who connects says
-`{niceness}` and has a zygote at the other end; it ends when its side of the connection does.
+seccomp and a network namespace each see to that), and answers this user's processes only, none that is
+confined. Who connects says `{niceness}` and has a zygote at the other end; it ends when its side of the
+connection does.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def main() -> None:
         if owner.fileno() in readable:
             return  # it has nothing to say but its end
         connection, _ = listener.accept()
-        if _is_ours(connection) and os.fork() == 0:
+        if _is_ours(connection) and not _is_confined(connection) and os.fork() == 0:
             listener.close()
             owner.close()
             with contextlib.suppress(ChannelClosed):
@@ -115,8 +116,28 @@ def _address(root: Path) -> str:
 
 def _is_ours(connection: socket.socket) -> bool:
     """Whether the process at the other end, or the one that listens there, is this user's."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return bool(struct.unpack("3i", credentials)[1] == os.getuid())
+    return _peer(connection)[1] == os.getuid()
+
+
+def _is_confined(connection: socket.socket) -> bool:
+    """Whether the process at the other end has given up gaining privileges, as every runner has, and this one
+    has not."""
+    return _gains_none(str(_peer(connection)[0])) and not _gains_none("self")
+
+
+def _gains_none(pid: str) -> bool:
+    with contextlib.suppress(OSError):
+        return "NoNewPrivs:\t1" in Path(f"/proc/{pid}/status").read_text()
+    return True  # it is gone
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """The process and the user at the other end."""
+    credentials = struct.Struct("3i")
+    pid, uid, _ = credentials.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
+    )
+    return pid, uid
 
 
 if __name__ == "__main__":

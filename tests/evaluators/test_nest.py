@@ -17,6 +17,8 @@ from evaluators import nest as nest_module
 from evaluators.build import runner_spec
 from evaluators.channel import Channel, ChannelClosed
 from evaluators.nest import Nest, hatch
+from evaluators.process_tree import PR_SET_CHILD_SUBREAPER
+from evaluators.sandbox import PR_SET_NO_NEW_PRIVS
 from evaluators.zygote import Zygote
 from tests.evaluators.conftest import LEVELS, Marked, gone
 
@@ -146,3 +148,31 @@ def test_another_users_nest_is_not_used(nest: Nest, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
     with pytest.raises(ChannelClosed, match="another user's"):
         hatch(tmp_path, niceness=0)
+
+
+GIVES_UP = """
+import sys
+from pathlib import Path
+from evaluators import nest
+from evaluators.process_tree import prctl
+
+prctl(int(sys.argv[2]), 1)
+channel = nest._connect(Path(sys.argv[1]))
+channel.send({"niceness": 0})
+print(channel.receive(30))
+"""
+
+
+def test_who_has_given_up_privileges_gets_no_zygote(nest: Nest, tmp_path: Path) -> None:
+    """Where nothing else confines a candidate that finds the address."""
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", GIVES_UP, str(tmp_path), str(option)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for option in (PR_SET_NO_NEW_PRIVS, PR_SET_CHILD_SUBREAPER)
+    ]
+    assert "ChannelClosed" in said[0].stderr
+    assert "'op': 'ready'" in said[1].stdout
