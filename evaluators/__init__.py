@@ -1,1 +1,16 @@
-"""Building, checking and timing of untrusted kernels. Knows nothing of search."""
+"""Building, checking and timing of untrusted kernels. Knows nothing of search.
+
+Where to look, from the command down to the machine (each file says more at its top):
+
+    the command        evaluate, cli, report
+    words              problem, reference, evaluation; problems/ has the shipped references
+    two lanes          pool, devices, health; where the work is done: cluster (Ray), local (threads)
+    builds             build, build_cache, inline (load_inline, headers/), warmup (Triton)
+    a device           worker, watch, processes, standby
+    the verdict        referee, court, trial, side, arena, correctness, degenerate, weights, timing
+    own work or not    census, peek (CPU), device_trace (GPU), libraries
+    what can be        roofline, work, ceilings
+    what disturbs      bystanders
+    untrusted code     runner, zygote, nest, sandbox, namespaces, process_tree, scratch
+    plumbing           channel, cuda_driver
+"""

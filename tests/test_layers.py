@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -229,3 +230,13 @@ def test_importing_brings_in_nothing_heavy() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "", "importing a module prints"
+
+
+def test_the_map_of_the_evaluators_has_every_module() -> None:
+    """It stands at the top of the package, for who looks for the place of a change."""
+    package = ROOT / "evaluators"
+    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
+    listed = re.findall(r"(?<!/)\b[a-z_]+\b(?!/)", text[text.index("the command  ") :])
+    for path in package.glob("*.py"):
+        if path.stem != "__init__":
+            assert path.stem in listed, f"{path.stem} has no place in the map"
