@@ -13,8 +13,9 @@ BUSY_SHARE = 0.3
 """Of all cores, that others have had."""
 USER, NICE, SYSTEM, INTERRUPTS, STEAL = 0, 1, 2, slice(5, 7), 7
 """Places of the first line of `/proc/stat`."""
-PATIENCE = 3
-"""So many times its limit may a process take that others keep from the cores."""
+PATIENCE, STARVED_SHARE = 3, 0.2
+"""So many times its limit may a process take that others keep from the cores; who has waited for this part of
+its time is starved."""
 
 
 class Bystanders:
@@ -36,7 +37,7 @@ class Deadline:
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
         self._start = time.monotonic()
-        self._waited_s = 0.0
+        self._waited_s = self._going_on_s = 0.0
         self._known: dict[int, _Waiting] = {}
 
     def is_over(self, pids: Iterable[int]) -> bool:
@@ -45,9 +46,14 @@ class Deadline:
         self._known = {pid: self._known.get(pid) or _Waiting(pid, now) for pid in pids}
         # They run side by side: of their waits the longest counts.
         self._waited_s += max((each.ended_s(now) for each in self._known.values()), default=0.0)
-        going_on_s = max((each.goes_on_s(now) for each in self._known.values()), default=0.0)
-        allowed_s = self.limit_s + self._waited_s + going_on_s
-        return now > self._start + min(allowed_s, PATIENCE * self.limit_s)
+        self._going_on_s = max((each.goes_on_s(now) for each in self._known.values()), default=0.0)
+        allowed_s = min(self.limit_s + self._waited_s + self._going_on_s, PATIENCE * self.limit_s)
+        return now > self._start + allowed_s
+
+    @property
+    def starved(self) -> bool:
+        """Whether they have waited for a core for much of the time so far."""
+        return self._waited_s + self._going_on_s > STARVED_SHARE * (time.monotonic() - self._start)
 
 
 class _Waiting:

@@ -35,6 +35,7 @@ class Processes:
         # Threads of the referee's that spin after work of their own would disturb the block that follows.
         quiet = dict(environment) | {"OMP_WAIT_POLICY": "passive"}
         self._referee, self.referee = start_module("evaluators.referee", quiet)
+        self.referee_pid = self._referee.pid
         try:
             self.zygote = Zygote.start(dict(environment))  # both import torch: side by side
         except (ChannelClosed, OSError):
@@ -109,6 +110,7 @@ class Case:
     def __init__(self, processes: Processes, root: Path, specs: RunnerSpecs) -> None:
         """Forks the eager baseline; scratch folders lie in `root`. Raises ChannelClosed or OSError."""
         self.referee, self.zygote = processes.referee, processes.zygote
+        self.referee_pid = processes.referee_pid
         self._root, self._specs = root, specs
         self.problem = specs.problem
         self.facts: dict[str, str] = {}
@@ -135,6 +137,10 @@ class Case:
             self._compiled = ward
         elif ward is not None:
             self.zygote.end(ward)
+
+    def processes(self) -> set[int]:
+        """All that take part in a measurement, and this one."""
+        return {os.getpid(), self.referee_pid, self.zygote.pid, *process_tree.descendants(self.zygote.pid)}
 
     def dead_baseline(self) -> str:
         """What is to be said of one that died; "" where none did."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from evaluators import process_tree
+from evaluators.bystanders import Bystanders, Deadline
 from evaluators.channel import ChannelClosed, Message
 from evaluators.processes import Case, WorkerBroken
 from evaluators.scratch import too_much_written
@@ -50,12 +51,14 @@ class Watch:
     def __init__(self, case: Case, *, timeout_s: float, memory_bytes: int, scratch_bytes: int) -> None:
         self._case, self._timeout_s = case, timeout_s
         self._memory_bytes, self._scratch_bytes = memory_bytes, scratch_bytes
+        self._on_cpu = case.problem.device == "cpu"
 
     def answer(self, ward: Ward, scratch: Path | None = None, stages: Stages | None = None) -> Message:
         """The referee's, or what became of the runner. Raises WorkerBroken, ChannelClosed or ChannelTimeout
         when something else died."""
         referee, zygote = self._case.referee, self._case.zygote
-        deadline = time.monotonic() + self._timeout_s
+        bystanders = Bystanders(self._case.processes())
+        deadline, gone_at = Deadline(self._timeout_s), 0.0
         killed: Message | None = None
         while True:
             ready, _, _ = select.select([referee.fileno(), zygote.channel.fileno()], [], [], WATCH_S)
@@ -77,11 +80,18 @@ class Watch:
             if killed is None:
                 ward.trim_output()
                 self._require_baselines()
-                killed = self._overstep(ward, deadline, scratch)
+                family = [ward.pid, *process_tree.descendants(ward.pid)]
+                # On a CPU whoever waits for a time slice at each wake-up comes to no end.
+                if deadline.is_over([*family, self._case.referee_pid] if self._on_cpu else []):
+                    late = f"no verdict within {self._timeout_s:g} s"
+                    if deadline.starved and bystanders.busy(self._case.processes()):
+                        raise WorkerBroken(f"other processes keep the cores busy: {late}")
+                    killed = {"status": "timeout", "log": f"{late}\n{ward.output()}"}
+                killed = killed or self._overstep(family, scratch)
                 if killed:
                     zygote.channel.send({"op": "kill", "pid": ward.pid})
-                    deadline = time.monotonic() + GONE_S
-            elif time.monotonic() > deadline:
+                    gone_at = time.monotonic() + GONE_S
+            elif time.monotonic() > gone_at:
                 raise WorkerBroken("the referee did not notice that the runner is gone")
 
     def _tend_standby(self, stage: str) -> None:
@@ -90,13 +100,7 @@ class Watch:
         elif stage == "timing":
             self._case.standby.stop()
 
-    def _overstep(self, ward: Ward, deadline: float, scratch: Path | None) -> Message | None:
-        if time.monotonic() > deadline:
-            return {
-                "status": "timeout",
-                "log": f"no verdict within {self._timeout_s:g} s\n{ward.output()}",
-            }
-        family = [ward.pid, *process_tree.descendants(ward.pid)]
+    def _overstep(self, family: list[int], scratch: Path | None) -> Message | None:
         if len(family) > MAX_PROCESSES:
             return {"status": "crashed", "log": f"it started more than {MAX_PROCESSES} processes"}
         arena_bytes = int(self._case.facts.get("arena_bytes", 0))

@@ -8,9 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -251,6 +254,35 @@ def test_a_call_that_never_ends(judge: Judge) -> None:
     assert found.status is Status.TIMEOUT
     assert "no verdict within 5 s" in found.log
     assert "last words" in found.log
+
+
+@contextlib.contextmanager
+def busy_cores() -> Iterator[None]:
+    """Other processes that take every core, in sessions of their own: Linux shares cores among sessions."""
+    burn = [sys.executable, "-c", "while True: pass"]
+    count = 2 * len(os.sched_getaffinity(0))
+    hogs = [subprocess.Popen(burn, start_new_session=True) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+
+
+def test_on_a_busy_machine_nobody_is_blamed_for_being_late(
+    judge: Judge, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "_settings", replace(SETTINGS, timeout_s=1.5))
+        with busy_cores(), pytest.raises(WorkerBroken, match=r"the cores busy: no verdict within 1\.5 s"):
+            judge(forward("while True: pass"))
+    assert_honest_is_correct(judge)
+
+
+def test_who_sleeps_is_late_there_too(judge: Judge) -> None:
+    with busy_cores():
+        assert judge(forward("time.sleep(600)")).status is Status.TIMEOUT
 
 
 def test_too_much_memory(judge: Judge) -> None:
