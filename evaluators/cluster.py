@@ -38,9 +38,8 @@ class DeviceActor:
         self._worker = Worker(root=root, settings=settings)
         # A lasting thread: processes end with the thread that started them, and Ray's own relays the stages.
         self._thread = ThreadPoolExecutor(1)
-        self._thread.submit(
-            self._worker.prepare, device
-        )  # what fails now fails again, and is told, with a problem
+        # What fails now fails again, and is told, with a problem.
+        self._thread.submit(self._worker.prepare, device)
 
     def architecture(self) -> str:
         """See `pool.Host`."""
