@@ -4,7 +4,7 @@ Where to look, from the command down to the machine (each file says more at its 
 
     the command        evaluate, cli, report
     words              problem, reference, evaluation; problems/ has the shipped references
-    two lanes          pool, devices, health; where the work is done: cluster (Ray), local (threads)
+    two lanes          pool, devices, health; on Ray: cluster, in threads: local
     builds             build, build_cache, inline (load_inline, headers/), warmup (Triton)
     a device           worker, watch, processes, standby
     the verdict        referee, court, trial, side, arena, correctness, degenerate, weights, timing

@@ -27,7 +27,7 @@ from evaluators.build_cache import BuildCache, build_key
 from evaluators.bystanders import Deadline
 from evaluators.channel import ChannelClosed, ChannelTimeout, Message, ProtocolError, printable
 from evaluators.evaluation import Status
-from evaluators.nest import hatch
+from evaluators.nest import Nest, hatch
 from evaluators.problem import Kernel, Problem, content_id
 from evaluators.scratch import SOURCE, remove, too_much_written
 from evaluators.zygote import Ward, Zygote
@@ -52,7 +52,16 @@ TRANSIENT = (
 )
 """Words of a failure that may have been the machine's: not to be remembered."""
 
-_kept = threading.local()
+
+class _Kept(threading.local):
+    """What a thread keeps from build to build."""
+
+    zygote: Zygote | None = None
+    nest: Nest | None = None
+    """Where this thread has started it."""
+
+
+_kept = _Kept()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,25 +238,24 @@ def build_environment(architecture: str) -> dict[str, str]:
 
 def _thread_zygote(root: Path) -> Zygote:
     """One a thread, kept: a zygote is not thread-safe, and the first one takes seconds to start."""
-    if not hasattr(_kept, "zygote"):
+    if _kept.zygote is None:
         _kept.zygote, nest = hatch(root, niceness=NICENESS)
-        _kept.nest = nest or getattr(_kept, "nest", None)
-    zygote: Zygote = _kept.zygote
-    return zygote
+        _kept.nest = nest or _kept.nest
+    return _kept.zygote
 
 
 def close_thread_zygote() -> None:
     """Ends this thread's zygote, if it has one, and the nest that it has started."""
     _drop_zygote()
-    if getattr(_kept, "nest", None) is not None:
+    if _kept.nest is not None:
         _kept.nest.close()
-        del _kept.nest
+        _kept.nest = None
 
 
 def _drop_zygote() -> None:
-    if hasattr(_kept, "zygote"):
+    if _kept.zygote is not None:
         _kept.zygote.close()
-        del _kept.zygote
+        _kept.zygote = None
 
 
 def _pack(scratch: Path) -> bytes:

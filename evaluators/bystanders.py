@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from evaluators.process_tree import stat_fields
+
 BUSY_SHARE = 0.3
 """Of all cores, that others have had."""
 USER, NICE, SYSTEM, INTERRUPTS, STEAL = 0, 1, 2, slice(5, 7), 7
@@ -74,10 +76,11 @@ class _Waiting:
         return 0.0
 
     def goes_on_s(self, now: float) -> float:
-        """How long it has been waiting now."""
+        """How long it has been waiting now: since it was last seen asleep, or had run."""
         with contextlib.suppress(OSError, IndexError):
-            if Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[0] == "R":
+            if stat_fields(self._pid)[0] == "R":
                 return now - self._since
+        self._since = now
         return 0.0
 
 
@@ -91,7 +94,7 @@ def _others_s(ours: Iterable[int]) -> float:
 
 
 def _ticks_of(pid: int) -> int:
+    """Its own, user's and system's, and those of the children that it has buried."""
     with contextlib.suppress(OSError, ValueError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return sum(int(field) for field in fields[11:15])  # its own, user's and system's, and its children's
+        return sum(int(field) for field in stat_fields(pid)[11:15])
     return 0

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
-from evaluators.process_tree import PR_SET_PDEATHSIG, children, kill_tree, prctl, rename
+from evaluators.process_tree import children, die_with_parent, kill_tree, rename
 
 CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -116,7 +116,7 @@ def _fork_bound() -> int:
         return pid
     try:
         os.close(told)
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         os.write(telling, b"1")
         os.close(telling)
     except OSError:

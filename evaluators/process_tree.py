@@ -149,6 +149,12 @@ def memory_bytes(pids: Iterable[int], shared_with_us: int = 0) -> int:
     return private + max(mapped, sum(files.values()))
 
 
+def stat_fields(pid: int) -> list[str]:
+    """What `/proc` tells of a process in a line, from its state on: the name before may hold anything. Raises
+    OSError."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 def prctl(option: int, value: int) -> None:
     """The system's call of that name. Raises OSError."""
     if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
@@ -166,6 +172,5 @@ def _parents() -> dict[int, int]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError, IndexError, ValueError):
-                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
-                parents[int(entry)] = int(fields[1])
+                parents[int(entry)] = int(stat_fields(int(entry))[1])
     return parents

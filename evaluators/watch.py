@@ -49,16 +49,18 @@ class Watch:
     """Over one order to the referee, with a runner's limits."""
 
     def __init__(self, case: Case, *, timeout_s: float, memory_bytes: int, scratch_bytes: int) -> None:
-        self._case, self._timeout_s = case, timeout_s
+        self._case = case
         self._memory_bytes, self._scratch_bytes = memory_bytes, scratch_bytes
-        self._on_cpu = case.problem.device == "cpu"
+        self._deadline = Deadline(timeout_s)
+        # On a CPU whoever waits for a time slice at each wake-up comes to no end.
+        on_cpu = case.problem.device == "cpu"
+        self._bystanders = Bystanders(case.processes()) if on_cpu else None
 
     def answer(self, ward: Ward, scratch: Path | None = None, stages: Stages | None = None) -> Message:
         """The referee's, or what became of the runner. Raises WorkerBroken, ChannelClosed or ChannelTimeout
         when something else died."""
         referee, zygote = self._case.referee, self._case.zygote
-        bystanders = Bystanders(self._case.processes())
-        deadline, gone_at = Deadline(self._timeout_s), 0.0
+        gone_at = 0.0
         killed: Message | None = None
         while True:
             ready, _, _ = select.select([referee.fileno(), zygote.channel.fileno()], [], [], WATCH_S)
@@ -81,13 +83,7 @@ class Watch:
                 ward.trim_output()
                 self._require_baselines()
                 family = [ward.pid, *process_tree.descendants(ward.pid)]
-                # On a CPU whoever waits for a time slice at each wake-up comes to no end.
-                if deadline.is_over([*family, self._case.referee_pid] if self._on_cpu else []):
-                    late = f"no verdict within {self._timeout_s:g} s"
-                    if deadline.starved and bystanders.busy(self._case.processes()):
-                        raise WorkerBroken(f"other processes keep the cores busy: {late}")
-                    killed = {"status": "timeout", "log": f"{late}\n{ward.output()}"}
-                killed = killed or self._overstep(family, scratch)
+                killed = self._late(ward, family) or self._overstep(family, scratch)
                 if killed:
                     zygote.channel.send({"op": "kill", "pid": ward.pid})
                     gone_at = time.monotonic() + GONE_S
@@ -99,6 +95,16 @@ class Watch:
             self._case.standby.start()
         elif stage == "timing":
             self._case.standby.stop()
+
+    def _late(self, ward: Ward, family: list[int]) -> Message | None:
+        watched = [*family, self._case.referee_pid] if self._bystanders is not None else []
+        if not self._deadline.is_over(watched):
+            return None
+        reason = f"no verdict within {self._deadline.limit_s:g} s"
+        others = self._bystanders if self._deadline.starved else None
+        if others is not None and others.busy(self._case.processes()):
+            raise WorkerBroken(f"other processes keep the cores busy: {reason}")
+        return {"status": "timeout", "log": f"{reason}\n{ward.output()}"}
 
     def _overstep(self, family: list[int], scratch: Path | None) -> Message | None:
         if len(family) > MAX_PROCESSES:

@@ -252,9 +252,8 @@ def _reap(channel: Channel, alive: set[int]) -> None:
         if pid not in alive:
             continue
         alive.discard(pid)
-        below = set(
-            process_tree.descendants(os.getpid())
-        )  # before the others: what they start now is no orphan
+        # Before the others: what they start now is no orphan.
+        below = set(process_tree.descendants(os.getpid()))
         running = alive.union(*(process_tree.descendants(each) for each in alive)) if alive else set()
         for orphan in below - running:
             with contextlib.suppress(ProcessLookupError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,6 +53,23 @@ def gone(look: Marked, within_s: float = 10.0) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+BURN = "while True: pass"
+
+
+@contextlib.contextmanager
+def burning(count: int) -> Iterator[list[int]]:
+    """So many processes that take what they get of the cores, by their numbers; each in a session of its own,
+    since Linux shares cores among sessions."""
+    command = [sys.executable, "-c", BURN]
+    started = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
+    try:
+        yield [process.pid for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 @pytest.fixture(scope="module")

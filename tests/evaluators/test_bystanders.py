@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,19 +14,15 @@ import pytest
 
 from evaluators import bystanders
 from evaluators.bystanders import PATIENCE, Bystanders, Deadline
-
-BURN = "while True: pass"
+from tests.evaluators.conftest import BURN, burning
 
 
 @pytest.fixture
 def burners(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """A process for each of two cores, which is all that the machine is said to have."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    started = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(2)]
-    yield [process.pid for process in started]
-    for process in started:
-        process.kill()
-        process.wait()
+    with burning(2) as pids:
+        yield pids
 
 
 def test_others_that_compute_make_the_machine_busy(burners: list[int]) -> None:
@@ -101,6 +98,19 @@ def test_what_it_sleeps_counts(one_core: int) -> None:
     with running(one_core, BURN), running(one_core, "import time; time.sleep(60)") as asleep:
         time.sleep(0.5)  # until it sleeps
         assert over_after(0.3, asleep) < 0.6
+
+
+def test_who_has_just_woken_up_has_not_waited_while_it_slept() -> None:
+    with burning(1) as pids:
+        waiting = bystanders._Waiting(pids[0], time.monotonic())
+        waiting.ended_s(time.monotonic())
+        os.kill(pids[0], signal.SIGSTOP)
+        while waiting.goes_on_s(time.monotonic()):
+            pass
+        time.sleep(0.3)
+        assert waiting.goes_on_s(time.monotonic()) == 0
+        os.kill(pids[0], signal.SIGCONT)
+        assert waiting.goes_on_s(time.monotonic()) < 0.2
 
 
 def test_who_is_gone_waits_for_nothing() -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +22,7 @@ from evaluators.problem import Kernel, Problem
 from evaluators.processes import WorkerBroken
 from evaluators.timing import SABOTAGED, Plan
 from evaluators.worker import Settings, Worker
-from tests.evaluators.conftest import Marked, gone
+from tests.evaluators.conftest import Marked, burning, gone
 
 SETTINGS = Settings(
     timeout_s=5.0,
@@ -256,32 +254,21 @@ def test_a_call_that_never_ends(judge: Judge) -> None:
     assert "last words" in found.log
 
 
-@contextlib.contextmanager
-def busy_cores() -> Iterator[None]:
-    """Other processes that take every core, in sessions of their own: Linux shares cores among sessions."""
-    burn = [sys.executable, "-c", "while True: pass"]
-    count = 2 * len(os.sched_getaffinity(0))
-    hogs = [subprocess.Popen(burn, start_new_session=True) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for hog in hogs:
-            hog.kill()
-            hog.wait()
-
-
 def test_on_a_busy_machine_nobody_is_blamed_for_being_late(
     judge: Judge, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(worker, "_settings", replace(SETTINGS, timeout_s=1.5))
-        with busy_cores(), pytest.raises(WorkerBroken, match=r"the cores busy: no verdict within 1\.5 s"):
+        with (
+            burning(2 * len(os.sched_getaffinity(0))),
+            pytest.raises(WorkerBroken, match=r"the cores busy: no verdict within 1\.5 s"),
+        ):
             judge(forward("while True: pass"))
     assert_honest_is_correct(judge)
 
 
 def test_who_sleeps_is_late_there_too(judge: Judge) -> None:
-    with busy_cores():
+    with burning(len(os.sched_getaffinity(0))):
         assert judge(forward("time.sleep(600)")).status is Status.TIMEOUT
 
 
