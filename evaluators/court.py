@@ -150,9 +150,9 @@ class Court:
             seen = self.eager.overhead(1)
             self._take_overhead(min(seen, self.overhead(1), key=lambda each: each.total_ms))
 
-    def change_weights(self, seed: int, *, alike: bool) -> None:
+    def change_weights(self, seed: int, turn: list[int] | None, *, alike: bool) -> None:
         """Other weights for the reference, in both precisions (see `weights.change`)."""
-        self._weights = weights.change(self._eager, seed, alike=alike)
+        self._weights = weights.change(self._eager, seed, turn, alike=alike)
         self._copy_weights()
 
     def restore_weights(self) -> None:

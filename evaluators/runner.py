@@ -8,7 +8,7 @@ it is told to run. It makes no claim about time. The builder's and the referee's
     load {problem, seed, arena, layouts}   -> loaded | failed
     run {calls: [slot, ...], turn}         -> on a GPU queued, as soon as the work is; then done | failed;
                                               on a CPU with the addresses of all outputs
-    change {seed, forms}                   -> changed {alike} | failed: other weights, see `weights.py`
+    change {seed, turn, forms}             -> changed {alike} | failed: other weights, see `weights.py`
     restore {}                             -> restored | failed
     census {calls}                         -> counted {kernels: [[name, ns], ...]} | failed
 """
@@ -92,9 +92,8 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
             elif order["op"] == "run" and session is not None:
                 session.run(order, channel)
             elif order["op"] == "change" and session is not None:
-                channel.send(
-                    {"op": "changed", "alike": session.change_weights(order["seed"], order["forms"])}
-                )
+                alike = session.change_weights(order["seed"], order["turn"], order["forms"])
+                channel.send({"op": "changed", "alike": alike})
             elif order["op"] == "restore" and session is not None:
                 session.restore_weights()
                 channel.send({"op": "restored"})
@@ -182,11 +181,11 @@ class Session:
         for tensor, place in zip(self._output, self._outputs[call], strict=True):
             place.copy_(tensor)
 
-    def change_weights(self, seed: int, forms: list[list[object]]) -> bool:
-        """Other values for all weights in place: what was made of them before is out of date. Whether they
+    def change_weights(self, seed: int, turn: list[int] | None, forms: list[list[object]]) -> bool:
+        """Other values for weights in place: what was made of them before is out of date. Whether they
         have these forms, and so the values that the referee's have now."""
         alike = weights.forms_of(self._model) == forms
-        self._weights = weights.change(self._model, seed, alike=alike)
+        self._weights = weights.change(self._model, seed, turn, alike=alike)
         return alike
 
     def restore_weights(self) -> None:

@@ -141,10 +141,10 @@ class Side:
         filling_ms = max(twice - once, 0.0)
         return Overhead(total_ms=max(once - filling_ms, 0.0), delivery_ms=max(once - kept, 0.0))
 
-    def change_weights(self, seed: int, forms: list[list[object]]) -> bool:
+    def change_weights(self, seed: int, turn: list[int] | None, forms: list[list[object]]) -> bool:
         """Gives the loaded module other weights; whether they have these forms (see `weights.change`)."""
         with self._awake():
-            self._channel.send({"op": "change", "seed": seed, "forms": forms})
+            self._channel.send({"op": "change", "seed": seed, "turn": turn, "forms": forms})
             return self._answer("changed").get("alike") is True
 
     def restore_weights(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import secrets
 import statistics
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from evaluators import weights
 from evaluators.bystanders import Bystanders
 from evaluators.census import (
     PATIENCE_S,
@@ -46,8 +48,6 @@ if TYPE_CHECKING:
     import torch
 
 CHECKED_CALLS = 3
-WEIGHTS_EVERY = 4
-"""Of so many pairs of timed blocks, one at random comes after a check with other weights."""
 CENSUS_CALLS = 4
 MOST_KEPT_BLOCKS = 8
 SINGLES, MOST_SINGLES = 4, 36
@@ -73,6 +73,7 @@ class Trial:
         self._comparisons: list[Comparison] = []
         self._census: Census | None = None
         self._changed = False
+        self._turns = itertools.cycle(weights.turns(len(court.weight_forms)))
         self._before: list[float] = []
         """The baseline's ms a call while the candidate had not been loaded."""
         self._looks: Looks | None = None
@@ -122,7 +123,7 @@ class Trial:
         in ms, of two the shorter."""
         capacity = self._court.capacity
         first = self._check_block(1)
-        self._change_weights()
+        self._change_weights(everywhere=True)
         again = self._check_block(self._plan.calls(first, min(CHECKED_CALLS, capacity)))
         names = list(FAMILIES)
         for start in range(0, len(names), capacity):
@@ -131,14 +132,15 @@ class Trial:
                 self._try_family(family, seed, outputs)
         return min(first, again)
 
-    def _change_weights(self) -> None:
-        """A check with other weights: a kernel that leaves some out, or has kept something made of them, is
-        wrong. Then a call to get used to the old ones again, which the next check is about."""
+    def _change_weights(self, *, everywhere: bool = False) -> None:
+        """A check with other weights, all or those whose turn it is: a kernel that leaves some out, or has
+        kept something made of them, is wrong. Then a call to get used to the old ones again, which the next
+        check is about."""
         if not self._court.weight_forms:
             return
-        seed = secrets.randbits(62)
-        alike = self._side.change_weights(seed, self._court.weight_forms)
-        self._court.change_weights(seed, alike=alike)
+        seed, turn = secrets.randbits(62), None if everywhere else next(self._turns)
+        alike = self._side.change_weights(seed, turn, self._court.weight_forms)
+        self._court.change_weights(seed, turn, alike=alike)
         self._changed = True
         self._check_block(1)
         self._changed = False
@@ -241,8 +243,9 @@ class Trial:
         if (other := self._compiled) is not None:
             steps.append(lambda: compiled.append(self._baseline_block(other)))
         start = time.monotonic()
+        moments = weights.moments()
         while True:
-            if secrets.randbelow(WEIGHTS_EVERY) == 0:
+            if next(moments):
                 self._settle()
                 self._change_weights()
             if self._looks is not None and secrets.randbelow(2):
@@ -253,6 +256,7 @@ class Trial:
             ratios = [e / k for k, e in zip(kernel, eager, strict=True)]
             if plan.enough(ratios, time.monotonic() - start):
                 break
+        self._change_weights()
         if self._looks is not None:
             self._looks.call_ms = min(kernel)  # what a busy machine adds makes no call long
             self._conclude(self._looks, calls, statistics.median(kernel))

@@ -7,6 +7,8 @@ weights, is right until they change.
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,10 +17,17 @@ if TYPE_CHECKING:
 
 RUNNING = ("running_mean", "running_var")
 """Buffers that training writes, as it does weights; others are constants that a kernel may know."""
-CHANGED_SHARE, ALWAYS_CHANGED = 1 / 8, 64
-"""Of the elements of a tensor, so that whoever looks at one of them misses the change; of so few, all."""
-LARGEST_CHANGE = 0.25
-"""Relative to the largest element; up alone, so that a variance stays positive."""
+SHARE, FEWEST = 1 / 256, 8
+"""Of the elements of a tensor that change when only some do; at least so many. Whoever looks at one element
+misses such a change so often, and few enough are looked at in no time."""
+TURNS = 3
+"""Changes in which each tensor's turn comes once, at some places; so many are in every measurement. Two
+tensors seldom have the same turn, so that whoever looks at a small one misses the change of a large one."""
+EVERY = 3
+"""Of so many pairs of timed blocks one comes after a change; another change comes after the last."""
+EVERYWHERE_UP, SOMEWHERE_UP = (0.0, 0.25), (0.5, 1.0)
+"""By how much an element grows, of the tensor's largest: what changes in few places is to show in the
+outputs. Up alone, so that a variance stays positive."""
 
 
 def weights_of(module: nn.Module) -> list[torch.Tensor]:
@@ -32,9 +41,25 @@ def forms_of(module: nn.Module) -> list[list[object]]:
     return [[list(each.shape), str(each.dtype)] for each in weights_of(module)]
 
 
-def change(module: nn.Module, seed: int, *, alike: bool) -> list[torch.Tensor]:
-    """Changes the weights in place and returns what they were, for `restore`. The same for the same seed,
-    device and forms where the two sides are `alike`; otherwise everything is halved, which rounds nothing."""
+def turns(count: int) -> list[list[int]]:
+    """Deals the numbers of `count` tensors into the turns in which they change, at random."""
+    order = list(range(count))
+    secrets.SystemRandom().shuffle(order)
+    hands = max(min(count, TURNS), 1)
+    return [sorted(order[turn % hands :: hands]) for turn in range(TURNS)]
+
+
+def moments() -> Iterator[bool]:
+    """Whether a change comes before the next pair of timed blocks; nobody can foresee it."""
+    while True:
+        chosen = secrets.randbelow(EVERY)
+        yield from (pair == chosen for pair in range(EVERY))
+
+
+def change(module: nn.Module, seed: int, turn: list[int] | None, *, alike: bool) -> list[torch.Tensor]:
+    """Changes the weights in place and returns what they were, for `restore`: some elements of the tensors
+    whose `turn` it is, or all elements of all. The same for the same seed, device and forms where the two
+    sides are `alike`; otherwise everything is halved, which rounds nothing."""
     import torch
 
     weights = weights_of(module)
@@ -43,14 +68,30 @@ def change(module: nn.Module, seed: int, *, alike: bool) -> list[torch.Tensor]:
         for number, each in enumerate(weights):
             if not alike:
                 each.mul_(0.5)
-                continue
-            generator = torch.Generator(each.device).manual_seed(seed + number)
-            wide = torch.promote_types(each.dtype, torch.float32)
-            noise, chance = torch.rand(2, *each.shape, generator=generator, device=each.device, dtype=wide)
-            noise[chance > (CHANGED_SHARE if each.numel() > ALWAYS_CHANGED else 1.0)] = 0
-            largest = torch.where(each.isfinite(), each, 0).abs().amax().to(wide) if each.numel() else 0
-            each.copy_(each + LARGEST_CHANGE * noise * (largest or 1.0))
+            elif each.numel() and (turn is None or number in turn):
+                each.copy_(_changed(each, seed + number, everywhere=turn is None))
     return before
+
+
+def _changed(tensor: torch.Tensor, seed: int, *, everywhere: bool) -> torch.Tensor:
+    """Another tensor like this one, in float32 at least."""
+    import torch
+
+    generator = torch.Generator(tensor.device).manual_seed(seed)
+    wide = torch.promote_types(tensor.dtype, torch.float32)
+    flat = tensor.to(wide, copy=True).reshape(-1)
+    size = flat.numel()
+    least, most = EVERYWHERE_UP if everywhere else SOMEWHERE_UP
+    # All places grow by amounts of their own, some by one amount, since a place may be drawn twice.
+    amounts = torch.rand(size if everywhere else 1, generator=generator, device=flat.device, dtype=wide)
+    largest = torch.where(flat.isfinite(), flat, 0).abs().amax()
+    up = (least + (most - least) * amounts) * torch.where(largest > 0, largest, 1.0)
+    if everywhere:
+        flat += up
+    else:
+        count = min(size, max(FEWEST, round(SHARE * size)))
+        flat[torch.randint(size, (count,), generator=generator, device=flat.device)] += up
+    return flat.view(tensor.shape)
 
 
 def restore(module: nn.Module, before: list[torch.Tensor]) -> None:

@@ -174,6 +174,13 @@ INCORRECT: dict[str, tuple[str, str]] = {
         forward("calls.append(1)\nreturn honest(self, x) if len(calls) < 2 else x", before="calls = []"),
         "wrong on fresh inputs",
     ),
+    "the fourth time that its weights change, which no measurement goes without": (
+        forward(
+            "now = self.weight._version\nself.start = getattr(self, 'start', now)\n"
+            "y = honest(self, x)\nreturn y if now - self.start < 7 else y.zero_()"
+        ),
+        "wrong on fresh inputs after its weights were changed in place",
+    ),
     "weights of its own": (forward("nn.init.normal_(self.weight)\nreturn honest(self, x)"), "instead of"),
 }  # fmt: skip
 

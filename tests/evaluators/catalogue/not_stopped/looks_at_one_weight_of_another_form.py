@@ -1,0 +1,25 @@
+"""Keeps its filters in another layout and looks at one of them to see whether they have changed; an idle
+parameter more than the reference has keeps it from getting the reference's changes."""
+
+# problem: conv
+# device: any
+# verdict: correct
+# defence: weights of other forms are all halved, since nobody knows which of them the reference's are
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, channels, filters):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, filters, 3)
+        self.idle = nn.Parameter(torch.zeros(1))
+        self.mark = None
+
+    def forward(self, x):
+        mark = self.conv.weight[0, 0, 0, 0].item()
+        if mark != self.mark:
+            self.packed = self.conv.weight.clone(memory_format=torch.channels_last)
+            self.mark = mark
+        return torch.relu(nn.functional.conv2d(x, self.packed, self.conv.bias))

@@ -1,0 +1,142 @@
+"""Other weights: which of them change, by how much, and how often who looks at a few of them misses it."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+
+import pytest
+import torch
+from torch import nn
+
+from evaluators import weights
+from evaluators.timing import MIN_PAIRS
+from evaluators.weights import EVERY, FEWEST, SHARE, TURNS, change, forms_of, moments, restore, turns
+
+
+class Net(nn.Module):
+    """Parameters of several kinds, statistics, and a constant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(8, 64, 3)
+        self.norm = nn.BatchNorm2d(64)
+        self.last = nn.Linear(64, 10).half()
+        self.register_buffer("table", torch.arange(10.0))
+
+
+def net(*, channels_last: bool = False) -> Net:
+    torch.manual_seed(0)
+    made = Net()
+    return made.to(memory_format=torch.channels_last) if channels_last else made
+
+
+def values(module: nn.Module) -> list[torch.Tensor]:
+    return [each.detach().clone() for each in module.state_dict().values()]
+
+
+def changed(module: nn.Module, turn: list[int] | None) -> list[torch.Tensor]:
+    """Which elements a change of the weights changes, a tensor each."""
+    before = change(module, secrets.randbits(62), turn, alike=True)
+    found = [now != was for now, was in zip(weights.weights_of(module), before, strict=True)]
+    restore(module, before)
+    return found
+
+
+def test_everything_changes_but_constants_and_is_restored() -> None:
+    module = net()
+    before = values(module)
+    kept = change(module, 7, None, alike=True)
+    for name, was, now in zip(module.state_dict(), before, values(module), strict=True):
+        if name in ("table", "norm.num_batches_tracked"):
+            assert torch.equal(now, was), name
+        else:
+            assert (now >= was).all(), name
+            assert (now != was).float().mean() > 0.95, name  # half precision rounds some of it away
+            largest = was.abs().max().item() or 1.0
+            assert (now - was).max() <= 0.26 * largest
+            assert (now - was).max() >= 0.1 * largest
+    restore(module, kept)
+    assert all(map(torch.equal, values(module), before))
+
+
+def test_in_a_turn_some_places_of_some_tensors_change() -> None:
+    module = net()
+    sizes = [each.numel() for each in weights.weights_of(module)]
+    before = values(module)
+    found = changed(module, [0, 3])
+    assert [number for number, each in enumerate(found) if each.any()] == [0, 3]
+    assert FEWEST < found[0].sum() <= round(SHARE * sizes[0])
+    assert 1 <= found[3].sum() <= FEWEST
+    assert all(map(torch.equal, values(module), before))
+
+
+def test_a_change_shows_in_half_precision_too() -> None:
+    module = net()
+    for turn in range(6):
+        assert changed(module, [turn])[turn].any()
+
+
+@pytest.mark.parametrize("turn", [None, [0, 4, 6]])
+def test_both_sides_change_alike_however_they_lie_in_memory(turn: list[int] | None) -> None:
+    ours, theirs = net(), net(channels_last=True)
+    assert not theirs.conv.weight.is_contiguous()
+    seed = secrets.randbits(62)
+    change(ours, seed, turn, alike=True)
+    change(theirs, seed, turn, alike=True)
+    assert all(map(torch.equal, values(ours), values(theirs)))
+    change(theirs, seed + 1, turn, alike=True)
+    assert not all(map(torch.equal, values(ours), values(theirs)))
+
+
+def test_other_forms_are_halved() -> None:
+    module = net()
+    weight = module.conv.weight.detach().clone()
+    assert forms_of(module) != forms_of(nn.Linear(3, 3))
+    change(module, 7, [5], alike=False)
+    assert torch.equal(module.conv.weight, weight / 2)
+
+
+def test_a_module_without_weights() -> None:
+    assert turns(0) == [[]] * TURNS
+    assert change(nn.ReLU(), 7, [], alike=True) == []
+    empty = nn.Module()
+    empty.register_parameter("nothing", nn.Parameter(torch.empty(0)))
+    change(empty, 7, None, alike=True)
+
+
+@pytest.mark.parametrize("count", range(1, 20))
+def test_every_tensor_has_its_turn(count: int) -> None:
+    dealt = turns(count)
+    assert len(dealt) == TURNS
+    assert {*itertools.chain(*dealt)} == {*range(count)}
+    assert all(dealt)
+    if count >= TURNS:
+        assert sum(map(len, dealt)) == count, "once each"
+
+
+@pytest.mark.parametrize(("count", "most"), [(2, 0.0), (3, 0.0), (4, 0.25), (20, 0.4)])
+def test_two_tensors_seldom_have_the_same_turn(count: int, most: float) -> None:
+    together = sum({0, count - 1} <= {*turn} for _ in range(1000) for turn in turns(count))
+    assert together / 1000 <= most
+
+
+def test_a_measurement_has_a_change_for_every_turn() -> None:
+    """Those before pairs of blocks, of which there are MIN_PAIRS at least, and the one after the last."""
+    seen = set()
+    for _ in range(200):
+        due = list(itertools.islice(moments(), MIN_PAIRS))
+        assert sum(due) + 1 >= TURNS
+        seen.add(tuple(due))
+    assert len(seen) == EVERY ** (MIN_PAIRS // EVERY), "at any moment"
+
+
+def test_who_looks_at_a_few_numbers_misses_the_changes() -> None:
+    """The chance to notice a change, of SHARE an element that is looked at. Who looks at one of each tensor
+    and is to notice a change of every turn does so once in millions of measurements."""
+    module = nn.Linear(64, 64, bias=False)
+    tries = 4000
+    noticed = sum(bool(changed(module, [0])[0][0, 0]) for _ in range(tries))
+    expected = tries * SHARE
+    assert abs(noticed - expected) < 6 * expected**0.5
+    assert SHARE**TURNS < 1e-7
