@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 SPIN_S = 1e-3
 CPU_OVERHEADS = 30
 """Calls in which what one costs besides is looked for."""
-QUEUE_S = 0.1
-"""How long a runner may take to queue a block before the gate opens anyway: some kernels wait for the GPU."""
+QUEUE_S, WAITING_S, LATE_BLOCKS = 0.1, 0.005, 2
+"""How long a runner may take to queue a block before the gate opens anyway: some kernels wait for the GPU.
+Who was late in so many blocks on end gets less, so that judging it does not hold the GPU for long."""
 HUNG_FACTOR, LEAST_HUNG_S = 1000, 2.5
 """Queued work that takes so many times as long as the baseline, and as many seconds, does not end."""
 
@@ -115,6 +116,12 @@ class Side:
         self._runner = namespaces.runner_of(pid)
         self._family = process_tree.stop_tree(pid)
         self._stillness = peek.Stillness()
+        self._late_blocks = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether its calls seem to wait for the GPU, so that no block is queued before it begins."""
+        return self._late_blocks >= LATE_BLOCKS
 
     def load(self, order: Message) -> None:
         """Raises Refused when the module does not load, ChannelClosed when the runner died."""
@@ -177,7 +184,8 @@ class Side:
         self._synchronize()
         with self._awake():
             self._channel.send(order | {"calls": calls, "turn": self.arena.next_turn()})
-            queued = self._answer_within(QUEUE_S)
+            queued = self._answer_within(WAITING_S if self.waits else QUEUE_S)
+            self._late_blocks = 0 if queued else self._late_blocks + 1
             start = time.perf_counter()
             self.arena.show(self._staged, len(calls))
             if not queued:

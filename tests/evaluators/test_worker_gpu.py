@@ -164,6 +164,13 @@ def test_an_illegal_access_is_a_crash_and_harms_nobody(worker: Worker) -> None:
     assert judge(worker, COPY).status is Status.CORRECT
 
 
+def test_a_kernel_that_waits_in_every_call_does_not_hold_the_gpu_for_long(worker: Worker) -> None:
+    """No block of it can be queued before the clock starts; 8.8 s of such blocks were once waited for."""
+    found = judge(worker, triton(f"{LAUNCH}; torch.cuda.synchronize()").replace("FACTOR", "1.0"))
+    assert found.status is Status.CORRECT, found
+    assert found.device_s < 5
+
+
 def test_a_hang_on_the_gpu_times_out_and_gives_the_memory_back(worker: Worker) -> None:
     assert judge(worker, COPY).status is Status.CORRECT
     free, _ = torch.cuda.mem_get_info()
