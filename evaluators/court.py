@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluators import weights
+from evaluators import chain, weights
 from evaluators.arena import Layout
 from evaluators.ceilings import ceilings_of
 from evaluators.channel import Channel, Message
@@ -189,16 +189,30 @@ class Court:
         side.arena.poison()
         return seeds
 
+    def number(self, call: int) -> torch.Tensor:
+        """That of the answer that a call has left (see `chain.py`)."""
+        return chain.number_of(self.arena.answers[call])
+
     def snapshot(self, call: int) -> list[torch.Tensor]:
         """A private copy of the outputs that a call has left, to be taken as soon as the block is done."""
         return [place.clone() for place in self.arena.output_views[call]]
 
     def check(
-        self, outputs: list[torch.Tensor], seed: int, family: str = "", *, spot: bool = False
+        self,
+        outputs: list[torch.Tensor],
+        seed: int,
+        family: str = "",
+        *,
+        after: torch.Tensor | None = None,
+        spot: bool = False,
     ) -> Comparison | None:
-        """Compares outputs with the reference on inputs drawn anew; None where eager itself has no finite
-        answer for the family. A `spot` check looks at some elements of a large output, nobody knows which."""
+        """Compares outputs with the reference on inputs drawn anew, in a row stirred by the number of the
+        answer before (`after`); None where eager itself has no finite answer for the family. A `spot` check
+        looks at some elements of a large output, nobody knows which."""
         inputs = self.draw(seed, family)
+        if after is not None:  # a reference may draw one tensor and pass it twice
+            inputs = [each.clone() if self._torch.is_tensor(each) else each for each in inputs]
+            chain.stir(inputs, after)
         eager, exact = self.answers(inputs)
         if family and not all(self._is_finite(each) for each in eager):
             return None

@@ -6,7 +6,7 @@ it is told to run. It makes no claim about time. The builder's and the referee's
     move {scratch}                         no answer: the folder that it is confined to has this name now
     import {problem, architecture}         -> imported | failed {phase, kind, error}
     load {problem, seed, arena, layouts}   -> loaded | failed
-    run {calls: [slot, ...], turn}         -> on a GPU queued, as soon as the work is; then done | failed;
+    run {calls: [slot, ...], turn, row}    -> on a GPU queued, as soon as the work is; then done | failed;
                                               on a CPU with the addresses of all outputs
     change {seed, turn, forms}             -> changed {alike} | failed: other weights, see `weights.py`
     restore {}                             -> restored | failed
@@ -27,7 +27,7 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluators import inline, libraries, sandbox, weights
+from evaluators import chain, inline, libraries, sandbox, weights
 from evaluators.arena import Layout, open_shared
 from evaluators.channel import Channel, ChannelClosed, Message
 from evaluators.cuda_driver import wait_on_stream
@@ -128,7 +128,9 @@ class Session:
         memory = open_shared(order["arena"], fd)
         inputs, outputs = Layout.from_json(order["inputs"]), Layout.from_json(order["outputs"])
         self._inputs = [_arguments(order["arguments"], tensors) for tensors in inputs.views(memory)]
-        self._outputs = outputs.views(memory[inputs.bytes :])
+        results = memory[inputs.bytes :]
+        self._outputs = outputs.views(results)
+        self._answers = outputs.rows(results)
         self._gate = gate_of(memory)
         self._model: Any = model
         if kind == "compiled":
@@ -141,7 +143,8 @@ class Session:
         their places. On a GPU the work is queued behind the gate, which opens when the inputs are there.
 
         With `stand_in` n, fresh outputs are filled n times instead of running the module. Without `deliver`
-        the outputs stay where they are until the next run, those of all its calls.
+        the outputs stay where they are until the next run, those of all its calls. A `row` is a chain (see
+        `chain.py`); who is to `wait` waits for the GPU after each call.
         """
         import torch
 
@@ -151,8 +154,11 @@ class Session:
         self._kept.clear()
         filling_s = 0.0
         filled: list[list[torch.Tensor]] = []
+        before: int | None = None
         with torch.no_grad():
             for call in order["calls"]:
+                if before is not None:
+                    chain.stir(self._inputs[call], chain.number_of(self._answers[before]))
                 if order["stand_in"]:
                     start = time.perf_counter()
                     for _ in range(order["stand_in"]):
@@ -166,6 +172,10 @@ class Session:
                     self._deliver(call)
                 elif not self._on_gpu:
                     self._kept.append(self._output)
+                if order["row"]:
+                    before = call
+                if order["wait"]:
+                    torch.cuda.synchronize()
         if self._on_gpu:
             channel.send({"op": "queued"})
             torch.cuda.synchronize()

@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 SPIN_S = 1e-3
 CPU_OVERHEADS = 30
 """Calls in which what one costs besides is looked for."""
-QUEUE_S, WAITING_S, LATE_BLOCKS = 0.1, 0.005, 2
-"""How long a runner may take to queue a block before the gate opens anyway: some kernels wait for the GPU.
-Who was late in so many blocks on end gets less, so that judging it does not hold the GPU for long."""
+QUEUE_S, WAITING_S, LATE_BLOCKS = 0.1, 0.005, 3
+"""How long a runner may take to queue a block before the gate opens anyway: some kernels wait for the GPU. A
+candidate that was late in so many blocks on end gets less, so that judging it does not hold the GPU for long,
+but for one block of RECALL_EVERY: nobody is late for good."""
+RECALL_EVERY = 8
+RUN: Message = {"op": "run", "stand_in": 0, "deliver": True, "row": False, "wait": False}
 HUNG_FACTOR, LEAST_HUNG_S = 1000, 2.5
 """Queued work that takes so many times as long as the baseline, and as many seconds, does not end."""
 
@@ -60,6 +63,7 @@ class Arena:
         if self.fetches:
             self.results = self.memory.new_empty(self.outputs.bytes)
         self.output_views = self.outputs.views(self.results)
+        self.answers = self.outputs.rows(self.results)
         self._gate = gate_of(self.memory)
         self._turn = 0
 
@@ -121,7 +125,7 @@ class Side:
     @property
     def waits(self) -> bool:
         """Whether its calls seem to wait for the GPU, so that no block is queued before it begins."""
-        return self._late_blocks >= LATE_BLOCKS
+        return self._late_blocks >= LATE_BLOCKS and not self._ours
 
     def load(self, order: Message) -> None:
         """Raises Refused when the module does not load, ChannelClosed when the runner died."""
@@ -166,25 +170,34 @@ class Side:
         *,
         stand_in: int = 0,
         deliver: bool = True,
+        wait: bool = False,
         looks: Looks | None = None,
     ) -> Block:
         """Runs the calls 0 to `calls` - 1 in an order that nobody knew, on what is staged.
 
-        With `stand_in` n, a runner of ours fills fresh outputs n times instead of running its module. Without
-        `deliver` nobody sees the outputs. On a CPU, each call may be looked at.
+        With `stand_in` n, a runner of ours fills fresh outputs n times instead of running its module; with
+        `wait` it waits for the GPU after each call. Without `deliver` nobody sees the outputs. On a CPU, each
+        call may be looked at.
         """
-        order = {"op": "run", "stand_in": stand_in, "deliver": deliver and not self.arena.fetches}
+        order = RUN | {"stand_in": stand_in, "deliver": deliver and not self.arena.fetches, "wait": wait}
         if self._on_gpu:
             return self._queued_block(order, shuffled(calls))
         times = [self._single_ms(order, call, looks) for call in shuffled(calls)]
         return Block(calls=calls, wall_ms=statistics.median(times) * calls, least_ms=min(times))
+
+    def row(self, calls: int, *, wait: bool = False) -> tuple[Block, list[int]]:
+        """On a GPU: a block of which each call's inputs depend on the answer before (see `chain.py`), and the
+        order of its calls."""
+        order = shuffled(calls)
+        return self._queued_block(RUN | {"row": True, "wait": wait}, order), order
 
     def _queued_block(self, order: Message, calls: list[int]) -> Block:
         """On a GPU: all calls are queued behind the gate, then the inputs are shown and it opens."""
         self._synchronize()
         with self._awake():
             self._channel.send(order | {"calls": calls, "turn": self.arena.next_turn()})
-            queued = self._answer_within(WAITING_S if self.waits else QUEUE_S)
+            impatient = order["wait"] or (self.waits and self._late_blocks % RECALL_EVERY)
+            queued = self._answer_within(WAITING_S if impatient else QUEUE_S)
             self._late_blocks = 0 if queued else self._late_blocks + 1
             start = time.perf_counter()
             self.arena.show(self._staged, len(calls))
@@ -209,7 +222,7 @@ class Side:
         one of them, whose outputs are fetched: nobody knew before which it is."""
         for call in set(calls):
             self.arena.show_one(self._staged, call)
-        order = {"op": "run", "stand_in": 0, "deliver": False, "calls": calls}
+        order = RUN | {"deliver": False, "calls": calls}
         wall_ms, answer = self._run_ms(order, looks)
         chosen = secrets.randbelow(len(calls))
         self._fetch(calls[chosen], answer.get("outputs"), len(calls), chosen)

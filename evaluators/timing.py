@@ -38,7 +38,8 @@ QUIET_TURNS, MOST_TURNS, NOT_LESS = 2, 24, 0.99
 """When the least of several measurements is known: after so many turns, at most, without a time below that
 part of the least before."""
 
-TIME_SLICE_MS, WAITED_SHARE = 2.5, 0.7
+TINY_MS = 0.25
+"""What a call takes that no block of one can tell from another's: starting a block costs as much."""
 
 DELIVERY_MATTERS = 0.1
 """The part of a block from which it is held against a kernel that it does not copy its outputs."""
@@ -160,22 +161,29 @@ def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
     return median, low * (1 - SYSTEMATIC), high * (1 + SYSTEMATIC)
 
 
-def batched(
+def suspicious(
     singles_ms: Sequence[float],
     block_ms: float,
     eager_singles_ms: Sequence[float],
     eager_block_ms: float,
     slack_ms: float,
-) -> str | None:
-    """Why the calls of a block cannot have been computed one by one: alone, a call takes far longer than one
-    of many (all times per call; of the calls alone the fastest counts, since noise only adds). The reference
-    tells how much of that is the machine's waking up."""
-    single_ms = min(singles_ms)
-    allowed = BATCH_FACTOR * block_ms + max(min(eager_singles_ms) - eager_block_ms, 0.0) + slack_ms
-    if single_ms <= allowed:
+) -> bool:
+    """Whether the calls of a block may not have been computed one by one: alone, a call takes far longer than
+    one of many (all times per call; of the calls alone the fastest counts, since noise only adds), or so
+    little that this could not be told. The reference says how much of that is the machine's waking up."""
+    waking_ms = max(min(eager_singles_ms) - eager_block_ms, 0.0)
+    return block_ms < TINY_MS or min(singles_ms) > BATCH_FACTOR * block_ms + waking_ms + slack_ms
+
+
+def batched(row_ms: float, block_ms: float, link_ms: float, slack_ms: float) -> str | None:
+    """Why the calls of a block cannot have been computed one by one: in a row, where each needs the answer
+    before, a call takes far longer (all times per call; a link of the row costs `link_ms`)."""
+    alone_ms = row_ms - link_ms
+    if alone_ms <= BATCH_FACTOR * block_ms + slack_ms:
         return None
     return (
-        f"a call alone takes {single_ms:.4g} ms, one of many {block_ms:.4g} ms: they were not computed singly"
+        f"a call that needs the answer before takes {alone_ms:.4g} ms, one of many {block_ms:.4g} ms: they "
+        "were not computed singly"
     )
 
 
@@ -188,13 +196,6 @@ def undelivered(block_ms: float, kept_ms: float, delivery_ms: float) -> str | No
         f"handing in the outputs took {max(block_ms - kept_ms, 0):.4g} ms a block where a copy takes "
         f"{delivery_ms:.4g} ms: they were not computed before"
     )
-
-
-def waited_once(block: Block, half: Block, call_ms: float, single_ms: float) -> bool:
-    """Whether what a single call takes longer is a wait, once a block, and no work that many calls share:
-    twice as many take about twice as long. Work on several streams waits for a time slice of the GPU."""
-    more_ms = (block.wall_ms - half.wall_ms) / max(block.calls - half.calls, 1)
-    return single_ms - call_ms < TIME_SLICE_MS and more_ms > WAITED_SHARE * call_ms
 
 
 def sabotaged(before_ms: Sequence[float], beside_ms: Sequence[float], slack_ms: float) -> str | None:

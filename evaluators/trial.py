@@ -37,11 +37,11 @@ from evaluators.timing import (
     Block,
     Plan,
     batched,
-    block_sizes,
+    fastest,
     interval,
     sabotaged,
+    suspicious,
     undelivered,
-    waited_once,
 )
 
 if TYPE_CHECKING:
@@ -49,9 +49,11 @@ if TYPE_CHECKING:
 
 CHECKED_CALLS = 3
 CENSUS_CALLS = 4
-MOST_KEPT_BLOCKS = MOST_HALVED_BLOCKS = 8
-SINGLES, MOST_SINGLES = 4, 36
+MOST_KEPT_BLOCKS = 8
+SINGLES = 4
 """Blocks of one call, against which the blocks of many are held."""
+ROW_CALLS = 32
+"""At most, so that a GPU's queue, which has room for a thousand launches, holds them all."""
 
 Stage = Callable[[str], None]
 Outputs = list["torch.Tensor"]
@@ -161,14 +163,17 @@ class Trial:
         block = self._side.block(len(families))
         return block, seeds, [self._court.snapshot(call) for call in range(len(families))]
 
-    def _require(self, seed: int, outputs: Outputs, *, spot: bool = False) -> None:
-        comparison = self._court.check(outputs, seed, spot=spot)
+    def _require(
+        self, seed: int, outputs: Outputs, *, after: torch.Tensor | None = None, spot: bool = False
+    ) -> None:
+        comparison = self._court.check(outputs, seed, after=after, spot=spot)
         if comparison is None:
             return
         self._comparisons.append(comparison)
         if comparison.problem:
-            changed = " after its weights were changed in place" if self._changed else ""
-            raise Refused(Status.INCORRECT, f"wrong on fresh inputs{changed}: {comparison.problem}")
+            where = " after its weights were changed in place" if self._changed else ""
+            where += " that depend on the answer before" if after is not None else ""
+            raise Refused(Status.INCORRECT, f"wrong on fresh inputs{where}: {comparison.problem}")
 
     def _try_family(self, family: str, seed: int, outputs: Outputs) -> None:
         comparison = self._court.check(outputs, seed, family, spot=True)
@@ -231,7 +236,9 @@ class Trial:
         plan = self._plan
         self._court.lower_overhead()
         calls = self._block_calls(call_ms)
-        singles = [self._timed_block(1) for _ in range(SINGLES)] if calls > 1 else []
+        # On a CPU all blocks are calls made one by one.
+        several = calls > 1 and self._court.device == "cuda"
+        singles = [self._timed_block(1) for _ in range(SINGLES)] if several else []
         self._settle()
         kernel: list[float] = []
         eager: list[float] = []
@@ -304,35 +311,45 @@ class Trial:
         """Raises Refused for times that an honest kernel cannot have."""
         kernel_ms, eager_ms = statistics.median(kernel), statistics.median(eager)
         slack_ms = SLACK_MS[self._court.device]
-        eager_singles: list[float] = []
-        while calls > 1:  # a block of one call is nothing else
-            eager_singles += [self._call_ms(self._court.eager, 1) for _ in range(SINGLES)]
-            reason = batched(singles, kernel_ms, eager_singles, eager_ms, slack_ms)
-            if reason is None:
-                break
-            last = len(singles) >= MOST_SINGLES
-            if (last or self._side.waits) and self._waits_once(calls, kernel_ms, min(singles)):
-                break
-            if last:
-                raise Refused(Status.REJECTED, reason, "batched calls")
-            singles += [self._timed_block(1) for _ in range(SINGLES)]  # a busy machine makes calls slow, too
-            self._settle()
+        if singles:
+            eager_singles = [self._call_ms(self._court.eager, 1) for _ in range(SINGLES)]
+            if suspicious(singles, kernel_ms, eager_singles, eager_ms, slack_ms):
+                self._require_single_calls(calls, kernel_ms)
         # On a CPU the candidate is stopped beside the baseline; what runs slower there is the machine.
         if self._court.device == "cuda" and (reason := sabotaged(self._before, eager, slack_ms)):
             raise Refused(Status.REJECTED, reason, SABOTAGED)
 
-    def _waits_once(self, calls: int, call_ms: float, single_ms: float) -> bool:
-        """See `timing.waited_once`; the copies of outputs are taken off. Of each kind of block the fastest
-        counts: noise only adds."""
-        least = {calls: math.inf, max(size for size in block_sizes(calls) if size <= calls // 2): math.inf}
-        for turn in range(MOST_HALVED_BLOCKS):
-            for size in least:
-                least[size] = min(least[size], self._timed_block(size) * size)
-            self._settle()
-            whole, half = (Block(calls=size, wall_ms=wall_ms) for size, wall_ms in least.items())
-            if turn + 1 >= SINGLES and waited_once(whole, half, call_ms, single_ms):
-                return True
-        return False
+    def _require_single_calls(self, calls: int, kernel_ms: float) -> None:
+        """On a GPU. Raises Refused when calls take far longer in a row, in which none can begin before the
+        answer to the one before is there. What a link of the row costs is the baseline's, who waits for the
+        GPU in every call where the candidate does."""
+        eager, eager_calls = self._court.eager, max(min(self._eager_calls(), ROW_CALLS), 2)
+        overhead_ms, wait = self._court.overhead(eager_calls).total_ms, self._side.waits
+
+        def baseline_ms(*, row: bool) -> float:
+            self._court.stage_fresh([""] * eager_calls, eager)
+            block = eager.row(eager_calls, wait=wait)[0] if row else eager.block(eager_calls, wait=wait)
+            return block.call_ms(overhead_ms)
+
+        row_ms, eager_row_ms, eager_ms = fastest(
+            [
+                lambda: self._row_ms(min(calls, ROW_CALLS)),
+                lambda: baseline_ms(row=True),
+                lambda: baseline_ms(row=False),
+            ]
+        )
+        link_ms = max(eager_row_ms - eager_ms, 0.0) * eager_calls / (eager_calls - 1)
+        if reason := batched(row_ms, kernel_ms, link_ms, SLACK_MS[self._court.device]):
+            raise Refused(Status.REJECTED, reason, "batched calls")
+
+    def _row_ms(self, calls: int) -> float:
+        """ms a call of the candidate in a row, one call of which is checked."""
+        seeds = self._court.stage_fresh([""] * calls, self._side)
+        block, order = self._side.row(calls)
+        place = 1 + secrets.randbelow(calls - 1)
+        outputs, after = self._court.snapshot(order[place]), self._court.number(order[place - 1])
+        self._require(seeds[order[place]], outputs, after=after, spot=True)
+        return block.call_ms(self._court.overhead(calls).total_ms)
 
     def _require_delivery(self, calls: int) -> None:
         """On a GPU. Raises Refused when blocks are about as long without the copying of outputs as with it;

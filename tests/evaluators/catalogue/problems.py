@@ -27,6 +27,8 @@ def get_init_inputs():
     return []
 """
 
+SMALL_TANHS = TANHS.replace("width = 1024", "width = 64")
+
 SOFTMAX = """
 import torch
 from torch import nn
@@ -195,6 +197,7 @@ class Case:
 
 CASES = {
     "tanhs": Case(source=TANHS, cpu_sizes={"width": 128}),
+    "small_tanhs": Case(source=SMALL_TANHS),
     "tanhs_no_library": Case(source=TANHS, cpu_sizes={"width": 128}, libraries="no_library"),
     "softmax": Case(source=SOFTMAX, cpu_sizes={"rows": 128}, tolerance="strict"),
     "softmax_no_library": Case(

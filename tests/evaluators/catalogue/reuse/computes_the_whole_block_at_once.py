@@ -4,7 +4,7 @@ by batched products, which may cost less than one after the other."""
 # problem: tanhs
 # device: any
 # verdict: rejected|incorrect|no_gain
-# defence: a call alone must not take much longer than one of many
+# defence: a call that needs the answer before must not take much longer than one of many
 
 import sys
 
