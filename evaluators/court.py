@@ -36,6 +36,10 @@ MEMORY_SHARE = 0.15
 what is staged."""
 PROBES = 64
 """Elements of each output that are looked at in every call, to see that somebody wrote them."""
+SINGLES = 4
+"""Blocks of one call, against which the blocks of many are held."""
+ROW_CALLS = 32
+"""Of a row at most, so that a GPU's queue, which has room for a thousand launches, holds them all."""
 CANARY_ELEMENTS = 2**26
 OVERSTATED = 0.9
 """Of what a block costs besides: less than that is no noise."""
@@ -92,12 +96,19 @@ class Court:
             sizes = block_sizes(self.capacity)
             some = (n for n in sizes if n & (n - 1) == 0 or n == self.capacity)
             self._overheads = smoothed({n: self.eager.overhead(n) for n in some}, sizes)
+            row = min(self.capacity, ROW_CALLS)
+            self.link_ms = {wait: self.eager.link_ms(row, wait=wait) for wait in (False, True) if row > 1}
+            """What a call costs more in a row, by whether the module waits for the GPU in every call."""
         else:
             self._take_overhead(self.eager.overhead(1))
         plan, calls = Plan(**options["plan"]), min(self.capacity, 2)
         for _ in range(3):
             self.eager_call_ms = self.eager.block(calls).call_ms(self.overhead(calls).total_ms)
             calls = plan.calls(self.eager_call_ms, self.capacity)
+        if self.device == "cuda":
+            singles = [self.eager.block(1).call_ms(self.overhead(1).total_ms) for _ in range(SINGLES)]
+            self.waking_ms = max(min(singles) - self.eager_call_ms, 0.0)
+            """What a call alone takes longer than one of many."""
 
     def close(self) -> None:
         """Gives the memory back; the runners must be gone."""

@@ -152,6 +152,17 @@ class Side:
         filling_ms = max(twice - once, 0.0)
         return Overhead(total_ms=max(once - filling_ms, 0.0), delivery_ms=max(once - kept, 0.0))
 
+    def link_ms(self, calls: int, *, wait: bool) -> float:
+        """On a GPU: what a call in a row costs more than one in a block, of a runner of ours that fills
+        outputs instead of running its module; with `wait`, of one that waits for the GPU in every call."""
+
+        def wall_ms(*, row: bool) -> float:
+            order = RUN | {"stand_in": 1, "row": row, "wait": wait}
+            return self._queued_block(order, shuffled(calls)).wall_ms
+
+        row_ms, block_ms = fastest([lambda: wall_ms(row=True), lambda: wall_ms(row=False)])
+        return max(row_ms - block_ms, 0.0) / (calls - 1)
+
     def change_weights(self, seed: int, turn: list[int] | None, forms: list[list[object]]) -> bool:
         """Gives the loaded module other weights; whether they have these forms (see `weights.change`)."""
         with self._awake():
@@ -170,26 +181,24 @@ class Side:
         *,
         stand_in: int = 0,
         deliver: bool = True,
-        wait: bool = False,
         looks: Looks | None = None,
     ) -> Block:
         """Runs the calls 0 to `calls` - 1 in an order that nobody knew, on what is staged.
 
-        With `stand_in` n, a runner of ours fills fresh outputs n times instead of running its module; with
-        `wait` it waits for the GPU after each call. Without `deliver` nobody sees the outputs. On a CPU, each
-        call may be looked at.
+        With `stand_in` n, a runner of ours fills fresh outputs n times instead of running its module. Without
+        `deliver` nobody sees the outputs. On a CPU, each call may be looked at.
         """
-        order = RUN | {"stand_in": stand_in, "deliver": deliver and not self.arena.fetches, "wait": wait}
+        order = RUN | {"stand_in": stand_in, "deliver": deliver and not self.arena.fetches}
         if self._on_gpu:
             return self._queued_block(order, shuffled(calls))
         times = [self._single_ms(order, call, looks) for call in shuffled(calls)]
         return Block(calls=calls, wall_ms=statistics.median(times) * calls, least_ms=min(times))
 
-    def row(self, calls: int, *, wait: bool = False) -> tuple[Block, list[int]]:
+    def row(self, calls: int) -> tuple[Block, list[int]]:
         """On a GPU: a block of which each call's inputs depend on the answer before (see `chain.py`), and the
         order of its calls."""
         order = shuffled(calls)
-        return self._queued_block(RUN | {"row": True, "wait": wait}, order), order
+        return self._queued_block(RUN | {"row": True}, order), order
 
     def _queued_block(self, order: Message, calls: list[int]) -> Block:
         """On a GPU: all calls are queued behind the gate, then the inputs are shown and it opens."""

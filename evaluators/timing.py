@@ -164,14 +164,12 @@ def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
 def suspicious(
     singles_ms: Sequence[float],
     block_ms: float,
-    eager_singles_ms: Sequence[float],
-    eager_block_ms: float,
+    waking_ms: float,
     slack_ms: float,
 ) -> bool:
     """Whether the calls of a block may not have been computed one by one: alone, a call takes far longer than
-    one of many (all times per call; of the calls alone the fastest counts, since noise only adds), or so
-    little that this could not be told. The reference says how much of that is the machine's waking up."""
-    waking_ms = max(min(eager_singles_ms) - eager_block_ms, 0.0)
+    one of many (all times per call; of the calls alone the fastest counts, since noise only adds), by more
+    than the baseline's did, `waking_ms`; or so little that this could not be told."""
     return block_ms < TINY_MS or min(singles_ms) > BATCH_FACTOR * block_ms + waking_ms + slack_ms
 
 
@@ -202,6 +200,12 @@ def sabotaged(before_ms: Sequence[float], beside_ms: Sequence[float], slack_ms: 
     """Why the baseline cannot have had the device for itself: three quarters of its blocks beside the kernel
     were slower than any before. A machine that is busy for a while does not slow all of them down."""
     before, beside = max(before_ms), sorted(beside_ms)[len(beside_ms) // 4]
-    if beside <= SABOTAGE_FACTOR * before + slack_ms:
+    if beside <= credible_ms(before_ms, slack_ms):
         return None
     return f"beside the kernel the baseline takes {beside:.4g} ms instead of {before:.4g} ms"
+
+
+def credible_ms(before_ms: Sequence[float], slack_ms: float) -> float:
+    """What a block of the baseline may take a call beside a kernel, by what blocks took before it was loaded.
+    More is put down to the kernel, and does not count in its favour."""
+    return SABOTAGE_FACTOR * max(before_ms) + slack_ms

@@ -26,7 +26,7 @@ from evaluators.census import (
 )
 from evaluators.channel import Message
 from evaluators.correctness import FAMILIES, Comparison
-from evaluators.court import Court
+from evaluators.court import ROW_CALLS, SINGLES, Court
 from evaluators.evaluation import Status, Timing
 from evaluators.peek import can_peek
 from evaluators.side import Refused, Side
@@ -37,6 +37,7 @@ from evaluators.timing import (
     Block,
     Plan,
     batched,
+    credible_ms,
     fastest,
     interval,
     sabotaged,
@@ -50,10 +51,6 @@ if TYPE_CHECKING:
 CHECKED_CALLS = 3
 CENSUS_CALLS = 4
 MOST_KEPT_BLOCKS = 8
-SINGLES = 4
-"""Blocks of one call, against which the blocks of many are held."""
-ROW_CALLS = 32
-"""At most, so that a GPU's queue, which has room for a thousand launches, holds them all."""
 
 Stage = Callable[[str], None]
 Outputs = list["torch.Tensor"]
@@ -236,9 +233,10 @@ class Trial:
         plan = self._plan
         self._court.lower_overhead()
         calls = self._block_calls(call_ms)
-        # On a CPU all blocks are calls made one by one.
-        several = calls > 1 and self._court.device == "cuda"
-        singles = [self._timed_block(1) for _ in range(SINGLES)] if several else []
+        on_gpu = self._court.device == "cuda"
+        # On a CPU all blocks are calls made one by one, and the candidate is stopped beside the baseline.
+        singles = [self._timed_block(1) for _ in range(SINGLES)] if on_gpu and calls > 1 else []
+        most_ms = credible_ms(self._before, SLACK_MS["cuda"]) if on_gpu else math.inf
         self._settle()
         kernel: list[float] = []
         eager: list[float] = []
@@ -260,32 +258,34 @@ class Trial:
             for step in steps if len(kernel) % 2 == 0 else reversed(steps):
                 step()
             self._settle()
-            ratios = [e / k for k, e in zip(kernel, eager, strict=True)]
+            fair = [min(each, most_ms) for each in eager]
+            ratios = [e / k for k, e in zip(kernel, fair, strict=True)]
             if plan.enough(ratios, time.monotonic() - start):
                 break
         self._change_weights()
         if self._looks is not None:
             self._looks.call_ms = min(kernel)  # what a busy machine adds makes no call long
             self._conclude(self._looks, calls, statistics.median(kernel))
-        if self._court.device == "cuda" and statistics.median(eager) <= RESOLUTION_MS:
+        kernel_ms, eager_ms = statistics.median(kernel), statistics.median(fair)
+        if on_gpu and eager_ms <= RESOLUTION_MS:
             raise RuntimeError("the reference seems to take no time: what a block costs besides is wrong")
-        if statistics.median(kernel) <= RESOLUTION_MS:
+        if kernel_ms <= RESOLUTION_MS:
             self._require_true_overhead(calls)
-        self._audit(calls, singles, kernel, eager)
-        self._require_delivery(calls)
-        if reason := self._court.too_fast(statistics.median(kernel), statistics.median(eager), calls):
+        if on_gpu:
+            self._audit(calls, singles, kernel_ms, eager)
+        if reason := self._court.too_fast(kernel_ms, eager_ms, calls):
             self._require_true_overhead(calls)
             raise Refused(Status.REJECTED, reason, "roofline")
         speedup, low, high = interval(ratios)
         return Timing(
-            kernel_ms=statistics.median(kernel),
-            eager_ms=statistics.median(eager),
+            kernel_ms=kernel_ms,
+            eager_ms=eager_ms,
             compile_ms=statistics.median(compiled) if compiled else None,
             speedup=speedup,
             speedup_low=low,
             speedup_high=high,
             kernel_samples_ms=tuple(kernel),
-            eager_samples_ms=tuple(eager),
+            eager_samples_ms=tuple(fair),
         )
 
     def _require_true_overhead(self, calls: int) -> None:
@@ -307,39 +307,21 @@ class Trial:
         while self._pending:
             self._pending.pop()()
 
-    def _audit(self, calls: int, singles: list[float], kernel: list[float], eager: list[float]) -> None:
-        """Raises Refused for times that an honest kernel cannot have."""
-        kernel_ms, eager_ms = statistics.median(kernel), statistics.median(eager)
-        slack_ms = SLACK_MS[self._court.device]
-        if singles:
-            eager_singles = [self._call_ms(self._court.eager, 1) for _ in range(SINGLES)]
-            if suspicious(singles, kernel_ms, eager_singles, eager_ms, slack_ms):
-                self._require_single_calls(calls, kernel_ms)
-        # On a CPU the candidate is stopped beside the baseline; what runs slower there is the machine.
-        if self._court.device == "cuda" and (reason := sabotaged(self._before, eager, slack_ms)):
+    def _audit(self, calls: int, singles: list[float], kernel_ms: float, eager: list[float]) -> None:
+        """On a GPU. Raises Refused for times that an honest kernel cannot have."""
+        slack_ms = SLACK_MS["cuda"]
+        if singles and suspicious(singles, kernel_ms, self._court.waking_ms, slack_ms):
+            self._require_single_calls(calls, kernel_ms)
+        if reason := sabotaged(self._before, eager, slack_ms):
             raise Refused(Status.REJECTED, reason, SABOTAGED)
+        self._require_delivery(calls)
 
     def _require_single_calls(self, calls: int, kernel_ms: float) -> None:
-        """On a GPU. Raises Refused when calls take far longer in a row, in which none can begin before the
-        answer to the one before is there. What a link of the row costs is the baseline's, who waits for the
-        GPU in every call where the candidate does."""
-        eager, eager_calls = self._court.eager, max(min(self._eager_calls(), ROW_CALLS), 2)
-        overhead_ms, wait = self._court.overhead(eager_calls).total_ms, self._side.waits
-
-        def baseline_ms(*, row: bool) -> float:
-            self._court.stage_fresh([""] * eager_calls, eager)
-            block = eager.row(eager_calls, wait=wait)[0] if row else eager.block(eager_calls, wait=wait)
-            return block.call_ms(overhead_ms)
-
-        row_ms, eager_row_ms, eager_ms = fastest(
-            [
-                lambda: self._row_ms(min(calls, ROW_CALLS)),
-                lambda: baseline_ms(row=True),
-                lambda: baseline_ms(row=False),
-            ]
-        )
-        link_ms = max(eager_row_ms - eager_ms, 0.0) * eager_calls / (eager_calls - 1)
-        if reason := batched(row_ms, kernel_ms, link_ms, SLACK_MS[self._court.device]):
+        """Raises Refused when calls take far longer in a row, in which none can begin before the answer to
+        the one before is there."""
+        link_ms = self._court.link_ms[self._side.waits]
+        (row_ms,) = fastest([lambda: self._row_ms(min(calls, ROW_CALLS))])
+        if reason := batched(row_ms, kernel_ms, link_ms, SLACK_MS["cuda"]):
             raise Refused(Status.REJECTED, reason, "batched calls")
 
     def _row_ms(self, calls: int) -> float:
@@ -352,10 +334,8 @@ class Trial:
         return block.call_ms(self._court.overhead(calls).total_ms)
 
     def _require_delivery(self, calls: int) -> None:
-        """On a GPU. Raises Refused when blocks are about as long without the copying of outputs as with it;
-        of each kind the fastest counts, since noise only adds."""
-        if self._court.device != "cuda":
-            return  # nothing that the runner does takes part there
+        """Raises Refused when blocks are about as long without the copying of outputs as with it; of each
+        kind the fastest counts, since noise only adds."""
         delivery_ms = self._court.overhead(calls).delivery_ms
         whole_ms = kept_ms = math.inf
         for _ in range(MOST_KEPT_BLOCKS):
@@ -394,9 +374,6 @@ class Trial:
         overhead_ms = self._court.overhead(calls).total_ms
         self._court.stage_fresh([""] * calls, side)
         return side.block(calls).call_ms(overhead_ms)
-
-    def _call_ms(self, side: Side, calls: int) -> float:
-        return side.block(calls).call_ms(self._court.overhead(calls).total_ms)
 
     def _eager_calls(self) -> int:
         return self._court.eager_calls(self._plan)
