@@ -1,5 +1,5 @@
-"""Queues work for some milliseconds on another stream at the end of most blocks, so that more than half of the
-baseline's are slow, but not all."""
+"""Queues work for some milliseconds on another stream at the end of most blocks, so that more than half of
+the baseline's are slow, but not all."""
 
 # problem: tanhs
 # device: cuda
