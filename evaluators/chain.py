@@ -1,9 +1,9 @@
-"""Rows of calls in which each call's inputs depend on the answer before.
+"""Chains of calls: what each call gets depends on the answer to the one before.
 
 Inputs of a block's calls are all there when it begins, so that a kernel could compute them together, as one
-large batch, which a real user's calls never are. In a row nobody can: what a call gets is changed by a number
-made of all the bytes of the answer before. The runner makes these changes, the referee makes them again from
-the answers that were handed in, so that who leaves them out is wrong.
+large batch, which a real user's calls never are. In a chain nobody can: each call's inputs are changed by a
+number made of all the bytes of the answer before. The runner makes these changes, the referee makes them
+again from the answers that were handed in, so that who leaves them out is wrong.
 """
 
 from __future__ import annotations

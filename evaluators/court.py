@@ -38,8 +38,8 @@ PROBES = 64
 """Elements of each output that are looked at in every call, to see that somebody wrote them."""
 SINGLES = 4
 """Blocks of one call, against which the blocks of many are held."""
-ROW_CALLS = 32
-"""Of a row at most, so that a GPU's queue, which has room for a thousand launches, holds them all."""
+CHAIN_CALLS = 32
+"""Of a chain at most, so that a GPU's queue, which has room for a thousand launches, holds them all."""
 CANARY_ELEMENTS = 2**26
 OVERSTATED = 0.9
 """Of what a block costs besides: less than that is no noise."""
@@ -96,15 +96,17 @@ class Court:
             sizes = block_sizes(self.capacity)
             some = (n for n in sizes if n & (n - 1) == 0 or n == self.capacity)
             self._overheads = smoothed({n: self.eager.overhead(n) for n in some}, sizes)
-            row = min(self.capacity, ROW_CALLS)
-            self.link_ms = {wait: self.eager.link_ms(row, wait=wait) for wait in (False, True) if row > 1}
-            """What a call costs more in a row, by whether the module waits for the GPU in every call."""
+            calls = min(self.capacity, CHAIN_CALLS)
+            self.link_ms = {wait: self.eager.link_ms(calls, wait=wait) for wait in (False, True) if calls > 1}
+            """What a call costs more in a chain, by whether the module waits for the GPU in every call."""
         else:
             self._take_overhead(self.eager.overhead(1))
         plan, calls = Plan(**options["plan"]), min(self.capacity, 2)
+        self._eager_room = self.capacity
         for _ in range(3):
             self.eager_call_ms = self.eager.block(calls).call_ms(self.overhead(calls).total_ms)
-            calls = plan.calls(self.eager_call_ms, self.capacity)
+            self._eager_room = min(self._eager_room, self.room(self.eager, calls))
+            calls = self.eager_calls(plan)
         if self.device == "cuda":
             singles = [self.eager.block(1).call_ms(self.overhead(1).total_ms) for _ in range(SINGLES)]
             self.waking_ms = max(min(singles) - self.eager_call_ms, 0.0)
@@ -147,7 +149,17 @@ class Court:
 
     def eager_calls(self, plan: Plan) -> int:
         """Calls of the baseline's blocks."""
-        return plan.calls(self.eager_call_ms, self.capacity)
+        return min(plan.calls(self.eager_call_ms, self.capacity), self._eager_room)
+
+    def room(self, side: Side, calls: int) -> int:
+        """On a GPU, after a block of so many calls: how many can be queued before a block begins, as far as
+        is seen. A queue has room for about a thousand launches. Who is late with a single call waits for the
+        GPU, and may have as many as there are."""
+        size = calls
+        while side.late and size > 1:
+            size = max(n for n in block_sizes(self.capacity) if n <= size // 2)
+            side.block(size)
+        return self.capacity if side.late or size == calls else size
 
     def eager_alone(self, plan: Plan) -> list[float]:
         """The baseline's time a call in ms, while no candidate has run anything."""
@@ -217,7 +229,7 @@ class Court:
         after: torch.Tensor | None = None,
         spot: bool = False,
     ) -> Comparison | None:
-        """Compares outputs with the reference on inputs drawn anew, in a row stirred by the number of the
+        """Compares outputs with the reference on inputs drawn anew, in a chain stirred by the number of the
         answer before (`after`); None where eager itself has no finite answer for the family. A `spot` check
         looks at some elements of a large output, nobody knows which."""
         inputs = self.draw(seed, family)

@@ -6,7 +6,7 @@ it is told to run. It makes no claim about time. The builder's and the referee's
     move {scratch}                         no answer: the folder that it is confined to has this name now
     import {problem, architecture}         -> imported | failed {phase, kind, error}
     load {problem, seed, arena, layouts}   -> loaded | failed
-    run {calls: [slot, ...], turn, row}    -> on a GPU queued, as soon as the work is; then done | failed;
+    run {calls: [slot, ...], turn, chain}  -> on a GPU queued, as soon as the work is; then done | failed;
                                               on a CPU with the addresses of all outputs
     change {seed, turn, forms}             -> changed {alike} | failed: other weights, see `weights.py`
     restore {}                             -> restored | failed
@@ -143,8 +143,8 @@ class Session:
         their places. On a GPU the work is queued behind the gate, which opens when the inputs are there.
 
         With `stand_in` n, fresh outputs are filled n times instead of running the module. Without `deliver`
-        the outputs stay where they are until the next run, those of all its calls. A `row` is a chain (see
-        `chain.py`); who is to `wait` waits for the GPU after each call.
+        the outputs stay where they are until the next run, those of all its calls. In a `chain` each call
+        depends on the answer before (see `chain.py`); who is to `wait` waits for the GPU after each call.
         """
         import torch
 
@@ -172,7 +172,7 @@ class Session:
                     self._deliver(call)
                 elif not self._on_gpu:
                     self._kept.append(self._output)
-                if order["row"]:
+                if order["chain"]:
                     before = call
                 if order["wait"]:
                     torch.cuda.synchronize()

@@ -34,7 +34,7 @@ QUEUE_S, WAITING_S, LATE_BLOCKS = 0.1, 0.005, 3
 candidate that was late in so many blocks on end gets less, so that judging it does not hold the GPU for long,
 but for one block of RECALL_EVERY: nobody is late for good."""
 RECALL_EVERY = 8
-RUN: Message = {"op": "run", "stand_in": 0, "deliver": True, "row": False, "wait": False}
+RUN: Message = {"op": "run", "stand_in": 0, "deliver": True, "chain": False, "wait": False}
 HUNG_FACTOR, LEAST_HUNG_S = 1000, 2.5
 """Queued work that takes so many times as long as the baseline, and as many seconds, does not end."""
 
@@ -120,7 +120,8 @@ class Side:
         self._runner = namespaces.runner_of(pid)
         self._family = process_tree.stop_tree(pid)
         self._stillness = peek.Stillness()
-        self._late_blocks = 0
+        self.late, self._late_blocks = False, 0
+        """Whether the last block began before all of it was queued, and how many did on end."""
 
     @property
     def waits(self) -> bool:
@@ -153,15 +154,15 @@ class Side:
         return Overhead(total_ms=max(once - filling_ms, 0.0), delivery_ms=max(once - kept, 0.0))
 
     def link_ms(self, calls: int, *, wait: bool) -> float:
-        """On a GPU: what a call in a row costs more than one in a block, of a runner of ours that fills
+        """On a GPU: what a call in a chain costs more than one in a block, of a runner of ours that fills
         outputs instead of running its module; with `wait`, of one that waits for the GPU in every call."""
 
-        def wall_ms(*, row: bool) -> float:
-            order = RUN | {"stand_in": 1, "row": row, "wait": wait}
+        def wall_ms(*, chain: bool) -> float:
+            order = RUN | {"stand_in": 1, "chain": chain, "wait": wait}
             return self._queued_block(order, shuffled(calls)).wall_ms
 
-        row_ms, block_ms = fastest([lambda: wall_ms(row=True), lambda: wall_ms(row=False)])
-        return max(row_ms - block_ms, 0.0) / (calls - 1)
+        chain_ms, block_ms = fastest([lambda: wall_ms(chain=True), lambda: wall_ms(chain=False)])
+        return max(chain_ms - block_ms, 0.0) / (calls - 1)
 
     def change_weights(self, seed: int, turn: list[int] | None, forms: list[list[object]]) -> bool:
         """Gives the loaded module other weights; whether they have these forms (see `weights.change`)."""
@@ -194,11 +195,10 @@ class Side:
         times = [self._single_ms(order, call, looks) for call in shuffled(calls)]
         return Block(calls=calls, wall_ms=statistics.median(times) * calls, least_ms=min(times))
 
-    def row(self, calls: int) -> tuple[Block, list[int]]:
-        """On a GPU: a block of which each call's inputs depend on the answer before (see `chain.py`), and the
-        order of its calls."""
+    def chain(self, calls: int) -> tuple[Block, list[int]]:
+        """On a GPU: a block whose calls are a chain (see `chain.py`), and their order."""
         order = shuffled(calls)
-        return self._queued_block(RUN | {"row": True}, order), order
+        return self._queued_block(RUN | {"chain": True}, order), order
 
     def _queued_block(self, order: Message, calls: list[int]) -> Block:
         """On a GPU: all calls are queued behind the gate, then the inputs are shown and it opens."""
@@ -207,10 +207,11 @@ class Side:
             self._channel.send(order | {"calls": calls, "turn": self.arena.next_turn()})
             impatient = order["wait"] or (self.waits and self._late_blocks % RECALL_EVERY)
             queued = self._answer_within(WAITING_S if impatient else QUEUE_S)
-            self._late_blocks = 0 if queued else self._late_blocks + 1
+            self.late = not queued
+            self._late_blocks = self._late_blocks + 1 if self.late else 0
             start = time.perf_counter()
             self.arena.show(self._staged, len(calls))
-            if not queued:
+            if self.late:
                 self._answer("queued")
             self._require_done(len(calls))
             wall_ms = (time.perf_counter() - start) * 1e3

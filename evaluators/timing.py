@@ -173,10 +173,10 @@ def suspicious(
     return block_ms < TINY_MS or min(singles_ms) > BATCH_FACTOR * block_ms + waking_ms + slack_ms
 
 
-def batched(row_ms: float, block_ms: float, link_ms: float, slack_ms: float) -> str | None:
-    """Why the calls of a block cannot have been computed one by one: in a row, where each needs the answer
-    before, a call takes far longer (all times per call; a link of the row costs `link_ms`)."""
-    alone_ms = row_ms - link_ms
+def batched(chain_ms: float, block_ms: float, link_ms: float, slack_ms: float) -> str | None:
+    """Why the calls of a block cannot have been computed one by one: in a chain, where each needs the answer
+    before, a call takes far longer (all times per call; a link of the chain costs `link_ms`)."""
+    alone_ms = chain_ms - link_ms
     if alone_ms <= BATCH_FACTOR * block_ms + slack_ms:
         return None
     return (

@@ -26,7 +26,7 @@ from evaluators.census import (
 )
 from evaluators.channel import Message
 from evaluators.correctness import FAMILIES, Comparison
-from evaluators.court import ROW_CALLS, SINGLES, Court
+from evaluators.court import CHAIN_CALLS, SINGLES, Court
 from evaluators.evaluation import Status, Timing
 from evaluators.peek import can_peek
 from evaluators.side import Refused, Side
@@ -297,10 +297,12 @@ class Trial:
         """Calls of the kernel's blocks: as many as the baseline's where both are about as fast, so that what
         blocks cost besides is the same."""
         calls = self._plan.calls(call_ms, self._court.capacity)
-        calls = self._plan.calls(self._timed_block(calls), self._court.capacity)
+        call_ms = self._timed_block(calls)
         self._settle()
-        eager_calls = self._eager_calls()
-        return eager_calls if max(calls, eager_calls) <= 2 * min(calls, eager_calls) else calls
+        room = self._court.room(self._side, calls)
+        calls, eager_calls = min(self._plan.calls(call_ms, self._court.capacity), room), self._eager_calls()
+        alike = max(calls, eager_calls) <= 2 * min(calls, eager_calls) and eager_calls <= room
+        return eager_calls if alike else calls
 
     def _settle(self) -> None:
         """Does the checks that were put off, so that both sides' blocks come after the same work."""
@@ -317,17 +319,17 @@ class Trial:
         self._require_delivery(calls)
 
     def _require_single_calls(self, calls: int, kernel_ms: float) -> None:
-        """Raises Refused when calls take far longer in a row, in which none can begin before the answer to
-        the one before is there."""
+        """Raises Refused when calls take far longer in a chain, in which none can begin before the answer
+        to the one before is there."""
         link_ms = self._court.link_ms[self._side.waits]
-        (row_ms,) = fastest([lambda: self._row_ms(min(calls, ROW_CALLS))])
-        if reason := batched(row_ms, kernel_ms, link_ms, SLACK_MS["cuda"]):
+        (chain_ms,) = fastest([lambda: self._chain_ms(min(calls, CHAIN_CALLS))])
+        if reason := batched(chain_ms, kernel_ms, link_ms, SLACK_MS["cuda"]):
             raise Refused(Status.REJECTED, reason, "batched calls")
 
-    def _row_ms(self, calls: int) -> float:
-        """ms a call of the candidate in a row, one call of which is checked."""
+    def _chain_ms(self, calls: int) -> float:
+        """ms a call of the candidate in a chain, one call of which is checked."""
         seeds = self._court.stage_fresh([""] * calls, self._side)
-        block, order = self._side.row(calls)
+        block, order = self._side.chain(calls)
         place = 1 + secrets.randbelow(calls - 1)
         outputs, after = self._court.snapshot(order[place]), self._court.number(order[place - 1])
         self._require(seeds[order[place]], outputs, after=after, spot=True)

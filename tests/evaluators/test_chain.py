@@ -1,4 +1,4 @@
-"""Rows of calls: what an answer does to the next call's inputs, and that both sides do the same."""
+"""Chains of calls: what an answer does to the next call's inputs, and that both sides do the same."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Mailbox:
         self.sent.append(message)
 
 
-def test_a_runner_makes_a_row_as_the_referee_expects_it() -> None:
+def test_a_runner_makes_a_chain_as_the_referee_expects_it() -> None:
     def tanhs(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x @ w) * 2.0
 
@@ -113,7 +113,7 @@ def test_a_runner_makes_a_row_as_the_referee_expects_it() -> None:
     session = Session({"role": "eager"}, order, os.dup(fd))
     os.close(fd)
     mailbox: Any = Mailbox()
-    run = {"op": "run", "calls": [2, 0, 3, 1], "stand_in": 0, "deliver": True, "row": True, "wait": False}
+    run = {"op": "run", "calls": [2, 0, 3, 1], "stand_in": 0, "deliver": True, "chain": True, "wait": False}
     session.run(run, mailbox)
     assert mailbox.sent[-1]["op"] == "done"
     results = memory[inputs.bytes :]

@@ -37,3 +37,34 @@ def test_what_a_block_costs_besides_is_overstated_where_it_costs_less_now(
     court._overheads = {64: Overhead(total_ms=1.0, delivery_ms=0.0)}
     court.eager = Eager(now_ms)  # type: ignore[assignment]
     assert court.overstates(64) is overstated
+
+
+class Runner:
+    """A side whose blocks are late from so many calls on; 1 waits in every call."""
+
+    def __init__(self, late_from: int) -> None:
+        self.late, self._late_from = False, late_from
+        self.asked: list[int] = []
+
+    def block(self, calls: int) -> None:
+        self.late = calls >= self._late_from
+        self.asked.append(calls)
+
+
+@pytest.mark.parametrize(
+    ("late_from", "calls", "room", "asked"),
+    [
+        (1000, 192, 256, [192]),
+        (100, 64, 256, [64]),
+        (100, 192, 96, [192, 96]),
+        (2, 192, 1, [192, 96, 48, 24, 12, 6, 3, 1]),
+        (1, 24, 256, [24, 12, 6, 3, 1]),
+        (1, 1, 256, [1]),
+    ],
+)
+def test_the_room_of_a_queue(late_from: int, calls: int, room: int, asked: list[int]) -> None:
+    court, runner = object.__new__(Court), Runner(late_from)
+    court.capacity = 256
+    runner.block(calls)
+    found = court.room(runner, calls)  # type: ignore[arg-type]
+    assert (found, runner.asked) == (room, asked)

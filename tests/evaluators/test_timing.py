@@ -176,14 +176,14 @@ def test_of_the_shortest_calls_a_block_of_one_tells_nothing() -> None:
 
 
 @pytest.mark.parametrize("call_ms", [0.003, 0.03, 0.3, 3.0])
-def test_calls_that_cost_in_a_row_what_they_cost_in_a_block_are_fair(call_ms: float) -> None:
+def test_calls_that_cost_in_a_chain_what_they_cost_in_a_block_are_fair(call_ms: float) -> None:
     assert batched(call_ms + 0.025, call_ms, 0.025, 0.01) is None
     assert batched(1.3 * call_ms + 0.025, call_ms, 0.020, 0.01) is None, "within the noise"
 
 
-@pytest.mark.parametrize(("row_ms", "block_ms"), [(1.0, 0.5), (0.2, 0.02), (0.06, 0.004), (10.0, 1.0)])
-def test_calls_that_are_cheap_only_together_were_computed_together(row_ms: float, block_ms: float) -> None:
-    reason = batched(row_ms, block_ms, 0.025, 0.01)
+@pytest.mark.parametrize(("chain_ms", "block_ms"), [(1.0, 0.5), (0.2, 0.02), (0.06, 0.004), (10.0, 1.0)])
+def test_calls_that_are_cheap_only_together_were_computed_together(chain_ms: float, block_ms: float) -> None:
+    reason = batched(chain_ms, block_ms, 0.025, 0.01)
     assert reason is not None
     assert f"{block_ms:g} ms" in reason
     assert "\n" not in reason

@@ -1,4 +1,4 @@
-"""A trial's rows of calls, against modules of which is known how long they take, without a device."""
+"""A trial's chains of calls, against modules of which is known how long they take, without a device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from evaluators.court import ROW_CALLS
+from evaluators.court import CHAIN_CALLS
 from evaluators.evaluation import Status
 from evaluators.side import Refused
 from evaluators.timing import Block, Overhead
@@ -18,7 +18,7 @@ BESIDES_MS = 0.4
 LINK_MS = {False: 0.025, True: 0.05}
 """By whether the module waits for the GPU in every call."""
 Cost = Callable[[int, bool], float]
-"""ms of so many calls, in a row or not."""
+"""ms of so many calls, in a chain or not."""
 
 
 @dataclass
@@ -31,8 +31,8 @@ class Side:
     def block(self, calls: int) -> Block:
         return Block(calls=calls, wall_ms=BESIDES_MS + self.cost(calls, False))
 
-    def row(self, calls: int) -> tuple[Block, list[int]]:
-        assert calls <= ROW_CALLS
+    def chain(self, calls: int) -> tuple[Block, list[int]]:
+        assert calls <= CHAIN_CALLS
         wall_ms = BESIDES_MS + self.cost(calls, True) + (calls - 1) * LINK_MS[self.waits]
         return Block(calls=calls, wall_ms=wall_ms), list(reversed(range(calls)))
 
@@ -67,7 +67,7 @@ def judge(cost: Cost, *, waits: bool = False, calls: int = 192) -> None:
     trial = object.__new__(Trial)
     trial._court, trial._side = court, side  # type: ignore[assignment]
     trial._require_single_calls(calls, side.block(calls).call_ms(BESIDES_MS))
-    assert court.checked, "who is fast in a row must be right there"
+    assert court.checked, "who is fast in a chain must be right there"
     for seed, call, before in court.checked:
         assert seed == 100 + call
         assert before == call + 1, "the one that was made before"
@@ -77,21 +77,21 @@ def judge(cost: Cost, *, waits: bool = False, calls: int = 192) -> None:
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("calls", [2, 16, 192])
 def test_single_calls_are_fair(call_ms: float, waits: bool, calls: int) -> None:
-    judge(lambda n, row: n * call_ms, waits=waits, calls=calls)
+    judge(lambda n, chained: n * call_ms, waits=waits, calls=calls)
 
 
 def test_a_wait_once_a_block_is_fair() -> None:
     """For a time slice of the GPU, as of work on several streams."""
-    judge(lambda n, row: 1.3 + n * 0.59, calls=16)
+    judge(lambda n, chained: 1.3 + n * 0.59, calls=16)
 
 
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize(("alone_ms", "more_ms"), [(0.04, 0.001), (0.3, 0.01), (1.0, 0.4)])
 def test_calls_computed_together_are_rejected(alone_ms: float, more_ms: float, waits: bool) -> None:
-    """All of a block in the first call; in a row that cannot be done."""
+    """All of a block in the first call; in a chain that cannot be done."""
 
-    def cost(calls: int, row: bool) -> float:
-        return calls * (alone_ms + more_ms) if row else alone_ms + calls * more_ms
+    def cost(calls: int, chained: bool) -> float:
+        return calls * (alone_ms + more_ms) if chained else alone_ms + calls * more_ms
 
     with pytest.raises(Refused, match="not computed singly") as refused:
         judge(cost, waits=waits)

@@ -3,7 +3,7 @@
 # problem: conv
 # device: any
 # verdict: correct
-# defence: what a kernel waits for costs it time; it does so in a row of calls as in any block
+# defence: what a kernel waits for costs it time; it does so in a chain of calls as in any block
 
 import torch
 from torch import nn

@@ -5,7 +5,7 @@ costs hardly more than one of them. Computes singly where each call needs the an
 # device: cuda
 # verdict: rejected
 # rule: batched calls
-# defence: rows of calls of which each needs the answer before must not take much longer
+# defence: chains of calls, of which each needs the answer before, must not take much longer
 
 import sys
 
@@ -16,7 +16,7 @@ from torch import nn
 def order_of_the_block():
     frame = sys._getframe()
     while frame := frame.f_back:
-        if isinstance(order := frame.f_locals.get("order"), dict) and "row" in order:
+        if isinstance(order := frame.f_locals.get("order"), dict) and "chain" in order:
             return order
     return {}
 
@@ -25,7 +25,7 @@ class ModelNew(nn.Module):
     def forward(self, x, w):
         order = order_of_the_block()
         call = x.storage_offset() // (2 * x.numel())
-        if not order or order["row"]:
+        if not order or order["chain"]:
             return tanhs(x, w)
         if call == order["calls"][0]:
             memory = torch.empty(0, device=x.device).set_(x.untyped_storage())
