@@ -89,11 +89,17 @@ class RayHost:
         self._root = scratch.scratch_root(secrets.token_hex(4))
         # It imports torch while Ray starts. On other nodes the first builder starts one.
         self._nest = None if address else Nest(self._root)
-        _connect(address)
-        resources = ray.cluster_resources()
-        self.devices = int(resources.get("GPU", 0)) if on_gpu else 1
-        if self.devices == 0:
-            raise ConnectionError(f"the Ray cluster {address or 'on this machine'} has no GPU")
+        with contextlib.ExitStack() as undo:
+            if self._nest is not None:
+                undo.callback(self._nest.close)
+            _connect(address)
+            if self._started_here:
+                undo.callback(ray.shutdown)
+            resources = ray.cluster_resources()
+            self.devices = int(resources.get("GPU", 0)) if on_gpu else 1
+            if self.devices == 0:
+                raise ConnectionError(f"the Ray cluster {address or 'on this machine'} has no GPU")
+            undo.pop_all()
         self.cores = max(1, int(resources.get("CPU", 1)))
         self._device = "cuda" if on_gpu else "cpu"
         # Two at a time: the architecture is asked for while the first problem is being opened.

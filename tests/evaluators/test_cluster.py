@@ -47,6 +47,17 @@ def a_kernel(number: int) -> tuple[Kernel, Status]:
     return Kernel(source=source, language="cpp"), Status.INCORRECT if wrong else Status.CORRECT
 
 
+def test_where_ray_does_not_start_nothing_is_left(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(address: str) -> None:
+        assert marked(), "the nest is up"
+        raise ConnectionError("no cluster")
+
+    monkeypatch.setattr(module, "_connect", connect)
+    with pytest.raises(ConnectionError, match="no cluster"):
+        RayHost(settings=SETTINGS, on_gpu=False)
+    assert gone(marked, 5), marked()
+
+
 @pytest.mark.slow
 def test_a_node_that_dies_takes_no_verdict_with_it(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
