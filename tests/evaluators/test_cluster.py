@@ -53,9 +53,9 @@ def test_where_ray_does_not_start_nothing_is_left(marked: Marked, monkeypatch: p
         raise ConnectionError("no cluster")
 
     monkeypatch.setattr(module, "_connect", connect)
-    with pytest.raises(ConnectionError, match="no cluster"):
+    with pytest.raises(ConnectionError, match="no cluster") as failed:
         RayHost(settings=SETTINGS, on_gpu=False)
-    assert gone(marked, 5), marked()
+    assert gone(marked, 5), f"{marked()} are left while somebody holds {failed.value!r}"
 
 
 @pytest.mark.slow
