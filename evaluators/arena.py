@@ -71,10 +71,6 @@ class Layout:
         """Of all calls together."""
         return self.call_bytes * self.calls
 
-    def rows(self, memory: torch.Tensor) -> torch.Tensor:
-        """The bytes of each call, (calls, call_bytes), as a view of `memory`."""
-        return memory[: self.bytes].view(self.calls, self.call_bytes)
-
     def views(self, memory: torch.Tensor) -> list[list[torch.Tensor]]:
         """The tensors of each call as views of `memory`, a flat uint8 tensor of at least `bytes` bytes."""
         return [

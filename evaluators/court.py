@@ -91,22 +91,26 @@ class Court:
         self.compiled: Side | None = None
         self.eager = self.baseline(channel, pid)
         self.eager.block(1)  # warms up
+        self.link_ms: dict[bool, float] = {}
+        """What a call costs more in a chain, by whether the module waits for the GPU in every call; empty
+        where there are no chains."""
         # Before any candidate is there to make it look larger.
         if self.device == "cuda":
             sizes = block_sizes(self.capacity)
             some = (n for n in sizes if n & (n - 1) == 0 or n == self.capacity)
             self._overheads = smoothed({n: self.eager.overhead(n) for n in some}, sizes)
             calls = min(self.capacity, CHAIN_CALLS)
-            self.link_ms = {wait: self.eager.link_ms(calls, wait=wait) for wait in (False, True) if calls > 1}
-            """What a call costs more in a chain, by whether the module waits for the GPU in every call."""
+            if calls > 1 and chain.can_stir(sample):
+                self.link_ms = {wait: self.eager.link_ms(calls, wait=wait) for wait in (False, True)}
         else:
             self._take_overhead(self.eager.overhead(1))
         plan, calls = Plan(**options["plan"]), min(self.capacity, 2)
-        self._eager_room = self.capacity
         for _ in range(3):
             self.eager_call_ms = self.eager.block(calls).call_ms(self.overhead(calls).total_ms)
-            self._eager_room = min(self._eager_room, self.room(self.eager, calls))
-            calls = self.eager_calls(plan)
+            calls = plan.calls(self.eager_call_ms, self.capacity)
+        longest = max(n for n in block_sizes(self.capacity) if n <= 2 * calls)
+        self.eager.block(longest)  # of a thorough measurement
+        self._eager_room = self.room(self.eager, longest)
         if self.device == "cuda":
             singles = [self.eager.block(1).call_ms(self.overhead(1).total_ms) for _ in range(SINGLES)]
             self.waking_ms = max(min(singles) - self.eager_call_ms, 0.0)
@@ -212,10 +216,6 @@ class Court:
         side.arena.poison()
         return seeds
 
-    def number(self, call: int) -> torch.Tensor:
-        """That of the answer that a call has left (see `chain.py`)."""
-        return chain.number_of(self.arena.answers[call])
-
     def snapshot(self, call: int) -> list[torch.Tensor]:
         """A private copy of the outputs that a call has left, to be taken as soon as the block is done."""
         return [place.clone() for place in self.arena.output_views[call]]
@@ -226,17 +226,19 @@ class Court:
         seed: int,
         family: str = "",
         *,
-        after: torch.Tensor | None = None,
+        after: list[torch.Tensor] | None = None,
         spot: bool = False,
     ) -> Comparison | None:
-        """Compares outputs with the reference on inputs drawn anew, in a chain stirred by the number of the
-        answer before (`after`); None where eager itself has no finite answer for the family. A `spot` check
-        looks at some elements of a large output, nobody knows which."""
+        """Compares outputs with the reference on inputs drawn anew, in a chain stirred by the answer before
+        (`after`); None where eager itself has no answer for those, or no finite one for the family. A `spot`
+        check looks at some elements of a large output, nobody knows which."""
         inputs = self.draw(seed, family)
-        if after is not None:  # a reference may draw one tensor and pass it twice
-            inputs = [each.clone() if self._torch.is_tensor(each) else each for each in inputs]
-            chain.stir(inputs, after)
-        eager, exact = self.answers(inputs)
+        try:
+            eager, exact = self.answers(inputs if after is None else self._stirred(inputs, after))
+        except (RuntimeError, ValueError):
+            if after is None:
+                raise
+            return None
         if family and not all(self._is_finite(each) for each in eager):
             return None
         tolerance = self.problem["tolerance"]
@@ -247,6 +249,16 @@ class Court:
                 comparison = compare(*three, tolerance)
             found.append(comparison)
         return max(found, key=lambda c: (bool(c.problem), c.error))
+
+    def _stirred(self, inputs: list[Any], after: list[torch.Tensor]) -> list[Any]:
+        """As the runner had them: laid out as in the arena, one copy an argument."""
+        places = iter(self._places[0])
+        found = [
+            self._torch.empty_like(next(places)).copy_(each) if self._torch.is_tensor(each) else each
+            for each in inputs
+        ]
+        chain.stir(found, chain.factors_of(after))
+        return found
 
     def _is_finite(self, tensor: torch.Tensor) -> bool:
         if not tensor.is_floating_point() or not tensor.numel():

@@ -73,8 +73,9 @@ def main() -> None:
                 elif order["op"] == "judge" and court is not None:
                     worker.send(_judge(court, worker, order))
                 elif order["op"] == "recheck" and court is not None:
-                    now_ms = court.eager_alone(Plan(**order["plan"]))
-                    slow = sabotaged(order["before_ms"], now_ms, SLACK_MS[court.device])
+                    plan = Plan(**order["plan"])
+                    slack_ms = SLACK_MS[court.device] / court.eager_calls(plan)
+                    slow = sabotaged(order["before_ms"], court.eager_alone(plan), slack_ms)
                     worker.send({"op": "rechecked", "slow": slow is not None})
             except ChannelClosed:
                 worker.send({"op": "lost"})  # a runner died; the worker knows which and why

@@ -128,9 +128,7 @@ class Session:
         memory = open_shared(order["arena"], fd)
         inputs, outputs = Layout.from_json(order["inputs"]), Layout.from_json(order["outputs"])
         self._inputs = [_arguments(order["arguments"], tensors) for tensors in inputs.views(memory)]
-        results = memory[inputs.bytes :]
-        self._outputs = outputs.views(results)
-        self._answers = outputs.rows(results)
+        self._outputs = outputs.views(memory[inputs.bytes :])
         self._gate = gate_of(memory)
         self._model: Any = model
         if kind == "compiled":
@@ -158,7 +156,7 @@ class Session:
         with torch.no_grad():
             for call in order["calls"]:
                 if before is not None:
-                    chain.stir(self._inputs[call], chain.number_of(self._answers[before]))
+                    chain.stir(self._inputs[call], chain.factors_of(self._outputs[before]))
                 if order["stand_in"]:
                     start = time.perf_counter()
                     for _ in range(order["stand_in"]):

@@ -63,7 +63,6 @@ class Arena:
         if self.fetches:
             self.results = self.memory.new_empty(self.outputs.bytes)
         self.output_views = self.outputs.views(self.results)
-        self.answers = self.outputs.rows(self.results)
         self._gate = gate_of(self.memory)
         self._turn = 0
 

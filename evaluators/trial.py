@@ -48,7 +48,7 @@ from evaluators.timing import (
 if TYPE_CHECKING:
     import torch
 
-CHECKED_CALLS = 3
+CHECKED_CALLS, CHECKED_LINKS = 3, 8
 CENSUS_CALLS = 4
 MOST_KEPT_BLOCKS = 8
 
@@ -66,6 +66,7 @@ class Trial:
             # A block's figure is the median of its calls there, some of which other processes disturb.
             plan = replace(plan, block_ms=plan.block_ms / 4, least_calls=3)
         self._court, self._side, self._plan = court, side, plan
+        self._eager_calls = court.eager_calls(plan)
         self._compiled = court.compiled if thorough else None
         self._say = say
         self._families: dict[str, bool] = {}
@@ -161,7 +162,7 @@ class Trial:
         return block, seeds, [self._court.snapshot(call) for call in range(len(families))]
 
     def _require(
-        self, seed: int, outputs: Outputs, *, after: torch.Tensor | None = None, spot: bool = False
+        self, seed: int, outputs: Outputs, *, after: Outputs | None = None, spot: bool = False
     ) -> None:
         comparison = self._court.check(outputs, seed, after=after, spot=spot)
         if comparison is None:
@@ -236,7 +237,7 @@ class Trial:
         on_gpu = self._court.device == "cuda"
         # On a CPU all blocks are calls made one by one, and the candidate is stopped beside the baseline.
         singles = [self._timed_block(1) for _ in range(SINGLES)] if on_gpu and calls > 1 else []
-        most_ms = credible_ms(self._before, SLACK_MS["cuda"]) if on_gpu else math.inf
+        most_ms = credible_ms(self._before, SLACK_MS["cuda"] / self._eager_calls) if on_gpu else math.inf
         self._settle()
         kernel: list[float] = []
         eager: list[float] = []
@@ -300,9 +301,10 @@ class Trial:
         call_ms = self._timed_block(calls)
         self._settle()
         room = self._court.room(self._side, calls)
-        calls, eager_calls = min(self._plan.calls(call_ms, self._court.capacity), room), self._eager_calls()
-        alike = max(calls, eager_calls) <= 2 * min(calls, eager_calls) and eager_calls <= room
-        return eager_calls if alike else calls
+        self._eager_calls = min(self._eager_calls, room)  # nobody gains by being measured in short blocks
+        calls = min(self._plan.calls(call_ms, self._court.capacity), room)
+        alike = max(calls, self._eager_calls) <= 2 * min(calls, self._eager_calls)
+        return self._eager_calls if alike else calls
 
     def _settle(self) -> None:
         """Does the checks that were put off, so that both sides' blocks come after the same work."""
@@ -312,9 +314,10 @@ class Trial:
     def _audit(self, calls: int, singles: list[float], kernel_ms: float, eager: list[float]) -> None:
         """On a GPU. Raises Refused for times that an honest kernel cannot have."""
         slack_ms = SLACK_MS["cuda"]
-        if singles and suspicious(singles, kernel_ms, self._court.waking_ms, slack_ms):
+        chains = bool(singles and self._court.link_ms)
+        if chains and suspicious(singles, kernel_ms, self._court.waking_ms, slack_ms):
             self._require_single_calls(calls, kernel_ms)
-        if reason := sabotaged(self._before, eager, slack_ms):
+        if reason := sabotaged(self._before, eager, slack_ms / self._eager_calls):
             raise Refused(Status.REJECTED, reason, SABOTAGED)
         self._require_delivery(calls)
 
@@ -327,12 +330,14 @@ class Trial:
             raise Refused(Status.REJECTED, reason, "batched calls")
 
     def _chain_ms(self, calls: int) -> float:
-        """ms a call of the candidate in a chain, one call of which is checked."""
+        """ms a call of the candidate in a chain, some calls of which are checked."""
         seeds = self._court.stage_fresh([""] * calls, self._side)
         block, order = self._side.chain(calls)
-        place = 1 + secrets.randbelow(calls - 1)
-        outputs, after = self._court.snapshot(order[place]), self._court.number(order[place - 1])
-        self._require(seeds[order[place]], outputs, after=after, spot=True)
+        self._require_written(calls)
+        links = list(itertools.pairwise(order))
+        for before, call in secrets.SystemRandom().sample(links, min(CHECKED_LINKS, len(links))):
+            outputs, after = self._court.snapshot(call), self._court.snapshot(before)
+            self._require(seeds[call], outputs, after=after, spot=True)
         return block.call_ms(self._court.overhead(calls).total_ms)
 
     def _require_delivery(self, calls: int) -> None:
@@ -364,21 +369,21 @@ class Trial:
         chosen = secrets.randbelow(calls)
         block = self._side.block(calls, looks=looks)
         outputs = self._court.snapshot(chosen)
+        self._require_written(calls)
+        return block, lambda: self._require(seeds[chosen], outputs, spot=True)
+
+    def _require_written(self, calls: int) -> None:
         if (missing := self._court.unwritten(calls)) is not None:
             raise Refused(
                 Status.INCORRECT, f"when the runner said it was done, call {missing} had not been answered"
             )
-        return block, lambda: self._require(seeds[chosen], outputs, spot=True)
 
     def _baseline_block(self, side: Side) -> float:
         """ms a call of a baseline, after the same preparations."""
-        calls = self._eager_calls()
+        calls = self._eager_calls
         overhead_ms = self._court.overhead(calls).total_ms
         self._court.stage_fresh([""] * calls, side)
         return side.block(calls).call_ms(overhead_ms)
-
-    def _eager_calls(self) -> int:
-        return self._court.eager_calls(self._plan)
 
     def _correctness(self) -> dict[str, Any] | None:
         finite = [c for c in self._comparisons if c.error != float("inf")]

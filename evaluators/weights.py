@@ -25,9 +25,9 @@ TURNS = 3
 tensors seldom have the same turn, so that whoever looks at a small one misses the change of a large one."""
 EVERY = 3
 """Of so many pairs of timed blocks one comes after a change; another change comes after the last."""
-EVERYWHERE_UP, SOMEWHERE_UP = (0.0, 0.25), (0.5, 1.0)
-"""By how much an element grows, of the tensor's largest: what changes in few places is to show in the
-outputs. Up alone, so that a variance stays positive."""
+EVERYWHERE, SOMEWHERE = (0.0, 0.25), (0.5, 1.0)
+"""By how much an element changes, of the tensor's largest: what changes in few places is to show in the
+outputs. Statistics change upwards alone, so that a variance stays positive."""
 
 
 def weights_of(module: nn.Module) -> list[torch.Tensor]:
@@ -69,11 +69,12 @@ def change(module: nn.Module, seed: int, turn: list[int] | None, *, alike: bool)
             if not alike:
                 each.mul_(0.5)
             elif each.numel() and (turn is None or number in turn):
-                each.copy_(_changed(each, seed + number, everywhere=turn is None))
+                signed = isinstance(each, torch.nn.Parameter)
+                each.copy_(_changed(each, seed + number, everywhere=turn is None, signed=signed))
     return before
 
 
-def _changed(tensor: torch.Tensor, seed: int, *, everywhere: bool) -> torch.Tensor:
+def _changed(tensor: torch.Tensor, seed: int, *, everywhere: bool, signed: bool) -> torch.Tensor:
     """Another tensor like this one, in float32 at least."""
     import torch
 
@@ -81,11 +82,13 @@ def _changed(tensor: torch.Tensor, seed: int, *, everywhere: bool) -> torch.Tens
     wide = torch.promote_types(tensor.dtype, torch.float32)
     flat = tensor.to(wide, copy=True).reshape(-1)
     size = flat.numel()
-    least, most = EVERYWHERE_UP if everywhere else SOMEWHERE_UP
-    # All places grow by amounts of their own, some by one amount, since a place may be drawn twice.
+    least, most = EVERYWHERE if everywhere else SOMEWHERE
+    # All places change by amounts of their own, some by one amount, since a place may be drawn twice.
     amounts = torch.rand(size if everywhere else 1, generator=generator, device=flat.device, dtype=wide)
     largest = torch.where(flat.isfinite(), flat, 0).abs().amax()
     up = (least + (most - least) * amounts) * torch.where(largest > 0, largest, 1.0)
+    if everywhere and signed:  # or their mean would move, and grow from layer to layer
+        up *= torch.randint(2, (size,), generator=generator, device=flat.device).mul_(2).sub_(1)
     if everywhere:
         flat += up
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from evaluators.arena import ALIGNMENT, Layout, create_shared
-from evaluators.chain import NUMBERS, number_of, stir
+from evaluators.chain import FEWEST, can_stir, factors_of, stir
 from evaluators.runner import Session
 
 SOURCE = """
@@ -28,55 +29,76 @@ def get_init_inputs():
 """
 
 
-def stirred(*inputs: Any, number: int) -> list[Any]:
+def stirred(*inputs: Any, answer: torch.Tensor) -> list[Any]:
     copies = [each.clone() if torch.is_tensor(each) else each for each in inputs]
-    stir(copies, torch.tensor(number))
+    stir(copies, factors_of([answer]))
     return copies
 
 
-def test_every_byte_of_an_answer_counts() -> None:
-    answer = torch.zeros(1024, dtype=torch.uint8)
-    seen = {int(number_of(answer))}
-    for place in range(0, 1024, 37):
-        answer[place] = 1 + place % 251
-        seen.add(int(number_of(answer)))
-    assert len(seen) > 25
-    assert all(0 <= number < NUMBERS for number in seen)
-    assert 0 <= int(number_of(torch.full((512,), 255, dtype=torch.uint8))) < NUMBERS, (
-        "poison is a number, too"
-    )
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool])
+def test_factors_tell_the_elements_of_an_answer_apart(dtype: torch.dtype) -> None:
+    answer = (10 * torch.randn(50, 40)).relu().to(dtype)
+    factors = factors_of([torch.empty(0), answer])
+    assert factors.dtype is torch.float32
+    assert len(factors) >= FEWEST
+    assert ((factors >= 0.5) & (factors <= 1)).all()
+    assert factors[:2000].std() > 0.05
+    assert torch.equal(factors[:2000], factors[2000:4000]), "an answer is repeated"
 
 
-def test_half_of_every_floating_tensor_shrinks() -> None:
-    x, ids, scalar = torch.randn(3, 7).relu(), torch.arange(4), torch.tensor(2.0)
-    a, b, c, plain = stirred(x, ids, scalar, "plain", number=NUMBERS - 1)
-    assert torch.equal(a[:, 4:], x[:, 4:])
-    torch.testing.assert_close(a[:, :4], x[:, :4] * 0.5, atol=0, rtol=1e-2)
-    assert torch.equal(a == 0, x == 0), "zeros stay"
-    assert torch.equal(b, ids)
-    assert c.item() == pytest.approx(1.0, rel=1e-2)
+def test_no_answer_brings_about_the_factors_it_likes() -> None:
+    """What a tolerance of one in a hundred leaves free changes them as little."""
+    answer = torch.randn(4096)
+    near = factors_of([answer * (1 + 0.01 * torch.rand(4096))])
+    torch.testing.assert_close(near, factors_of([answer]), atol=0.01, rtol=0)
+    assert (factors_of([torch.randn(4096)]) - near).abs().mean() > 0.05
+
+
+@pytest.mark.parametrize(
+    "answer", [torch.ones(7), torch.tensor(3.0), torch.full((4,), math.inf), torch.zeros(2)]
+)
+def test_an_answer_without_differences_gives_one_factor(answer: torch.Tensor) -> None:
+    assert factors_of([answer]).unique().tolist() == [0.75]
+
+
+def test_infinite_and_missing_numbers_do_not_spread() -> None:
+    answer = torch.randn(100)
+    answer[3], answer[5] = math.nan, -math.inf
+    assert factors_of([answer]).isfinite().all()
+
+
+def test_floating_inputs_change_and_keep_signs_and_zeros() -> None:
+    x, ids, scalar = torch.randn(300, 700).relu(), torch.arange(4), torch.tensor(2.0)
+    a, b, c, plain = stirred(x, ids, scalar, "plain", answer=torch.randn(33))
+    assert ((a >= x / 2) & (a <= x)).all()
+    assert (a[x > 0] != x[x > 0]).float().mean() > 0.9
+    assert torch.equal(b, ids), "places stay"
+    assert 1.0 <= c.item() < 2.0
     assert plain == "plain"
-    assert torch.equal(stirred(x, number=0)[0], x)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_dtypes_stay_what_they_are(dtype: torch.dtype) -> None:
-    (found,) = stirred(torch.ones(8, dtype=dtype), number=500)
+def test_dtypes_stay_what_they_are_whatever_the_default(dtype: torch.dtype) -> None:
+    x, answer = torch.randn(99).to(dtype), torch.randn(9).to(dtype)
+    (expected,) = stirred(x, answer=answer)
+    torch.set_default_dtype(torch.float16)
+    try:
+        (found,) = stirred(x, answer=answer)
+    finally:
+        torch.set_default_dtype(torch.float32)
     assert found.dtype is dtype
-    assert (found[:4] < 1).all()
+    assert torch.equal(found, expected)
 
 
-def test_integers_alone_move_round() -> None:
-    ids, flags, one = torch.arange(10), torch.tensor([[True, False]]), torch.tensor(7)
-    moved, other, same = stirred(ids, flags, one, number=3)
-    assert moved.tolist() == [3, 4, 5, 6, 7, 8, 9, 0, 1, 2]
-    assert other.tolist() == [[False, True]]
-    assert same == 7
+def test_only_floating_numbers_can_be_stirred() -> None:
+    assert can_stir([torch.zeros(1), torch.arange(3)])
+    assert not can_stir([torch.arange(3), torch.zeros(0), 2.0])
 
 
-def test_a_tensor_that_is_not_contiguous() -> None:
-    x = torch.randn(4, 6)
-    assert torch.equal(stirred(x.t(), number=100)[0], stirred(x.t().contiguous(), number=100)[0])
+def test_a_tensor_is_stirred_as_it_lies_in_memory() -> None:
+    x, answer = torch.randn(4, 6), torch.randn(24)
+    (turned,) = stirred(x.t(), answer=answer)
+    assert torch.equal(turned.t(), stirred(x, answer=answer)[0])
 
 
 class Mailbox:
@@ -116,11 +138,10 @@ def test_a_runner_makes_a_chain_as_the_referee_expects_it() -> None:
     run = {"op": "run", "calls": [2, 0, 3, 1], "stand_in": 0, "deliver": True, "chain": True, "wait": False}
     session.run(run, mailbox)
     assert mailbox.sent[-1]["op"] == "done"
-    results = memory[inputs.bytes :]
-    answers, rows = outputs.views(results), outputs.rows(results)
+    answers = outputs.views(memory[inputs.bytes :])
     assert torch.equal(answers[2][0], tanhs(*drawn[2])), "the first is as it was"
     for before, call in [(2, 0), (0, 3), (3, 1)]:
         expected = [each.clone() for each in drawn[call]]
-        stir(expected, number_of(rows[before]))
+        stir(expected, factors_of(answers[before]))
         torch.testing.assert_close(answers[call][0], tanhs(*expected))
         assert not torch.allclose(answers[call][0], tanhs(*drawn[call])), "who leaves it out is wrong"

@@ -43,6 +43,7 @@ class Court:
 
     device = "cuda"
     link_ms = LINK_MS
+    missing: int | None = None
     checked: list[tuple[int, int, int]] = field(default_factory=list)
 
     def overhead(self, calls: int) -> Overhead:
@@ -54,16 +55,16 @@ class Court:
     def snapshot(self, call: int) -> list[torch.Tensor]:
         return [torch.tensor(call)]
 
-    def number(self, call: int) -> torch.Tensor:
-        return torch.tensor(call)
+    def unwritten(self, calls: int) -> int | None:
+        return self.missing
 
-    def check(self, outputs: list[torch.Tensor], seed: int, *, after: torch.Tensor, spot: bool) -> None:
-        self.checked.append((seed, int(outputs[0]), int(after)))
+    def check(self, outputs: list[torch.Tensor], seed: int, *, after: list[torch.Tensor], spot: bool) -> None:
+        self.checked.append((seed, int(outputs[0]), int(after[0])))
 
 
-def judge(cost: Cost, *, waits: bool = False, calls: int = 192) -> None:
+def judge(cost: Cost, *, waits: bool = False, calls: int = 192, missing: int | None = None) -> None:
     """Raises what the trial raises."""
-    court, side = Court(), Side(cost, waits=waits)
+    court, side = Court(missing=missing), Side(cost, waits=waits)
     trial = object.__new__(Trial)
     trial._court, trial._side = court, side  # type: ignore[assignment]
     trial._require_single_calls(calls, side.block(calls).call_ms(BESIDES_MS))
@@ -96,3 +97,8 @@ def test_calls_computed_together_are_rejected(alone_ms: float, more_ms: float, w
     with pytest.raises(Refused, match="not computed singly") as refused:
         judge(cost, waits=waits)
     assert (refused.value.status, refused.value.rule) == (Status.REJECTED, "batched calls")
+
+
+def test_a_chain_has_no_gaps() -> None:
+    with pytest.raises(Refused, match="call 7 had not been answered"):
+        judge(lambda n, chained: n * 0.03, missing=7)

@@ -51,11 +51,13 @@ def test_everything_changes_but_constants_and_is_restored() -> None:
         if name in ("table", "norm.num_batches_tracked"):
             assert torch.equal(now, was), name
         else:
-            assert (now >= was).all(), name
             assert (now != was).float().mean() > 0.95, name  # half precision rounds some of it away
             largest = was.abs().max().item() or 1.0
-            assert (now - was).max() <= 0.26 * largest
-            assert (now - was).max() >= 0.1 * largest
+            assert 0.1 * largest <= (now - was).abs().max() <= 0.26 * largest
+            if "running" in name:
+                assert (now >= was).all(), name
+            elif was.numel() > 1000:
+                assert (now - was).mean().abs() < 0.02 * largest, "the mean stays"
     restore(module, kept)
     assert all(map(torch.equal, values(module), before))
 
