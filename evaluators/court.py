@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
 import os
 import secrets
 import statistics
@@ -34,8 +33,6 @@ logger = logging.getLogger(__name__)
 MEMORY_SHARE = 0.15
 """Of the device's memory, for the arena of a candidate; the same again for the baselines' and, at most, for
 what is staged."""
-PROBES = 64
-"""Elements of each output that are looked at in every call, to see that somebody wrote them."""
 SINGLES = 4
 """Blocks of one call, against which the blocks of many are held."""
 CHAIN_CALLS = 32
@@ -216,10 +213,6 @@ class Court:
         side.arena.poison()
         return seeds
 
-    def snapshot(self, call: int) -> list[torch.Tensor]:
-        """A private copy of the outputs that a call has left, to be taken as soon as the block is done."""
-        return [place.clone() for place in self.arena.output_views[call]]
-
     def check(
         self,
         outputs: list[torch.Tensor],
@@ -270,22 +263,6 @@ class Court:
         with self._torch.no_grad():
             eager = tensors_of(self._eager(*inputs))
             return eager, tensors_of(self._in_double(inputs, eager))
-
-    def unwritten(self, calls: int) -> int | None:
-        """A call of the last block whose outputs nobody wrote in full, as far as some elements show."""
-        layout = self.arena.outputs
-        for slot in layout.slots:
-            dtype = getattr(self._torch, slot.dtype)
-            if not dtype.is_floating_point:
-                continue  # all bits one is a number there
-            shape = (calls, math.prod(slot.shape), dtype.itemsize)
-            stride = (layout.call_bytes, dtype.itemsize, 1)
-            raw = self.arena.results[slot.offset :].as_strided(shape, stride)
-            at = self._torch.randint(shape[1], (PROBES,), device=raw.device)
-            poisoned = (raw[:, at] == 255).all(-1).any(-1)
-            if poisoned.any():
-                return int(poisoned.nonzero()[0])
-        return None
 
     def roofline(self) -> Roofline:
         """The problem's floor on this device."""

@@ -7,6 +7,7 @@ they are shown one call after the other, while the runner is stopped.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import signal
@@ -14,6 +15,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evaluators import namespaces, peek, process_tree
@@ -34,6 +36,8 @@ QUEUE_S, WAITING_S, LATE_BLOCKS = 0.1, 0.005, 3
 candidate that was late in so many blocks on end gets less, so that judging it does not hold the GPU for long,
 but for one block of RECALL_EVERY: nobody is late for good."""
 RECALL_EVERY = 8
+PROBES = 64
+"""Elements of each output that are looked at in every call, to see that somebody wrote them."""
 RUN: Message = {"op": "run", "stand_in": 0, "deliver": True, "chain": False, "wait": False}
 HUNG_FACTOR, LEAST_HUNG_S = 1000, 2.5
 """Queued work that takes so many times as long as the baseline, and as many seconds, does not end."""
@@ -45,6 +49,16 @@ class Refused(Exception):
     def __init__(self, status: Status, log: str, rule: str = "") -> None:
         super().__init__(log)
         self.status, self.log, self.rule = status, log, rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spot:
+    """What a look at a block's outputs shows: private copies of those of one call, nobody knew which, and a
+    call whose outputs are not there."""
+
+    call: int
+    outputs: list[torch.Tensor]
+    missing: int | None
 
 
 class Arena:
@@ -85,6 +99,32 @@ class Arena:
         """NaN (all bits one) into every output: what is not written cannot pass."""
         self.results[: self.outputs.bytes].fill_(255)
 
+    def snapshot(self, call: int) -> list[torch.Tensor]:
+        """A private copy of the outputs that a call has left."""
+        return [place.clone() for place in self.output_views[call]]
+
+    def unwritten(self, calls: int) -> int | None:
+        """A call of the last block whose outputs nobody wrote in full, as far as some elements show."""
+        import torch
+
+        for slot in self.outputs.slots:
+            dtype = getattr(torch, slot.dtype)
+            shape = (calls, math.prod(slot.shape), dtype.itemsize)
+            if not (dtype.is_floating_point and shape[1]):
+                continue  # all bits one is a number there
+            stride = (self.outputs.call_bytes, dtype.itemsize, 1)
+            raw = self.results[slot.offset :].as_strided(shape, stride)
+            at = torch.randint(shape[1], (PROBES,), device=raw.device)
+            poisoned = (raw[:, at] == 255).all(-1).any(-1)
+            if poisoned.any():
+                return int(poisoned.nonzero()[0])
+        return None
+
+    def spot(self, calls: int) -> Spot:
+        """Of the last block, which had so many calls."""
+        call = secrets.randbelow(calls)
+        return Spot(call=call, outputs=self.snapshot(call), missing=self.unwritten(calls))
+
     def show_one(self, staged: torch.Tensor, call: int) -> None:
         """Copies one call's inputs out of private memory."""
         start = call * self.inputs.call_bytes
@@ -119,6 +159,7 @@ class Side:
         self._runner = namespaces.runner_of(pid)
         self._family = process_tree.stop_tree(pid)
         self._stillness = peek.Stillness()
+        self._spot: Spot | None = None
         self.late, self._late_blocks = False, 0
         """Whether the last block began before all of it was queued, and how many did on end."""
 
@@ -194,6 +235,11 @@ class Side:
         times = [self._single_ms(order, call, looks) for call in shuffled(calls)]
         return Block(calls=calls, wall_ms=statistics.median(times) * calls, least_ms=min(times))
 
+    def spot(self, calls: int) -> Spot:
+        """A look at the outputs of the last block, which had so many calls. On a GPU it was taken before the
+        clock was stopped: what the runner says of being done is no claim about time."""
+        return self._spot or self.arena.spot(calls)
+
     def chain(self, calls: int) -> tuple[Block, list[int]]:
         """On a GPU: a block whose calls are a chain (see `chain.py`), and their order."""
         order = shuffled(calls)
@@ -213,8 +259,10 @@ class Side:
             if self.late:
                 self._answer("queued")
             self._require_done(len(calls))
+            spot = self.arena.spot(len(calls))
+            self._synchronize()
             wall_ms = (time.perf_counter() - start) * 1e3
-        self._synchronize()
+        self._spot = None if self._ours else spot
         return Block(calls=len(calls), wall_ms=wall_ms)
 
     def _single_ms(self, order: Message, call: int, looks: Looks | None) -> float:

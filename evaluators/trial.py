@@ -29,7 +29,7 @@ from evaluators.correctness import FAMILIES, Comparison
 from evaluators.court import CHAIN_CALLS, SINGLES, Court
 from evaluators.evaluation import Status, Timing
 from evaluators.peek import can_peek
-from evaluators.side import Refused, Side
+from evaluators.side import Refused, Side, Spot
 from evaluators.timing import (
     RESOLUTION_MS,
     SABOTAGED,
@@ -159,7 +159,7 @@ class Trial:
         """A block with one fresh call a family: its secret seeds, and private copies of what came out."""
         seeds = self._court.stage_fresh(families, self._side)
         block = self._side.block(len(families))
-        return block, seeds, [self._court.snapshot(call) for call in range(len(families))]
+        return block, seeds, [self._court.arena.snapshot(call) for call in range(len(families))]
 
     def _require(
         self, seed: int, outputs: Outputs, *, after: Outputs | None = None, spot: bool = False
@@ -205,7 +205,7 @@ class Trial:
             seeds = self._court.stage_fresh(names, self._side)
             calls = [secrets.randbelow(len(names)) for _ in range(length)]
             row_ms, chosen = self._side.row_ms(calls, watching)
-            self._require(seeds[chosen], self._court.snapshot(chosen))
+            self._require(seeds[chosen], self._court.arena.snapshot(chosen))
             looks.saw_row(row_ms, length, watched=watching is not None)
 
     def _conclude(self, looks: Looks, calls: int, call_ms: float) -> None:
@@ -333,11 +333,14 @@ class Trial:
         """ms a call of the candidate in a chain, some calls of which are checked."""
         seeds = self._court.stage_fresh([""] * calls, self._side)
         block, order = self._side.chain(calls)
-        self._require_written(calls)
+        seen = self._seen(calls)
         links = list(itertools.pairwise(order))
         for before, call in secrets.SystemRandom().sample(links, min(CHECKED_LINKS, len(links))):
-            outputs, after = self._court.snapshot(call), self._court.snapshot(before)
+            outputs, after = (self._court.arena.snapshot(each) for each in (call, before))
             self._require(seeds[call], outputs, after=after, spot=True)
+        if (place := order.index(seen.call)) > 0:
+            after = self._court.arena.snapshot(order[place - 1])
+            self._require(seeds[seen.call], seen.outputs, after=after, spot=True)
         return block.call_ms(self._court.overhead(calls).total_ms)
 
     def _require_delivery(self, calls: int) -> None:
@@ -366,17 +369,19 @@ class Trial:
     def _spot_check(self, calls: int, looks: Looks | None = None) -> tuple[Block, Callable[[], None]]:
         """A block on fresh inputs, and what checks one of its calls; the others are glanced at."""
         seeds = self._court.stage_fresh([""] * calls, self._side)
-        chosen = secrets.randbelow(calls)
         block = self._side.block(calls, looks=looks)
-        outputs = self._court.snapshot(chosen)
-        self._require_written(calls)
-        return block, lambda: self._require(seeds[chosen], outputs, spot=True)
+        seen = self._seen(calls)
+        return block, lambda: self._require(seeds[seen.call], seen.outputs, spot=True)
 
-    def _require_written(self, calls: int) -> None:
-        if (missing := self._court.unwritten(calls)) is not None:
+    def _seen(self, calls: int) -> Spot:
+        """A look at the last block, all of whose calls must have been answered."""
+        spot = self._side.spot(calls)
+        if spot.missing is not None:
             raise Refused(
-                Status.INCORRECT, f"when the runner said it was done, call {missing} had not been answered"
+                Status.INCORRECT,
+                f"when the runner said it was done, call {spot.missing} had not been answered",
             )
+        return spot
 
     def _baseline_block(self, side: Side) -> float:
         """ms a call of a baseline, after the same preparations."""

@@ -10,7 +10,7 @@ import torch
 
 from evaluators.court import CHAIN_CALLS
 from evaluators.evaluation import Status
-from evaluators.side import Refused
+from evaluators.side import Refused, Spot
 from evaluators.timing import Block, Overhead
 from evaluators.trial import Trial
 
@@ -27,6 +27,11 @@ class Side:
 
     cost: Cost
     waits: bool = False
+    missing: int | None = None
+
+    def spot(self, calls: int) -> Spot:
+        call = calls // 2
+        return Spot(call=call, outputs=Arena().snapshot(call), missing=self.missing)
 
     def block(self, calls: int) -> Block:
         return Block(calls=calls, wall_ms=BESIDES_MS + self.cost(calls, False))
@@ -37,13 +42,18 @@ class Side:
         return Block(calls=calls, wall_ms=wall_ms), list(reversed(range(calls)))
 
 
+class Arena:
+    def snapshot(self, call: int) -> list[torch.Tensor]:
+        return [torch.tensor(call)]
+
+
 @dataclass
 class Court:
     """Knows each call's secret; every answer is right."""
 
     device = "cuda"
     link_ms = LINK_MS
-    missing: int | None = None
+    arena = Arena()
     checked: list[tuple[int, int, int]] = field(default_factory=list)
 
     def overhead(self, calls: int) -> Overhead:
@@ -52,19 +62,13 @@ class Court:
     def stage_fresh(self, families: list[str], side: Side) -> list[int]:
         return [100 + call for call in range(len(families))]
 
-    def snapshot(self, call: int) -> list[torch.Tensor]:
-        return [torch.tensor(call)]
-
-    def unwritten(self, calls: int) -> int | None:
-        return self.missing
-
     def check(self, outputs: list[torch.Tensor], seed: int, *, after: list[torch.Tensor], spot: bool) -> None:
         self.checked.append((seed, int(outputs[0]), int(after[0])))
 
 
 def judge(cost: Cost, *, waits: bool = False, calls: int = 192, missing: int | None = None) -> None:
     """Raises what the trial raises."""
-    court, side = Court(missing=missing), Side(cost, waits=waits)
+    court, side = Court(), Side(cost, waits=waits, missing=missing)
     trial = object.__new__(Trial)
     trial._court, trial._side = court, side  # type: ignore[assignment]
     trial._require_single_calls(calls, side.block(calls).call_ms(BESIDES_MS))
