@@ -8,6 +8,7 @@ it is told to run. It makes no claim about time. The builder's and the referee's
     load {problem, seed, arena, layouts}   -> loaded | failed
     run {calls: [slot, ...], turn, chain}  -> on a GPU queued, as soon as the work is; then done | failed;
                                               on a CPU with the addresses of all outputs
+    hand in {place, call}                  -> handed in | failed: an output that a block kept
     change {seed, turn, forms}             -> changed {alike} | failed: other weights, see `weights.py`
     restore {}                             -> restored | failed
     census {calls}                         -> counted {kernels: [[name, ns], ...]} | failed
@@ -97,6 +98,9 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
             elif order["op"] == "restore" and session is not None:
                 session.restore_weights()
                 channel.send({"op": "restored"})
+            elif order["op"] == "hand in" and session is not None:
+                session.hand_in(order["place"], order["call"])
+                channel.send({"op": "handed in"})
             elif order["op"] == "census" and session is not None:
                 channel.send({"op": "counted", "kernels": session.census(order["calls"])})
         except ChannelClosed:
@@ -167,8 +171,8 @@ class Session:
                 else:
                     self._output = _laid_out(self._model(*self._inputs[call]), self._outputs[call])
                 if order["deliver"]:
-                    self._deliver(call)
-                elif not self._on_gpu:
+                    self._deliver(call, self._output)
+                else:
                     self._kept.append(self._output)
                 if order["chain"]:
                     before = call
@@ -184,9 +188,17 @@ class Session:
             answer["outputs"] = [tensor.data_ptr() for output in self._kept for tensor in output]
         channel.send(answer)
 
-    def _deliver(self, call: int) -> None:
-        """Leaves the bytes of the last output in the call's place."""
-        for tensor, place in zip(self._output, self._outputs[call], strict=True):
+    def hand_in(self, place: int, call: int) -> None:
+        """Delivers, after a block without, what the call gave that was made at this place of it."""
+        import torch
+
+        self._deliver(call, self._kept[place])
+        if self._on_gpu:
+            torch.cuda.synchronize()
+
+    def _deliver(self, call: int, output: list[torch.Tensor]) -> None:
+        """Leaves the bytes of an output in the call's place."""
+        for tensor, place in zip(output, self._outputs[call], strict=True):
             place.copy_(tensor)
 
     def change_weights(self, seed: int, turn: list[int] | None, forms: list[list[object]]) -> bool:

@@ -137,6 +137,22 @@ class Arena:
         self.memory[:size].copy_(staged[:size])
         self._gate.fill_(self._turn)
 
+    def overwritten(self, call: int) -> list[torch.Tensor]:
+        """Private copies of inputs of a call, for each output the first of its form; empty where one has
+        none."""
+        inputs = self.inputs.views(self.memory)[call]
+        found = []
+        for output in self.output_views[call]:
+            alike = (each for each in inputs if (each.shape, each.dtype) == (output.shape, output.dtype))
+            if (like := next(alike, None)) is None:
+                return []
+            found.append(like.clone())
+        return found
+
+    def hide(self) -> None:
+        """Takes all inputs away again."""
+        self.memory[: self.inputs.bytes].zero_()
+
 
 def gate_of(memory: torch.Tensor) -> torch.Tensor:
     """The word, at the end of an arena's memory, on which a runner's stream waits."""
@@ -227,13 +243,29 @@ class Side:
         """Runs the calls 0 to `calls` - 1 in an order that nobody knew, on what is staged.
 
         With `stand_in` n, a runner of ours fills fresh outputs n times instead of running its module. Without
-        `deliver` nobody sees the outputs. On a CPU, each call may be looked at.
+        `deliver` the outputs stay with the runner (see `kept_block`). On a CPU, each call may be looked at.
         """
         order = RUN | {"stand_in": stand_in, "deliver": deliver and not self.arena.fetches}
         if self._on_gpu:
             return self._queued_block(order, shuffled(calls))
         times = [self._single_ms(order, call, looks) for call in shuffled(calls)]
         return Block(calls=calls, wall_ms=statistics.median(times) * calls, least_ms=min(times))
+
+    def kept_block(self, calls: int) -> tuple[Block, int, list[torch.Tensor]]:
+        """On a GPU: a block whose outputs stay with the runner, and a call of it, nobody knew which, that is
+        handed in afterwards. Its inputs are gone by then: what was not worked out cannot be made up for.
+        Last what the call has left in its inputs' memory, which may be its outputs'."""
+        order = shuffled(calls)
+        block = self._queued_block(RUN | {"deliver": False}, order)
+        place = secrets.randbelow(calls)
+        left = self.arena.overwritten(order[place])
+        self.arena.hide()
+        self._synchronize()
+        with self._awake():
+            self._channel.send({"op": "hand in", "place": place, "call": order[place]})
+            self._answer("handed in")
+        self._synchronize()
+        return block, order[place], left
 
     def spot(self, calls: int) -> Spot:
         """A look at the outputs of the last block, which had so many calls. On a GPU it was taken before the

@@ -75,7 +75,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Side, list[list[torc
     def serve() -> None:
         try:
             while True:
-                session.run(theirs.receive(), theirs)
+                order = theirs.receive()
+                if order["op"] == "hand in":
+                    session.hand_in(order["place"], order["call"])
+                    theirs.send({"op": "handed in"})
+                else:
+                    session.run(order, theirs)
         except ChannelClosed:
             pass
 
@@ -115,6 +120,17 @@ def test_the_outputs_are_looked_at_before_the_clock_stops(made: Any, monkeypatch
     found.arena.poison()
     found.block(CALLS, deliver=False)
     assert found.spot(CALLS).missing is not None, "nobody wrote them"
+
+
+def test_outputs_that_a_block_kept_are_handed_in_when_the_inputs_are_gone(made: Any) -> None:
+    found, inputs = made
+    found.arena.poison()
+    block, call, left = found.kept_block(CALLS)
+    assert block.calls == CALLS
+    assert torch.equal(left[0], inputs[call][0]), "this kernel writes elsewhere"
+    torch.testing.assert_close(found.arena.snapshot(call)[0], tanhs(*inputs[call]))
+    assert all(found.arena.snapshot(other)[0].isnan().all() for other in range(CALLS) if other != call)
+    assert not found.arena.memory[: found.arena.inputs.bytes].any()
 
 
 def test_a_chain(made: Any) -> None:

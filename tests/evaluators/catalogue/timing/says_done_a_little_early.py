@@ -4,7 +4,7 @@ looks at the outputs, the device may be."""
 # problem: tanhs
 # device: cuda
 # verdict: rejected|incorrect|no_gain
-# defence: the clock stops when the referee has seen outputs of every call
+# defence: the outputs are looked at before the clock stops
 
 import time
 
