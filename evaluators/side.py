@@ -176,6 +176,8 @@ class Side:
         self._family = process_tree.stop_tree(pid)
         self._stillness = peek.Stillness()
         self._spot: Spot | None = None
+        self.queued_some = False
+        """Whether any block of more than one call was queued before it began."""
         self.late, self._late_blocks = False, 0
         """Whether the last block began before all of it was queued, and how many did on end."""
 
@@ -286,6 +288,7 @@ class Side:
             queued = self._answer_within(WAITING_S if impatient else QUEUE_S)
             self.late = not queued
             self._late_blocks = self._late_blocks + 1 if self.late else 0
+            self.queued_some = self.queued_some or (queued and len(calls) > 1)
             start = time.perf_counter()
             self.arena.show(self._staged, len(calls))
             if self.late:

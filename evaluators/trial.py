@@ -8,7 +8,7 @@ import secrets
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from evaluators import weights
@@ -54,6 +54,26 @@ MOST_KEPT_BLOCKS = 8
 
 Stage = Callable[[str], None]
 Outputs = list["torch.Tensor"]
+
+
+@dataclass
+class Samples:
+    """ms a call of each block; of a baseline's at most `most_ms` counts."""
+
+    most_ms: float
+    kernel: list[float] = field(default_factory=list)
+    eager: list[float] = field(default_factory=list)
+    compiled: list[float] = field(default_factory=list)
+
+    @property
+    def fair(self) -> list[float]:
+        """The baseline's, as they count."""
+        return [min(each, self.most_ms) for each in self.eager]
+
+    @property
+    def ratios(self) -> list[float]:
+        """The speedups, a pair of blocks each."""
+        return [eager / kernel for kernel, eager in zip(self.kernel, self.fair, strict=True)]
 
 
 class Trial:
@@ -230,24 +250,57 @@ class Trial:
             raise Refused(Status.REJECTED, reason, "library")
 
     def _time(self, call_ms: float) -> Timing:
-        """Alternates blocks of kernel and baselines (ABBA) until the interval is narrow enough."""
-        plan = self._plan
+        """Samples, audits, and what they come to."""
         self._court.lower_overhead()
-        calls = self._block_calls(call_ms)
         on_gpu = self._court.device == "cuda"
-        # On a CPU all blocks are calls made one by one, and the candidate is stopped beside the baseline.
-        singles = [self._timed_block(1) for _ in range(SINGLES)] if on_gpu and calls > 1 else []
-        most_ms = credible_ms(self._before, SLACK_MS["cuda"] / self._eager_calls) if on_gpu else math.inf
-        self._settle()
-        kernel: list[float] = []
-        eager: list[float] = []
-        compiled: list[float] = []
+        calls, room = self._block_calls(call_ms)
+        samples = self._sample(calls, call_ms)
+        longer = min(self._plan.calls(statistics.median(samples.kernel), self._court.capacity), room)
+        if on_gpu and longer > 2 * calls:  # it was slower before; short blocks are for slow kernels
+            calls = longer
+            samples = self._sample(calls, call_ms)
+        kernel_ms, eager_ms = statistics.median(samples.kernel), statistics.median(samples.fair)
+        if self._looks is not None:
+            self._looks.call_ms = min(samples.kernel)  # what a busy machine adds makes no call long
+            self._conclude(self._looks, calls, kernel_ms)
+        if on_gpu and eager_ms <= RESOLUTION_MS:
+            raise RuntimeError("the reference seems to take no time: what a block costs besides is wrong")
+        if kernel_ms <= RESOLUTION_MS:
+            self._require_true_overhead(calls)
+        if on_gpu:
+            self._audit(calls, kernel_ms, samples.eager)
+            unproven_ms = self._unproven_ms(calls)
+            samples.kernel = [each + unproven_ms for each in samples.kernel]
+            kernel_ms = statistics.median(samples.kernel)
+        if reason := self._court.too_fast(kernel_ms, eager_ms, calls):
+            self._require_true_overhead(calls)
+            raise Refused(Status.REJECTED, reason, "roofline")
+        speedup, low, high = interval(samples.ratios)
+        return Timing(
+            kernel_ms=kernel_ms,
+            eager_ms=eager_ms,
+            compile_ms=statistics.median(samples.compiled) if samples.compiled else None,
+            speedup=speedup,
+            speedup_low=low,
+            speedup_high=high,
+            kernel_samples_ms=tuple(samples.kernel),
+            eager_samples_ms=tuple(samples.fair),
+        )
+
+    def _sample(self, calls: int, call_ms: float) -> Samples:
+        """Alternates blocks of kernel and baselines (ABBA) until the interval is narrow enough; then a last
+        check with other weights."""
+        # On a CPU the candidate is stopped beside the baseline; what runs slower there is the machine.
+        most_ms = math.inf
+        if self._court.device == "cuda":
+            most_ms = credible_ms(self._before, SLACK_MS["cuda"] / self._eager_calls)
+        samples = Samples(most_ms=most_ms)
         steps: list[Callable[[], None]] = [
-            lambda: kernel.append(self._timed_block(calls)),
-            lambda: eager.append(self._baseline_block(self._court.eager)),
+            lambda: samples.kernel.append(self._timed_block(calls)),
+            lambda: samples.eager.append(self._baseline_block(self._court.eager)),
         ]
         if (other := self._compiled) is not None:
-            steps.append(lambda: compiled.append(self._baseline_block(other)))
+            steps.append(lambda: samples.compiled.append(self._baseline_block(other)))
         start = time.monotonic()
         moments = weights.moments()
         while True:
@@ -255,52 +308,23 @@ class Trial:
                 self._settle()
                 self._change_weights()
             if self._looks is not None and secrets.randbelow(2):
-                self._watch(self._looks, calls, kernel[-1] if kernel else call_ms)
-            for step in steps if len(kernel) % 2 == 0 else reversed(steps):
+                self._watch(self._looks, calls, samples.kernel[-1] if samples.kernel else call_ms)
+            for step in steps if len(samples.kernel) % 2 == 0 else reversed(steps):
                 step()
             self._settle()
-            fair = [min(each, most_ms) for each in eager]
-            ratios = [e / k for k, e in zip(kernel, fair, strict=True)]
-            if plan.enough(ratios, time.monotonic() - start):
+            if self._plan.enough(samples.ratios, time.monotonic() - start):
                 break
         self._change_weights()
-        if self._looks is not None:
-            self._looks.call_ms = min(kernel)  # what a busy machine adds makes no call long
-            self._conclude(self._looks, calls, statistics.median(kernel))
-        kernel_ms, eager_ms = statistics.median(kernel), statistics.median(fair)
-        if on_gpu and eager_ms <= RESOLUTION_MS:
-            raise RuntimeError("the reference seems to take no time: what a block costs besides is wrong")
-        if kernel_ms <= RESOLUTION_MS:
-            self._require_true_overhead(calls)
-        if on_gpu:
-            self._audit(calls, singles, kernel_ms, eager)
-            unproven_ms = self._unproven_ms(calls)
-            kernel = [each + unproven_ms for each in kernel]
-            ratios = [e / k for k, e in zip(kernel, fair, strict=True)]
-            kernel_ms += unproven_ms
-        if reason := self._court.too_fast(kernel_ms, eager_ms, calls):
-            self._require_true_overhead(calls)
-            raise Refused(Status.REJECTED, reason, "roofline")
-        speedup, low, high = interval(ratios)
-        return Timing(
-            kernel_ms=kernel_ms,
-            eager_ms=eager_ms,
-            compile_ms=statistics.median(compiled) if compiled else None,
-            speedup=speedup,
-            speedup_low=low,
-            speedup_high=high,
-            kernel_samples_ms=tuple(kernel),
-            eager_samples_ms=tuple(fair),
-        )
+        return samples
 
     def _require_true_overhead(self, calls: int) -> None:
         """Raises RuntimeError where a kernel seems too fast because of a mistake of ours."""
         if self._court.overstates(calls):
             raise RuntimeError("what a block costs besides was measured on a busy machine")
 
-    def _block_calls(self, call_ms: float) -> int:
+    def _block_calls(self, call_ms: float) -> tuple[int, int]:
         """Calls of the kernel's blocks: as many as the baseline's where both are about as fast, so that what
-        blocks cost besides is the same."""
+        blocks cost besides is the same. And how many they may have."""
         calls = self._plan.calls(call_ms, self._court.capacity)
         call_ms = self._timed_block(calls)
         self._settle()
@@ -308,26 +332,28 @@ class Trial:
         self._eager_calls = min(self._eager_calls, room)  # nobody gains by being measured in short blocks
         calls = min(self._plan.calls(call_ms, self._court.capacity), room)
         alike = max(calls, self._eager_calls) <= 2 * min(calls, self._eager_calls)
-        return self._eager_calls if alike else calls
+        return (self._eager_calls if alike else calls), room
 
     def _settle(self) -> None:
         """Does the checks that were put off, so that both sides' blocks come after the same work."""
         while self._pending:
             self._pending.pop()()
 
-    def _audit(self, calls: int, singles: list[float], kernel_ms: float, eager: list[float]) -> None:
+    def _audit(self, calls: int, kernel_ms: float, eager: list[float]) -> None:
         """On a GPU. Raises Refused for times that an honest kernel cannot have."""
         slack_ms = SLACK_MS["cuda"]
-        chains = bool(singles and self._court.link_ms)
-        if chains and suspicious(singles, kernel_ms, self._court.waking_ms, slack_ms):
-            self._require_single_calls(calls, kernel_ms)
+        if calls > 1 and self._court.link_ms:
+            singles = [self._timed_block(1) for _ in range(SINGLES)]
+            self._settle()
+            if suspicious(singles, kernel_ms, self._court.waking_ms, slack_ms):
+                self._require_single_calls(calls, kernel_ms)
         if reason := sabotaged(self._before, eager, slack_ms / self._eager_calls):
             raise Refused(Status.REJECTED, reason, SABOTAGED)
 
     def _require_single_calls(self, calls: int, kernel_ms: float) -> None:
         """Raises Refused when calls take far longer in a chain, in which none can begin before the answer
         to the one before is there."""
-        link_ms = self._court.link_ms[self._side.waits]
+        link_ms = self._court.link_ms[self._side.waits and not self._side.queued_some]
         (chain_ms,) = fastest([lambda: self._chain_ms(min(calls, CHAIN_CALLS))])
         if reason := batched(chain_ms, kernel_ms, link_ms, SLACK_MS["cuda"]):
             raise Refused(Status.REJECTED, reason, "batched calls")

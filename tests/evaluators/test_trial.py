@@ -27,6 +27,7 @@ class Side:
 
     cost: Cost
     waits: bool = False
+    queued_some: bool = False
     missing: int | None = None
 
     def spot(self, calls: int) -> Spot:
