@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,7 @@ PIECE = 2**30
 STILL_MS, STILL_PAUSE_MS = 1.0, 0.02
 """What threads may have run while they were stopped, in all and for each pause besides: now and then the end
 of the stopping itself is counted late."""
+GONE = -1
 RESTLESS_PAUSES = 3
 """In so many at least somebody must have run: who works ahead does it in most, a machine's accounts are late
 in one or two."""
@@ -88,7 +89,8 @@ def region_at(regions: list[Region], address: int) -> Region | None:
 
 
 def run_ns(pids: Iterable[int]) -> dict[int, int]:
-    """How long each thread of stopped processes has run; waits until they all stand still.
+    """How long each thread of stopped processes has run, GONE for one that ended instead of standing still;
+    waits until they all do.
 
     A thread counts as stopped a moment before it has left its core, and until then its last milliseconds are
     not booked. The kernel's answer to what system call a thread is in waits for it to have left
@@ -97,11 +99,19 @@ def run_ns(pids: Iterable[int]) -> dict[int, int]:
     found = {}
     for pid in pids:
         for thread in _threads(pid):
-            _state(pid, thread)
+            if _state(pid, thread) in ("Z", "X"):
+                continue  # it runs no more, and may be gone at any moment
             _read(f"/proc/{pid}/task/{thread}/syscall")
             text = _read(f"/proc/{pid}/task/{thread}/schedstat")
-            if text:
-                found[thread] = int(text.split()[0])
+            found[thread] = int(text.split()[0]) if text else GONE
+    return found
+
+
+def settled_ns(pids: Collection[int]) -> dict[int, int]:
+    """`run_ns` once whoever was about to end has ended."""
+    deadline = time.monotonic() + STOPS_WITHIN_S
+    while GONE in (found := run_ns(pids)).values() and time.monotonic() < deadline:
+        pass
     return found
 
 
@@ -110,22 +120,28 @@ class Stillness:
 
     def __init__(self) -> None:
         self._before: dict[int, int] = {}
-        self._unasked_ms, self._pauses, self._restless = 0.0, 0, 0
+        self._unasked_ms, self._pauses, self._restless, self._others = 0.0, 0, 0, 0
 
     def begin(self, ran_ns: Mapping[int, int]) -> None:
-        """A pause begins, with what `run_ns` says."""
+        """A pause begins, with what `settled_ns` says."""
         self._before = dict(ran_ns)
 
     def broken(self, ran_ns: Mapping[int, int]) -> str | None:
-        """Why it is to be rejected when a pause ends with these; None where nothing is the matter."""
-        unasked_ms = sum(ran_ns[each] - self._before.get(each, 0) for each in ran_ns) / 1e6
+        """Why it is to be rejected when a pause ends with what `run_ns` says, or None."""
+        unasked_ms = sum(max(ran_ns[each] - self._before.get(each, 0), 0) for each in ran_ns) / 1e6
         self._unasked_ms += unasked_ms
         self._pauses += 1
         self._restless += unasked_ms > STILL_PAUSE_MS
+        # Who stands still neither starts threads nor ends them; what those ran that are gone nobody knows.
+        self._others += ran_ns.keys() != self._before.keys() or GONE in ran_ns.values()
         allowed_ms = STILL_MS + STILL_PAUSE_MS * self._pauses
-        if self._restless < RESTLESS_PAUSES or self._unasked_ms <= allowed_ms:
+        if self._restless >= RESTLESS_PAUSES and self._unasked_ms > allowed_ms:
+            what = f"it ran for {self._unasked_ms:.3g} ms in {self._pauses}"
+        elif self._others >= RESTLESS_PAUSES:
+            what = f"threads came or went in {self._others}"
+        else:
             return None
-        return f"it ran for {self._unasked_ms:.3g} ms in {self._pauses} pauses in which it was to stand still"
+        return f"{what} pauses in which it was to stand still"
 
 
 @cache

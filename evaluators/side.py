@@ -174,6 +174,7 @@ class Side:
         self.isolation = str(channel.receive().get("isolation", ""))
         self._runner = namespaces.runner_of(pid)
         self._family = process_tree.stop_tree(pid)
+        self._stopped_at = 0.0
         self._stillness = peek.Stillness()
         self._spot: Spot | None = None
         self.queued_some = False
@@ -321,7 +322,8 @@ class Side:
         return wall_ms / len(calls), calls[chosen]
 
     def _run_ms(self, order: Message, looks: Looks | None) -> tuple[float, Message]:
-        """On a CPU: ms from before the runner wakes up until it is done, and its answer."""
+        """On a CPU: ms from before the runner wakes up until it stands still again, and its answer: what it
+        says of being done is no claim about time."""
         leaders = process_tree.spread_threads(self._family)
         self._require_still()
         start = time.perf_counter()
@@ -329,7 +331,7 @@ class Side:
             self._channel.send(order)
             process_tree.allow_all_cores(leaders)
             answer = self._done(looks)
-            return (time.perf_counter() - start) * 1e3, answer
+        return (self._stopped_at - start) * 1e3, answer
 
     def _done(self, looks: Looks | None) -> Message:
         if looks is not None:
@@ -396,8 +398,9 @@ class Side:
             yield
         finally:
             self._family = process_tree.stop_tree(self.pid)
+            self._stopped_at = time.perf_counter()
             if self.arena.fetches:
-                self._stillness.begin(peek.run_ns(self._family))
+                self._stillness.begin(peek.settled_ns(self._family))
 
     def close(self) -> None:
         """Lets the runner end by itself."""

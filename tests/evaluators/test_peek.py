@@ -112,3 +112,21 @@ def test_a_thread_that_was_not_there_when_the_pause_began_has_run_all_of_its_tim
         assert stillness.broken({7: 5, 9: 10**6}) is None
     stillness.begin({7: 5})
     assert stillness.broken({7: 5, 9: 10**6}) == "it ran for 3 ms in 3 pauses in which it was to stand still"
+
+
+def test_threads_that_come_and_go_in_pauses_are_not_still() -> None:
+    """Whatever they ran is gone with them."""
+    stillness = peek.Stillness()
+    verdicts = []
+    for thread in range(3):
+        stillness.begin({7: 5, thread: 10**6})
+        verdicts.append(stillness.broken({7: 5, thread + 1: 0}))
+    assert verdicts == [None, None, "threads came or went in 3 pauses in which it was to stand still"]
+
+
+def test_a_thread_that_took_anothers_number_hides_nothing() -> None:
+    stillness = peek.Stillness()
+    for _ in range(3):
+        stillness.begin({7: 0, 8: 10**9})
+        found = stillness.broken({7: 10**7, 8: 0})
+    assert found == "it ran for 30 ms in 3 pauses in which it was to stand still"
