@@ -105,10 +105,12 @@ class Court:
         for _ in range(3):
             self.eager_call_ms = self.eager.block(calls).call_ms(self.overhead(calls).total_ms)
             calls = plan.calls(self.eager_call_ms, self.capacity)
-        longest = max(n for n in block_sizes(self.capacity) if n <= 2 * calls)
-        self.eager.block(longest)  # of a thorough measurement
-        self._eager_room = self.room(self.eager, longest)
+        self._eager_room = self.capacity
         if self.device == "cuda":
+            if calls > 1:
+                longest = max(n for n in block_sizes(self.capacity) if n <= 2 * calls)
+                self.eager.block(longest)  # of a thorough measurement
+                self._eager_room = self.room(self.eager, longest)
             singles = [self.eager.block(1).call_ms(self.overhead(1).total_ms) for _ in range(SINGLES)]
             self.waking_ms = max(min(singles) - self.eager_call_ms, 0.0)
             """What a call alone takes longer than one of many."""
