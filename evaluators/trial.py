@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     import torch
 
 CHECKED_CALLS, CHECKED_LINKS = 3, 8
+SLOW_MS = 50.0
+"""Of a call: it need not be made once more for caches to be as before."""
 CENSUS_CALLS = 4
 MOST_KEPT_BLOCKS = 8
 
@@ -154,20 +156,21 @@ class Trial:
 
     def _change_weights(self, *, everywhere: bool = False) -> None:
         """A check with other weights, all or those whose turn it is: a kernel that leaves some out, or has
-        kept something made of them, is wrong. Then a call to get used to the old ones again, which the next
-        check is about."""
+        kept something made of them, is wrong. Then, where calls are short, one to get used to the old ones
+        again, which the next check is about."""
         if not self._court.weight_forms:
             return
         seed, turn = secrets.randbits(62), None if everywhere else next(self._turns)
         alike = self._side.change_weights(seed, turn, self._court.weight_forms)
         self._court.change_weights(seed, turn, alike=alike)
         self._changed = True
-        self._check_block(1)
+        call_ms = self._check_block(1)
         self._changed = False
         self._court.restore_weights()
         self._side.restore_weights()
-        self._court.stage_fresh([""], self._side)
-        self._side.block(1)
+        if call_ms < SLOW_MS:
+            self._court.stage_fresh([""], self._side)
+            self._side.block(1)
 
     def _check_block(self, calls: int) -> float:
         block, seeds, answers = self._answered([""] * calls)
