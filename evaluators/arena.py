@@ -10,16 +10,19 @@ import fcntl
 import math
 import mmap
 import os
+import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from evaluators import cuda_driver
+from evaluators import cuda_driver, peek
 
 if TYPE_CHECKING:
     import torch
 
 ALIGNMENT = 512
+PROBES = 64
+"""Elements of each output that are looked at in every call, to see that somebody wrote them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,3 +172,113 @@ def _aligned(size: int) -> int:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spot:
+    """What a look at a block's outputs shows: private copies of those of one call, nobody knew which, and a
+    call whose outputs are not there."""
+
+    call: int
+    outputs: list[torch.Tensor]
+    missing: int | None
+
+
+class Arena:
+    """Shared memory for `calls` calls: inputs, outputs, and the gate's word at the end."""
+
+    def __init__(
+        self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], calls: int, device: str
+    ) -> None:
+        """Raises MemoryError when the device has no room."""
+        self.inputs, self.outputs = Layout.of(inputs, calls), Layout.of(outputs, calls)
+        size = self.inputs.bytes + self.outputs.bytes
+        self.memory, self.description, self.fd = create_shared(size + ALIGNMENT, device)
+        self.results = self.memory[self.inputs.bytes :]
+        """All outputs: what the runner leaves there, or, private, what was read out of its memory."""
+        self.fetches = device == "cpu" and peek.can_peek()
+        if self.fetches:
+            self.results = self.memory.new_empty(self.outputs.bytes)
+        self.output_views = self.outputs.views(self.results)
+        self._gate = gate_of(self.memory)
+        self._turn = 0
+
+    def free(self) -> None:
+        """Gives the memory back; nobody may use it any more."""
+        free_shared(self.memory)
+        os.close(self.fd)
+
+    def next_turn(self) -> int:
+        """The number for which the gate opens next."""
+        self._turn += 1
+        return self._turn
+
+    def clear(self) -> None:
+        """Forgets what the last runner left; the gate is closed."""
+        self.memory.zero_()
+        self._turn = 0
+
+    def poison(self) -> None:
+        """NaN (all bits one) into every output: what is not written cannot pass."""
+        self.results[: self.outputs.bytes].fill_(255)
+
+    def snapshot(self, call: int) -> list[torch.Tensor]:
+        """A private copy of the outputs that a call has left."""
+        return [place.clone() for place in self.output_views[call]]
+
+    def unwritten(self, calls: int) -> int | None:
+        """A call of the last block whose outputs nobody wrote in full, as far as some elements show."""
+        import torch
+
+        for slot in self.outputs.slots:
+            dtype = getattr(torch, slot.dtype)
+            shape = (calls, math.prod(slot.shape), dtype.itemsize)
+            if not (dtype.is_floating_point and shape[1]):
+                continue  # all bits one is a number there
+            stride = (self.outputs.call_bytes, dtype.itemsize, 1)
+            raw = self.results[slot.offset :].as_strided(shape, stride)
+            at = torch.randint(shape[1], (PROBES,), device=raw.device)
+            poisoned = (raw[:, at] == 255).all(-1).any(-1)
+            if poisoned.any():
+                return int(poisoned.nonzero()[0])
+        return None
+
+    def spot(self, calls: int) -> Spot:
+        """Of the last block, which had so many calls."""
+        call = secrets.randbelow(calls)
+        return Spot(call=call, outputs=self.snapshot(call), missing=self.unwritten(calls))
+
+    def show_one(self, staged: torch.Tensor, call: int) -> None:
+        """Copies one call's inputs out of private memory."""
+        start = call * self.inputs.call_bytes
+        end = start + self.inputs.call_bytes
+        self.memory[start:end].copy_(staged[start:end])
+
+    def show(self, staged: torch.Tensor, calls: int) -> None:
+        """Copies the inputs of the first `calls` calls out of private memory, then opens the gate."""
+        size = calls * self.inputs.call_bytes
+        self.memory[:size].copy_(staged[:size])
+        self._gate.fill_(self._turn)
+
+    def overwritten(self, call: int) -> list[torch.Tensor]:
+        """Private copies of inputs of a call, for each output the first of its form; empty where one has
+        none."""
+        inputs = self.inputs.views(self.memory)[call]
+        found = []
+        for output in self.output_views[call]:
+            alike = (each for each in inputs if (each.shape, each.dtype) == (output.shape, output.dtype))
+            if (like := next(alike, None)) is None:
+                return []
+            found.append(like.clone())
+        return found
+
+    def hide(self) -> None:
+        """Takes all inputs away again."""
+        self.memory[: self.inputs.bytes].zero_()
+
+
+def gate_of(memory: torch.Tensor) -> torch.Tensor:
+    """The word, at the end of an arena's memory, on which a runner's stream waits."""
+    import torch
+
+    return memory[-ALIGNMENT:][:4].view(torch.int32)

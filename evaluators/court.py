@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluators import chain, weights
-from evaluators.arena import Layout
+from evaluators.arena import Arena, Layout
 from evaluators.ceilings import ceilings_of
 from evaluators.channel import Channel, Message
 from evaluators.correctness import FAMILIES, Comparison, compare, some_of
@@ -21,7 +21,7 @@ from evaluators.degenerate import examine
 from evaluators.evaluation import Roofline
 from evaluators.reference import init_inputs, load_module, make_inputs, make_model, tensors_of
 from evaluators.roofline import roofline, too_fast
-from evaluators.side import Arena, Side
+from evaluators.side import Side
 from evaluators.timing import SLACK_MS, Overhead, Plan, block_sizes, smoothed
 from evaluators.work import count
 
@@ -88,10 +88,14 @@ class Court:
         self.compiled: Side | None = None
         self.eager = self.baseline(channel, pid)
         self.eager.block(1)  # warms up
+        self._calibrate(sample, Plan(**options["plan"]))
+
+    def _calibrate(self, sample: list[Any], plan: Plan) -> None:
+        """Takes the baseline's times, and what blocks cost besides, before any candidate is there to make
+        them look larger."""
         self.link_ms: dict[bool, float] = {}
         """What a call costs more in a chain, by whether the module waits for the GPU in every call; empty
         where there are no chains."""
-        # Before any candidate is there to make it look larger.
         if self.device == "cuda":
             sizes = block_sizes(self.capacity)
             some = (n for n in sizes if n & (n - 1) == 0 or n == self.capacity)
@@ -101,7 +105,7 @@ class Court:
                 self.link_ms = {wait: self.eager.link_ms(calls, wait=wait) for wait in (False, True)}
         else:
             self._take_overhead(self.eager.overhead(1))
-        plan, calls = Plan(**options["plan"]), min(self.capacity, 2)
+        calls = min(self.capacity, 2)
         for _ in range(3):
             self.eager_call_ms = self.eager.block(calls).call_ms(self.overhead(calls).total_ms)
             calls = plan.calls(self.eager_call_ms, self.capacity)
@@ -110,7 +114,7 @@ class Court:
             if calls > 1:
                 longest = max(n for n in block_sizes(self.capacity) if n <= 2 * calls)
                 self.eager.block(longest)  # of a thorough measurement
-                self._eager_room = self.room(self.eager, longest)
+                self._eager_room = self.queue_room(self.eager, longest)
             singles = [self.eager.block(1).call_ms(self.overhead(1).total_ms) for _ in range(SINGLES)]
             self.waking_ms = max(min(singles) - self.eager_call_ms, 0.0)
             """What a call alone takes longer than one of many."""
@@ -154,7 +158,7 @@ class Court:
         """Calls of the baseline's blocks."""
         return min(plan.calls(self.eager_call_ms, self.capacity), self._eager_room)
 
-    def room(self, side: Side, calls: int) -> int:
+    def queue_room(self, side: Side, calls: int) -> int:
         """On a GPU, after a block of so many calls: how many can be queued before a block begins, as far as
         is seen. A queue has room for about a thousand launches. Who is late with a single call waits for the
         GPU, and may have as many as there are."""

@@ -29,13 +29,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluators import chain, inline, libraries, sandbox, weights
-from evaluators.arena import Layout, open_shared
+from evaluators.arena import Layout, gate_of, open_shared
 from evaluators.channel import Channel, ChannelClosed, Message
 from evaluators.cuda_driver import wait_on_stream
 from evaluators.device_trace import DeviceTrace
 from evaluators.reference import init_inputs, load_module, make_model, tensors_of
 from evaluators.scratch import SOURCE
-from evaluators.side import gate_of
 from evaluators.warmup import compile_triton
 
 if TYPE_CHECKING:

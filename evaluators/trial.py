@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from evaluators import weights
+from evaluators.arena import Spot
 from evaluators.bystanders import Bystanders
 from evaluators.census import (
     PATIENCE_S,
@@ -29,7 +30,7 @@ from evaluators.correctness import FAMILIES, Comparison
 from evaluators.court import CHAIN_CALLS, SINGLES, Court
 from evaluators.evaluation import Status, Timing
 from evaluators.peek import can_peek
-from evaluators.side import Refused, Side, Spot
+from evaluators.side import Refused, Side
 from evaluators.timing import (
     RESOLUTION_MS,
     SABOTAGED,
@@ -331,7 +332,7 @@ class Trial:
         calls = self._plan.calls(call_ms, self._court.capacity)
         call_ms = self._timed_block(calls)
         self._settle()
-        room = self._court.room(self._side, calls)
+        room = self._court.queue_room(self._side, calls)
         self._eager_calls = min(self._eager_calls, room)  # nobody gains by being measured in short blocks
         calls = min(self._plan.calls(call_ms, self._court.capacity), room)
         alike = max(calls, self._eager_calls) <= 2 * min(calls, self._eager_calls)
@@ -365,14 +366,12 @@ class Trial:
         """ms a call of the candidate in a chain, some calls of which are checked."""
         seeds = self._court.stage_fresh([""] * calls, self._side)
         block, order = self._side.chain(calls)
-        seen = self._seen(calls)
-        links = list(itertools.pairwise(order))
-        for before, call in secrets.SystemRandom().sample(links, min(CHECKED_LINKS, len(links))):
-            outputs, after = (self._court.arena.snapshot(each) for each in (call, before))
-            self._require(seeds[call], outputs, after=after, spot=True)
-        if (place := order.index(seen.call)) > 0:
-            after = self._court.arena.snapshot(order[place - 1])
-            self._require(seeds[seen.call], seen.outputs, after=after, spot=True)
+        seen, snapshot = self._seen(calls), self._court.arena.snapshot
+        before = {call: last for last, call in itertools.pairwise(order)}
+        chosen = secrets.SystemRandom().sample(order[1:], min(CHECKED_LINKS, calls - 1))
+        for call, outputs in [(seen.call, seen.outputs), *((each, snapshot(each)) for each in chosen)]:
+            if call in before:
+                self._require(seeds[call], outputs, after=snapshot(before[call]), spot=True)
         return block.call_ms(self._court.overhead(calls).total_ms)
 
     def _unproven_ms(self, calls: int) -> float:

@@ -82,18 +82,21 @@ def _changed(tensor: torch.Tensor, seed: int, *, everywhere: bool, signed: bool)
     wide = torch.promote_types(tensor.dtype, torch.float32)
     flat = tensor.to(wide, copy=True).reshape(-1)
     size = flat.numel()
+
+    def drawn(below: int, count: int) -> torch.Tensor:
+        return torch.randint(below, (count,), generator=generator, device=flat.device)
+
     least, most = EVERYWHERE if everywhere else SOMEWHERE
     # All places change by amounts of their own, some by one amount, since a place may be drawn twice.
     amounts = torch.rand(size if everywhere else 1, generator=generator, device=flat.device, dtype=wide)
     largest = torch.where(flat.isfinite(), flat, 0).abs().amax()
     up = (least + (most - least) * amounts) * torch.where(largest > 0, largest, 1.0)
-    if everywhere and signed:  # or their mean would move, and grow from layer to layer
-        up *= torch.randint(2, (size,), generator=generator, device=flat.device).mul_(2).sub_(1)
-    if everywhere:
-        flat += up
+    if not everywhere:
+        flat[drawn(size, min(size, max(FEWEST, round(SHARE * size))))] += up
+    elif signed:  # or their mean would move, and grow from layer to layer
+        flat += up * drawn(2, size).mul_(2).sub_(1)
     else:
-        count = min(size, max(FEWEST, round(SHARE * size)))
-        flat[torch.randint(size, (count,), generator=generator, device=flat.device)] += up
+        flat += up
     return flat.view(tensor.shape)
 
 

@@ -66,5 +66,5 @@ def test_the_room_of_a_queue(late_from: int, calls: int, room: int, asked: list[
     court, runner = object.__new__(Court), Runner(late_from)
     court.capacity = 256
     runner.block(calls)
-    found = court.room(runner, calls)  # type: ignore[arg-type]
+    found = court.queue_room(runner, calls)  # type: ignore[arg-type]
     assert (found, runner.asked) == (room, asked)

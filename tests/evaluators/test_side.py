@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 import torch
 
-from evaluators import chain, peek, runner, side
+from evaluators import chain, peek, runner
+from evaluators.arena import Arena, gate_of
 from evaluators.channel import Channel, ChannelClosed
 from evaluators.runner import Session
-from evaluators.side import LATE_BLOCKS, Arena, Side
+from evaluators.side import LATE_BLOCKS, Side
 
 SOURCE = """
 import torch
@@ -42,7 +43,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Side, list[list[torc
     """A side of a candidate that is the reference itself, and the inputs that are staged, a list a call."""
 
     def at_the_gate(stream: int, address: int, turn: int) -> None:
-        gate = side.gate_of(arena.memory)
+        gate = gate_of(arena.memory)
         while int(gate) < turn:
             time.sleep(0.001)
 

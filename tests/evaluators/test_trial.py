@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+from evaluators.arena import Spot
 from evaluators.court import CHAIN_CALLS
 from evaluators.evaluation import Status
-from evaluators.side import Refused, Spot
+from evaluators.side import Refused
 from evaluators.timing import Block, Overhead
 from evaluators.trial import Trial
 
