@@ -1,10 +1,11 @@
 """Chains of calls: what each call gets depends on the answer to the one before.
 
 Inputs of a block's calls are all there when it begins, so that a kernel could compute them together, as one
-large batch, which a real user's calls never are. In a chain nobody can: each call's inputs are multiplied,
-element by element, by factors made of the values of the answer before. (A number made of its bytes would not
-do: a tolerance leaves enough of them free to bring about any number.) The runner does so, and the referee
-again with the answers that were handed in, so that who leaves it out is wrong.
+large batch, which a real user's calls never are. In a chain nobody can: each call's inputs grow, element by
+element, by shares made of the values of the answer before. (A number made of its bytes would not do: a
+tolerance leaves enough of them free to bring about any number.) The runner does so, and the referee again
+with the answers that were handed in, so that who leaves it out is wrong. It is done in few launches, which
+nothing hides where a kernel waits for the GPU in every call.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     import torch
 
 FEWEST, MOST = 2**16, 2**22
-"""Factors that an answer gives; fewer elements are repeated, and of more the first count."""
+"""Shares that an answer gives: of more elements the first count, fewer are repeated for longer inputs."""
+SMALLEST = 1e-30
+"""Answers that differ by less do not differ."""
+GROWTH = 0.5
 
 
 def can_stir(inputs: Iterable[Any]) -> bool:
@@ -24,26 +28,28 @@ def can_stir(inputs: Iterable[Any]) -> bool:
     return bool(_floating(inputs))
 
 
-def factors_of(answers: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Between a half and one, in float32, flat: an element's tells on which side of the mean it lies and how
+def shares_of(answers: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Between nought and one, in float32, flat: an element's tells on which side of the mean it lies and how
     far. `answers` are all outputs of a call, dense; of them the first that has any element counts."""
     import torch
 
     answer = next(each for each in answers if each.numel())
     values = torch.nan_to_num(_flat(answer)[:MOST].float(), 0.0, 0.0, 0.0)
-    away = values - values.mean()
-    size = away.abs()
-    factors = away.div_(size + (size.mean() + 1e-30)).mul_(0.25).add_(0.75)
-    return factors.repeat(-(-FEWEST // len(factors))) if len(factors) < FEWEST else factors
+    deviation, mean = torch.std_mean(values, correction=0)
+    return (values - mean).div_(deviation.clamp_min_(SMALLEST)).sigmoid_()
 
 
-def stir(inputs: Iterable[Any], factors: torch.Tensor) -> None:
-    """Multiplies a call's floating-point inputs, which are dense, in place; signs and zeros stay."""
+def stir(inputs: Iterable[Any], shares: torch.Tensor) -> None:
+    """Lets a call's floating-point inputs, which are dense, grow in place; signs and zeros stay."""
     import torch
 
-    for tensor in _floating(inputs):
-        for part in torch.split(_flat(tensor), len(factors)):
-            part.mul_(factors[: len(part)])
+    tensors = _floating(inputs)
+    longest = max((each.numel() for each in tensors), default=0)
+    if len(shares) < min(longest, FEWEST):
+        shares = shares.repeat(-(-min(longest, FEWEST) // len(shares)))
+    for tensor in tensors:
+        for part in torch.split(_flat(tensor), len(shares)):
+            part.addcmul_(part, shares[: len(part)], value=GROWTH)
 
 
 def _floating(inputs: Iterable[Any]) -> list[torch.Tensor]:

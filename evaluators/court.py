@@ -256,7 +256,7 @@ class Court:
             self._torch.empty_like(next(places)).copy_(each) if self._torch.is_tensor(each) else each
             for each in inputs
         ]
-        chain.stir(found, chain.factors_of(after))
+        chain.stir(found, chain.shares_of(after))
         return found
 
     def _is_finite(self, tensor: torch.Tensor) -> bool:

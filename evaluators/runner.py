@@ -159,7 +159,7 @@ class Session:
         with torch.no_grad():
             for call in order["calls"]:
                 if before is not None:
-                    chain.stir(self._inputs[call], chain.factors_of(self._outputs[before]))
+                    chain.stir(self._inputs[call], chain.shares_of(self._outputs[before]))
                 if order["stand_in"]:
                     start = time.perf_counter()
                     for _ in range(order["stand_in"]):

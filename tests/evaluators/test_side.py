@@ -143,7 +143,7 @@ def test_a_chain(made: Any) -> None:
     torch.testing.assert_close(found.arena.snapshot(order[0])[0], tanhs(*inputs[order[0]]))
     for before, call in itertools.pairwise(order):
         expected = [each.clone() for each in inputs[call]]
-        chain.stir(expected, chain.factors_of(found.arena.snapshot(before)))
+        chain.stir(expected, chain.shares_of(found.arena.snapshot(before)))
         torch.testing.assert_close(found.arena.snapshot(call)[0], tanhs(*expected))
 
 

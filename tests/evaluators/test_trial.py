@@ -12,7 +12,7 @@ from evaluators.arena import Spot
 from evaluators.court import CHAIN_CALLS
 from evaluators.evaluation import Status
 from evaluators.side import Refused
-from evaluators.timing import Block, Overhead
+from evaluators.timing import Block, Overhead, Plan
 from evaluators.trial import Trial
 
 BESIDES_MS = 0.4
@@ -108,3 +108,65 @@ def test_calls_computed_together_are_rejected(alone_ms: float, more_ms: float, w
 def test_a_chain_has_no_gaps() -> None:
     with pytest.raises(Refused, match="call 7 had not been answered"):
         judge(lambda n, chained: n * 0.03, missing=7)
+
+
+def test_a_busy_machine_makes_some_chains_slow() -> None:
+    chains = 0
+
+    def cost(calls: int, chained: bool) -> float:
+        nonlocal chains
+        chains += chained
+        return calls * (0.5 if chained and chains < 6 else 0.1)
+
+    judge(cost, waits=True)
+    assert chains == 6
+
+
+@dataclass
+class QueueingCourt:
+    """The candidate's queue has room for so many calls."""
+
+    room: int
+    capacity = 256
+
+    def queue_room(self, side: Side, calls: int) -> int:
+        return self.capacity if calls <= self.room else self.room
+
+
+@pytest.mark.parametrize(
+    ("rough_ms", "call_ms", "room", "eager_calls", "expected"),
+    [
+        (0.05, 0.05, 256, 192, 192),
+        (0.6, 0.05, 256, 192, 192),
+        (0.6, 0.05, 48, 192, 48),  # what was fast enough to seem short is found to fill the queue
+        (0.05, 0.05, 48, 64, 48),
+        (0.1, 0.1, 256, 192, 192),
+        (0.1, 0.1, 100, 192, 100),  # and so is the baseline's number, where both are about as fast
+        (1.0, 1.0, 256, 192, 12),
+    ],
+)
+def test_a_block_has_as_many_calls_as_were_seen_to_be_queued(
+    monkeypatch: pytest.MonkeyPatch,
+    rough_ms: float,
+    call_ms: float,
+    room: int,
+    eager_calls: int,
+    expected: int,
+) -> None:
+    trial = object.__new__(Trial)
+    trial._court, trial._side = QueueingCourt(room), Side(lambda n, chained: 0.0)  # type: ignore[assignment]
+    trial._plan, trial._eager_calls, trial._pending = (
+        Plan(block_ms=9.0, precision=0.1, max_s=1),
+        eager_calls,
+        [],
+    )
+    tried: list[int] = []
+
+    def timed_block(calls: int) -> float:
+        tried.append(calls)
+        return call_ms
+
+    monkeypatch.setattr(trial, "_timed_block", timed_block)
+    assert trial._block_calls(rough_ms) == expected
+    assert expected in tried or expected == room
+    assert trial._eager_calls <= room
