@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 CHECKED_CALLS, CHECKED_LINKS = 3, 8
 MOST_CHAINS = 12
 """That a kernel is given to be fast enough in one: of those that wait for the GPU, noise makes many slow."""
+WAITING_SLACK = 1 / 3
+"""Of what a link costs who waits for the GPU in every call: launches that nothing hides differ by that much."""
 SLOW_MS = 50.0
 """Of a call: it need not be made once more for caches to be as before."""
 CENSUS_CALLS = 4
@@ -361,11 +363,13 @@ class Trial:
     def _require_single_calls(self, calls: int, kernel_ms: float) -> None:
         """Raises Refused when calls take far longer in a chain, in which none can begin before the answer
         to the one before is there."""
-        link_ms = self._court.link_ms[self._side.waits and not self._side.queued_some]
+        waits = self._side.waits and not self._side.queued_some
+        link_ms = self._court.link_ms[waits]
+        slack_ms = max(SLACK_MS["cuda"], WAITING_SLACK * link_ms if waits else 0.0)
         chain_ms, reason = math.inf, None
         for _ in range(MOST_CHAINS):
             chain_ms = min(chain_ms, self._chain_ms(min(calls, CHAIN_CALLS)))
-            reason = batched(chain_ms, kernel_ms, link_ms, SLACK_MS["cuda"])
+            reason = batched(chain_ms, kernel_ms, link_ms, slack_ms)
             if reason is None:
                 return
         raise Refused(Status.REJECTED, str(reason), "batched calls")
