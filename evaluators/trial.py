@@ -52,7 +52,7 @@ CHECKED_CALLS, CHECKED_LINKS = 3, 8
 MOST_CHAINS = 12
 """That a kernel is given to be fast enough in one: of those that wait for the GPU, noise makes many slow."""
 WAITING_SLACK = 1 / 3
-"""Of what a link costs who waits for the GPU in every call: launches that nothing hides differ by that much."""
+"""Of what a link costs who waits for the GPU in every call: so much launches differ that nothing hides."""
 SLOW_MS = 50.0
 """Of a call: it need not be made once more for caches to be as before."""
 CENSUS_CALLS = 4
