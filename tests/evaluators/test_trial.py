@@ -68,41 +68,58 @@ class Court:
         self.checked.append((seed, int(outputs[0]), int(after[0])))
 
 
-def judge(cost: Cost, *, waits: bool = False, calls: int = 192, missing: int | None = None) -> None:
-    """Raises what the trial raises."""
+def judge(
+    cost: Cost, *, waits: bool = False, calls: int = 192, missing: int | None = None
+) -> tuple[float, list[str]]:
+    """ms a call that count besides, and the remarks. Raises what the trial raises."""
     court, side = Court(), Side(cost, waits=waits, missing=missing)
     trial = object.__new__(Trial)
     trial._court, trial._side = court, side  # type: ignore[assignment]
-    trial._require_single_calls(calls, side.block(calls).call_ms(BESIDES_MS))
+    trial._remarks = []
+    more_ms = trial._batching_ms(calls, side.block(calls).call_ms(BESIDES_MS))
     assert court.checked, "who is fast in a chain must be right there"
     for seed, call, before in court.checked:
         assert seed == 100 + call
         assert before == call + 1, "the one that was made before"
+    return more_ms, trial._remarks
 
 
 @pytest.mark.parametrize("call_ms", [0.003, 0.03, 0.1, 1.0])
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("calls", [2, 16, 192])
 def test_single_calls_are_fair(call_ms: float, waits: bool, calls: int) -> None:
-    judge(lambda n, chained: n * call_ms, waits=waits, calls=calls)
+    assert judge(lambda n, chained: n * call_ms, waits=waits, calls=calls) == (0.0, [])
 
 
 def test_a_wait_once_a_block_is_fair() -> None:
     """For a time slice of the GPU, as of work on several streams."""
-    judge(lambda n, chained: 1.3 + n * 0.59, calls=16)
+    assert judge(lambda n, chained: 1.3 + n * 0.59, calls=16) == (0.0, [])
 
 
-@pytest.mark.parametrize("waits", [False, True])
-@pytest.mark.parametrize(("alone_ms", "more_ms"), [(0.04, 0.001), (0.3, 0.01), (1.0, 0.4)])
-def test_calls_computed_together_are_rejected(alone_ms: float, more_ms: float, waits: bool) -> None:
+def together(alone_ms: float, more_ms: float) -> Cost:
     """All of a block in the first call; in a chain that cannot be done."""
+    return lambda n, chained: n * (alone_ms + more_ms) if chained else alone_ms + n * more_ms
 
-    def cost(calls: int, chained: bool) -> float:
-        return calls * (alone_ms + more_ms) if chained else alone_ms + calls * more_ms
 
+ALL_AT_ONCE = pytest.mark.parametrize(("alone_ms", "more_ms"), [(0.04, 0.001), (0.3, 0.01), (1.0, 0.4)])
+
+
+@ALL_AT_ONCE
+def test_calls_computed_together_are_rejected(alone_ms: float, more_ms: float) -> None:
     with pytest.raises(Refused, match="not computed singly") as refused:
-        judge(cost, waits=waits)
+        judge(together(alone_ms, more_ms))
     assert (refused.value.status, refused.value.rule) == (Status.REJECTED, "batched calls")
+
+
+@ALL_AT_ONCE
+def test_who_waits_in_every_call_is_timed_in_a_chain_instead(alone_ms: float, more_ms: float) -> None:
+    calls = 192
+    counted_ms = (alone_ms + calls * more_ms) / calls
+    missing_ms, (remark,) = judge(together(alone_ms, more_ms), waits=True, calls=calls)
+    # The first link of a chain costs nothing.
+    expected_ms = alone_ms + more_ms - LINK_MS[True] / CHAIN_CALLS
+    assert counted_ms + missing_ms == pytest.approx(expected_ms)
+    assert "timed in a chain" in remark
 
 
 def test_a_chain_has_no_gaps() -> None:
@@ -118,7 +135,7 @@ def test_a_busy_machine_makes_some_chains_slow() -> None:
         chains += chained
         return calls * (0.5 if chained and chains < 6 else 0.1)
 
-    judge(cost, waits=True)
+    assert judge(cost) == (0.0, [])
     assert chains == 6
 
 

@@ -4,7 +4,7 @@ in every call, as if that were what makes a call alone take longer."""
 # problem: small_tanhs
 # device: cuda
 # verdict: rejected|no_gain
-# defence: chains of calls, of which each needs the answer before, must not take much longer
+# defence: chains of calls, of which each needs the answer before; where they take far longer, they count
 
 import sys
 
