@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from evaluators import peek, process_tree
+from evaluators.library_code import REACH, LibraryCode
 
 OWN_SHARE = {"cuda": 0.9, "cpu": 0.8}
 """Of the time spent computing, under `no_library`; samples are less sure than traces."""
@@ -132,11 +133,11 @@ class Looks:
     nobody can foresee, with all of them stopped at once. Who notices it has been seen already.
 
     A look finds the library at work if any thread is in it, so that own code on other threads does not hide
-    it. `scratch`: the folder whose shared objects are the candidate's own.
+    it. `scratch`: the folder whose shared objects are the candidate's own, if they are no copies of `code`.
     """
 
-    def __init__(self, pid: int, scratch: str) -> None:
-        self._pid, self._scratch = pid, scratch
+    def __init__(self, pid: int, scratch: str, code: LibraryCode) -> None:
+        self._pid, self._scratch, self._code = pid, scratch, code
         self._own = self._library = self._moving = 0
         self._names: Counter[str] = Counter()
         self.tries = 0
@@ -199,8 +200,8 @@ class Looks:
         try:
             own, libraries, moving = False, set[str](), False
             for pid in family:
-                for place, regions in self._places(pid):
-                    if place is None or self._is_library(place, regions):
+                for address, place, regions in self._places(pid):
+                    if place is None or self._is_library(pid, address, place, regions):
                         libraries.add("" if place is None else place.path)
                     elif self._is_scratch(place):
                         own = True
@@ -213,25 +214,59 @@ class Looks:
         self._own += own and not libraries
         self._moving += moving and not own and not libraries
 
-    def _places(self, pid: int) -> Iterator[tuple[peek.Region | None, list[peek.Region]]]:
-        """Of each thread that was computing, and all code of the process; None for who is nowhere known."""
+    def _places(self, pid: int) -> Iterator[tuple[int, peek.Region | None, list[peek.Region]]]:
+        """Of each thread that was computing: where, in which memory, and all code of the process; None for
+        who is nowhere known."""
         regions: list[peek.Region] = []
         for thread, address in peek.program_counters(pid):
             if not regions:
                 with contextlib.suppress(OSError):
                     regions = peek.code_regions(pid, thread)
-            yield peek.region_at(regions, address), regions
+            yield address, peek.region_at(regions, address), regions
 
-    def _is_library(self, place: peek.Region, regions: list[peek.Region]) -> bool:
-        """Not what a person writes into the scratch folder: little, and there to be read. What torch.compile
-        made, what somebody's compiler made at run time, and what is in no file any more belongs to others; so
-        does a copy of BLAS, in however many files."""
+    def _is_library(self, pid: int, address: int, place: peek.Region, regions: list[peek.Region]) -> bool:
+        """Not what a person writes into the scratch folder: little, there to be read, and no copy of a
+        library's. What torch.compile made, what somebody's compiler made at run time, and what is in no file
+        any more belongs to others; so does a copy of BLAS, in however many files, and what has been put in
+        the place of a neutral file's code."""
+        if place.path.endswith(DELETED):
+            return True
         if not self._is_scratch(place):
             installed = place.path.startswith(("/", "[")) and not place.path.startswith(GONE)
-            return not (installed and NEUTRAL_FILES.search(place.path) and not place.path.endswith(DELETED))
+            neutral = installed and NEUTRAL_FILES.search(place.path)
+            return not (neutral and is_as_installed(pid, address, place))
         inductor = place.path.startswith(f"{self._scratch}/inductor/")
         own_bytes = sum(each.end - each.start for each in regions if self._is_scratch(each))
-        return inductor or place.path.endswith(DELETED) or own_bytes > MAX_OWN_BYTES
+        return inductor or own_bytes > MAX_OWN_BYTES or self._is_copied(pid, address, place)
+
+    def _is_copied(self, pid: int, address: int, place: peek.Region) -> bool:
+        start, end = place.around(address, REACH)
+        try:
+            return self._code.holds(peek.read_bytes(pid, start, end), address - start)
+        except (OSError, peek.Unreadable):
+            return True  # code that is not to be read
 
     def _is_scratch(self, place: peek.Region) -> bool:
         return place.path.startswith(f"{self._scratch}/")
+
+
+def is_as_installed(pid: int, address: int, place: peek.Region) -> bool:
+    """Whether a process has the code around an address as it is in the file that the memory names, or as
+    the kernel gave it to this process, too."""
+    start, end = place.around(address, REACH)
+    try:
+        if place.path == "[vdso]":
+            (ours,) = (
+                each for each in peek.code_regions(os.getpid(), os.getpid()) if each.path == place.path
+            )
+            here = ours.start - place.start
+            expected = peek.read_bytes(os.getpid(), start + here, end + here)
+        elif place.path.startswith("["):
+            return True  # beyond what a process can write to
+        else:
+            with open(place.path, "rb") as file:
+                file.seek(place.offset + start - place.start)
+                expected = file.read(end - start)
+        return expected == peek.read_bytes(pid, start, end)
+    except (OSError, ValueError, peek.Unreadable):
+        return False

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 from evaluators import chain, weights
 from evaluators.arena import Arena, Layout
 from evaluators.ceilings import ceilings_of
+from evaluators.census import NEUTRAL_FILES
 from evaluators.channel import Channel, Message
 from evaluators.correctness import FAMILIES, Comparison, compare, some_of
 from evaluators.degenerate import examine
 from evaluators.evaluation import Roofline
+from evaluators.library_code import LibraryCode, installed
+from evaluators.peek import can_peek
 from evaluators.reference import init_inputs, load_module, make_inputs, make_model, tensors_of
 from evaluators.roofline import roofline, too_fast
 from evaluators.side import Side
@@ -76,6 +79,10 @@ class Court:
         self.work = count(self._eager, sample, outputs)
         self._ceilings_file = Path(options["ceilings_file"])
         self._ceilings = ceilings_of(self.device, self._ceilings_file)
+        self.library_code: LibraryCode | None = None
+        """Which a kernel may not run; None where nobody looks."""
+        if problem["libraries"] == "no_library" and self.device == "cpu" and can_peek():
+            self.library_code = LibraryCode.of(installed(NEUTRAL_FILES), self._ceilings_file.parent)
         self.capacity = self._room(tensors, outputs, rough_ms)
         self.arena = Arena(tensors, outputs, self.capacity, self.device)
         self._baseline_arena = Arena(tensors, outputs, self.capacity, self.device)

@@ -29,7 +29,6 @@ from evaluators.channel import Message
 from evaluators.correctness import FAMILIES, Comparison
 from evaluators.court import CHAIN_CALLS, SINGLES, Court
 from evaluators.evaluation import Status, Timing
-from evaluators.peek import can_peek
 from evaluators.side import Refused, Side
 from evaluators.timing import (
     RESOLUTION_MS,
@@ -102,8 +101,8 @@ class Trial:
         self._before: list[float] = []
         """The baseline's ms a call while the candidate had not been loaded."""
         self._looks: Looks | None = None
-        if court.problem["libraries"] == "no_library" and court.device == "cpu" and can_peek():
-            self._looks = Looks(side.pid, scratch)
+        if court.library_code is not None:
+            self._looks = Looks(side.pid, scratch, court.library_code)
         self._pending: list[Callable[[], None]] = []
 
     def verdict(self) -> Message:

@@ -1,7 +1,14 @@
 """What looks at a kernel's threads, or at rows of its calls, say of who does its work."""
 
+import ctypes
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
 import pytest
 
+from evaluators import peek
 from evaluators.census import (
     ENOUGH_LOOKS,
     FAIR_TRIES,
@@ -12,9 +19,13 @@ from evaluators.census import (
     Census,
     Looks,
     hidden,
+    is_as_installed,
     row_length,
     undecided,
 )
+from evaluators.library_code import LibraryCode
+
+NO_CODE = LibraryCode(np.empty(0, np.uint64))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +83,7 @@ def test_a_row_is_long_and_its_outputs_fit(
 
 
 def test_rows_become_longer_while_looks_find_nobody() -> None:
-    looks, seen = Looks(0, "/nowhere"), []
+    looks, seen = Looks(0, "/nowhere", NO_CODE), []
     for _ in range(3 * FEWEST_LOOKS):
         looks.delay_s()
         seen.append(looks.stretch)
@@ -85,7 +96,7 @@ def test_rows_become_longer_while_looks_find_nobody() -> None:
 
 @pytest.mark.parametrize(("row_ms", "slower"), [(0.05, False), (0.29, False), (0.31, True)])
 def test_who_is_slower_in_rows_does_less_when_it_is_timed(row_ms: float, slower: bool) -> None:
-    looks = Looks(0, "/nowhere")
+    looks = Looks(0, "/nowhere", NO_CODE)
     assert looks.slower_in_rows(0.1) is None
     looks.call_ms = 0.1
     looks.saw_row(9.0, 100, watched=False)
@@ -98,7 +109,7 @@ def test_who_is_slower_in_rows_does_less_when_it_is_timed(row_ms: float, slower:
 
 
 def test_of_single_calls_the_fastest_is_held_against_rows() -> None:
-    looks = Looks(0, "/nowhere")
+    looks = Looks(0, "/nowhere", NO_CODE)
     looks.call_ms = 0.3  # as a busy machine makes most of them
     looks.saw_row(0.4, 100, watched=False)
     assert looks.slower_in_rows(0.1) is None
@@ -110,3 +121,33 @@ def test_of_single_calls_the_fastest_is_held_against_rows() -> None:
 def test_who_was_hardly_seen_is_not_cleared() -> None:
     assert hidden(FEWEST_LOOKS) is None
     assert "only 7 looks" in str(hidden(FEWEST_LOOKS - 1))
+
+
+def ours(name: str) -> peek.Region:
+    regions = peek.code_regions(os.getpid(), os.getpid())
+    return next(each for each in regions if name in each.path)
+
+
+@pytest.mark.skipif(not peek.can_peek(), reason="this machine lets nobody look into a child")
+@pytest.mark.parametrize("name", ["/libc", "[vdso]"])
+def test_a_neutral_file_has_the_code_that_was_installed(name: str) -> None:
+    place = ours(name)
+    assert all(is_as_installed(os.getpid(), at, place) for at in (place.start, place.end - 1))
+
+
+@pytest.mark.skipif(not peek.can_peek(), reason="this machine lets nobody look into a child")
+def test_code_in_the_place_of_a_neutral_files_is_found() -> None:
+    library = ours("/libc")
+    with open(library.path, "rb") as file:
+        copy = mmap.mmap(file.fileno(), 8192, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(copy))
+    place = peek.Region(start, start + 8192, library.path, 0)
+    assert is_as_installed(os.getpid(), start + 5000, place)
+    copy[5100:5104] = b"\xc3\xc3\xc3\xc3"
+    assert not is_as_installed(os.getpid(), start + 5000, place)
+    assert is_as_installed(os.getpid(), start + 1000, place), "elsewhere it is as it was"
+    vdso = peek.Region(start, start + 8192, "[vdso]", 0)
+    assert not is_as_installed(os.getpid(), start + 1000, vdso)
+    for path in ("/nowhere/libc.so.6", str(Path(library.path).parent)):
+        assert not is_as_installed(os.getpid(), start, peek.Region(start, start + 8192, path, 0))
+    assert not is_as_installed(os.getpid(), 4096, peek.Region(4096, 8192, library.path, 0))
