@@ -28,6 +28,8 @@ EVERY = 3
 EVERYWHERE, SOMEWHERE = (0.0, 0.25), (0.5, 1.0)
 """By how much an element changes, of the tensor's largest: what changes in few places is to show in the
 outputs. Statistics change upwards alone, so that a variance stays positive."""
+NOUGHT = 1 / 8
+"""What noughts become where the two sides' forms differ, and all other elements are halved."""
 
 
 def weights_of(module: nn.Module) -> list[torch.Tensor]:
@@ -59,7 +61,8 @@ def moments() -> Iterator[bool]:
 def change(module: nn.Module, seed: int, turn: list[int] | None, *, alike: bool) -> list[torch.Tensor]:
     """Changes the weights in place and returns what they were, for `restore`: some elements of the tensors
     whose `turn` it is, or all elements of all. The same for the same seed, device and forms where the two
-    sides are `alike`; otherwise everything is halved, which rounds nothing."""
+    sides are `alike`; otherwise every element becomes what depends on nothing but itself, and rounds nothing:
+    a kernel may have its weights in other shapes, or several in one tensor."""
     import torch
 
     weights = weights_of(module)
@@ -67,7 +70,7 @@ def change(module: nn.Module, seed: int, turn: list[int] | None, *, alike: bool)
     with torch.no_grad():
         for number, each in enumerate(weights):
             if not alike:
-                each.mul_(0.5)
+                each.copy_(torch.where(each == 0, NOUGHT, each / 2))
             elif each.numel() and (turn is None or number in turn):
                 signed = isinstance(each, torch.nn.Parameter)
                 each.copy_(_changed(each, seed + number, everywhere=turn is None, signed=signed))

@@ -11,7 +11,7 @@ from torch import nn
 
 from evaluators import weights
 from evaluators.timing import MIN_PAIRS
-from evaluators.weights import EVERY, FEWEST, SHARE, TURNS, change, forms_of, moments, restore, turns
+from evaluators.weights import EVERY, FEWEST, NOUGHT, SHARE, TURNS, change, forms_of, moments, restore, turns
 
 
 class Net(nn.Module):
@@ -91,12 +91,27 @@ def test_both_sides_change_alike_however_they_lie_in_memory(turn: list[int] | No
     assert not all(map(torch.equal, values(ours), values(theirs)))
 
 
-def test_other_forms_are_halved() -> None:
+def test_other_forms_change_element_by_element() -> None:
     module = net()
     weight = module.conv.weight.detach().clone()
     assert forms_of(module) != forms_of(nn.Linear(3, 3))
-    change(module, 7, [5], alike=False)
+    before = change(module, 7, [5], alike=False)
     assert torch.equal(module.conv.weight, weight / 2)
+    assert module.norm.bias.unique().tolist() == [NOUGHT], "a bias that nobody adds shows"
+    assert [each.dtype for each in weights.weights_of(module)] == [each.dtype for each in before]
+
+
+def test_a_packed_weight_changes_as_its_parts_do() -> None:
+    class Packed(nn.Module):
+        def __init__(self, norm: nn.BatchNorm2d) -> None:
+            super().__init__()
+            self.both = nn.Parameter(torch.cat([norm.weight, norm.bias]))
+
+    norm = net().norm
+    packed = Packed(norm)
+    for module in (norm, packed):
+        change(module, 7, None, alike=False)
+    assert torch.equal(packed.both, torch.cat([norm.weight, norm.bias]))
 
 
 def test_a_module_without_weights() -> None:

@@ -254,8 +254,19 @@ def test_a_death_is_noticed_long_before_the_deadline(judge: Judge, body: str, wo
     assert "last words" in found.log
 
 
+def undisturbed(judge: Judge, source: str) -> Evaluation:
+    """As the pool does it: again where other processes kept the cores busy."""
+    for _ in range(3):
+        try:
+            return judge(source)
+        except WorkerBroken as broken:
+            if "keep the cores busy" not in str(broken):
+                raise
+    return judge(source)
+
+
 def test_a_call_that_never_ends(judge: Judge) -> None:
-    found = judge(forward("print('last words', flush=True)\ntime.sleep(600)"))
+    found = undisturbed(judge, forward("print('last words', flush=True)\ntime.sleep(600)"))
     assert found.status is Status.TIMEOUT
     assert "no verdict within 5 s" in found.log
     assert "last words" in found.log

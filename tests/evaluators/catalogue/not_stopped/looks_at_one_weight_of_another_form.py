@@ -4,7 +4,7 @@ parameter more than the reference has keeps it from getting the reference's chan
 # problem: conv
 # device: any
 # verdict: correct
-# defence: weights of other forms are all halved, since nobody knows which of them the reference's are
+# defence: weights of other forms are all halved, whichever of them the reference's are; one tells of the rest
 
 import torch
 from torch import nn

@@ -1,0 +1,21 @@
+"""Leaves out a bias that is zero when it is made; an idle parameter more than the reference has keeps the
+kernel from getting the reference's changes."""
+
+# problem: layernorm
+# device: any
+# verdict: incorrect
+# defence: where the forms of weights differ, zeros become something else, too
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, columns):
+        super().__init__()
+        self.norm = nn.LayerNorm(columns)
+        nn.init.normal_(self.norm.weight)
+        self.idle = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return nn.functional.layer_norm(x, self.norm.normalized_shape, self.norm.weight)
