@@ -30,7 +30,7 @@ class ModelNew(nn.Module):
     def forward(self, x):
         return {}
 """
-OPTIONS = ("problem.libraries=any", "problem.sizes.batch=64", "problem.sizes.features=512")
+OPTIONS = ("problem.libraries=any", "problem.sizes.batch=1024", "problem.sizes.features=512")
 
 
 class Host:
