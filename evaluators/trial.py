@@ -260,10 +260,13 @@ class Trial:
         on_gpu = self._court.device == "cuda"
         calls = self._block_calls(call_ms)
         samples = self._sample(calls, call_ms)
-        longer = self._block_calls(statistics.median(samples.kernel))
-        if on_gpu and longer > 2 * calls:  # it was slower before; short blocks are for slow kernels
-            calls = longer
-            samples = self._sample(calls, call_ms)
+        sampled_ms = statistics.median(samples.kernel)
+        # Who was slower before is sampled again: short blocks are for slow kernels.
+        if on_gpu and self._plan.calls(sampled_ms, self._court.capacity) > 2 * calls:
+            longer = self._block_calls(sampled_ms)
+            if longer > 2 * calls:
+                calls = longer
+                samples = self._sample(calls, call_ms)
         kernel_ms, eager_ms = statistics.median(samples.kernel), statistics.median(samples.fair)
         if self._looks is not None:
             self._looks.call_ms = min(samples.kernel)  # what a busy machine adds makes no call long
