@@ -256,9 +256,7 @@ def is_as_installed(pid: int, address: int, place: peek.Region) -> bool:
     start, end = place.around(address, REACH)
     try:
         if place.path == "[vdso]":
-            (ours,) = (
-                each for each in peek.code_regions(os.getpid(), os.getpid()) if each.path == place.path
-            )
+            (ours,) = (each for each in peek.code_regions(os.getpid()) if each.path == place.path)
             here = ours.start - place.start
             expected = peek.read_bytes(os.getpid(), start + here, end + here)
         elif place.path.startswith("["):

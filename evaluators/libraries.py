@@ -17,6 +17,8 @@ import struct
 from functools import cache
 from pathlib import Path
 
+from evaluators import elf
+
 PATTERN = re.compile(
     r"/lib(cublas|cublasLt|cudnn\w*|cusparse|cusparseLt|cusolver|cufft)(_static\w*)?\.(so|a)\b"
 )
@@ -87,15 +89,13 @@ def _text(path: Path) -> tuple[int, int]:
     """Offset from the first mapping, and size, of an ELF file's section `.text`."""
     with path.open("rb") as file:
         header = file.read(64)
-        segments_at, sections_at = struct.unpack_from("<QQ", header, 32)
-        segment_size, segments, section_size, sections, names_at = struct.unpack_from("<HHHHH", header, 54)
-        file.seek(segments_at)
-        loads = [struct.unpack_from("<IIQQ", file.read(segment_size)) for _ in range(segments)]
-        first = min(address for kind, _, _, address in loads if kind == 1)
+        (sections_at,) = struct.unpack_from("<Q", header, 40)
+        section_size, sections, names_at = struct.unpack_from("<HHH", header, 58)
         file.seek(sections_at)
         table = [struct.unpack_from("<IIQQQQ", file.read(section_size)) for _ in range(sections)]
         file.seek(table[names_at][4])
         names = file.read(table[names_at][5])
+    first = min(each.address for each in elf.segments(path))
     for name, _, _, address, _, size in table:
         if names[name : names.index(b"\0", name)] == b".text":
             return address - first // PAGE * PAGE, size

@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import struct
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from evaluators import elf, peek
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +30,6 @@ REACH = RUN * PIECE
 PACKAGES = ("numpy*", "scipy*")
 """Beside torch, whose libraries are loaded: packages that a kernel finds, with libraries that compute."""
 FACTORS = [0x9E3779B97F4A7C15 * (2 * n + 1) % 2**64 | 1 for n in range(1, 9)]
-ELF, LOADED, EXECUTABLE = b"\x7fELF", 1, 1
 
 
 class LibraryCode:
@@ -77,16 +78,12 @@ class LibraryCode:
         return any(known[start : start + REACH : PIECE].all() for start in range(starts))
 
 
-def installed(neutral: Any) -> list[Path]:
+def installed(neutral: re.Pattern[str]) -> list[Path]:
     """The files whose code is a library's: what this process has loaded, which is torch and what that needs,
     and other packages that compute; but not what is `neutral`, a pattern of paths."""
     import torch
 
-    found = set()
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        fields = line.split(maxsplit=5)
-        if len(fields) == 6 and "x" in fields[1] and fields[5].startswith("/"):
-            found.add(Path(fields[5]))
+    found = {Path(each.path) for each in peek.code_regions(os.getpid()) if each.path.startswith("/")}
     packages = Path(torch.__file__).parents[1]
     for pattern in PACKAGES:
         for package in packages.glob(pattern):
@@ -102,9 +99,9 @@ def _version(path: Path) -> tuple[str, int, int]:
 def _sums_of_file(path: Path) -> Iterator[Array]:
     import numpy as np
 
-    for start, size in _code_of(path):
-        first, last = -(-start // PIECE) * PIECE, (start + size) // PIECE * PIECE
-        if last > first:
+    for each in elf.segments(path):
+        first, last = -(-each.offset // PIECE) * PIECE, (each.offset + each.size) // PIECE * PIECE
+        if each.executable and last > first:
             data = np.memmap(path, mode="r", dtype=np.uint64, offset=first, shape=(last - first) // WORD)
             step = 2**20 // WORD
             for at in range(0, len(data), step):
@@ -121,21 +118,3 @@ def _sums(words: Array) -> tuple[Array, Array]:
     for column in range(1, len(factors)):
         sums += words[:, column] * factors[column]
     return sums, sums != words[:, 0] * factors.sum()
-
-
-def _code_of(path: Path) -> Sequence[tuple[int, int]]:
-    """Offset and size of what is mapped as code out of a 64-bit ELF file; nothing of another file."""
-    with path.open("rb") as file:
-        header = file.read(64)
-        if len(header) < 64 or header[:4] != ELF or header[4] != 2:
-            return []
-        (table_at,) = struct.unpack_from("<Q", header, 32)
-        size, count = struct.unpack_from("<HH", header, 54)
-        file.seek(table_at)
-        table = file.read(size * count)
-    found = []
-    for number in range(len(table) // size):
-        kind, flags, start, _, _, length = struct.unpack_from("<IIQQQQ", table, number * size)
-        if kind == LOADED and flags & EXECUTABLE:
-            found.append((start, length))
-    return found

@@ -83,11 +83,11 @@ def program_counters(pid: int) -> list[tuple[int, int]]:
     return found
 
 
-def code_regions(pid: int, thread: int) -> list[Region]:
-    """Where the code of a process lies, in the order of addresses; by one of its threads, since there is no
-    answer of a first thread that has ended. Raises OSError."""
+def code_regions(pid: int, thread: int | None = None) -> list[Region]:
+    """Where the code of a process lies, in the order of addresses; by one of its threads, where the first may
+    have ended, of which there is no answer then. Raises OSError."""
     regions = []
-    for line in Path(f"/proc/{pid}/task/{thread}/maps").read_text().splitlines():
+    for line in Path(f"/proc/{pid}/task/{thread or pid}/maps").read_text().splitlines():
         fields = line.split(maxsplit=5)
         if "x" in fields[1]:
             start, end = (int(each, 16) for each in fields[0].split("-"))

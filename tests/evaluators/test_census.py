@@ -124,7 +124,7 @@ def test_who_was_hardly_seen_is_not_cleared() -> None:
 
 
 def ours(name: str) -> peek.Region:
-    regions = peek.code_regions(os.getpid(), os.getpid())
+    regions = peek.code_regions(os.getpid())
     return next(each for each in regions if name in each.path)
 
 
