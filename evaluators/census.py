@@ -14,6 +14,7 @@ import random
 import re
 import signal
 import statistics
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ FEWEST_LOOKS, ENOUGH_LOOKS, SURE_LOOKS = 8, 40, 100
 """To clear a kernel at all; to clear it for good; to reject one that is not plainly a library's."""
 PLAIN = 0.5
 """Of the share that is asked for: who has less needs no more looks."""
+LATE = 0.25
+"""Of the time in which a look may come: one that is so much later than it was to be clears nobody. Whoever
+takes all cores for the library's part keeps the looks away from it."""
 LONGEST_S, PATIENCE_S = 1.0, 3.0
 """For looks after the timing; where a rejection depends on more of them, as long as patience lasts."""
 FAIR_TRIES = 3 * FEWEST_LOOKS
@@ -88,8 +92,7 @@ class Census:
 
 def undecided(looks: int, tries: int, seen: Census, elapsed_s: float) -> bool:
     """Whether to look on, on a CPU, after so many looks that found somebody at work, in so many calls."""
-    share = seen.own_share
-    if looks >= 2 * FEWEST_LOOKS and share is not None and share < PLAIN * seen.asked:
+    if sure(looks, seen):
         return False
     if looks < FEWEST_LOOKS and tries < FAIR_TRIES:
         return True
@@ -107,6 +110,14 @@ def row_length(call_ms: float, output_bytes: int, stretch: int = 1) -> int:
 def hidden(looks: int) -> str | None:
     """Why a kernel is not cleared by what was seen of it: too little was."""
     return f"only {looks} looks have found it at work" if looks < FEWEST_LOOKS else None
+
+
+def sure(looks: int, seen: Census) -> bool:
+    """Whether so many looks are enough to reject a kernel on any machine: on a busy one they are few, and
+    what they meet depends on who lets go of a core."""
+    share = seen.own_share
+    plain = looks >= 2 * FEWEST_LOOKS and share is not None and share < PLAIN * seen.asked
+    return plain or (looks >= SURE_LOOKS and seen.reason() is not None)
 
 
 def of_kernels(kernels: Iterable[tuple[str, int]]) -> Census:
@@ -193,8 +204,10 @@ class Looks:
         self.tries += 1
         return random.uniform(0, self.span_ms) / 1e3
 
-    def look(self, family: Iterable[int]) -> None:
-        """Now. `family`: the processes that there were, to be stopped before any others are looked for."""
+    def look(self, family: Iterable[int], due: float) -> None:
+        """Now; it was to be at `due`, by `time.perf_counter`. `family`: the processes that there were, to be
+        stopped before any others are looked for."""
+        late = (time.perf_counter() - due) * 1e3 > LATE * self.span_ms
         process_tree.stop_all(family)
         family = process_tree.stop_tree(self._pid)
         try:
@@ -211,8 +224,9 @@ class Looks:
             process_tree.signal_all(family, signal.SIGCONT)
         self._names.update(libraries)
         self._library += bool(libraries)
-        self._own += own and not libraries
-        self._moving += moving and not own and not libraries
+        if not late:
+            self._own += own and not libraries
+            self._moving += moving and not own and not libraries
 
     def _places(self, pid: int) -> Iterator[tuple[int, peek.Region | None, list[peek.Region]]]:
         """Of each thread that was computing: where, in which memory, and all code of the process; None for

@@ -216,21 +216,20 @@ class Side:
         with self._awake():
             self._channel.send(order)
             process_tree.allow_all_cores(leaders)
-            answer = self._done(looks)
+            answer = self._done(looks, start)
         return (self._stopped_at - start) * 1e3, answer
 
-    def _done(self, looks: Looks | None) -> Message:
-        if looks is not None:
-            delay_s = looks.delay_s()
-            if delay_s < SPIN_S and not looks.sleeps:  # who sleeps wakes up late, where a core is idle
-                until = time.perf_counter() + delay_s
-                while time.perf_counter() < until:
-                    pass
-                delay_s = 0.0
-            try:
-                return self._answer("done", delay_s)
-            except ChannelTimeout:
-                looks.look([self._runner, *self._family])
+    def _done(self, looks: Looks | None, start: float) -> Message:
+        if looks is None:
+            return self._answer("done")
+        due = start + looks.delay_s()
+        if not looks.sleeps:  # who sleeps wakes up late, where a core is idle
+            while due - SPIN_S < time.perf_counter() < due:
+                pass
+        try:
+            return self._answer("done", max(due - time.perf_counter(), 0.0))
+        except ChannelTimeout:
+            looks.look([self._runner, *self._family], due)
         return self._answer("done")
 
     def _fetch(self, call: int, addresses: Any, calls: int, place: int) -> None:

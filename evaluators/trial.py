@@ -23,6 +23,7 @@ from evaluators.census import (
     hidden,
     of_kernels,
     row_length,
+    sure,
     undecided,
 )
 from evaluators.channel import Message
@@ -243,10 +244,9 @@ class Trial:
                 self._watch(looks, calls, call_ms)
         while looks.slower_in_rows(SLACK_MS["cpu"]) and time.monotonic() - start < PATIENCE_S:
             self._watch_row(looks)  # a busy machine makes rows slow, too
-        self._census = looks.census()
-        self._require_own_work()
-        if reason := hidden(looks.count) or looks.slower_in_rows(SLACK_MS["cpu"]):
-            if bystanders.busy(self._side.processes()):
+        self._census = seen = looks.census()
+        if reason := hidden(looks.count) or seen.reason() or looks.slower_in_rows(SLACK_MS["cpu"]):
+            if not sure(looks.count, seen) and bystanders.busy(self._side.processes()):
                 raise RuntimeError(f"other processes keep the cores busy: {reason}")
             raise Refused(Status.REJECTED, reason, "library")
 

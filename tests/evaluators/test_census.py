@@ -3,16 +3,18 @@
 import ctypes
 import mmap
 import os
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from evaluators import peek
+from evaluators import peek, process_tree
 from evaluators.census import (
     ENOUGH_LOOKS,
     FAIR_TRIES,
     FEWEST_LOOKS,
+    LATE,
     LONGEST_S,
     PATIENCE_S,
     SURE_LOOKS,
@@ -21,6 +23,7 @@ from evaluators.census import (
     hidden,
     is_as_installed,
     row_length,
+    sure,
     undecided,
 )
 from evaluators.library_code import LibraryCode
@@ -121,6 +124,36 @@ def test_of_single_calls_the_fastest_is_held_against_rows() -> None:
 def test_who_was_hardly_seen_is_not_cleared() -> None:
     assert hidden(FEWEST_LOOKS) is None
     assert "only 7 looks" in str(hidden(FEWEST_LOOKS - 1))
+
+
+def test_on_a_busy_machine_few_looks_do_not_reject() -> None:
+    def seen(own: int, library: int) -> bool:
+        return sure(own + library, Census(own=own, library=library, asked=0.8))
+
+    assert not seen(2, 1)
+    assert not seen(7, 9)
+    assert seen(6, 10)
+    assert not seen(75, 24)
+    assert seen(75, 25)
+    assert not seen(80, 20)
+
+
+def test_a_look_that_comes_late_clears_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = Looks(os.getpid(), "/scratch", NO_CODE)
+    looks.span_ms = 1000.0
+    place = peek.Region(0, 4096, "/scratch/own.so")
+    for name in ("stop_all", "stop_tree", "signal_all"):
+        monkeypatch.setattr(process_tree, name, lambda *_: {1})
+    monkeypatch.setattr(looks, "_places", lambda pid: [(0, place, [])])
+    monkeypatch.setattr(looks, "_is_library", lambda *_: place.path.endswith("library.so"))
+    late = time.perf_counter() - 2 * LATE
+    looks.look([], due=late)
+    assert looks.count == 0
+    looks.look([], due=time.perf_counter())
+    assert looks.census().own == 1
+    place = peek.Region(0, 4096, "/library.so")
+    looks.look([], due=late)
+    assert looks.census().library == 1
 
 
 def ours(name: str) -> peek.Region:
