@@ -1,152 +1,31 @@
-"""A trial's chains of calls, against modules of which is known how long they take, without a device."""
+"""How a trial chooses the length of its blocks, without a device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
-import torch
 
-from evaluators.arena import Spot
-from evaluators.court import CHAIN_CALLS
-from evaluators.evaluation import Status
-from evaluators.side import Refused
-from evaluators.timing import Block, Overhead, Plan
+from evaluators.timing import Plan
 from evaluators.trial import Trial
-
-BESIDES_MS = 0.4
-LINK_MS = {False: 0.025, True: 0.05}
-"""By whether the module waits for the GPU in every call."""
-Cost = Callable[[int, bool], float]
-"""ms of so many calls, in a chain or not."""
-
-
-@dataclass
-class Side:
-    """Its blocks take what `cost` says, and what everybody's take besides."""
-
-    cost: Cost
-    waits: bool = False
-    queued_some: bool = False
-    missing: int | None = None
-
-    def spot(self, calls: int) -> Spot:
-        call = calls // 2
-        return Spot(call=call, outputs=Arena().snapshot(call), missing=self.missing)
-
-    def block(self, calls: int) -> Block:
-        return Block(calls=calls, wall_ms=BESIDES_MS + self.cost(calls, False))
-
-    def chain(self, calls: int) -> tuple[Block, list[int]]:
-        assert calls <= CHAIN_CALLS
-        wall_ms = BESIDES_MS + self.cost(calls, True) + (calls - 1) * LINK_MS[self.waits]
-        return Block(calls=calls, wall_ms=wall_ms), list(reversed(range(calls)))
-
-
-class Arena:
-    def snapshot(self, call: int) -> list[torch.Tensor]:
-        return [torch.tensor(call)]
-
-
-@dataclass
-class Court:
-    """Knows each call's secret; every answer is right."""
-
-    device = "cuda"
-    link_ms = LINK_MS
-    arena = Arena()
-    checked: list[tuple[int, int, int]] = field(default_factory=list)
-
-    def overhead(self, calls: int) -> Overhead:
-        return Overhead(total_ms=BESIDES_MS, delivery_ms=0.0)
-
-    def stage_fresh(self, families: list[str], side: Side) -> list[int]:
-        return [100 + call for call in range(len(families))]
-
-    def check(self, outputs: list[torch.Tensor], seed: int, *, after: list[torch.Tensor], spot: bool) -> None:
-        self.checked.append((seed, int(outputs[0]), int(after[0])))
-
-
-def judge(
-    cost: Cost, *, waits: bool = False, calls: int = 192, missing: int | None = None
-) -> tuple[float, list[str]]:
-    """ms a call that count besides, and the remarks. Raises what the trial raises."""
-    court, side = Court(), Side(cost, waits=waits, missing=missing)
-    trial = object.__new__(Trial)
-    trial._court, trial._side = court, side  # type: ignore[assignment]
-    trial._remarks = []
-    more_ms = trial._batching_ms(calls, side.block(calls).call_ms(BESIDES_MS))
-    assert court.checked, "who is fast in a chain must be right there"
-    for seed, call, before in court.checked:
-        assert seed == 100 + call
-        assert before == call + 1, "the one that was made before"
-    return more_ms, trial._remarks
-
-
-@pytest.mark.parametrize("call_ms", [0.003, 0.03, 0.1, 1.0])
-@pytest.mark.parametrize("waits", [False, True])
-@pytest.mark.parametrize("calls", [2, 16, 192])
-def test_single_calls_are_fair(call_ms: float, waits: bool, calls: int) -> None:
-    assert judge(lambda n, chained: n * call_ms, waits=waits, calls=calls) == (0.0, [])
-
-
-def test_a_wait_once_a_block_is_fair() -> None:
-    """For a time slice of the GPU, as of work on several streams."""
-    assert judge(lambda n, chained: 1.3 + n * 0.59, calls=16) == (0.0, [])
-
-
-def together(alone_ms: float, more_ms: float) -> Cost:
-    """All of a block in the first call; in a chain that cannot be done."""
-    return lambda n, chained: n * (alone_ms + more_ms) if chained else alone_ms + n * more_ms
-
-
-ALL_AT_ONCE = pytest.mark.parametrize(("alone_ms", "more_ms"), [(0.04, 0.001), (0.3, 0.01), (1.0, 0.4)])
-
-
-@ALL_AT_ONCE
-def test_calls_computed_together_are_rejected(alone_ms: float, more_ms: float) -> None:
-    with pytest.raises(Refused, match="not computed singly") as refused:
-        judge(together(alone_ms, more_ms))
-    assert (refused.value.status, refused.value.rule) == (Status.REJECTED, "batched calls")
-
-
-@ALL_AT_ONCE
-def test_who_waits_in_every_call_is_timed_in_a_chain_instead(alone_ms: float, more_ms: float) -> None:
-    calls = 192
-    counted_ms = (alone_ms + calls * more_ms) / calls
-    missing_ms, (remark,) = judge(together(alone_ms, more_ms), waits=True, calls=calls)
-    # The first link of a chain costs nothing.
-    expected_ms = alone_ms + more_ms - LINK_MS[True] / CHAIN_CALLS
-    assert counted_ms + missing_ms == pytest.approx(expected_ms)
-    assert "timed in a chain" in remark
-
-
-def test_a_chain_has_no_gaps() -> None:
-    with pytest.raises(Refused, match="call 7 had not been answered"):
-        judge(lambda n, chained: n * 0.03, missing=7)
-
-
-def test_a_busy_machine_makes_some_chains_slow() -> None:
-    chains = 0
-
-    def cost(calls: int, chained: bool) -> float:
-        nonlocal chains
-        chains += chained
-        return calls * (0.5 if chained and chains < 6 else 0.1)
-
-    assert judge(cost) == (0.0, [])
-    assert chains == 6
 
 
 @dataclass
 class QueueingCourt:
-    """The candidate's queue has room for so many calls."""
+    """The candidate's queue has room for so many calls; the baseline's blocks have `baseline`."""
 
     room: int
+    baseline: int
+    device = "cuda"
     capacity = 256
+    library_code = None
+    weight_forms = ()
 
-    def queue_room(self, side: Side, calls: int) -> int:
+    def eager_calls(self, plan: Plan) -> int:
+        return self.baseline
+
+    def queue_room(self, side: object, calls: int) -> int:
         return self.capacity if calls <= self.room else self.room
 
 
@@ -170,20 +49,16 @@ def test_a_block_has_as_many_calls_as_were_seen_to_be_queued(
     eager_calls: int,
     expected: int,
 ) -> None:
-    trial = object.__new__(Trial)
-    trial._court, trial._side = QueueingCourt(room), Side(lambda n, chained: 0.0)  # type: ignore[assignment]
-    trial._plan, trial._eager_calls, trial._pending = (
-        Plan(block_ms=9.0, precision=0.1, max_s=1),
-        eager_calls,
-        [],
-    )
+    plan, side = Plan(block_ms=9.0, precision=0.1, max_s=1), SimpleNamespace(pid=0)
+    court = QueueingCourt(room=room, baseline=eager_calls)
+    trial = Trial(court, side, plan, "", thorough=False, say=str)  # type: ignore[arg-type]
     tried: list[int] = []
 
     def timed_block(calls: int) -> float:
         tried.append(calls)
         return call_ms
 
-    monkeypatch.setattr(trial, "_timed_block", timed_block)
+    monkeypatch.setattr(trial._examination, "timed_block", timed_block)
     assert trial._block_calls(rough_ms) == expected
     assert expected in tried or expected == room
     assert trial._eager_calls <= room
