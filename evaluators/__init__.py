@@ -13,5 +13,5 @@ Where to look, from the command down to the machine (each file says more at its 
     what can be        roofline, work, ceilings
     what disturbs      bystanders
     untrusted code     runner, zygote, nest, sandbox, namespaces, process_tree, scratch
-    plumbing           channel, cuda_driver, elf
+    plumbing           channel, cuda_driver, elf, cache
 """

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from evaluators import sandbox
+from evaluators.cache import cache_folder
 from evaluators.problem import Kernel, Problem
 
 DIGEST_BYTES = hashlib.sha256().digest_size
@@ -67,8 +68,7 @@ class BuildCache:
             self._evict(folder)
 
     def _folder(self) -> Path:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        return self.folder or Path(base) / "ideatree" / "builds"
+        return self.folder or cache_folder() / "builds"
 
     def _evict(self, folder: Path) -> None:
         entries = []

@@ -74,11 +74,6 @@ class Ceilings:
         return max(rates["float32"], fastest / 3) if dtype == "float32" else rates.get(dtype, fastest)
 
 
-def default_cache() -> Path:
-    """Where ceilings are kept between runs."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ideatree" / "ceilings.json"
-
-
 def ceilings_of(device: str, cache: Path | None, *, again: bool = False) -> Ceilings:
     """The ceilings of this machine's device, `cuda` or `cpu`: measured once, then from the file `cache`.
 

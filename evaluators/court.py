@@ -77,12 +77,13 @@ class Court:
         if not problem["allow_degenerate"]:
             self._require_judge()
         self.work = count(self._eager, sample, outputs)
-        self._ceilings_file = Path(options["ceilings_file"])
+        cache = Path(options["cache"])
+        self._ceilings_file = cache / "ceilings.json"
         self._ceilings = ceilings_of(self.device, self._ceilings_file)
         self.library_code: LibraryCode | None = None
         """Which a kernel may not run; None where nobody looks."""
         if problem["libraries"] == "no_library" and self.device == "cpu" and can_peek():
-            self.library_code = LibraryCode.of(installed(NEUTRAL_FILES), self._ceilings_file.parent)
+            self.library_code = LibraryCode.of(installed(NEUTRAL_FILES), cache)
         self.capacity = self._room(tensors, outputs, rough_ms)
         self.arena = Arena(tensors, outputs, self.capacity, self.device)
         self._baseline_arena = Arena(tensors, outputs, self.capacity, self.device)

@@ -15,7 +15,7 @@ from pathlib import Path
 from evaluators import sandbox
 from evaluators.build import scratch_folder
 from evaluators.build_cache import BuildCache
-from evaluators.ceilings import default_cache
+from evaluators.cache import cache_folder
 from evaluators.channel import ChannelClosed, ChannelTimeout, Message
 from evaluators.cuda_driver import Gpu, first_gpu
 from evaluators.evaluation import Correctness, Evaluation, Roofline, Status, Timing
@@ -179,7 +179,7 @@ class Worker:
         options = {
             "max_calls": self._settings.max_calls,
             "plan": asdict(self._settings.plan),
-            "ceilings_file": str(default_cache()),
+            "cache": str(cache_folder()),
         }
         order = {"op": "open", "problem": asdict(case.problem), "options": options, "pid": case.eager.pid}
         case.referee.send(order, (case.eager.channel.fileno(),))

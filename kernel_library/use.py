@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluators.ceilings import default_cache
+from evaluators.cache import cache_folder
 from evaluators.problem import Kernel
 from kernel_library.entry import Entry, Measurement, architecture_of, fits, shape_text
 from kernel_library.library import FolderLibrary
@@ -88,7 +88,7 @@ def _promise(entry: Entry, architecture: str, dtype: str, elements: int) -> tupl
 @functools.cache
 def _module(kernel: Kernel) -> Any:
     """The kernel's source as a module, from a file of its own: Triton reads its functions' source there."""
-    file = default_cache().with_name("kernels") / f"kernel_{kernel.id}.py"
+    file = cache_folder() / "kernels" / f"kernel_{kernel.id}.py"
     if not file.exists() or file.read_text(encoding="utf-8") != kernel.source:
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_name(f".{file.name}.{uuid.uuid4().hex}")

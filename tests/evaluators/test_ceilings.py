@@ -103,14 +103,6 @@ def test_a_cache_that_cannot_be_written_is_none(
     assert ceilings_of("cpu", None) == H200
 
 
-def test_the_default_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert ceilings.default_cache() == tmp_path / "ideatree" / "ceilings.json"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", "/somewhere")
-    assert ceilings.default_cache() == Path("/somewhere/.cache/ideatree/ceilings.json")
-
-
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 def test_ceilings_that_no_measurement_gives_are_refused(value: float) -> None:
     with pytest.raises(ValueError, match="finite and positive"):
