@@ -1,7 +1,7 @@
 """Verdicts a minute on one GPU: our evaluator and KernelBench's own script on the same 24 kernels.
 
     python benchmarks/throughput.py kernelbench=PATH_OF_A_CLONE [only=both|ours|kernelbench] [count=24]
-        [timeout_s=30] [their_timeout_s=120] [limit_s=480] [cores=16]
+        [timeout_s=30] [their_timeout_s=120] [limit_s=480] [cores=16] [kernels=FOLDER]
 
 The kernels lie in `benchmarks/kernels`: ten CUDA, ten Triton, four that fail (one does not compile, one is
 wrong, one writes to memory that is not its own, one hangs). Their four problems, at KernelBench's own sizes,

@@ -96,7 +96,7 @@ def undecided(looks: int, tries: int, seen: Census, elapsed_s: float) -> bool:
         return False
     if looks < FEWEST_LOOKS and tries < FAIR_TRIES:
         return True
-    if looks < FEWEST_LOOKS or (looks < SURE_LOOKS and seen.reason()):
+    if looks < FEWEST_LOOKS or seen.reason():
         return elapsed_s < PATIENCE_S
     return looks < ENOUGH_LOOKS and elapsed_s < LONGEST_S
 
@@ -157,7 +157,8 @@ class Looks:
         """How long it is from the order to the answer: when a look may come."""
         self.call_ms = 0.0
         """How long a call takes at least."""
-        self._alone_ms = math.inf
+        self.alone_ms = math.inf
+        """How long the fastest of the single calls took: a busy machine adds to most of them."""
         self._rows_ms: list[float] = []
 
     @property
@@ -171,10 +172,6 @@ class Looks:
         asked = SHORT_OWN_SHARE if self.call_ms < SHORT_MS else OWN_SHARE["cpu"]
         return Census(own=self._own, library=self._library, names=names, asked=asked)
 
-    def saw_alone(self, call_ms: float) -> None:
-        """How long a single call took, of which the least counts: a busy machine adds to most of them."""
-        self._alone_ms = min(self._alone_ms, call_ms)
-
     def saw_row(self, row_ms: float, length: int, *, watched: bool) -> None:
         """How long a call took in a row of so many; looks of the next one come within that time."""
         if not watched:
@@ -183,7 +180,7 @@ class Looks:
 
     def slower_in_rows(self, slack_ms: float) -> str | None:
         """Why a kernel is not cleared by what it does in rows: alone it is faster, and so does less."""
-        alone_ms = min(self._alone_ms, self.call_ms)
+        alone_ms = min(self.alone_ms, self.call_ms)
         row_ms = min(self._rows_ms, default=0.0)
         if row_ms <= alone_ms * ROW_FACTOR + slack_ms:
             return None

@@ -146,7 +146,7 @@ class Trial:
     def _conclude(self, looks: Looks, calls: int, call_ms: float) -> None:
         """On a CPU: as many further looks as it takes, and what they say."""
         start, bystanders = time.monotonic(), Bystanders(self._side.processes())
-        looks.saw_alone(max(self._examination.least_ms, RESOLUTION_MS))
+        looks.alone_ms = max(self._examination.least_ms, RESOLUTION_MS)
         while undecided(looks.count, looks.tries, looks.census(), time.monotonic() - start):
             if looks.call_ms < SHORT_MS:
                 self._watch_row(looks)

@@ -116,8 +116,7 @@ def test_of_single_calls_the_fastest_is_held_against_rows() -> None:
     looks.call_ms = 0.3  # as a busy machine makes most of them
     looks.saw_row(0.4, 100, watched=False)
     assert looks.slower_in_rows(0.1) is None
-    looks.saw_alone(0.05)
-    looks.saw_alone(0.3)
+    looks.alone_ms = 0.05
     assert "0.05 ms when it is timed and 0.4 ms in a row" in str(looks.slower_in_rows(0.1))
 
 

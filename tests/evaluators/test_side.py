@@ -166,3 +166,21 @@ def test_what_a_link_costs(made: Any) -> None:
     found._ours = True
     for wait in (False, True):
         assert 0 <= found.link_ms(CALLS, wait=wait) < 50
+
+
+def test_a_look_is_due_from_the_order_on(made: tuple[Side, list[list[torch.Tensor]]]) -> None:
+    """However long it takes to get round to it: on a busy machine the call goes on meanwhile."""
+    side, _ = made
+    side._channel, theirs = Channel.pair()
+    start = time.perf_counter() - 2.0
+    seen: list[tuple[float, float]] = []
+
+    def look(family: list[int], due: float) -> None:
+        seen.append((due, time.perf_counter()))
+        theirs.send({"op": "done"})
+
+    looks = SimpleNamespace(delay_s=lambda: 1.5, sleeps=True, look=look)
+    assert side._done(looks, start) == {"op": "done"}  # type: ignore[arg-type]
+    ((due, at),) = seen
+    assert due == start + 1.5
+    assert at < start + 3.0, "not after another delay"
