@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from evaluators import cuda_driver, peek
+from evaluators.layouts import extent
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +28,8 @@ PROBES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """One tensor's place within a call: dtype by torch's name, `offset` in bytes from the call's start."""
+    """One tensor's place within a call: dtype by torch's name, `offset` in bytes from the call's start to its
+    first element."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -44,16 +46,22 @@ class Layout:
     calls: int
 
     @classmethod
-    def of(cls, tensors: Sequence[torch.Tensor], calls: int) -> Layout:
-        """Room for `calls` copies of such tensors; strides are kept where the tensor is dense."""
+    def of(cls, tensors: Sequence[torch.Tensor], calls: int, *, as_they_are: bool = False) -> Layout:
+        """Room for `calls` copies of such tensors. Strides are kept where the tensor is dense; `as_they_are`
+        keeps all of them, with gaps and repeated elements, and how far from an aligned address it begins."""
         slots, offset = [], 0
         for tensor in tensors:
-            dense = tensor.is_contiguous() or _is_dense(tensor)
-            stride = tuple(tensor.stride()) if dense else _contiguous(tuple(tensor.shape))
+            stride, skew = tuple(tensor.stride()), 0
+            if as_they_are:
+                skew = int(tensor.storage_offset()) * tensor.element_size() % ALIGNMENT
+            elif not (tensor.is_contiguous() or _is_dense(tensor)):
+                stride = _contiguous(tuple(tensor.shape))
             slots.append(
-                Slot(shape=tuple(tensor.shape), stride=stride, dtype=_name(tensor.dtype), offset=offset)
+                Slot(
+                    shape=tuple(tensor.shape), stride=stride, dtype=_name(tensor.dtype), offset=offset + skew
+                )
             )
-            offset += _aligned(tensor.numel() * tensor.element_size())
+            offset += _aligned(skew + extent(tensor.shape, stride) * tensor.element_size())
         return cls(slots=tuple(slots), call_bytes=max(offset, ALIGNMENT), calls=calls)
 
     @classmethod
@@ -144,9 +152,8 @@ def _map(fd: int, size: int) -> torch.Tensor:
 def _view(memory: torch.Tensor, slot: Slot, start: int) -> torch.Tensor:
     import torch
 
-    dtype = getattr(torch, slot.dtype)
-    numel = math.prod(slot.shape)
-    flat = memory[start + slot.offset : start + slot.offset + numel * dtype.itemsize].view(dtype)
+    dtype, first = getattr(torch, slot.dtype), start + slot.offset
+    flat = memory[first : first + extent(slot.shape, slot.stride) * dtype.itemsize].view(dtype)
     return flat.as_strided(slot.shape, slot.stride)
 
 
@@ -188,10 +195,17 @@ class Arena:
     """Shared memory for `calls` calls: inputs, outputs, and the gate's word at the end."""
 
     def __init__(
-        self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], calls: int, device: str
+        self,
+        inputs: list[torch.Tensor],
+        outputs: list[torch.Tensor],
+        calls: int,
+        device: str,
+        changed: Sequence[int] = (),
     ) -> None:
-        """Raises MemoryError when the device has no room."""
-        self.inputs, self.outputs = Layout.of(inputs, calls), Layout.of(outputs, calls)
+        """`changed`: the numbers of the inputs that the reference writes to, which count as outputs, too.
+        Raises MemoryError when the device has no room."""
+        self.inputs, self.outputs = Layout.of(inputs, calls, as_they_are=True), Layout.of(outputs, calls)
+        self._changed = tuple(changed)
         size = self.inputs.bytes + self.outputs.bytes
         self.memory, self.description, self.fd = create_shared(size + ALIGNMENT, device)
         self.results = self.memory[self.inputs.bytes :]
@@ -199,6 +213,7 @@ class Arena:
         self.fetches = device == "cpu" and peek.can_peek()
         if self.fetches:
             self.results = self.memory.new_empty(self.outputs.bytes)
+        self.input_views = self.inputs.views(self.memory)
         self.output_views = self.outputs.views(self.results)
         self._gate = gate_of(self.memory)
         self._turn = 0
@@ -223,8 +238,25 @@ class Arena:
         self.results[: self.outputs.bytes].fill_(255)
 
     def snapshot(self, call: int) -> list[torch.Tensor]:
-        """A private copy of the outputs that a call has left."""
-        return [place.clone() for place in self.output_views[call]]
+        """A private copy of the outputs that a call has left, and of the inputs that it was to change."""
+        changed = (self.input_views[call][number] for number in self._changed)
+        return [place.clone() for place in (*self.output_views[call], *changed)]
+
+    def altered(self, staged: torch.Tensor, call: int) -> int | None:
+        """The number of an input of a call that the runner has written to, though it was not to; None where
+        all are as they were staged, gaps included."""
+        import torch
+
+        start = call * self.inputs.call_bytes
+        now, before = (each[start : start + self.inputs.call_bytes] for each in (self.memory, staged))
+        if not self._changed and torch.equal(now, before):
+            return None
+        for number, slot in enumerate(self.inputs.slots):
+            size = extent(slot.shape, slot.stride) * getattr(torch, slot.dtype).itemsize
+            part = slice(slot.offset, slot.offset + size)
+            if number not in self._changed and not torch.equal(now[part], before[part]):
+                return number
+        return None
 
     def unwritten(self, calls: int) -> int | None:
         """A call of the last block whose outputs nobody wrote in full, as far as some elements show."""
@@ -233,7 +265,7 @@ class Arena:
         for slot in self.outputs.slots:
             dtype = getattr(torch, slot.dtype)
             shape = (calls, math.prod(slot.shape), dtype.itemsize)
-            if not (dtype.is_floating_point and shape[1]):
+            if not ((dtype.is_floating_point or dtype.is_complex) and shape[1]):
                 continue  # all bits one is a number there
             stride = (self.outputs.call_bytes, dtype.itemsize, 1)
             raw = self.results[slot.offset :].as_strided(shape, stride)
@@ -263,7 +295,7 @@ class Arena:
     def overwritten(self, call: int) -> list[torch.Tensor]:
         """Private copies of inputs of a call, for each output the first of its form; empty where one has
         none."""
-        inputs = self.inputs.views(self.memory)[call]
+        inputs = self.input_views[call]
         found = []
         for output in self.output_views[call]:
             alike = (each for each in inputs if (each.shape, each.dtype) == (output.shape, output.dtype))

@@ -55,7 +55,7 @@ class Audit:
 
     def _chain_ms(self, calls: int) -> float:
         """ms a call of the candidate in a chain, some calls of which are checked."""
-        seeds = self._court.stage_fresh([""] * calls, self._side)
+        seeds = self._court.stage_fresh(calls, self._side)
         block, order = self._side.chain(calls)
         seen, snapshot = self._examination.seen(calls), self._court.arena.snapshot
         before = {call: last for last, call in itertools.pairwise(order)}
@@ -75,7 +75,7 @@ class Audit:
         proven = True
         for _ in range(MOST_KEPT_BLOCKS):
             whole_ms = min(whole_ms, self._examination.spot_check(calls)[0].wall_ms)
-            seeds = self._court.stage_fresh([""] * calls, self._side)
+            seeds = self._court.stage_fresh(calls, self._side)
             block, call, left = self._side.kept_block(calls)
             kept_ms = min(kept_ms, block.wall_ms)
             answers = [each for each in (self._court.arena.snapshot(call), left) if each]

@@ -60,16 +60,14 @@ class Ceilings:
             },
         )
 
-    def peak(self, dtype: str, tolerance: str) -> float:
-        """Operations/s of the fastest precision that the tolerance lets pass.
-
-        A flat tolerance lets half precision pass, and so does a half task. `strict` at float32 needs about
-        three products of half precision for one (bf16x3 on a 4096³ matmul: normwise error 4.4e-6, four
-        times that of eager), or float32 itself.
+    def peak(self, dtype: str, *, lower: bool) -> float:
+        """Operations/s of the fastest precision that is right: with `lower`, or in a half task, that of half
+        precision. Float32 itself needs about three products of half precision for one (bf16x3 on a 4096³
+        matmul: normwise error 4.4e-6, four times that of eager).
         """
         rates = self.operations_per_s
         fastest = max(rates.values())
-        if tolerance != "strict" or dtype not in ("float32", "float64"):
+        if lower or dtype not in ("float32", "float64"):
             return fastest
         return max(rates["float32"], fastest / 3) if dtype == "float32" else rates.get(dtype, fastest)
 

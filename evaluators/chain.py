@@ -11,7 +11,9 @@ nothing hides where a kernel waits for the GPU in every call.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from evaluators.layouts import span_of
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +25,7 @@ SMALLEST = 1e-30
 GROWTH = 0.5
 
 
-def can_stir(inputs: Iterable[Any]) -> bool:
+def can_stir(inputs: Iterable[torch.Tensor]) -> bool:
     """Whether there are floating-point numbers to change. Integers are left alone: they may be places."""
     return bool(_floating(inputs))
 
@@ -39,24 +41,22 @@ def shares_of(answers: Sequence[torch.Tensor]) -> torch.Tensor:
     return (values - mean).div_(deviation.clamp_min_(SMALLEST)).sigmoid_()
 
 
-def stir(inputs: Iterable[Any], shares: torch.Tensor) -> None:
-    """Lets a call's floating-point inputs, which are dense, grow in place; signs and zeros stay."""
+def stir(inputs: Iterable[torch.Tensor], shares: torch.Tensor) -> None:
+    """Lets a call's floating-point inputs grow in place, gaps between elements included; signs and zeros
+    stay."""
     import torch
 
-    tensors = _floating(inputs)
-    longest = max((each.numel() for each in tensors), default=0)
+    spans = [span_of(each.detach()) for each in _floating(inputs)]
+    longest = max(map(len, spans), default=0)
     if len(shares) < min(longest, FEWEST):
         shares = shares.repeat(-(-min(longest, FEWEST) // len(shares)))
-    for tensor in tensors:
-        for part in torch.split(_flat(tensor), len(shares)):
+    for span in spans:
+        for part in torch.split(span, len(shares)):
             part.addcmul_(part, shares[: len(part)], value=GROWTH)
 
 
-def _floating(inputs: Iterable[Any]) -> list[torch.Tensor]:
-    import torch
-
-    tensors = (each for each in inputs if isinstance(each, torch.Tensor))
-    return [each for each in tensors if each.is_floating_point() and each.numel()]
+def _floating(inputs: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return [each for each in inputs if each.is_floating_point() and each.numel()]
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 import secrets
 import statistics
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluators import chain, weights
+from evaluators import chain
 from evaluators.arena import Arena, Layout
 from evaluators.ceilings import ceilings_of
 from evaluators.census import NEUTRAL_FILES
 from evaluators.channel import Channel, Message
-from evaluators.correctness import FAMILIES, Comparison, compare, some_of
+from evaluators.correctness import Comparison
 from evaluators.degenerate import examine
 from evaluators.evaluation import Roofline
+from evaluators.layouts import clone, span_of
 from evaluators.library_code import LibraryCode, installed
+from evaluators.nested import replaced, tensors_in
 from evaluators.peek import can_peek
-from evaluators.reference import init_inputs, load_module, make_inputs, make_model, tensors_of
+from evaluators.problem import lower_precisions
+from evaluators.reference_session import ReferenceSession, UnfitReference
 from evaluators.roofline import roofline, too_fast
 from evaluators.side import Side
 from evaluators.timing import SLACK_MS, Overhead, Plan, block_sizes, smoothed
@@ -40,13 +43,11 @@ SINGLES = 4
 """Blocks of one call, against which the blocks of many are held."""
 CHAIN_CALLS = 32
 """Of a chain at most, so that a GPU's queue, which has room for a thousand launches, holds them all."""
+LEAST_CALLS = 5
+"""Of an arena, where they fit: what a call leaves behind is seen by the next, on another distribution."""
 CANARY_ELEMENTS = 2**26
 OVERSTATED = 0.9
 """Of what a block costs besides: less than that is no noise."""
-
-
-class UnfitReference(Exception):
-    """No kernel can be judged by this reference; the message has the findings."""
 
 
 class Court:
@@ -60,23 +61,18 @@ class Court:
         self._torch = torch
         self.problem, self._options = problem, options
         self.device: str = problem["device"]
-        self._seed = secrets.randbits(62)
-        self._module = load_module(problem["source"], problem["overrides"])
-        values = init_inputs(self._module, self._seed)
-        arguments = (self._module, "Model", values)
-        self._eager = make_model(*arguments, seed=self._seed, device=self.device, dtype=problem["dtype"])
-        self._exact = copy.deepcopy(self._eager).double()
-        self.weight_forms = weights.forms_of(self._eager)
-        self._weights: list[torch.Tensor] = []
-        sample = self.draw(secrets.randbits(62))
-        self._template = [{"tensor": -1} if isinstance(v, torch.Tensor) else {"value": v} for v in sample]
-        for number, slot in enumerate(each for each in self._template if "tensor" in each):
-            slot["tensor"] = number
-        tensors = [v for v in sample if isinstance(v, torch.Tensor)]
-        outputs, rough_ms = self._first_calls(sample)
+        self.reference = ReferenceSession(problem)
+        sample, outputs = self.reference.sample, self.reference.outputs
+        tensors = tensors_in(sample)
+        rough_ms = self._rough_ms()
+        self.work = count(self.reference.eager, sample, outputs)
+        self.reference.has_products = self.work.operations > 0
         if not problem["allow_degenerate"]:
             self._require_judge()
-        self.work = count(self._eager, sample, outputs)
+        else:
+            self.reference.open_distributions()
+        if self.device == "cuda":
+            torch.cuda.empty_cache()  # candidates need the memory
         cache = Path(options["cache"])
         self._ceilings_file = cache / "ceilings.json"
         self._ceilings = ceilings_of(self.device, self._ceilings_file)
@@ -85,9 +81,10 @@ class Court:
         if problem["libraries"] == "no_library" and self.device == "cpu" and can_peek():
             self.library_code = LibraryCode.of(installed(NEUTRAL_FILES), cache)
         self.capacity = self._room(tensors, outputs, rough_ms)
-        self.arena = Arena(tensors, outputs, self.capacity, self.device)
-        self._baseline_arena = Arena(tensors, outputs, self.capacity, self.device)
-        layout = Layout.of(tensors, self.capacity)
+        changed = self.reference.changed_inputs
+        self.arena = Arena(tensors, outputs, self.capacity, self.device, changed)
+        self._baseline_arena = Arena(tensors, outputs, self.capacity, self.device, changed)
+        layout = Layout.of(tensors, self.capacity, as_they_are=True)
         self._staged = torch.empty(layout.bytes, dtype=torch.uint8, device=self.device)
         self._places = layout.views(self._staged)
         for call in range(self.capacity):
@@ -109,7 +106,7 @@ class Court:
             some = (n for n in sizes if n & (n - 1) == 0 or n == self.capacity)
             self._overheads = smoothed({n: self.eager.overhead(n) for n in some}, sizes)
             calls = min(self.capacity, CHAIN_CALLS)
-            if calls > 1 and chain.can_stir(sample):
+            if calls > 1 and chain.can_stir(tensors_in(sample)):
                 self.link_ms = {wait: self.eager.link_ms(calls, wait=wait) for wait in (False, True)}
         else:
             self._take_overhead(self.eager.overhead(1))
@@ -188,99 +185,67 @@ class Court:
             seen = self.eager.overhead(1)
             self._take_overhead(min(seen, self.overhead(1), key=lambda each: each.total_ms))
 
-    def change_weights(self, seed: int, turn: list[int] | None, *, alike: bool) -> None:
-        """Other weights for the reference, in both precisions (see `weights.change`)."""
-        self._weights = weights.change(self._eager, seed, turn, alike=alike)
-        self._copy_weights()
-
-    def restore_weights(self) -> None:
-        """The reference's own again, if they were changed."""
-        if self._weights:
-            weights.restore(self._eager, self._weights)
-            self._copy_weights()
-            self._weights = []
-
-    def _copy_weights(self) -> None:
-        exact, eager = weights.weights_of(self._exact), weights.weights_of(self._eager)
-        with self._torch.no_grad():
-            for wide, narrow in zip(exact, eager, strict=True):
-                wide.copy_(narrow)
-
     def load(self, candidate: Side) -> None:
         """Raises Refused or ChannelClosed."""
         candidate.load(self._load_order(self.arena))
 
-    def draw(self, seed: int, family: str = "") -> list[Any]:
-        """One set of inputs; the same for the same seed and family."""
-        values = make_inputs(self._module, seed=seed, device=self.device, dtype=self.problem["dtype"])
-        if not family:
-            return values
-        is_tensor = self._torch.is_tensor
-        return [FAMILIES[family](v) if is_tensor(v) and v.is_floating_point() else v for v in values]
-
-    def stage_fresh(self, families: list[str], side: Side) -> list[int]:
-        """Draws inputs for one call a family ("": the problem's own) that nobody has seen, and poisons the
-        side's outputs. Returns the secret seeds."""
-        seeds = [secrets.randbits(62) for _ in families]
-        for call, (seed, family) in enumerate(zip(seeds, families, strict=True)):
-            self._stage(call, self.draw(seed, family))
-        side.arena.poison()
+    def stage_fresh(self, calls: int, side: Side) -> list[int]:
+        """Draws the problem's own inputs for so many calls, which nobody has seen, and poisons the side's
+        outputs. Returns the secret seeds."""
+        seeds = [secrets.randbits(62) for _ in range(calls)]
+        self._stage_all([(seed, "") for seed in seeds], side)
         return seeds
+
+    def stage_distributions(self, names: list[str], side: Side) -> None:
+        """The same with inputs of one distribution a call, whose answers are known."""
+        self._stage_all([(self.reference.seed_on(name), name) for name in names], side)
+
+    def _stage_all(self, draws: list[tuple[int, str]], side: Side) -> None:
+        for call, (seed, name) in enumerate(draws):
+            self._stage(call, self.reference.draw(seed, name))
+        if self.reference.draws_numbers:
+            side.call_seeds = [self.reference.call_seed(seed) for seed, _ in draws]
+        side.arena.poison()
 
     def check(
         self,
         outputs: list[torch.Tensor],
         seed: int,
-        family: str = "",
         *,
         after: list[torch.Tensor] | None = None,
         spot: bool = False,
     ) -> Comparison | None:
-        """Compares outputs with the reference on inputs drawn anew, in a chain stirred by the answer before
-        (`after`); None where eager itself has no answer for those, or no finite one for the family. A `spot`
-        check looks at some elements of a large output, nobody knows which."""
-        inputs = self.draw(seed, family)
+        """Compares outputs with the reference's on the inputs of this seed, in a chain stirred by the answer
+        before (`after`); None where eager itself has no answer for those."""
+        if after is None:
+            return self.reference.judge(outputs, self.reference.answer(seed, spot=spot))
         try:
-            eager, exact = self.answers(inputs if after is None else self._stirred(inputs, after))
+            answer = self.reference.answer(
+                seed, stirred=lambda inputs: self._stirred(inputs, after), spot=spot
+            )
         except (RuntimeError, ValueError):
-            if after is None:
-                raise
             return None
-        if family and not all(self._is_finite(each) for each in eager):
-            return None
-        tolerance = self.problem["tolerance"]
-        found = []
-        for three in zip(outputs, exact, eager, strict=True):
-            comparison = compare(*(some_of(*three) if spot else three), tolerance)
-            if spot and comparison.problem:  # in words about the whole output
-                comparison = compare(*three, tolerance)
-            found.append(comparison)
-        return max(found, key=lambda c: (bool(c.problem), c.error))
+        return self.reference.judge(outputs, answer)
+
+    def spoilt_input(self, side: Side, calls: Iterable[int]) -> int | None:
+        """The number of an input tensor that is not as it was before these calls of the last block, though
+        the reference leaves it alone."""
+        for call in calls:
+            found = side.arena.altered(self._staged, call)
+            if found is not None:
+                return found
+        return None
 
     def _stirred(self, inputs: list[Any], after: list[torch.Tensor]) -> list[Any]:
         """As the runner had them: laid out as in the arena, one copy an argument."""
-        places = iter(self._places[0])
-        found = [
-            self._torch.empty_like(next(places)).copy_(each) if self._torch.is_tensor(each) else each
-            for each in inputs
-        ]
-        chain.stir(found, chain.shares_of(after))
-        return found
-
-    def _is_finite(self, tensor: torch.Tensor) -> bool:
-        if not tensor.is_floating_point() or not tensor.numel():
-            return True
-        return bool(self._torch.stack(self._torch.aminmax(tensor)).isfinite().all())
-
-    def answers(self, inputs: list[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """The reference's outputs at the task's dtype and, as far as it runs there, in float64."""
-        with self._torch.no_grad():
-            eager = tensors_of(self._eager(*inputs))
-            return eager, tensors_of(self._in_double(inputs, eager))
+        tensors = [clone(each) for each in tensors_in(inputs)]
+        chain.stir(tensors, chain.shares_of(after))
+        return list(replaced(inputs, tensors))
 
     def roofline(self) -> Roofline:
         """The problem's floor on this device."""
-        return roofline(self.work, self._ceilings, self.problem["dtype"], self.problem["tolerance"])
+        lower = lower_precisions(self.problem["tolerance"], self.problem["precision"])
+        return roofline(self.work, self._ceilings, self.problem["dtype"], lower=bool(lower))
 
     def ceilings(self) -> dict[str, str]:
         """What this device reached at best, as facts for whoever writes kernels."""
@@ -326,14 +291,6 @@ class Court:
         if self.device == "cuda":
             self._torch.cuda.synchronize()
 
-    def _in_double(self, inputs: list[Any], eager: list[torch.Tensor]) -> Any:
-        wide = [v.double() if self._torch.is_tensor(v) and v.is_floating_point() else v for v in inputs]
-        try:
-            return self._exact(*wide)
-        except RuntimeError as error:
-            logger.warning("the reference does not run in float64, its own dtype stands in: %s", error)
-            return eager
-
     def _take_overhead(self, single: Overhead) -> None:
         """On a CPU, where calls are made one by one."""
         self._overheads = {
@@ -342,44 +299,47 @@ class Court:
 
     def _require_judge(self) -> None:
         """Raises UnfitReference."""
-        seeds = secrets.randbits(62), secrets.randbits(62)
-        if findings := examine(self.draw, self.answers, self.problem["tolerance"], seeds=seeds):
+        if findings := examine(self.reference):
             raise UnfitReference("; ".join(findings))
 
     def _stage(self, call: int, values: list[Any]) -> None:
-        tensors = (v for v in values if self._torch.is_tensor(v))
-        for place, value in zip(self._places[call], tensors, strict=True):
-            place.copy_(value)
+        for place, value in zip(self._places[call], tensors_in(values), strict=True):
+            if value.shape != place.shape:
+                shapes = f"{tuple(place.shape)} and {tuple(value.shape)}"
+                raise UnfitReference(f"its inputs have other shapes in every draw: {shapes}")
+            if value.stride() == place.stride():
+                span_of(place).copy_(span_of(value))
+            else:
+                place.copy_(value)
 
     def _load_order(self, arena: Arena) -> Message:
         return {
             "problem": self.problem,
-            "seed": self._seed,
+            "seed": self.reference.seed,
             "arena": arena.description,
-            "arguments": self._template,
+            "arguments": self.reference.template,
             "inputs": arena.inputs.to_json(),
             "outputs": arena.outputs.to_json(),
         }
 
-    def _first_calls(self, sample: list[Any]) -> tuple[list[torch.Tensor], float]:
-        """The reference's outputs, and about how long it takes in ms once it is warm."""
-        with self._torch.no_grad():
-            outputs = tensors_of(self._eager(*sample))
-            self.synchronize()
-            start = time.perf_counter()
-            for _ in range(3):
-                self._eager(*sample)
-            self.synchronize()
-        return outputs, (time.perf_counter() - start) / 3 * 1e3
+    def _rough_ms(self) -> float:
+        """About how long the reference takes in ms, which is warm."""
+        self.synchronize()
+        start = time.perf_counter()
+        for _ in range(3):
+            self.reference.run(self.reference.sample)
+        self.synchronize()
+        return (time.perf_counter() - start) / 3 * 1e3
 
     def _room(self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], rough_ms: float) -> int:
         """Calls of an arena."""
-        call_bytes = sum(t.numel() * t.element_size() for t in (*inputs, *outputs))
+        layouts = Layout.of(inputs, 1, as_they_are=True), Layout.of(outputs, 1)
+        call_bytes = sum(each.bytes for each in layouts)
         if self.device == "cuda":
             budget = self._torch.cuda.get_device_properties(0).total_memory * MEMORY_SHARE
         else:
             budget = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE / 4
-        room = max(1, int(budget // max(call_bytes, 1)))
+        room = max(1, int(budget // call_bytes))
         floor_ms = self.roofline().floor_ms if self.device == "cuda" else rough_ms
         wanted = Plan(**self._options["plan"]).capacity(rough_ms, floor_ms, self._options["max_calls"])
-        return min(room, max(wanted, len(FAMILIES)))
+        return min(room, max(wanted, LEAST_CALLS))

@@ -68,14 +68,18 @@ class Correctness:
     """How far the outputs were from the reference.
 
     `normwise_error` is ‖out − ref‖ / ‖ref‖ against the reference in float64 and `eager_error` the same
-    for eager PyTorch at the task's own dtype, both the worst over the checked calls. `families` says for
-    each further input distribution whether the kernel also matched there.
+    for eager PyTorch at the task's own dtype, both the worst over the checked calls on the problem's own
+    inputs. `families` says for each further input distribution that was tried whether the kernel was right
+    there, `untried` why others were not. `benchmark_rules`: whether KernelBench's own rules, which compare
+    with eager on the problem's own inputs alone, would have passed.
     """
 
     checked_calls: int
     normwise_error: float
     eager_error: float
     families: Mapping[str, bool] = field(default_factory=dict)
+    untried: Mapping[str, str] = field(default_factory=dict)
+    benchmark_rules: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

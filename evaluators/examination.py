@@ -5,20 +5,25 @@ from __future__ import annotations
 import itertools
 import math
 import secrets
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from evaluators import weights
 from evaluators.arena import Spot
 from evaluators.census import Looks
-from evaluators.correctness import FAMILIES, Comparison
+from evaluators.correctness import Comparison
 from evaluators.court import Court
+from evaluators.distributions import DESCRIPTIONS
 from evaluators.evaluation import Status
 from evaluators.side import Refused, Side
 from evaluators.timing import Block, Plan
+from evaluators.weights import WeightChange
 
 if TYPE_CHECKING:
     import torch
+
+T = TypeVar("T")
 
 CHECKED_CALLS = 3
 SLOW_MS = 50.0
@@ -31,46 +36,83 @@ class Examination:
     """Asks one candidate, and remembers how right it was. What finds it wrong raises Refused."""
 
     def __init__(self, court: Court, side: Side) -> None:
-        self._court, self._side = court, side
+        self._court, self._side, self._reference = court, side, court.reference
         self._families: dict[str, bool] = {}
         self._comparisons: list[Comparison] = []
-        self._changed = False
-        self._turns = itertools.cycle(weights.turns(len(court.weight_forms)))
+        self._benchmark_rules: dict[str, bool] = {}
+        self._turns = itertools.cycle(weights.turns(len(self._reference.weight_forms)))
+        self._padded = False
+        """Whether zeros among its weights are padding (see `weights.WeightChange`)."""
         self._pending: list[Callable[[], None]] = []
         self.least_ms = math.inf
         """On a CPU: the shortest call that was timed."""
 
     def begin(self, plan: Plan) -> float:
-        """The problem's own inputs, other weights, then the families. Returns about how long a call takes in
-        ms, of two the shorter."""
-        capacity = self._court.capacity
-        first = self._check_block(1)
-        self.change_weights(everywhere=True)
-        again = self._check_block(plan.calls(first, min(CHECKED_CALLS, capacity)))
-        names = list(FAMILIES)
-        for start in range(0, len(names), capacity):
-            chosen = names[start : start + capacity]
-            for family, seed, outputs in zip(chosen, *self._answered(chosen)[1:], strict=True):
-                self._try_family(family, seed, outputs)
+        """The problem's own inputs, then with other weights every distribution. Returns about how long a call
+        takes in ms, of two the shorter."""
+        first = self._check_block(1, "on fresh inputs")
+        self.change_weights(self._reference.everywhere(), self._try_distributions)
+        again = self._check_block(
+            plan.calls(first, min(CHECKED_CALLS, self._court.capacity)), "on fresh inputs"
+        )
         return min(first, again)
 
-    def change_weights(self, *, everywhere: bool = False) -> None:
-        """A check with other weights, all or those whose turn it is: a kernel that leaves some out, or has
-        kept something made of them, is wrong. Then, where calls are short, one to get used to the old ones
-        again, which the next check is about."""
-        if not self._court.weight_forms:
+    def change_some_weights(self) -> None:
+        """A check with other values in some weights, those whose turn it is: a kernel that leaves some out,
+        or has kept something made of them, is wrong. Then, where calls are short, one to get used to the old
+        ones again, which the next check is about."""
+        if not self._reference.weight_forms:
             return
-        seed, turn = secrets.randbits(62), None if everywhere else next(self._turns)
-        alike = self._side.change_weights(seed, turn, self._court.weight_forms)
-        self._court.change_weights(seed, turn, alike=alike)
-        self._changed = True
-        call_ms = self._check_block(1)
-        self._changed = False
-        self._court.restore_weights()
-        self._side.restore_weights()
-        if call_ms < SLOW_MS:
-            self._court.stage_fresh([""], self._side)
+        change = WeightChange(seed=secrets.randbits(62), turn=tuple(next(self._turns)), padded=self._padded)
+
+        def check() -> float:
+            return self._check_block(1, "after its weights were changed in place")
+
+        if self.change_weights(change, check) < SLOW_MS:
+            self._court.stage_fresh(1, self._side)
             self._side.block(1)
+
+    def change_weights(self, change: WeightChange, check: Callable[[], T]) -> T:
+        """What `check` finds with other weights on both sides."""
+        if not (self._reference.weight_forms or self._reference.buffer_forms):
+            return check()
+        forms, buffers = self._reference.weight_forms, self._reference.buffer_forms
+        alike, known = self._side.change_weights(change, forms, buffers)
+        self._reference.change_weights(replace(change, buffers=known), alike=alike)
+        if not (alike or change.padded or change.turn) and not self._is_right_once():
+            self._restore_weights()
+            self._padded = True  # unless it is wrong with that, too
+            return self.change_weights(replace(change, padded=True), check)
+        found = check()
+        self._restore_weights()
+        return found
+
+    def _restore_weights(self) -> None:
+        self._reference.restore_weights()
+        self._side.restore_weights()
+
+    def _is_right_once(self) -> bool:
+        seeds = self._court.stage_fresh(1, self._side)
+        self._side.block(1)
+        return self.is_right(self._court.arena.snapshot(0), seeds[0])
+
+    def _try_distributions(self) -> None:
+        """Each distribution once, and the problem's own inputs, in an order that nobody knows: each call
+        comes after one on another, so that what is left of the call before shows."""
+        self._check_block(1, "after its weights were changed in place")
+        names = list(self._reference.distributions)
+        secrets.SystemRandom().shuffle(names)
+        capacity = self._court.capacity
+        for start in range(0, len(names), capacity):
+            chosen = names[start : start + capacity]
+            self._court.stage_distributions(chosen, self._side)
+            self._side.block(len(chosen))
+            for call, name in enumerate(chosen):
+                comparison = self._reference.check_on(self._court.arena.snapshot(call), name)
+                self._families[name] = not comparison.problem
+                if comparison.problem:
+                    raise Refused(Status.INCORRECT, f"wrong on {described(name)}: {comparison.problem}")
+            self._require_inputs(range(len(chosen)))
 
     def timed_block(self, calls: int) -> float:
         """ms a call in a block on fresh inputs, whose answers are checked by `settle`."""
@@ -87,9 +129,10 @@ class Examination:
 
     def spot_check(self, calls: int, looks: Looks | None = None) -> tuple[Block, Callable[[], None]]:
         """A block on fresh inputs, and what checks one of its calls; the others are glanced at."""
-        seeds = self._court.stage_fresh([""] * calls, self._side)
+        seeds = self._court.stage_fresh(calls, self._side)
         block = self._side.block(calls, looks=looks)
         seen = self.seen(calls)
+        self._require_inputs([seen.call])
         return block, lambda: self.require(seeds[seen.call], seen.outputs, spot=True)
 
     def seen(self, calls: int) -> Spot:
@@ -103,7 +146,13 @@ class Examination:
         return spot
 
     def require(
-        self, seed: int, outputs: Outputs, *, after: Outputs | None = None, spot: bool = False
+        self,
+        seed: int,
+        outputs: Outputs,
+        *,
+        where: str = "on fresh inputs",
+        after: Outputs | None = None,
+        spot: bool = False,
     ) -> None:
         """The right outputs for the inputs of this seed (see `Court.check`)."""
         comparison = self._court.check(outputs, seed, after=after, spot=spot)
@@ -111,9 +160,8 @@ class Examination:
             return
         self._comparisons.append(comparison)
         if comparison.problem:
-            where = " after its weights were changed in place" if self._changed else ""
             where += " that depend on the answer before" if after is not None else ""
-            raise Refused(Status.INCORRECT, f"wrong on fresh inputs{where}: {comparison.problem}")
+            raise Refused(Status.INCORRECT, f"wrong {where}: {comparison.problem}")
 
     def is_right(self, outputs: Outputs, seed: int) -> bool:
         """Whether they are, of which nothing follows yet."""
@@ -130,29 +178,33 @@ class Examination:
             "normwise_error": max(c.error for c in finite),
             "eager_error": max(c.eager_error for c in finite),
             "families": self._families,
+            "untried": self._reference.untried,
+            "benchmark_rules": self._benchmark_rules,
         }
 
-    def remarks(self) -> list[str]:
-        """What a correct kernel's log says of it."""
-        failed = [name for name, passed in self._families.items() if not passed]
-        return [f"outside the tolerance on inputs of the families: {', '.join(failed)}"] if failed else []
-
-    def _check_block(self, calls: int) -> float:
-        block, seeds, answers = self._answered([""] * calls)
+    def _check_block(self, calls: int, where: str) -> float:
+        """Some calls on the problem's own inputs, all of which are checked. Returns ms a call."""
+        seeds = self._court.stage_fresh(calls, self._side)
+        block = self._side.block(calls)
+        answers = [self._court.arena.snapshot(call) for call in range(calls)]
+        if not self._benchmark_rules:
+            self._benchmark_rules = self._reference.benchmark_rules(answers[0], seeds[0])
         for seed, outputs in zip(seeds, answers, strict=True):
-            self.require(seed, outputs)
+            self.require(seed, outputs, where=where)
+        self._require_inputs(range(calls))
         return block.call_ms(self._court.overhead(calls).total_ms)
 
-    def _answered(self, families: list[str]) -> tuple[Block, list[int], list[Outputs]]:
-        """A block with one fresh call a family: its secret seeds, and private copies of what came out."""
-        seeds = self._court.stage_fresh(families, self._side)
-        block = self._side.block(len(families))
-        return block, seeds, [self._court.arena.snapshot(call) for call in range(len(families))]
+    def _require_inputs(self, calls: Iterable[int]) -> None:
+        """That the inputs of these calls of the last block are as they were."""
+        number = self._court.spoilt_input(self._side, calls)
+        if number is not None:
+            raise Refused(
+                Status.INCORRECT,
+                f"it writes to its input {number}, which the reference leaves as it is: a caller would find "
+                "other values there after the call",
+            )
 
-    def _try_family(self, family: str, seed: int, outputs: Outputs) -> None:
-        comparison = self._court.check(outputs, seed, family, spot=True)
-        if comparison is None:
-            return
-        self._families[family] = not comparison.problem
-        if comparison.problem and self._court.problem["tolerance"] == "strict":
-            raise Refused(Status.INCORRECT, f"wrong on inputs of the family '{family}': {comparison.problem}")
+
+def described(name: str) -> str:
+    """A distribution in words."""
+    return f"inputs of the distribution '{name}' ({DESCRIPTIONS[name]})"

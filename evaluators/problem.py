@@ -15,6 +15,8 @@ DEVICES = ("cpu", "cuda")
 LANGUAGES = ("cpp", "cuda", "triton")
 TOLERANCES = ("kernelbench", "kernelbench_v02", "strict")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
+LOWER = ("float16", "bfloat16", "tfloat32")
+PRECISIONS = ("", *LOWER)
 LIBRARY_POLICIES = ("any", "no_library")
 
 Size = int | float | bool | str | tuple["Size", ...]
@@ -26,7 +28,9 @@ class Problem:
     """A PyTorch reference in KernelBench's format, and the rules by which a kernel for it is judged.
 
     `source` defines `Model`, `get_inputs()` and `get_init_inputs()`, with sizes as module globals;
-    `overrides` replaces such globals by name. `tolerance` names a profile of `evaluators.correctness`.
+    `overrides` replaces such globals by name. `tolerance` names a rule of `evaluators.correctness`, and
+    `precision` the type to which a kernel may round the factors of products, sums staying in the problem's
+    own ("": they stay, too; for `strict` alone).
     `libraries`: whether a kernel may leave the work to libraries (`any`) or must do it itself
     (`no_library`, see `evaluators.census`). `allow_degenerate` accepts a reference that cannot judge (see
     `evaluators.degenerate`). `floor` rejects a kernel that is faster than the machine can be (see
@@ -38,7 +42,8 @@ class Problem:
     source: str
     overrides: Mapping[str, Size] = field(default_factory=dict)
     dtype: str = "float32"
-    tolerance: str = "kernelbench"
+    tolerance: str = "strict"
+    precision: str = ""
     device: str = "cpu"
     libraries: str = "any"
     floor: bool = True
@@ -48,15 +53,27 @@ class Problem:
         _one_of("problem.device", self.device, DEVICES)
         _one_of("problem.tolerance", self.tolerance, TOLERANCES)
         _one_of("problem.dtype", self.dtype, DTYPES)
+        _one_of("problem.precision", self.precision, PRECISIONS)
+        if self.precision and self.tolerance != "strict":
+            raise ValueError(f"problem.precision={self.precision} goes with problem.tolerance=strict alone")
         _one_of("problem.libraries", self.libraries, LIBRARY_POLICIES)
         if not self.name or not self.source.strip():
             raise ValueError("a problem needs a name and the source of its reference")
 
     @property
+    def lower_precisions(self) -> tuple[str, ...]:
+        """The types narrower than float32 to which a kernel may round the factors of products."""
+        if self.dtype not in ("float32", "float64"):
+            return ()
+        return lower_precisions(self.tolerance, self.precision)
+
+    @property
     def id(self) -> str:
         """Content hash: equal for problems that ask for the same computation under the same rules."""
         sizes = sorted((key, repr(value)) for key, value in self.overrides.items())
-        rules = (self.dtype, self.tolerance, self.device, self.libraries, repr(self.floor))
+        rules = [self.dtype, self.tolerance, self.device, self.libraries, repr(self.floor)]
+        if self.precision:  # a problem without one has the id that it had before there were any
+            rules.append(self.precision)
         return content_id(self.source, repr(sizes), *rules)
 
 
@@ -78,6 +95,13 @@ class Kernel:
         return content_id(self.source)
 
 
+def lower_precisions(tolerance: str, precision: str) -> tuple[str, ...]:
+    """The types to which rules allow to round the factors of float32 products, sums staying in float32."""
+    if tolerance == "kernelbench":
+        return LOWER
+    return tuple(dict.fromkeys((precision, "tfloat32"))) if precision else ()
+
+
 def language_of(source: str) -> str:
     """The language of a kernel, by what it imports and calls."""
     if re.search(r"^\s*(import|from)\s+triton\b", source, re.MULTILINE):
@@ -97,4 +121,5 @@ def content_id(*parts: str) -> str:
 
 def _one_of(what: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise ValueError(f"{what} is {value!r}; it must be one of {', '.join(allowed)}")
+        known = ", ".join(each or "empty" for each in allowed)
+        raise ValueError(f"{what} is {value!r}; it must be one of {known}")

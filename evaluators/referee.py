@@ -25,7 +25,8 @@ from typing import Any
 
 from evaluators import process_tree
 from evaluators.channel import Channel, ChannelClosed, Message
-from evaluators.court import Court, UnfitReference
+from evaluators.court import Court
+from evaluators.reference_session import UnfitReference
 from evaluators.side import Refused
 from evaluators.timing import SLACK_MS, Plan, sabotaged
 from evaluators.trial import Trial

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluators.layouts import clone
+from evaluators.nested import map_tensors
 from evaluators.problem import Problem, Size
 
 if TYPE_CHECKING:
@@ -35,7 +37,9 @@ def load_problem(
     sizes: Mapping[str, Size] | None = None,
     cpu_sizes: Mapping[str, Size] | None = None,
     dtype: str = "float32",
-    tolerance: str = "kernelbench",
+    tolerance: str = "strict",
+    precision: str = "",
+    cpu_precision: str = "",
     device: str = "cpu",
     libraries: str = "any",
     floor: bool = True,
@@ -43,8 +47,9 @@ def load_problem(
 ) -> Problem:
     """The problem `name`: a shipped reference (`level1/conv2d`), or the user's own file at `path`.
 
-    `sizes` replaces module globals of the reference; on a CPU `cpu_sizes` does so first. Raises
-    BadReference, in one line, when there is no such file or it lacks what a reference must have.
+    `sizes` replaces module globals of the reference; on a CPU `cpu_sizes` does so first, and a
+    `cpu_precision` takes the place of `precision`. Raises BadReference, in one line, when there is no such
+    file or it lacks what a reference must have.
     """
     file = Path(path).expanduser() if path else PROBLEMS / f"{name}.py"
     try:
@@ -59,6 +64,7 @@ def load_problem(
         overrides=overrides,
         dtype=dtype,
         tolerance=tolerance,
+        precision=cpu_precision if cpu_precision and device == "cpu" else precision,
         device=device,
         libraries=libraries,
         floor=floor,
@@ -137,24 +143,18 @@ def make_inputs(module: types.ModuleType, *, seed: int, device: str, dtype: str)
 
 
 def as_task(value: Any, device: str, dtype: str) -> Any:
-    """A tensor on the device, at the dtype if it is floating; anything else unchanged."""
+    """Its tensors on the device, at the dtype if they are floating, in the layout that they have and with
+    `requires_grad` as it is; lists, tuples and dicts are gone through, anything else is unchanged."""
     import torch
 
-    if not isinstance(value, torch.Tensor):
-        return value
-    wanted = getattr(torch, dtype) if value.is_floating_point() else value.dtype
-    return value.detach().to(device=device, dtype=wanted)
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        wanted = getattr(torch, dtype) if tensor.is_floating_point() else tensor.dtype
+        found = tensor.detach()
+        if tensor.device.type != torch.device(device).type or tensor.dtype != wanted:
+            found = clone(found, device=device, dtype=wanted)
+        return found.requires_grad_(tensor.requires_grad)
 
-
-def tensors_of(output: Any) -> list[torch.Tensor]:
-    """The tensors of an output: a tensor, or a tuple or list of them. Raises TypeError."""
-    import torch
-
-    if isinstance(output, torch.Tensor):
-        return [output]
-    if isinstance(output, tuple | list) and output and all(isinstance(each, torch.Tensor) for each in output):
-        return list(output)
-    raise TypeError(f"the output is a {type(output).__name__}, not a tensor or a tuple or list of tensors")
+    return map_tensors(moved, value)
 
 
 def seed_all(seed: int) -> None:

@@ -6,10 +6,11 @@ it is told to run. It makes no claim about time. The builder's and the referee's
     move {scratch}                         no answer: the folder that it is confined to has this name now
     import {problem, architecture}         -> imported | failed {phase, kind, error}
     load {problem, seed, arena, layouts}   -> loaded | failed
-    run {calls: [slot, ...], turn, chain}  -> on a GPU queued, as soon as the work is; then done | failed;
+    run {calls: [slot, ...], seeds, turn, chain}
+                                           -> on a GPU queued, as soon as the work is; then done | failed;
                                               on a CPU with the addresses of all outputs
     hand in {place, call}                  -> handed in | failed: an output that a block kept
-    change {seed, turn, forms}             -> changed {alike} | failed: other weights, see `weights.py`
+    change {how, forms, buffers}           -> changed {alike, buffers} | failed: see `weights.WeightChange`
     restore {}                             -> restored | failed
     census {calls}                         -> counted {kernels: [[name, ns], ...]} | failed
 """
@@ -25,6 +26,7 @@ import tempfile
 import time
 import traceback
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +35,8 @@ from evaluators.arena import Layout, gate_of, open_shared
 from evaluators.channel import Channel, ChannelClosed, Message
 from evaluators.cuda_driver import wait_on_stream
 from evaluators.device_trace import DeviceTrace
-from evaluators.reference import init_inputs, load_module, make_model, tensors_of
+from evaluators.nested import filled, tensors_of
+from evaluators.reference import init_inputs, load_module, make_model, seed_all
 from evaluators.scratch import SOURCE
 from evaluators.warmup import compile_triton
 
@@ -92,8 +95,9 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
             elif order["op"] == "run" and session is not None:
                 session.run(order, channel)
             elif order["op"] == "change" and session is not None:
-                alike = session.change_weights(order["seed"], order["turn"], order["forms"])
-                channel.send({"op": "changed", "alike": alike})
+                how = weights.WeightChange.from_json(order["how"])
+                alike, buffers = session.change_weights(how, order["forms"], order["buffers"])
+                channel.send({"op": "changed", "alike": alike, "buffers": buffers})
             elif order["op"] == "restore" and session is not None:
                 session.restore_weights()
                 channel.send({"op": "restored"})
@@ -120,6 +124,7 @@ class Session:
         self._output: list[torch.Tensor] = []
         self._kept: list[list[torch.Tensor]] = []
         self._weights: list[torch.Tensor] = []
+        self._changed_buffers: list[str] = []
         reference = load_module(problem["source"], problem["overrides"])
         values = init_inputs(reference, order["seed"])
         kind = spec["role"]
@@ -130,7 +135,8 @@ class Session:
         )
         memory = open_shared(order["arena"], fd)
         inputs, outputs = Layout.from_json(order["inputs"]), Layout.from_json(order["outputs"])
-        self._inputs = [_arguments(order["arguments"], tensors) for tensors in inputs.views(memory)]
+        self._tensors = inputs.views(memory)
+        self._inputs = [_arguments(order["arguments"], tensors) for tensors in self._tensors]
         self._outputs = outputs.views(memory[inputs.bytes :])
         self._gate = gate_of(memory)
         self._model: Any = model
@@ -159,7 +165,9 @@ class Session:
         with torch.no_grad():
             for call in order["calls"]:
                 if before is not None:
-                    chain.stir(self._inputs[call], chain.shares_of(self._outputs[before]))
+                    chain.stir(self._tensors[call], chain.shares_of(self._outputs[before]))
+                if order["seeds"]:
+                    seed_all(order["seeds"][call])
                 if order["stand_in"]:
                     start = time.perf_counter()
                     for _ in range(order["stand_in"]):
@@ -200,16 +208,21 @@ class Session:
         for tensor, place in zip(output, self._outputs[call], strict=True):
             place.copy_(tensor)
 
-    def change_weights(self, seed: int, turn: list[int] | None, forms: list[list[object]]) -> bool:
-        """Other values for weights in place: what was made of them before is out of date. Whether they
-        have these forms, and so the values that the referee's have now."""
+    def change_weights(
+        self, how: weights.WeightChange, forms: list[list[object]], buffers: list[list[object]]
+    ) -> tuple[bool, list[str]]:
+        """Other values for weights in place: what was made of them before is out of date. Whether they have
+        these forms, and so the values that the referee's have now; and which of these buffers are there."""
         alike = weights.forms_of(self._model) == forms
-        self._weights = weights.change(self._model, seed, turn, alike=alike)
-        return alike
+        wanted = [form for form in buffers if form[0] in how.buffers]
+        known = weights.known_buffers(self._model, wanted)
+        how = replace(how, buffers=tuple(known))
+        self._weights, self._changed_buffers = weights.change(self._model, how, alike=alike), known
+        return alike, known
 
     def restore_weights(self) -> None:
         """The values before."""
-        weights.restore(self._model, self._weights)
+        weights.restore(self._model, self._weights, self._changed_buffers)
 
     def census(self, calls: list[int]) -> list[tuple[str, int]]:
         """Runs the calls under the device's trace: every kernel with its time in ns."""
@@ -253,9 +266,9 @@ def import_candidate(path: Path) -> types.ModuleType:
     return module
 
 
-def _arguments(template: list[dict[str, Any]], tensors: list[torch.Tensor]) -> list[Any]:
+def _arguments(template: Any, tensors: list[torch.Tensor]) -> list[Any]:
     """The module's arguments: tensors from the arena, plain values from the order."""
-    return [tensors[each["tensor"]] if "tensor" in each else each["value"] for each in template]
+    return list(filled(template, tensors))
 
 
 def _laid_out(output: Any, places: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -270,23 +283,27 @@ def _laid_out(output: Any, places: list[torch.Tensor]) -> list[torch.Tensor]:
         raise WrongOutput(f"{len(tensors)} outputs where the reference has {len(places)}")
     laid_out = []
     for number, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
-        if tensor.shape != place.shape or tensor.dtype != place.dtype:
-            raise WrongOutput(
-                f"output {number} is {tuple(tensor.shape)} {tensor.dtype}, "
-                f"the reference's is {tuple(place.shape)} {place.dtype}"
-            )
-        if tensor.stride() != place.stride() or not _is_plain(tensor, place):
+        if reason := _other_form(tensor, place):
+            raise WrongOutput(f"output {number} {reason}")
+        if tensor.stride() != place.stride() or tensor.is_neg() or tensor.is_conj():
             tensor = torch.empty_like(place).copy_(tensor)  # its layout is work, too, and not the copy's
         laid_out.append(tensor)
     return laid_out
 
 
-def _is_plain(tensor: torch.Tensor, place: torch.Tensor) -> bool:
-    """Whether its bytes lie on the place's device as they are."""
+def _other_form(tensor: torch.Tensor, place: torch.Tensor) -> str:
+    """What makes an output another kind of thing than the reference's; "" for its elements alone."""
     import torch
 
-    on_device = type(tensor) is torch.Tensor and tensor.device == place.device
-    return on_device and not (tensor.is_neg() or tensor.is_conj())
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return f"is a {type(tensor).__name__}, which is no plain tensor"
+    if tensor.shape != place.shape or tensor.dtype != place.dtype:
+        ours, theirs = (f"{tuple(each.shape)} {each.dtype}" for each in (tensor, place))
+        return f"is {ours}, the reference's is {theirs}"
+    for what in ("device", "layout"):
+        if getattr(tensor, what) != getattr(place, what):
+            return f"has the {what} {getattr(tensor, what)}, the reference's {getattr(place, what)}"
+    return ""
 
 
 def _failure(phase: str, error: BaseException) -> Message:

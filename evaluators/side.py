@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from evaluators import namespaces, peek, process_tree
@@ -22,6 +23,7 @@ from evaluators.census import Looks
 from evaluators.channel import Channel, ChannelClosed, ChannelTimeout, Message, ProtocolError, printable
 from evaluators.evaluation import Status
 from evaluators.timing import Block, Overhead, fastest
+from evaluators.weights import WeightChange
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +36,7 @@ QUEUE_S, WAITING_S, LATE_BLOCKS = 0.1, 0.005, 3
 candidate that was late in so many blocks on end gets less, so that judging it does not hold the GPU for long,
 but for one block of RECALL_EVERY: nobody is late for good."""
 RECALL_EVERY = 8
-RUN: Message = {"op": "run", "stand_in": 0, "deliver": True, "chain": False, "wait": False}
+RUN: Message = {"op": "run", "seeds": [], "stand_in": 0, "deliver": True, "chain": False, "wait": False}
 HUNG_FACTOR, LEAST_HUNG_S = 1000, 2.5
 """Queued work that takes so many times as long as the baseline, and as many seconds, does not end."""
 
@@ -57,6 +59,8 @@ class Side:
         self._on_gpu = arena.memory.is_cuda
         self.expected_ms = 0.0
         """How long a call of the baseline takes, once that is known."""
+        self.call_seeds: list[int] = []
+        """Of torch's generator, one a call, where the reference draws numbers."""
         self.isolation = str(channel.receive().get("isolation", ""))
         self._runner = namespaces.runner_of(pid)
         self._family = process_tree.stop_tree(pid)
@@ -109,11 +113,18 @@ class Side:
         chain_ms, block_ms = fastest([lambda: wall_ms(chain=True), lambda: wall_ms(chain=False)])
         return max(chain_ms - block_ms, 0.0) / (calls - 1)
 
-    def change_weights(self, seed: int, turn: list[int] | None, forms: list[list[object]]) -> bool:
-        """Gives the loaded module other weights; whether they have these forms (see `weights.change`)."""
+    def change_weights(
+        self, how: WeightChange, forms: list[list[object]], buffers: list[list[object]]
+    ) -> tuple[bool, tuple[str, ...]]:
+        """Gives the loaded module other weights. Whether they have these forms (see `weights.change`), and
+        which of the buffers it has."""
         with self._awake():
-            self._channel.send({"op": "change", "seed": seed, "turn": turn, "forms": forms})
-            return self._answer("changed").get("alike") is True
+            order = {"op": "change", "how": asdict(how), "forms": forms, "buffers": buffers}
+            self._channel.send(order)
+            answer = self._answer("changed")
+        known = answer.get("buffers")
+        names = tuple(name for name in how.buffers if isinstance(known, list) and name in known)
+        return answer.get("alike") is True, names
 
     def restore_weights(self) -> None:
         """Gives it back those that it had."""
@@ -170,7 +181,9 @@ class Side:
         """On a GPU: all calls are queued behind the gate, then the inputs are shown and it opens."""
         self._synchronize()
         with self._awake():
-            self._channel.send(order | {"calls": calls, "turn": self.arena.next_turn()})
+            self._channel.send(
+                order | {"calls": calls, "seeds": self.call_seeds, "turn": self.arena.next_turn()}
+            )
             impatient = order["wait"] or (self.waits and self._late_blocks % RECALL_EVERY)
             queued = self._answer_within(WAITING_S if impatient else QUEUE_S)
             self.late = not queued
@@ -191,7 +204,7 @@ class Side:
         """On a CPU: one call, whose inputs are shown while the runner is stopped, from before it wakes up.
         When it has stopped again, the outputs are read out of its memory: nothing that it does takes part."""
         self.arena.show_one(self._staged, call)
-        wall_ms, answer = self._run_ms(order | {"calls": [call]}, looks)
+        wall_ms, answer = self._run_ms(order | {"calls": [call], "seeds": self.call_seeds}, looks)
         if self.arena.fetches:
             self._fetch(call, answer.get("outputs"), 1, 0)
         return wall_ms - (float(answer["filling_ms"]) if order["stand_in"] else 0.0)

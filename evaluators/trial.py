@@ -102,11 +102,11 @@ class Trial:
         except (MemoryError, torch.OutOfMemoryError) as error:
             status, log = Status.CRASHED, f"beside it there is no memory left to check it: {error}"
         finally:
-            self._court.restore_weights()
+            self._court.reference.restore_weights()
         return {
             "op": "verdict",
             "status": status.value,
-            "log": log or "\n".join(self._examination.remarks() + self._audit.remarks),
+            "log": log or "\n".join(self._audit.remarks),
             "rule": rule,
             "timing": None if timing is None else asdict(timing),
             "correctness": self._examination.correctness(),
@@ -120,7 +120,7 @@ class Trial:
         if self._court.problem["libraries"] == "any" or self._court.device != "cuda":
             return
         calls = min(CENSUS_CALLS, self._court.capacity)
-        self._court.stage_fresh([""] * calls, self._side)
+        self._court.stage_fresh(calls, self._side)
         self._census = of_kernels(self._side.census(calls))
         if reason := self._census.reason():
             raise Refused(Status.REJECTED, reason, "library")
@@ -134,11 +134,11 @@ class Trial:
     def _watch_row(self, looks: Looks) -> None:
         """On a CPU: calls too short to be met by a look, in rows, one of which is looked at. What they return
         is checked like any other, and they must be about as fast as single ones."""
-        names = [""] * min(ROW_SLOTS, self._court.capacity)
+        slots = min(ROW_SLOTS, self._court.capacity)
         length = row_length(looks.call_ms, self._court.arena.outputs.call_bytes, looks.stretch)
         for watching in (None, looks):
-            seeds = self._court.stage_fresh(names, self._side)
-            calls = [secrets.randbelow(len(names)) for _ in range(length)]
+            seeds = self._court.stage_fresh(slots, self._side)
+            calls = [secrets.randbelow(slots) for _ in range(length)]
             row_ms, chosen = self._side.row_ms(calls, watching)
             self._examination.require(seeds[chosen], self._court.arena.snapshot(chosen))
             looks.saw_row(row_ms, length, watched=watching is not None)
@@ -221,7 +221,7 @@ class Trial:
         while True:
             if next(moments):
                 self._examination.settle()
-                self._examination.change_weights()
+                self._examination.change_some_weights()
             if self._looks is not None and secrets.randbelow(2):
                 self._watch(self._looks, calls, samples.kernel[-1] if samples.kernel else call_ms)
             for step in steps if len(samples.kernel) % 2 == 0 else reversed(steps):
@@ -229,7 +229,7 @@ class Trial:
             self._examination.settle()
             if self._plan.enough(samples.ratios, time.monotonic() - start):
                 break
-        self._examination.change_weights()
+        self._examination.change_some_weights()
         return samples
 
     def _require_true_overhead(self, calls: int) -> None:
@@ -256,5 +256,5 @@ class Trial:
         """ms a call of a baseline, after the same preparations."""
         calls = self._eager_calls
         overhead_ms = self._court.overhead(calls).total_ms
-        self._court.stage_fresh([""] * calls, side)
+        self._court.stage_fresh(calls, side)
         return side.block(calls).call_ms(overhead_ms)

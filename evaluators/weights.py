@@ -8,15 +8,16 @@ weights, is right until they change.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 RUNNING = ("running_mean", "running_var")
-"""Buffers that training writes, as it does weights; others are constants that a kernel may know."""
+"""Buffers that training writes, as it does weights."""
 SHARE, FEWEST = 1 / 256, 8
 """Of the elements of a tensor that change when only some do; at least so many. Whoever looks at one element
 misses such a change so often, and few enough are looked at in no time."""
@@ -25,17 +26,69 @@ TURNS = 3
 tensors seldom have the same turn, so that whoever looks at a small one misses the change of a large one."""
 EVERY = 3
 """Of so many pairs of timed blocks one comes after a change; another change comes after the last."""
-EVERYWHERE, SOMEWHERE = (0.0, 0.25), (0.5, 1.0)
-"""By how much an element changes, of the tensor's largest: what changes in few places is to show in the
-outputs. Statistics change upwards alone, so that a variance stays positive."""
-NOUGHT = 1 / 8
-"""What noughts become where the two sides' forms differ, and all other elements are halved."""
+SOMEWHERE = (0.5, 1.0)
+"""By how much an element changes when few do, of the tensor's largest: it is to show in the outputs."""
+FACTOR, ADDED = (0.5, 1.5), 0.25
+"""When all elements change: what each is multiplied by, with either sign, and the most that is added to it, of
+the tensor's rms. Statistics, and weights whose signs the reference does not bear, keep their signs."""
+ZERO = 1 / 8
+"""What zeros become where the two sides' forms differ, and all other elements are halved."""
 
 
-def weights_of(module: nn.Module) -> list[torch.Tensor]:
-    """Floating-point parameters, and the buffers that are no constants."""
-    buffers = (each for name, each in module.named_buffers() if name.rpartition(".")[2] in RUNNING)
-    return [each for each in (*module.parameters(), *buffers) if each.is_floating_point()]
+@dataclass(frozen=True, kw_only=True)
+class WeightChange:
+    """What both sides do to their weights. All elements of all change, or some of those tensors whose `turn`
+    it is; `signed`: signs, too, where all do; `buffers`: of these names change with the weights.
+
+    Where the two sides' weights differ in form, every element becomes what depends on itself alone, and rounds
+    nothing: a kernel may have its weights in other shapes, or several in one. Zeros become another number, so
+    that a bias that nobody adds shows; with `padded` only those of tensors of zeros do, since a kernel may
+    have padded its weights with them.
+    """
+
+    seed: int
+    turn: tuple[int, ...] | None = None
+    signed: bool = True
+    padded: bool = False
+    buffers: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> WeightChange:
+        """The inverse of `dataclasses.asdict` and JSON."""
+        turn = None if data["turn"] is None else tuple(data["turn"])
+        return cls(**{**data, "turn": turn, "buffers": tuple(data["buffers"])})
+
+
+def weights_of(module: nn.Module, buffers: Sequence[str] = ()) -> list[torch.Tensor]:
+    """Floating-point parameters, the statistics of batch norms, and the buffers of these names."""
+    named = dict(module.named_buffers())
+    running = [name for name in named if name.rpartition(".")[2] in RUNNING]
+    tensors = (*module.parameters(), *(named[name] for name in (*running, *buffers)))
+    return [each for each in tensors if each.is_floating_point()]
+
+
+def plain_buffers(module: nn.Module, twin: Callable[[], nn.Module]) -> list[str]:
+    """The names of buffers that are no constants of the computation: one number throughout, as they are
+    before somebody trains or loads them, or other numbers in a `twin` from another seed. Tables and masks are
+    constants, which a kernel may know."""
+    import torch
+
+    found, others = [], None
+    for name, each in module.named_buffers():
+        if name.rpartition(".")[2] in RUNNING or not each.is_floating_point() or each.numel() < 2:
+            continue
+        if not bool((each == each.flatten()[0]).all()):
+            others = dict(twin().named_buffers()) if others is None else others
+            if torch.equal(each, others[name]):
+                continue
+        found.append(name)
+    return found
+
+
+def known_buffers(module: nn.Module, wanted: Sequence[Sequence[object]]) -> list[str]:
+    """Which of these buffers (name, shape, dtype) a module has, too."""
+    forms = {name: [list(each.shape), str(each.dtype)] for name, each in module.named_buffers()}
+    return [str(name) for name, *form in wanted if forms.get(str(name)) == form]
 
 
 def forms_of(module: nn.Module) -> list[list[object]]:
@@ -58,55 +111,72 @@ def moments() -> Iterator[bool]:
         yield from (pair == chosen for pair in range(EVERY))
 
 
-def change(module: nn.Module, seed: int, turn: list[int] | None, *, alike: bool) -> list[torch.Tensor]:
-    """Changes the weights in place and returns what they were, for `restore`: some elements of the tensors
-    whose `turn` it is, or all elements of all. The same for the same seed, device and forms where the two
-    sides are `alike`; otherwise every element becomes what depends on nothing but itself, and rounds nothing:
-    a kernel may have its weights in other shapes, or several in one tensor."""
+def change(module: nn.Module, how: WeightChange, *, alike: bool) -> list[torch.Tensor]:
+    """Changes the weights in place and returns what they were, for `restore`. The same for the same change,
+    device and forms where the two sides are `alike`."""
     import torch
 
-    weights = weights_of(module)
+    weights = weights_of(module, how.buffers)
     before = [each.detach().clone() for each in weights]
     with torch.no_grad():
         for number, each in enumerate(weights):
             if not alike:
-                each.copy_(torch.where(each == 0, NOUGHT, each / 2))
-            elif each.numel() and (turn is None or number in turn):
-                signed = isinstance(each, torch.nn.Parameter)
-                each.copy_(_changed(each, seed + number, everywhere=turn is None, signed=signed))
+                zero = 0.0 if how.padded and each.any() else ZERO
+                each.copy_(torch.where(each == 0, zero, each / 2))
+            elif each.numel() and how.turn is None:
+                signs = how.signed and isinstance(each, torch.nn.Parameter)
+                each.copy_(_all_changed(each, how.seed + number, signed=signs))
+            elif each.numel() and how.turn is not None and number in how.turn:
+                each.copy_(_some_changed(each, how.seed + number))
     return before
 
 
-def _changed(tensor: torch.Tensor, seed: int, *, everywhere: bool, signed: bool) -> torch.Tensor:
-    """Another tensor like this one, in float32 at least."""
+def _all_changed(tensor: torch.Tensor, seed: int, *, signed: bool) -> torch.Tensor:
+    """Every element is another, in float32 at least."""
+    import torch
+
+    generator = torch.Generator(tensor.device).manual_seed(seed)
+    wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32)).reshape(
+        -1
+    )  # in one order on both sides
+
+    def drawn(least: float, most: float) -> torch.Tensor:
+        share = torch.rand(wide.shape, generator=generator, device=wide.device, dtype=wide.dtype)
+        found = least + (most - least) * share
+        if signed:
+            minus = torch.randint(2, wide.shape, generator=generator, device=wide.device)
+            found = torch.where(minus == 0, -found, found)
+        return found
+
+    square = torch.where(wide.isfinite(), wide, 0).square().mean()
+    typical = torch.where(square > 0, square.sqrt(), 1.0)
+    added = typical * drawn(0.0, ADDED)
+    found = wide * drawn(*FACTOR) + (added if signed else torch.where(wide < 0, -added, added))
+    return found.view(tensor.shape)
+
+
+def _some_changed(tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    """A few elements grow by one amount, in float32 at least; a variance stays positive."""
     import torch
 
     generator = torch.Generator(tensor.device).manual_seed(seed)
     wide = torch.promote_types(tensor.dtype, torch.float32)
     flat = tensor.to(wide, copy=True).reshape(-1)
     size = flat.numel()
-
-    def drawn(below: int, count: int) -> torch.Tensor:
-        return torch.randint(below, (count,), generator=generator, device=flat.device)
-
-    least, most = EVERYWHERE if everywhere else SOMEWHERE
-    # All places change by amounts of their own, some by one amount, since a place may be drawn twice.
-    amounts = torch.rand(size if everywhere else 1, generator=generator, device=flat.device, dtype=wide)
+    least, most = SOMEWHERE
+    amount = torch.rand(1, generator=generator, device=flat.device, dtype=wide)
     largest = torch.where(flat.isfinite(), flat, 0).abs().amax()
-    up = (least + (most - least) * amounts) * torch.where(largest > 0, largest, 1.0)
-    if not everywhere:
-        flat[drawn(size, min(size, max(FEWEST, round(SHARE * size))))] += up
-    elif signed:  # or their mean would move, and grow from layer to layer
-        flat += up * drawn(2, size).mul_(2).sub_(1)
-    else:
-        flat += up
+    chosen = torch.randint(
+        size, (min(size, max(FEWEST, round(SHARE * size))),), generator=generator, device=flat.device
+    )
+    flat[chosen] += (least + (most - least) * amount) * torch.where(largest > 0, largest, 1.0)
     return flat.view(tensor.shape)
 
 
-def restore(module: nn.Module, before: list[torch.Tensor]) -> None:
+def restore(module: nn.Module, before: list[torch.Tensor], buffers: Sequence[str] = ()) -> None:
     """The inverse of `change`."""
     import torch
 
     with torch.no_grad():
-        for each, was in zip(weights_of(module), before, strict=True):
+        for each, was in zip(weights_of(module, buffers), before, strict=True):
             each.copy_(was)

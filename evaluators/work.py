@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from evaluators.reference import tensors_of
+from evaluators.nested import map_tensors, tensors_in, tensors_of
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,7 @@ def count(module: nn.Module, inputs: list[Any], outputs: list[torch.Tensor]) -> 
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    tensors = [v for v in inputs if isinstance(v, torch.Tensor)]
+    tensors = tensors_in(inputs)
     moved = (*tensors, *outputs, *module.parameters(), *module.buffers())
     work = Work(
         bytes=sum(map(_bytes, moved)),
@@ -83,12 +83,12 @@ def _add_needed(work: Work, module: nn.Module, inputs: list[Any], products: int)
     import torch
 
     twin = copy.deepcopy(module)
-    leaves = [v.detach().requires_grad_() if _is_floating(v) else v for v in inputs]
+    leaves = map_tensors(lambda v: v.detach().requires_grad_() if _is_floating(v) else v, inputs)
     parameters = [p.requires_grad_() for p in twin.parameters() if p.is_floating_point()]
     with torch.enable_grad():
         given = _cloned(leaves)
         outputs = [v for v in tensors_of(twin(*given)) if v.requires_grad and not _is_view(v, given)]
-    wanted = [v for v in leaves if _is_floating(v)]
+    wanted = [v for v in tensors_in(leaves) if _is_floating(v)]
     if not outputs or not wanted + parameters:
         return work
     cotangents = [torch.randn_like(each) for each in outputs]
@@ -183,9 +183,8 @@ def _written_bytes(outputs: list[torch.Tensor], inputs: list[Any]) -> int:
 
 def _is_view(output: torch.Tensor, inputs: list[Any]) -> bool:
     """Whether the output lies in the memory of an input."""
-    import torch
 
-    return any(isinstance(v, torch.Tensor) and _place(v) == _place(output) for v in inputs)
+    return any(_place(v) == _place(output) for v in tensors_in(inputs))
 
 
 def _place(tensor: torch.Tensor) -> int:
@@ -210,6 +209,5 @@ def _is_floating(value: Any) -> bool:
 
 def _cloned(values: list[Any]) -> list[Any]:
     """Copies of the tensors: a reference may work in place."""
-    import torch
 
-    return [v.clone() if isinstance(v, torch.Tensor) else v for v in values]
+    return list(map_tensors(lambda v: v.clone(), values))

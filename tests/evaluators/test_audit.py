@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -55,15 +56,15 @@ class Court:
     """Knows each call's secret; every answer is right."""
 
     link_ms = LINK_MS
-    weight_forms = ()
+    reference = SimpleNamespace(weight_forms=())
     arena = Arena()
     checked: list[tuple[int, int, int]] = field(default_factory=list)
 
     def overhead(self, calls: int) -> Overhead:
         return Overhead(total_ms=BESIDES_MS, delivery_ms=0.0)
 
-    def stage_fresh(self, families: list[str], side: Side) -> list[int]:
-        return [100 + call for call in range(len(families))]
+    def stage_fresh(self, calls: int, side: Side) -> list[int]:
+        return [100 + call for call in range(calls)]
 
     def check(self, outputs: list[torch.Tensor], seed: int, *, after: list[torch.Tensor], spot: bool) -> None:
         self.checked.append((seed, int(outputs[0]), int(after[0])))

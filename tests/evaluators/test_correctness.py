@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from evaluators.correctness import (
-    FAMILIES,
-    STRICT_ELEMENT_FACTOR,
-    STRICT_FACTOR,
+    ELEMENT,
+    NORMWISE,
     Comparison,
+    Shift,
     compare,
-    some_of,
+    passes_allclose,
+    pick,
+    some_places,
 )
 from evaluators.problem import TOLERANCES
 
@@ -71,22 +73,27 @@ def test_eager_itself_is_within_every_profile(
 def test_the_flat_profiles_bound_each_element(
     tolerance: str, dtype: torch.dtype, bound: float, value: float, sign: int
 ) -> None:
-    """An element may be off by bound + bound × |reference|, in either direction. The outputs stay in float64
-    so that the bound is met exactly; the task's dtype is that of eager's."""
+    """An element may be off by bound × the outputs' rms, 1 at most, + bound × |reference|, in either
+    direction; elsewhere by as much of the rms whatever it is. The outputs stay in float64 so that the bound is
+    met exactly; the task's dtype is that of eager's."""
     ref = torch.full((50,), value, dtype=torch.float64)
-    allowed = bound + bound * abs(value)
     eager = ref.to(dtype)
-    for share, accepted in ((0.99, True), (1.01, False)):
-        out = ref.clone()
-        out[17] += sign * share * allowed
-        assert accepts(out, ref, tolerance, eager=eager) is accepted
+    for own, scale in ((True, min(1.0, abs(value))), (False, abs(value))):
+        allowed = bound * scale + bound * abs(value)
+        for share, accepted in ((0.99, True), (1.01, False)):
+            out = ref.clone()
+            out[17] += sign * (share * allowed or share - 1)
+            right = not compare(out, ref, eager, tolerance, own=own).problem
+            assert right is (accepted and value != 0)
 
 
 @pytest.mark.parametrize("factor", [0.95, 1.05])
 def test_strict_allows_four_times_the_normwise_error_of_eager(factor: float) -> None:
     ref = torch.randn(10_000, dtype=torch.float64)
     noise = torch.randn(10_000, dtype=torch.float64) * 1e-6
-    assert accepts(ref + factor * STRICT_FACTOR * noise, ref, "strict", eager=ref + noise) is (factor < 1)
+    assert accepts(ref + factor * NORMWISE["wide"].eager * noise, ref, "strict", eager=ref + noise) is (
+        factor < 1
+    )
 
 
 @pytest.mark.parametrize("factor", [0.95, 1.05])
@@ -94,9 +101,9 @@ def test_strict_bounds_the_single_element(factor: float) -> None:
     ref = torch.ones(1_000_000, dtype=torch.float64)
     eager = ref + 1e-6
     out = eager.clone()
-    out[123_456] = 1 + factor * STRICT_ELEMENT_FACTOR * 1e-6
+    out[123_456] = 1 + factor * ELEMENT["wide"].eager * 1e-6
     found = compare(out, ref, eager, "strict")
-    assert found.error < STRICT_FACTOR * found.eager_error, "the norm hides it"
+    assert found.error < NORMWISE["wide"].eager * found.eager_error, "the norm hides it"
     assert bool(found.problem) is (factor > 1)
 
 
@@ -107,13 +114,32 @@ def test_strict_allows_a_few_ulp_where_eager_is_exact() -> None:
     assert not accepts((ref * (1 + 20 * one_ulp)).float(), ref, "strict")
 
 
-def test_zeros_in_place_of_a_long_softmax() -> None:
-    """Outputs near 1.5e-5: the reason why that problem takes `strict`."""
+@pytest.mark.parametrize("tolerance", TOLERANCES)
+def test_zeros_in_place_of_a_long_softmax(tolerance: str) -> None:
+    """Outputs near 1.5e-5 are judged on their own scale."""
     x = torch.randn(4, 65536)
     ref = torch.softmax(x.double(), -1)
     for wrong in (torch.zeros_like(x), torch.full_like(x, 1 / 65536)):
-        assert accepts(wrong, ref, "kernelbench", eager=torch.softmax(x, -1))
-        assert not accepts(wrong, ref, "strict", eager=torch.softmax(x, -1))
+        assert not accepts(wrong, ref, tolerance, eager=torch.softmax(x, -1))
+
+
+@pytest.mark.parametrize("tolerance", ["kernelbench", "kernelbench_v02"])
+def test_a_flat_rule_that_eager_breaks_is_met_by_eager(tolerance: str) -> None:
+    """TF32 convolutions miss 1e-4 against float64; so does, by as much, a kernel that agrees with float64."""
+    ref = torch.randn(1000, dtype=torch.float64)
+    eager = (ref * 1.03).float()
+    assert accepts(eager.clone(), ref, tolerance, eager=eager)
+    assert accepts(ref.float(), ref, tolerance, eager=eager)
+    assert not accepts((ref * 0.97).float(), ref, tolerance, eager=eager)
+
+
+def test_what_the_benchmark_itself_would_say() -> None:
+    eager = torch.ones(100)
+    assert passes_allclose(eager + 1e-3, eager, "kernelbench")
+    assert not passes_allclose(eager + 1e-3, eager, "kernelbench_v02")
+    assert passes_allclose(eager.half() + 1e-3, eager.half(), "kernelbench_v02")
+    assert not passes_allclose(eager.half(), eager, "kernelbench"), "another dtype"
+    assert not passes_allclose(eager * math.nan, eager, "kernelbench")
 
 
 def test_strict_holds_a_softmax_that_is_computed_otherwise() -> None:
@@ -164,6 +190,81 @@ def test_a_bf16_matmul_passes_kernelbench_only_where_it_is_within(scale: float, 
     assert (by_function(bf16, inputs, "kernelbench").problem == "") is accepted
     assert by_function(bf16, inputs, "kernelbench_v02").problem
     assert by_function(bf16, inputs, "strict").problem
+
+
+def half_matmul(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, Shift, torch.Tensor, torch.Tensor]:
+    """Factors in a half type, the exact product, how far it moves by a rounding of them, and eager's."""
+    a, b = (torch.randn(128, 512).to(dtype) for _ in range(2))
+    b = b.t().contiguous()
+    unit = torch.finfo(dtype).eps / 2
+    exact = a.double() @ b.double()
+    moved = [x.double() * (1 + unit * (2 * torch.rand(x.shape) - 1)) for x in (a, b)]
+    return a, b, Shift.between(moved[0] @ moved[1], exact), exact, (a.float() @ b.float()).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_strict_in_half_types_allows_one_more_rounding_and_no_lower_precision(dtype: torch.dtype) -> None:
+    a, b, shift, exact, eager = half_matmul(dtype)
+
+    def judged(out: torch.Tensor) -> str:
+        return compare(out, exact, eager, "strict", shift=shift).problem
+
+    assert not judged(eager)
+    halves = [(a[:, part].float() @ b[part].float()).to(dtype) for part in (slice(0, 256), slice(256, 512))]
+    assert not judged((halves[0].float() + halves[1].float()).to(dtype)), "two roundings"
+
+    def int8(x: torch.Tensor, axis: int) -> torch.Tensor:
+        scale = x.float().abs().amax(axis, keepdim=True) / 127
+        return (x.float() / scale).round() * scale
+
+    assert "normwise" in judged((int8(a, 1) @ int8(b, 0)).to(dtype))
+    lower = torch.bfloat16 if dtype is torch.float16 else torch.float8_e4m3fn
+    assert "normwise" in judged((a.to(lower).float() @ b.to(lower).float()).to(dtype))
+
+
+def test_a_stated_precision_is_spent_and_no_more() -> None:
+    a, b = torch.randn(128, 512), torch.randn(512, 128)
+    exact = a.double() @ b.double()
+
+    def rounded(dtype: torch.dtype) -> torch.Tensor:
+        return a.to(dtype).double() @ b.to(dtype).double()
+
+    shift = Shift.between(rounded(torch.float16), exact)
+    assert not compare(rounded(torch.float16).float(), exact, a @ b, "strict", shift=shift).problem
+    assert compare(rounded(torch.bfloat16).float(), exact, a @ b, "strict", shift=shift).problem
+
+
+def test_a_naive_float32_sum_is_another_order() -> None:
+    a, b = torch.randn(64, 4096), torch.randn(4096, 64)
+    out = torch.zeros(64, 64)
+    for k in range(4096):
+        out += a[:, k : k + 1] * b[k : k + 1]
+    unit = torch.finfo(torch.float32).eps / 2
+    exact = a.double() @ b.double()
+    moved = [x.double() * (1 + unit * (2 * torch.rand(x.shape) - 1)) for x in (a, b)]
+    shift = Shift.between(moved[0] @ moved[1], exact)
+    found = compare(out, exact, a @ b, "strict", shift=shift)
+    assert not found.problem, (found, shift)
+
+
+def test_complex_outputs_are_judged_as_pairs() -> None:
+    x = torch.randn(1000, dtype=torch.complex64)
+    ref = x.to(torch.complex128) * 2
+    for tolerance in TOLERANCES:
+        assert accepts(x * 2 * (1 + 1e-7), ref, tolerance, eager=x * 2)
+        assert not accepts(x.conj().resolve_conj() * 2, ref, tolerance, eager=x * 2)
+
+
+def test_without_float64_eager_stands_in_and_its_error_is_not_taken_for_none() -> None:
+    eager = torch.randn(1000)
+    shift = Shift(rms=1e-6, largest=4e-6)
+
+    def judged(error: float) -> str:
+        out = eager + error * torch.randn(1000)
+        return compare(out, eager, eager, "strict", shift=shift, exact=False).problem
+
+    assert not judged(2e-6)
+    assert judged(2e-5)
 
 
 def test_bf16_tasks_are_judged_by_what_eager_does_at_bf16() -> None:
@@ -300,48 +401,16 @@ def test_the_arguments_are_left_as_they_are(value: float, dtype: torch.dtype) ->
 
 
 @pytest.mark.parametrize("shape", [(4,), (50, 7), (3, 11, 31)], ids=str)
-def test_some_elements_are_the_same_of_all_three(
-    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("evaluators.correctness.SPOT", 64)
+def test_some_elements_are_the_same_of_all(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evaluators.correctness.SPOT", {"cpu": 64})
     monkeypatch.setattr("evaluators.correctness.RUN", 8)
     ref = torch.arange(math.prod(shape), dtype=torch.float64).reshape(shape)
     seen = torch.zeros(ref.numel())
     for _ in range(2000):
-        out, exact, eager = some_of(ref.float(), ref, ref.half())
+        places = some_places(ref)
+        out, exact, eager = (pick(each, places) for each in (ref.float(), ref, ref.half()))
         assert torch.equal(out.double(), exact)
         assert torch.equal(eager, exact.half())
         assert exact.numel() == (64 if ref.numel() > 64 else ref.numel())
         seen[exact.flatten().long()] += 1
     assert seen.min() > 0, "no element is safe"
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_a_family_keeps_shape_and_dtype_and_changes_the_distribution(family: str, dtype: torch.dtype) -> None:
-    x = torch.randn(100, 100).to(dtype)
-    before = x.clone()
-    y = FAMILIES[family](x)
-    assert (y.shape, y.dtype) == (x.shape, x.dtype)
-    assert torch.equal(x, before), "inputs are not changed in place"
-    assert bool(torch.isfinite(y).all())
-    statistics = [
-        (t.double().mean().item(), t.double().std().item(), (t == 0).double().mean().item()) for t in (x, y)
-    ]
-    assert any(abs(a - b) > 0.2 for a, b in zip(*statistics, strict=True)) or family == "small"
-
-
-def test_what_each_family_is() -> None:
-    x = torch.randn(100, 100)
-    made = {name: change(x) for name, change in FAMILIES.items()}
-    assert made["shifted"].mean() == pytest.approx(10, abs=0.1)
-    assert made["small"].std() == pytest.approx(0.01, rel=0.05)
-    assert made["large"].std() == pytest.approx(100, rel=0.05)
-    assert torch.equal(made["integers"], made["integers"].round())
-    assert made["integers"].unique().numel() > 10
-    assert (made["sparse"] == 0).double().mean() == pytest.approx(0.9, abs=0.02)
-
-
-def test_small_integers_make_a_matmul_exact() -> None:
-    a, b = (FAMILIES["integers"](torch.randn(64, 64)) for _ in range(2))
-    assert torch.equal((a @ b).double(), a.double() @ b.double())

@@ -2,70 +2,52 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from torch.nn import functional
 
-from evaluators.degenerate import Answers, examine
+from evaluators.degenerate import examine
 from evaluators.problem import TOLERANCES
-from evaluators.reference import PROBLEMS, init_inputs, load_module, load_problem, make_inputs, make_model
-from evaluators.reference import tensors_of as outputs_of
+from evaluators.reference import PROBLEMS, load_problem
+from evaluators.reference_session import ReferenceSession, UnfitReference
+from tests.evaluators.references import problem_of, session_of
 
 CONFIGS = PROBLEMS.parents[1] / "configs" / "problem"
 SHIPPED = sorted(str(path.relative_to(CONFIGS).with_suffix("")) for path in CONFIGS.glob("level*/*.yaml"))
-FLAT = ("kernelbench", "kernelbench_v02")
-
-
-def answers_of(module: Callable[..., Any], exact: Callable[..., Any]) -> Answers:
-    def answers(inputs: list[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        wide = [v.double() if torch.is_tensor(v) and v.is_floating_point() else v for v in inputs]
-        return outputs_of(module(*inputs)), outputs_of(exact(*wide))
-
-    return answers
 
 
 def findings(
     function: Callable[..., Any], draw: Callable[[], list[Any]], tolerance: str = "kernelbench"
 ) -> list[str]:
-    def seeded(seed: int) -> list[Any]:
-        torch.manual_seed(seed)
-        return draw()
-
-    return examine(seeded, answers_of(function, function), tolerance, seeds=(1, 2))
+    return examine(session_of(function, draw, tolerance=tolerance))
 
 
 def matrix() -> torch.Tensor:
     return torch.randn(64, 128)
 
 
-def examine_shipped(name: str, device: str) -> list[str]:
-    """As configured, at the size for the device."""
+def examine_shipped(name: str, device: str) -> ReferenceSession:
+    """As configured, at the size for the device; there is nothing to be found."""
     config = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{name}.yaml"))
     assert isinstance(config, dict)
     del config["_target_"]
     problem = load_problem(**{str(key): value for key, value in config.items()}, device=device)
-    module = load_module(problem.source, problem.overrides)
-    how = {"device": device, "dtype": problem.dtype}
-    model = make_model(module, "Model", init_inputs(module, 0), seed=0, **how)
-    return examine(
-        lambda seed: make_inputs(module, seed=seed, **how),
-        answers_of(model, copy.deepcopy(model).double()),
-        problem.tolerance,
-        seeds=(1, 2),
-    )
+    reference = ReferenceSession(asdict(problem))
+    assert examine(reference) == []
+    return reference
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_shipped_problems_can_judge(name: str) -> None:
-    assert examine_shipped(name, "cpu") == []
+    reference = examine_shipped(name, "cpu")
+    assert {"shifted", "small", "large", "uneven", "spikes", "constant rows"} <= {*reference.distributions}
+    assert reference.untried == {}
 
 
 @pytest.mark.gpu
@@ -76,93 +58,94 @@ def test_the_shipped_problems_can_judge_at_full_size(name: str) -> None:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         start = time.monotonic()
-        assert examine_shipped(name, "cuda") == []
+        examine_shipped(name, "cuda")
         took_s = time.monotonic() - start
     print(f"{name}: {took_s:.2f} s, {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB at most")
-    assert took_s < 2
+    assert took_s < 6
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x, -1)
 
 
-def test_zeros_pass_for_a_long_softmax_under_a_flat_tolerance() -> None:
-    def draw() -> list[Any]:
-        return [torch.randn(16, 65536)]
-
-    (line,) = findings(softmax, draw)
-    assert line.startswith("zeros pass under kernelbench: the largest output is 0.00")
-    assert "the mean 1.53e-05" in line and line.endswith("(use problem.tolerance=strict)")
-    assert findings(softmax, draw, "strict") == []
+@pytest.mark.parametrize("tolerance", TOLERANCES)
+def test_a_long_softmax_is_judged_on_its_own_scale(tolerance: str) -> None:
+    assert findings(softmax, lambda: [torch.randn(16, 65536)], tolerance) == []
 
 
 @pytest.mark.parametrize("tolerance", TOLERANCES)
-def test_an_output_that_is_always_zero_is_refused_by_every_profile(tolerance: str) -> None:
+def test_an_output_that_is_always_zero_is_refused_by_every_rule(tolerance: str) -> None:
     def reference(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         top = (x @ weight).max(1, keepdim=True).values
         return functional.gelu(top - top.mean(1, keepdim=True))
 
     (line,) = findings(reference, lambda: [matrix(), torch.randn(128, 32)], tolerance)
-    assert line.startswith(f"zeros pass under {tolerance}: the largest output is 0,")
-    assert "strict)" not in line
-
-
-def many_rows() -> list[Any]:
-    return [torch.randn(100_000, 10), torch.randint(0, 10, (100_000,))]
+    assert line.startswith("zeros pass on every distribution (the largest output is 0,")
 
 
 @pytest.mark.parametrize(
-    ("reference", "draw"),
+    ("reference", "draw", "says"),
     [
-        (lambda x: x * 0 + 1, lambda: [matrix()]),
-        (lambda x: x * 1e-3 + torch.arange(7.0)[:, None], lambda: [torch.randn(64, 7, 5)]),
-        (lambda x: x * 1e-3 + torch.arange(5.0), lambda: [torch.randn(64, 7, 5)]),
-        (lambda x: x * 1e-3 + torch.arange(64.0)[:, None], lambda: [matrix()]),
-        (lambda x: x.abs() < 100, lambda: [matrix()]),
-        (lambda x: (x.abs() < 100).sum(-1), lambda: [matrix()]),
-        (lambda x: x + 1, lambda: [torch.ones(64)]),
-        (functional.cross_entropy, many_rows),
+        (lambda x: x * 0 + 1, lambda: [matrix()], "constants"),
+        (lambda x: (x * 0).sum(-1) + torch.arange(64.0), lambda: [matrix()], "the outputs for other inputs"),
+        (lambda x: x + 1, lambda: [torch.ones(64)], ""),
+        (lambda x: x, lambda: [matrix()], "the elements of input 0"),
+        (lambda x: functional.dropout(x, training=False), lambda: [matrix()], "the elements of input 0"),
     ],
-    ids=["constant", "channel", "column", "row", "truth", "count", "fixed_inputs", "concentrated_loss"],
+    ids=["constant", "row", "fixed_inputs", "identity", "dropout"],
 )
-def test_answers_that_need_no_inputs_are_found(
-    reference: Callable[..., Any], draw: Callable[[], list[Any]]
+def test_answers_that_need_no_computing_are_found(
+    reference: Callable[..., Any], draw: Callable[[], list[Any]], says: str
 ) -> None:
-    (line,) = findings(reference, draw)
-    assert "pass under kernelbench: the largest output is" in line
-    assert not line.startswith("zeros")
+    found = findings(reference, draw)
+    if not says:
+        assert found == [], "inputs that are the same in every draw are changed by us"
+        return
+    (line,) = found
+    assert line.startswith(says) and "pass on every distribution (the largest output is" in line
 
 
+AFFINE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(128))
+        self.bias = nn.Parameter(torch.zeros(128))
+
+    def forward(self, x):
+        return {expression}
+
+def get_inputs():
+    return [torch.randn(64, 128)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize("tolerance", TOLERANCES)
 @pytest.mark.parametrize(
-    ("steps", "name"),
+    ("expression", "sound"),
     [
-        (torch.tensor([0.05]), "the mean for other inputs"),
-        (torch.tensor([-0.05, 0.0, 0.05]), "one a place in the last dimension"),
-        (torch.tensor([-0.05, 0.0, 0.05])[:, None], "one a channel"),
+        ("nn.functional.layer_norm(x, (128,), self.weight, self.bias)", True),
+        ("x * self.weight + self.bias", False),
+        ("x * self.weight", False),
     ],
-    ids=["all", "place", "channel"],
 )
-def test_a_mean_passes_where_other_outputs_do_not(steps: torch.Tensor, name: str) -> None:
-    """Noise of nearly the tolerance around a constant: two draws differ by up to twice of it."""
-    (line,) = findings(lambda x: x * 0.009 + steps, lambda: [torch.rand(500, 3, 3) * 2 - 1])
-    assert line.startswith("constants") and name in line
-
-
-def test_the_mean_of_very_many_numbers_is_zero_under_a_flat_tolerance() -> None:
-    def draw() -> list[Any]:
-        return [torch.randn(1_000_000)]
-
-    (line,) = findings(torch.mean, draw)
-    assert line.startswith("zeros pass")
-    assert findings(torch.mean, draw, "strict") == []
+def test_an_affine_function_of_the_input_is_tried(tolerance: str, expression: str, sound: bool) -> None:
+    source = AFFINE.format(expression=expression)
+    found = examine(ReferenceSession(problem_of(source, tolerance=tolerance)))
+    assert (found == []) is sound
+    assert sound or found[0].startswith("input 0 times a weight")
 
 
 @pytest.mark.parametrize("tolerance", TOLERANCES)
 @pytest.mark.parametrize(
     ("reference", "draw"),
     [
-        (lambda x: x, lambda: [matrix()]),
-        (lambda x: functional.dropout(x, training=False), lambda: [matrix()]),
         (torch.matmul, lambda: [matrix(), matrix().mT]),
         (
             lambda x, y: functional.cross_entropy(x, y, reduction="none"),
@@ -175,75 +158,74 @@ def test_the_mean_of_very_many_numbers_is_zero_under_a_flat_tolerance() -> None:
         (lambda x: x.exp_(), lambda: [matrix()]),
         (lambda x: x.sum(), lambda: [matrix()]),
         (lambda x: x / x.clamp(min=0), lambda: [matrix()]),
+        (torch.mean, lambda: [torch.randn(1_000_000)]),
+        (lambda x: torch.fft.fft(x), lambda: [matrix()]),
+        (lambda xs, more: xs[0] + more["y"], lambda: [[matrix(), matrix()], {"y": matrix()}]),
     ],
     ids=[
-        *("identity", "dropout", "matmul", "cross_entropy", "argmax", "gather", "mask", "tuple"),
-        *("in_place", "sum", "infinite"),
+        *("matmul", "cross_entropy", "argmax", "gather", "mask", "tuple", "in_place", "sum", "infinite"),
+        *("mean", "complex", "containers"),
     ],
 )
 def test_sound_references_are_left_alone(
-    reference: Callable[..., Any], draw: Callable[[], list[Any]], tolerance: str
+    reference: Callable[..., Any],
+    draw: Callable[[], list[Any]],
+    tolerance: str,
+    request: pytest.FixtureRequest,
 ) -> None:
-    assert findings(reference, draw, tolerance) == []
+    found = findings(reference, draw, tolerance)
+    if request.node.callspec.id.startswith("containers"):
+        assert len(found) == 1 and found[0].startswith("the outputs hardly depend on input 1")
+    else:
+        assert found == []
 
 
-@given(
-    strengths=st.lists(st.sampled_from([0.0, 1e-9, 0.5, 2.0]), min_size=2, max_size=4).filter(
-        lambda each: max(each) >= 0.5
-    ),
-    tolerance=st.sampled_from(TOLERANCES),
-    integers=st.booleans(),
-)
-def test_an_input_that_hardly_matters_is_named(
-    strengths: list[float], tolerance: str, integers: bool
-) -> None:
-    """Each input goes into the output with its strength; the weak ones are named, no others."""
-
+@pytest.mark.parametrize("tolerance", TOLERANCES)
+@pytest.mark.parametrize("strengths", [(2.0, 0.0), (0.0, 0.5), (1.0, 1e-9, 2.0), (0.5, 2.0)])
+def test_an_input_that_hardly_matters_is_named(strengths: tuple[float, ...], tolerance: str) -> None:
     def reference(*inputs: torch.Tensor) -> torch.Tensor:
-        return sum((s * x for s, x in zip(strengths, inputs, strict=True)), torch.zeros(()))
-
-    def draw() -> list[Any]:
-        first = torch.randint(-9, 9, (100,)) if integers else torch.randn(100)
-        return [first, *(torch.randn(100) for _ in strengths[1:])]
+        return sum((s * x.tanh() for s, x in zip(strengths, inputs, strict=True)), torch.zeros(()))
 
     expected = [index for index, strength in enumerate(strengths) if strength < 0.5]
-    lines = findings(reference, draw, tolerance)
+    lines = findings(reference, lambda: [torch.randn(100) for _ in strengths], tolerance)
     assert len(lines) == len(expected)
     for index, line in zip(expected, lines, strict=True):
-        assert line.startswith(f"the outputs hardly depend on input {index}: drawn anew, they pass under")
+        assert line.startswith(f"the outputs hardly depend on input {index}: the outputs for another input")
 
 
-def test_strict_sees_what_a_flat_tolerance_does_not() -> None:
-    def reference(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return x + 1e-4 * y
+def test_a_mask_that_is_all_true_in_every_draw_is_changed() -> None:
+    def reference(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x.masked_fill(~mask, 0.0)
 
-    (line,) = findings(reference, lambda: [matrix(), matrix()])
-    assert line.startswith("the outputs hardly depend on input 1") and line.endswith("strict)")
-    assert findings(reference, lambda: [matrix(), matrix()], "strict") == []
+    session = session_of(reference, lambda: [matrix(), torch.ones(64, 128, dtype=torch.bool)])
+    assert examine(session) == []
+    assert {"all false", "true at random", "true prefixes"} <= {*session.distributions}
+    assert session.untried == {}
+
+
+def test_an_input_that_nothing_changes_is_named_as_what_a_kernel_may_ignore() -> None:
+    def reference(x: torch.Tensor, only: torch.Tensor) -> torch.Tensor:
+        return x.exp() + only.max()
+
+    session = session_of(reference, lambda: [matrix(), torch.tensor([3, 3])])
+    assert examine(session) == []
+    assert session.untried["input 1"].startswith("equal in every draw")
 
 
 def test_an_input_that_matters_in_few_places_matters() -> None:
     def reference(x: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-        return torch.cat([x[:7], last, x[7:]])
+        return torch.cat([x[:7], last, x[7:]]).exp()
 
-    def draw() -> list[Any]:
-        return [torch.randn(1_000_000), torch.randn(1)]
-
-    assert findings(reference, draw) == []
+    assert findings(reference, lambda: [torch.randn(1_000_000), torch.randn(1)]) == []
 
 
 def test_each_output_is_examined() -> None:
-    (line,) = findings(lambda x: (x, x * 1e-4), lambda: [matrix()])
+    (line,) = findings(lambda x: (x.exp(), x * 0), lambda: [matrix()])
     assert line.startswith("output 1: zeros pass")
 
 
-def test_a_reference_that_fails_its_own_rule_is_named() -> None:
-    (line,) = findings(lambda x: functional.dropout(x, training=True), lambda: [matrix()])
-    assert line.startswith("eager PyTorch itself fails under kernelbench")
-
-
 def test_an_output_without_elements_is_named() -> None:
-    assert findings(lambda x: x[:0], lambda: [matrix()]) == ["there are no elements to judge"]
+    assert findings(lambda x: x[:0], lambda: [matrix()]) == ["there are outputs without elements to judge"]
 
 
 def test_inputs_that_belong_together_are_not_parted() -> None:
@@ -253,4 +235,19 @@ def test_inputs_that_belong_together_are_not_parted() -> None:
         first = torch.randint(0, 1000, (1,)) * 10
         return [torch.randn(4, 16), first, first + torch.randperm(4)]
 
-    assert findings(lambda table, first, index: table[index - first], draw) == []
+    assert findings(lambda table, first, index: table[index - first].exp(), draw) == []
+
+
+def test_what_no_kernel_can_be_judged_by_is_said_in_words() -> None:
+    calls: list[int] = []
+
+    def counts(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return x + len(calls)
+
+    with pytest.raises(UnfitReference, match="it keeps state"):
+        session_of(counts, lambda: [matrix()])
+    with pytest.raises(UnfitReference, match="the output holds a float"):
+        session_of(lambda x: (x, 1.0), lambda: [matrix()])
+    with pytest.raises(UnfitReference, match="an input holds a dtype"):
+        session_of(lambda x, dtype: x.to(dtype), lambda: [matrix(), torch.float32])

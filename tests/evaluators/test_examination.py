@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,13 +14,16 @@ from evaluators.timing import Block, Overhead
 
 
 class Court:
-    weight_forms = ()
+    reference = SimpleNamespace(weight_forms=())
 
     def overhead(self, calls: int) -> Overhead:
         return Overhead(total_ms=0.1 * calls, delivery_ms=0.0)
 
-    def stage_fresh(self, families: list[str], side: Side) -> list[int]:
-        return [0] * len(families)
+    def stage_fresh(self, calls: int, side: Side) -> list[int]:
+        return [0] * calls
+
+    def spoilt_input(self, side: Side, calls: list[int]) -> None:
+        """None is."""
 
 
 @dataclass

@@ -92,7 +92,8 @@ def test_records_cannot_be_changed() -> None:
         {"overrides": {"N": "4"}},
         {"overrides": {"N": True}},
         {"dtype": "float16"},
-        {"tolerance": "strict"},
+        {"tolerance": "kernelbench"},
+        {"precision": "float16"},
         {"device": "cuda"},
     ],
 )

@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 
+from evaluators.nested import tensors_of
 from evaluators.problem import Problem
 from evaluators.reference import (
     PROBLEMS,
@@ -22,7 +23,6 @@ from evaluators.reference import (
     load_problem,
     make_inputs,
     make_model,
-    tensors_of,
 )
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "problem"
@@ -264,27 +264,16 @@ def test_every_generator_is_seeded() -> None:
     assert init_inputs(module_of(INPUTS), 4) != init_inputs(module_of(INPUTS), 5)
 
 
-def test_inputs_carry_no_gradient() -> None:
-    assert not as_task(torch.ones(2, requires_grad=True), "cpu", "float32").requires_grad
-
-
-ONE, TWO = torch.ones(1), torch.zeros(2, dtype=torch.int64)
-
-
-@pytest.mark.parametrize(
-    ("output", "expected"),
-    [(ONE, [ONE]), ((ONE, TWO), [ONE, TWO]), ([TWO, ONE], [TWO, ONE]), ((ONE,), [ONE])],
-    ids=["tensor", "tuple", "list", "single"],
-)
-def test_outputs_are_a_tensor_or_a_tuple_or_list_of_them(output: Any, expected: list[torch.Tensor]) -> None:
-    found = tensors_of(output)
-    assert [id(t) for t in found] == [id(t) for t in expected]
-
-
-@pytest.mark.parametrize("output", [None, 1.0, (), [], {"y": ONE}, (ONE, 1.0), [[ONE]], "tensor"], ids=repr)
-def test_no_other_output_is_taken(output: Any) -> None:
-    with pytest.raises(TypeError, match="not a tensor or a tuple or list of tensors"):
-        tensors_of(output)
+def test_inputs_are_as_the_reference_makes_them() -> None:
+    assert as_task(torch.ones(2, requires_grad=True), "cpu", "float16").requires_grad
+    assert not as_task(torch.ones(2), "cpu", "float16").requires_grad
+    strided = as_task(torch.arange(12.0)[1::2], "cpu", "float16")
+    assert (strided.stride(), strided.storage_offset(), strided.dtype) == ((2,), 1, torch.float16)
+    assert strided.tolist() == [1, 3, 5, 7, 9, 11]
+    expanded = as_task(torch.ones(3, 1).expand(3, 4), "cpu", "bfloat16")
+    assert expanded.stride() == (1, 0)
+    ones, (two, three) = as_task([torch.ones(1), ({"x": torch.ones(2)}, 3)], "cpu", "float16")
+    assert ones.dtype == two["x"].dtype == torch.float16 and three == 3
 
 
 def test_every_shipped_problem_has_a_config_and_every_config_its_problem() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evaluators.reference import tensors_of
+from evaluators.nested import tensors_of
 from evaluators.work import Work, count
 
 MIB = 2**20

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from evaluators.problem import Problem, Size
+from evaluators.problem import LOWER, Problem, Size
 from evaluators.reference import load_module
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ class Workload:
     eps: float = 0.0
     header: str = ""
     constructor: str = ""
-    tolerance: str = "kernelbench"
+    lower: tuple[str, ...] = LOWER
+    """The types to which factors of products may be rounded (`Problem.lower_precisions`)."""
     dtype: str = "float32"
     shape: tuple[int, ...] = ()
 
@@ -82,7 +83,7 @@ def recognise(problem: Problem) -> Workload | None:
         eps=first.eps,
         header=code[0],
         constructor=code[1],
-        tolerance=problem.tolerance,
+        lower=problem.lower_precisions,
         dtype=problem.dtype,
         shape=_shape(next(iter(graph.nodes))),
     )

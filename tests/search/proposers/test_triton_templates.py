@@ -46,12 +46,12 @@ def conv2d(
     )
 
 
-def matmul(m: int, n: int, k: int, tolerance: str = "strict") -> Workload:
-    return Workload(op="matmul", sizes={"M": m, "N": n, "K": k}, tolerance=tolerance)
+def matmul(m: int, n: int, k: int, *lower: str) -> Workload:
+    return Workload(op="matmul", sizes={"M": m, "N": n, "K": k}, lower=lower)
 
 
 def softmax(rows: int, cols: int) -> Workload:
-    return Workload(op="softmax", sizes={"rows": rows, "cols": cols}, tolerance="strict")
+    return Workload(op="softmax", sizes={"rows": rows, "cols": cols}, lower=())
 
 
 def layernorm(rows: int, cols: int, affine: int = 1, bias: int = 1) -> Workload:
@@ -68,7 +68,7 @@ SHIPPED = {
     "conv2d": conv2d(100, 3, 224, 224, 96, 11, 11, 4, 2),
     "conv2d_relu_maxpool": conv2d(100, 3, 224, 224, 96, 11, 11, 4, 2, epilogue=("relu", "maxpool")),
     "matmul": matmul(4096, 4096, 4096),
-    "matmul_loose": matmul(4096, 4096, 4096, "kernelbench"),
+    "matmul_loose": matmul(4096, 4096, 4096, "float16", "tfloat32"),
     "softmax": softmax(4096, 65536),
     "softmax_short": softmax(4096, 8192),
     "layernorm": layernorm(16, 64 * 256 * 256),

@@ -64,8 +64,8 @@ def test_other_shipped_problems() -> None:
 
 
 def test_tolerance_and_dtype_come_from_the_problem() -> None:
-    workload = found(load_problem("level1/softmax", sizes={"batch": 2}, tolerance="strict", dtype="float16"))
-    assert (workload.tolerance, workload.dtype) == ("strict", "float16")
+    workload = found(load_problem("level1/softmax", sizes={"batch": 2}, dtype="float16"))
+    assert (workload.lower, workload.dtype) == ((), "float16")
 
 
 def test_sizes_that_follow_from_overridden_ones() -> None:

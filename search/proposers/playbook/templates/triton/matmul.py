@@ -59,7 +59,7 @@ RELAXED = ("tf32",)
 
 
 def _relaxed(workload: Workload, knobs: Knobs) -> bool:
-    return workload.tolerance == "kernelbench"
+    return "tfloat32" in workload.lower
 
 
 UNSPLIT: dict[str, tuple[Knob, ...]] = {"split": ("none",)}
@@ -235,7 +235,7 @@ class Matmul:
             or max(s["M"] * s["K"], s["K"] * s["N"], s["M"] * s["N"]) >= INT32_LIMIT
         ):
             return False
-        if knobs["precision"] in RELAXED and workload.tolerance != "kernelbench":
+        if knobs["precision"] in RELAXED and "tfloat32" not in workload.lower:
             return False
         split = SPLITS.get(str(knobs["split"]))
         promoted = knobs["sums"] == "promoted"

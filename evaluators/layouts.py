@@ -1,0 +1,64 @@
+"""Strided layouts: the memory that a tensor reaches over, gaps and repeated elements included."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+SKEW = 512
+"""Elements after which addresses are as well aligned as before, for every dtype and every load."""
+
+
+def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """Elements of memory from the first element of such a tensor to its last; 0 where it has none."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+
+
+def span_of(tensor: torch.Tensor) -> torch.Tensor:
+    """All of the memory that a tensor reaches over, flat."""
+    return tensor.as_strided((extent(tensor.shape, tensor.stride()),), (1,), tensor.storage_offset())
+
+
+def with_span(tensor: torch.Tensor, span: torch.Tensor) -> torch.Tensor:
+    """A view of `span` that is laid out as the tensor is."""
+    return span.as_strided(tensor.shape, tensor.stride(), span.storage_offset())
+
+
+def clone(
+    tensor: torch.Tensor, *, device: str | torch.device | None = None, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """A copy in memory of its own, in the same layout and as far from an aligned address, at a dtype."""
+    span, skew = span_of(tensor), tensor.storage_offset() % SKEW
+    memory = span.new_empty(skew + len(span), device=device, dtype=dtype)[skew:]
+    return with_span(tensor, memory.copy_(span))
+
+
+def holds_all(tensor: torch.Tensor) -> bool:
+    """Whether every element has a place of its own in memory, so that each may be written."""
+    reach = 0
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if step <= reach:
+                return False
+            reach += (size - 1) * step
+    return True
+
+
+def rewritten(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """A tensor in the layout of `tensor` with these values; of those that share a place in it (`expand`)
+    the first counts. Where places overlap otherwise, the tensor itself."""
+    repeated = [axis for axis, step in enumerate(tensor.stride()) if step == 0 and tensor.shape[axis] > 1]
+    found = clone(tensor)
+    places = found
+    for axis in repeated:
+        places, values = places.narrow(axis, 0, 1), values.narrow(axis, 0, 1)
+    if not holds_all(places):
+        return tensor
+    places.copy_(values)
+    return found

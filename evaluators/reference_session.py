@@ -1,0 +1,555 @@
+"""One reference, ready to judge: its inputs under every distribution, and the right answers to them.
+
+Answers are eager PyTorch's at the task's dtype and, where the reference runs there, float64's. Those on the
+distributions are worked out once, with other weights than the constructor's, and kept for all kernels: a kernel
+is a process of its own that ends with its verdict, so what one has seen is of no use to the next.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from evaluators import weights
+from evaluators.correctness import (
+    HALF_EPS,
+    Comparison,
+    Places,
+    Shift,
+    as_pairs,
+    compare,
+    passes_allclose,
+    pick,
+    rms_of,
+    some_places,
+)
+from evaluators.distributions import DISTRIBUTIONS, LARGEST, OWN, SMALLEST, Distribution, far_scales
+from evaluators.layouts import clone
+from evaluators.nested import map_tensors, template_of, tensors_in, tensors_of
+from evaluators.reference import init_inputs, load_module, make_inputs, make_model, seed_all
+from evaluators.weights import WeightChange
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+logger = logging.getLogger(__name__)
+
+LONGEST_S = 120.0
+"""Of this process's own time, for trying out distributions: those that are left then are not tried on kernels
+either."""
+NEAR_OVERFLOW = 0.02
+KEPT_SHARE = 0.05
+"""Of the device's memory, for answers that are kept."""
+RIGHT = 64.0
+"""So many times its own error on the problem's inputs eager may have on a distribution to be called right."""
+SAME = 1e-3
+"""Normwise: answers of one reference to the same inputs differ by less, if it keeps no state."""
+ROUNDED_WELL, ROUNDED = 4.0, 0.01
+"""So many times the shift on the problem's own inputs, or that part of the outputs: more says that the
+precision which a problem allows is too narrow for a distribution."""
+
+
+class UnfitReference(Exception):
+    """No kernel can be judged by this reference; the message has the findings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The right outputs for one set of inputs. `exact` is float64's, or eager's where there is none; `shifts`
+    how far they move by a rounding of the inputs, one an output; `places`: which elements these are, where
+    not all were kept."""
+
+    eager: list[torch.Tensor]
+    exact: list[torch.Tensor]
+    shifts: list[Shift]
+    places: list[Places | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """How answers are judged: the problem's tolerance, and the precision that it allows to factors."""
+
+    tolerance: str
+    precision: str
+    dtype: str
+
+    @classmethod
+    def of(cls, problem: dict[str, Any]) -> Rule:
+        """`kernelbench` allows what float16 products cost."""
+        precision = problem.get("precision", "")
+        if problem["tolerance"] == "kernelbench" and problem["dtype"] in ("float32", "float64"):
+            precision = "float16"
+        return cls(tolerance=problem["tolerance"], precision=precision, dtype=problem["dtype"])
+
+
+class ReferenceSession:
+    """Draws inputs, answers, compares. `problem`: the fields of a `Problem`."""
+
+    def __init__(self, problem: dict[str, Any]) -> None:
+        """Raises UnfitReference, and what the reference raises."""
+        import torch
+
+        self._torch, self.problem, self.rule = torch, problem, Rule.of(problem)
+        self.device: str = problem["device"]
+        self.seed = secrets.randbits(62)
+        """Of the constructor's arguments and weights."""
+        self._secret, self._kept_bytes = secrets.randbits(62), 0
+        self._kept: dict[tuple[str, str], tuple[int, Answer]] = {}
+        self._module = load_module(problem["source"], problem["overrides"])
+        self.eager = self._make(self.seed)
+        self._exact: nn.Module | None = _in_double(self.eager)
+        self._before: list[torch.Tensor] = []
+        self._state = ""
+        """Which weights it has; "" the constructor's."""
+        sample = self.draw(secrets.randbits(62))
+        self.sample = sample
+        self.changed_inputs: list[int] = []
+        """The numbers of the input tensors that the reference writes to."""
+        self.draws_numbers = False
+        """Whether the answer depends on torch's random generator, too."""
+        self.has_products = False
+        """Whether it multiplies matrices, convolves or attends (see `correctness.compare`)."""
+        try:
+            self.template = template_of(sample)
+            self.outputs = self._look_at(sample)
+        except TypeError as error:
+            raise UnfitReference(str(error)) from error
+        self.weight_forms = weights.forms_of(self.eager)
+        names = weights.plain_buffers(self.eager, lambda: self._make(self.seed + 1))
+        buffers = dict(self.eager.named_buffers())
+        self.buffer_forms: list[list[object]] = [
+            [name, list(buffers[name].shape), str(buffers[name].dtype)] for name in names
+        ]
+        self._own_shift: list[Shift] | None = None
+        self._everywhere = secrets.randbits(62)
+        self.signed_weights = True
+        self.distributions: dict[str, Distribution] = {}
+        self.untried: dict[str, str] = {}
+        """Why a distribution is not tried, by its name."""
+
+    def _make(self, seed: int) -> nn.Module:
+        values = init_inputs(self._module, self.seed)
+        how = {"seed": seed, "device": self.device, "dtype": self.problem["dtype"]}
+        return make_model(self._module, "Model", values, **how)
+
+    def draw(self, seed: int, name: str = "") -> list[Any]:
+        """One set of inputs; the same for the same seed and distribution."""
+        values = make_inputs(self._module, seed=seed, device=self.device, dtype=self.problem["dtype"])
+        return values if not name else list(self.distributions[name].applied(values))
+
+    def call_seed(self, seed: int) -> int:
+        """Of torch's generator for a call on the inputs of this seed, which it does not tell."""
+        return hash((self._secret, seed)) & (2**62 - 1)
+
+    def run(self, inputs: list[Any], seed: int = 0) -> list[torch.Tensor]:
+        """Eager PyTorch's outputs, and the inputs that it has changed."""
+        given = map_tensors(clone, inputs) if self.changed_inputs else inputs
+        if self.draws_numbers:
+            seed_all(self.call_seed(seed))
+        with self._torch.no_grad():
+            return self._with_changed(tensors_of(self.eager(*given)), given)
+
+    def answers(self, inputs: list[Any], seed: int = 0) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The reference's outputs at the task's dtype and, as far as it runs there, in float64."""
+        eager = self.run(inputs, seed)
+        return eager, self._run_exact(inputs) or eager
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether there are answers in float64."""
+        return self._exact is not None
+
+    def answer(
+        self,
+        seed: int,
+        *,
+        stirred: Callable[[list[Any]], list[Any]] | None = None,
+        spot: bool = False,
+    ) -> Answer:
+        """The right outputs for the problem's own inputs, drawn anew, and in a chain `stirred`. A `spot` check
+        looks at some elements of a large output, nobody knows which."""
+        inputs = self.draw(seed)
+        eager, exact = self.answers(inputs if stirred is None else stirred(inputs), seed)
+        places = [some_places(each) if spot else None for each in exact]
+        return Answer(eager=eager, exact=exact, shifts=self.own_shifts(), places=places)
+
+    def benchmark_rules(self, outputs: list[torch.Tensor], seed: int) -> dict[str, bool]:
+        """Whether the benchmark's own rules, flat tolerances around eager's answer, would take them."""
+        eager = self.run(self.draw(seed), seed)
+        pairs = list(zip(outputs, eager, strict=True))
+        rules = ("kernelbench", "kernelbench_v02")
+        return {rule: all(passes_allclose(*pair, rule) for pair in pairs) for rule in rules}
+
+    def check_on(self, outputs: list[torch.Tensor], name: str) -> Comparison:
+        """Compares outputs with the answers on a distribution, for the inputs of `seed_on`."""
+        seed, answer = self.answer_on(name)
+        found = self.judge(outputs, answer, own=False)
+        if found.problem and any(each is not None for each in answer.places):  # in words about the whole
+            whole = self._answer(self.distributions[name], seed, some=False)
+            found = self.judge(outputs, whole, own=False)
+        return found
+
+    def seed_on(self, name: str) -> int:
+        """Of the inputs whose answers are kept for a distribution, with the weights that there are."""
+        return self.answer_on(name)[0]
+
+    def own_shifts(self) -> list[Shift]:
+        """How far the answers to the problem's own inputs move by a rounding of them, measured once."""
+        if self._own_shift is None:
+            inputs = self.draw(secrets.randbits(62))
+            self._own_shift = self._shifts(inputs, self.answers(inputs)[1])
+        return self._own_shift
+
+    def answer_on(self, name: str) -> tuple[int, Answer]:
+        """The answer on a distribution with the weights that there are, and the seed of its inputs."""
+        key = self._state, name
+        if key not in self._kept:
+            seed = secrets.randbits(62)
+            self._keep(key, seed, self._answer(self.distributions[name], seed))
+        seed, answer = self._kept[key]
+        if not answer.eager:
+            answer = self._answer(self.distributions[name], seed, shifts=answer.shifts)
+        return seed, answer
+
+    def _keep(self, key: tuple[str, str], seed: int, answer: Answer) -> None:
+        """The answer, or, where there is no room, what it takes to work it out again."""
+        size = sum(_bytes(each) for each in (*answer.eager, *answer.exact))
+        if self._kept_bytes + size > self._room():
+            answer, size = Answer(eager=[], exact=[], shifts=answer.shifts, places=[]), 0
+        self._kept_bytes += size
+        self._kept[key] = seed, answer
+
+    def _answer(
+        self, of: Distribution, seed: int, *, shifts: list[Shift] | None = None, some: bool = True
+    ) -> Answer:
+        inputs = list(of.applied(self.draw(seed)))
+        eager, exact = self.answers(inputs, seed)
+        shifts = self._shifts(inputs, exact) if shifts is None else shifts
+        places = [some_places(each) if some else None for each in exact]
+        return Answer(
+            eager=[pick(each, at) for each, at in zip(eager, places, strict=True)],
+            exact=[pick(each, at) for each, at in zip(exact, places, strict=True)],
+            shifts=shifts,
+            places=places,
+        )
+
+    def judge(self, outputs: list[torch.Tensor], answer: Answer, *, own: bool = True) -> Comparison:
+        """Compares outputs with the right ones, under the problem's rule; the worst of them."""
+        found = []
+        for number, out in enumerate(outputs):
+            at, exact, eager = answer.places[number], answer.exact[number], answer.eager[number]
+
+            shift, rule = answer.shifts[number], self.rule.tolerance
+            judged = partial(
+                compare,
+                tolerance=rule,
+                shift=shift,
+                own=own,
+                exact=self.is_exact,
+                products=self.has_products,
+            )
+
+            if out.numel() != exact.numel():  # the answer's elements were picked before
+                comparison = judged(pick(out, at), exact, eager)
+            else:
+                comparison = judged(pick(out, at), pick(exact, at), pick(eager, at))
+                if comparison.problem and at is not None:  # in words about the whole output
+                    comparison = judged(out, exact, eager)
+            found.append(comparison)
+        return max(found, key=lambda c: (bool(c.problem), c.error))
+
+    # Weights
+
+    def everywhere(self, *, padded: bool = False) -> WeightChange:
+        """The change of all weights with which kernels are checked on the distributions."""
+        names = tuple(str(form[0]) for form in self.buffer_forms)
+        return WeightChange(seed=self._everywhere, signed=self.signed_weights, padded=padded, buffers=names)
+
+    def change_weights(self, how: WeightChange, *, alike: bool) -> None:
+        """Other weights for the reference, in both precisions (see `weights.change`)."""
+        self._buffers = how.buffers
+        self._before = weights.change(self.eager, how, alike=alike)
+        self._state = f"{how.turn}/{alike}/{how.padded}/{how.signed}/{how.buffers}"
+        self._copy_weights()
+
+    def restore_weights(self) -> None:
+        """The reference's own again, if they were changed."""
+        if self._state:
+            weights.restore(self.eager, self._before, self._buffers)
+            self._before, self._state = [], ""
+            self._copy_weights()
+
+    def _copy_weights(self) -> None:
+        if self._exact is None:
+            return
+        nn = self._torch.nn
+        with self._torch.no_grad():
+            exact, eager = self._exact, self.eager
+            for tensors in (nn.Module.parameters, nn.Module.buffers):
+                for wide, narrow in zip(tensors(exact), tensors(eager), strict=True):
+                    wide.copy_(narrow)
+
+    # What the reference is like
+
+    def _look_at(self, sample: list[Any]) -> list[torch.Tensor]:
+        """Its outputs; finds out what it does besides. Raises UnfitReference."""
+        seed = secrets.randbits(62)
+        with self._torch.no_grad():
+
+            def outputs(seed: int) -> tuple[list[torch.Tensor], list[Any]]:
+                seed_all(seed)
+                given = map_tensors(clone, sample)
+                return tensors_of(self.eager(*given)), given
+
+            first, given = outputs(seed)
+            kept = [each.clone() for each in first]
+            before, after = tensors_in(sample), tensors_in(given)
+            self.changed_inputs = [
+                number for number, pair in enumerate(zip(before, after, strict=True)) if not _equal(*pair)
+            ]
+            again, _ = outputs(seed)
+            if not all(_about_equal(*pair) for pair in zip(again, kept, strict=True)):
+                raise UnfitReference(
+                    "it keeps state: its second answer to the same inputs is another than its first"
+                )
+            other, _ = outputs(seed + 1)
+            self.draws_numbers = not all(_about_equal(*pair) for pair in zip(other, kept, strict=True))
+            if any(each.layout != self._torch.strided for each in first):
+                raise UnfitReference("an output is a sparse tensor")
+        if self.draws_numbers:
+            self._exact = None  # other types draw other numbers
+        self.parameters_bytes = sum(_bytes(each) for each in self.eager.parameters())
+        if self._exact is not None and self._run_exact(sample) is None:
+            self._exact = None
+        return first
+
+    def _with_changed(self, outputs: list[torch.Tensor], given: list[Any]) -> list[torch.Tensor]:
+        if not self.changed_inputs:
+            return outputs
+        tensors = tensors_in(given)
+        return outputs + [tensors[number] for number in self.changed_inputs]
+
+    def _run_exact(self, inputs: list[Any]) -> list[torch.Tensor] | None:
+        """The outputs in float64; None where the reference does not run there, which it says once."""
+        if self._exact is None:
+            return None
+        try:
+            with self._torch.no_grad(), _default_dtype(self._torch.float64):
+                wide = map_tensors(_wide, inputs)
+                return self._with_changed(tensors_of(self._exact(*wide)), wide)
+        except (RuntimeError, TypeError, ValueError) as error:
+            cause = str(error).partition("\n")[0]
+            logger.warning("the reference does not run in float64, its own dtype stands in: %s", cause)
+            return None
+
+    # Distributions
+
+    def open_distributions(self) -> None:
+        """Finds those on which the reference is right, and works out its answers there."""
+        deadline = time.process_time() + LONGEST_S
+        self._choose_signs()
+        change = self.everywhere()
+        self.change_weights(change, alike=True)
+        try:
+            own = self._answer(OWN, secrets.randbits(62))
+            tensors = tensors_in(self.sample)
+            for candidates in self._candidates(tensors):
+                why = ""
+                for each in candidates:
+                    if time.process_time() > deadline:
+                        why = "the reference takes too long"
+                        break
+                    why = self._try_out(each, own)
+                    if not why:
+                        break
+                if why:
+                    self.untried[candidates[0].name] = why
+        finally:
+            self.restore_weights()
+
+    def _candidates(self, tensors: Sequence[torch.Tensor]) -> Iterator[list[Distribution]]:
+        for each in DISTRIBUTIONS:
+            if not any(each.changes(tensor) for tensor in tensors):
+                continue
+            if not (each.nonfinite and self.rule.precision):  # padding with zeros makes NaN of infinities
+                yield [each]
+        if any(each.is_floating_point() or each.is_complex() for each in tensors):
+            yield far_scales(LARGEST)
+            yield far_scales(SMALLEST)
+
+    def _try_out(self, distribution: Distribution, own: Answer) -> str:
+        """Takes a distribution in, or says why not."""
+        seed = secrets.randbits(62)
+        try:
+            answer = self._answer(distribution, seed)
+        except (RuntimeError, ValueError, IndexError) as error:
+            if "CUDA error" in str(error):
+                raise
+            return f"the reference raises {type(error).__name__}"
+        for number, (eager, exact) in enumerate(zip(answer.eager, answer.exact, strict=True)):
+            if eager.shape != own.eager[number].shape:
+                return "the outputs have another shape there"
+            if not self._is_right(eager, exact, answer.shifts[number], number, own):
+                return "eager PyTorch is not right there"
+        self.distributions[distribution.name] = distribution
+        self._keep((self._state, distribution.name), seed, answer)
+        return ""
+
+    def _is_right(
+        self, eager: torch.Tensor, exact: torch.Tensor, shift: Shift, number: int, own: Answer
+    ) -> bool:
+        if not eager.numel() or not (eager.is_floating_point() or eager.is_complex()):
+            return True
+        error, scale = rms_of(eager, exact)
+        own_error, own_scale = rms_of(own.eager[number], own.exact[number])
+        own_shift = own.shifts[number].rms / max(own_scale, 1e-300)
+        eps = self._torch.finfo(eager.dtype).eps
+        relative = RIGHT * own_error / max(own_scale, 1e-300) + 16 * own_shift + 64 * eps
+        if error > relative * scale + 16 * shift.rms or not _same_finite(eager, exact):
+            return False
+        return not self.rule.precision or shift.rms <= max(ROUNDED_WELL * own_shift, ROUNDED) * scale
+
+    def _choose_signs(self) -> None:
+        """Whether the reference bears weights of other signs."""
+        for self.signed_weights in (True, False):
+            self.change_weights(self.everywhere(), alike=True)
+            try:
+                outputs = self.run(self.sample)
+                if all(bool(each.isfinite().all()) for each in outputs if each.is_floating_point()):
+                    return
+            finally:
+                self.restore_weights()
+
+    def _shifts(self, inputs: list[Any], exact: list[torch.Tensor]) -> list[Shift]:
+        """How far the right answer moves when the inputs, and with a `precision` the weights, are rounded."""
+        moved = self._moved(inputs)
+        if moved is None:
+            return [Shift() for _ in exact]
+        return [Shift.between(*pair) for pair in zip(moved, exact, strict=True)]
+
+    def _moved(self, inputs: list[Any]) -> list[torch.Tensor] | None:
+        rounded = map_tensors(self._rounded, inputs)
+        if self._exact is None:
+            dtype = getattr(self._torch, self.rule.dtype)
+            narrow = map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, rounded)
+            return None if self.draws_numbers else self.run(narrow)
+        if not self.rule.precision:
+            return self._run_exact(rounded)
+        with self._torch.no_grad():
+            before = [each.clone() for each in self._exact.parameters()]
+            for each in self._exact.parameters():
+                each.copy_(self._rounded(each))
+            try:
+                return self._run_exact(rounded)
+            finally:
+                for each, was in zip(self._exact.parameters(), before, strict=True):
+                    each.copy_(was)
+
+    def _rounded(self, tensor: torch.Tensor) -> Any:
+        """To the precision that the rule allows; without one, off by up to half an ulp of the task's dtype."""
+        torch = self._torch
+        if tensor.is_complex():
+            return torch.view_as_complex(self._rounded(torch.view_as_real(tensor)))
+        if not tensor.is_floating_point():
+            return tensor
+        if self.rule.precision == "tfloat32":
+            bits = tensor.float().contiguous().view(torch.int32)
+            return ((bits + 0x1000) & ~0x1FFF).view(torch.float32).to(tensor.dtype)
+        if self.rule.precision:
+            return tensor.to(getattr(torch, self.rule.precision)).to(tensor.dtype)
+        unit: float = torch.finfo(getattr(torch, self.rule.dtype)).eps / 2
+        wide = tensor.double()
+        return wide + wide * unit * (2 * torch.rand_like(wide) - 1)
+
+    def _room(self) -> float:
+        """Bytes for answers that are kept."""
+        if self.device == "cuda":
+            return KEPT_SHARE * self._torch.cuda.get_device_properties(0).total_memory
+        return 2.0**30
+
+    @property
+    def is_half(self) -> bool:
+        """Whether the task's dtype is one of 16 bits."""
+        return self._torch.finfo(getattr(self._torch, self.rule.dtype)).eps > HALF_EPS
+
+
+def _in_double(module: nn.Module) -> nn.Module:
+    """A copy in float64: parameters, buffers, and tensors that are plain attributes."""
+    import torch
+
+    found = copy.deepcopy(module).double()
+    for each in found.modules():
+        for name, value in vars(each).items():
+            if isinstance(value, torch.Tensor):
+                setattr(each, name, _wide(value))
+    for tensor in (*found.parameters(), *found.buffers()):
+        if tensor.is_complex():
+            tensor.data = tensor.data.to(torch.complex128)
+    return found
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in float64, if it is of floating-point numbers."""
+    import torch
+
+    if tensor.is_complex():
+        return clone(tensor, dtype=torch.complex128)
+    return clone(tensor, dtype=torch.float64) if tensor.is_floating_point() else clone(tensor)
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """What `torch.zeros` and the like make meanwhile."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _same_finite(eager: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Whether the same elements are infinite, with the same signs, or NaN, once the exact answer is rounded to
+    eager's dtype; and no other element is so near to what that can hold that a rounding decides."""
+    import torch
+
+    eager, exact = as_pairs(eager), as_pairs(exact)
+    most = torch.finfo(eager.dtype).max
+    rounded = exact.to(eager.dtype)
+    same = (eager == rounded) | (eager.isnan() & rounded.isnan())
+    near = (exact.abs() > (1 - NEAR_OVERFLOW) * most) & (exact.abs() < (1 + NEAR_OVERFLOW) * most)
+    return bool((eager.isfinite() & rounded.isfinite() & ~near | ~rounded.isfinite() & same & ~near).all())
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Bit by bit."""
+    import torch
+
+    one, other = as_pairs(one), as_pairs(other)
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    return torch.equal(torch.nan_to_num(one, 0.0), torch.nan_to_num(other, 0.0))
+
+
+def _about_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Not further apart than sums in another order."""
+    if one.shape != other.shape:
+        return False
+    if not (one.is_floating_point() or one.is_complex()):
+        return _equal(one, other)
+    error, scale = rms_of(one, other)
+    return error <= SAME * scale
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

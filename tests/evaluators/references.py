@@ -1,0 +1,36 @@
+"""References made of a function and of inputs that a test draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from evaluators.reference_session import ReferenceSession
+
+SOURCE = """
+from torch import nn
+from tests.evaluators import references
+
+class Model(nn.Module):
+    def forward(self, *inputs):
+        return references.CURRENT[0](*inputs)
+
+def get_inputs():
+    return references.CURRENT[1]()
+
+def get_init_inputs():
+    return []
+"""
+CURRENT: list[Callable[..., Any]] = []
+
+
+def session_of(function: Callable[..., Any], draw: Callable[[], list[Any]], **rules: str) -> ReferenceSession:
+    """A session of this reference; `rules` are fields of a problem. One lives at a time."""
+    CURRENT[:] = [function, draw]
+    return ReferenceSession(problem_of(SOURCE, **rules))
+
+
+def problem_of(source: str, **rules: Any) -> dict[str, Any]:
+    """The fields of a problem on a CPU."""
+    usual = {"overrides": {}, "dtype": "float32", "tolerance": "strict", "precision": "", "device": "cpu"}
+    return {"source": source, **usual, **rules}
