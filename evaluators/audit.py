@@ -55,14 +55,14 @@ class Audit:
 
     def _chain_ms(self, calls: int) -> float:
         """ms a call of the candidate in a chain, some calls of which are checked."""
-        seeds = self._court.stage_fresh(calls, self._side)
+        draws = self._court.stage_fresh(calls, self._side, own=True)
         block, order = self._side.chain(calls)
         seen, snapshot = self._examination.seen(calls), self._court.arena.snapshot
         before = {call: last for last, call in itertools.pairwise(order)}
         chosen = secrets.SystemRandom().sample(order[1:], min(CHECKED_LINKS, calls - 1))
         for call, outputs in [(seen.call, seen.outputs), *((each, snapshot(each)) for each in chosen)]:
             if call in before:
-                self._examination.require(seeds[call], outputs, after=snapshot(before[call]), spot=True)
+                self._examination.require(draws[call], outputs, after=snapshot(before[call]), spot=True)
         return block.call_ms(self._court.overhead(calls).total_ms)
 
     def _unproven_ms(self, calls: int) -> float:
@@ -75,11 +75,11 @@ class Audit:
         proven = True
         for _ in range(MOST_KEPT_BLOCKS):
             whole_ms = min(whole_ms, self._examination.spot_check(calls)[0].wall_ms)
-            seeds = self._court.stage_fresh(calls, self._side)
+            draws = self._court.stage_fresh(calls, self._side)
             block, call, left = self._side.kept_block(calls)
             kept_ms = min(kept_ms, block.wall_ms)
             answers = [each for each in (self._court.arena.snapshot(call), left) if each]
-            proven = proven and any(self._examination.is_right(each, seeds[call]) for each in answers)
+            proven = proven and any(self._examination.is_right(each, draws[call]) for each in answers)
             reason = undelivered(whole_ms, kept_ms, delivery_ms)
             if reason is None:
                 return 0.0 if proven else delivery_ms / calls

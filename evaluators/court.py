@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import statistics
 import time
 from collections.abc import Iterable
@@ -25,7 +24,7 @@ from evaluators.library_code import LibraryCode, installed
 from evaluators.nested import replaced, tensors_in
 from evaluators.peek import can_peek
 from evaluators.problem import lower_precisions
-from evaluators.reference_session import ReferenceSession, UnfitReference
+from evaluators.reference_session import Draw, ReferenceSession, UnfitReference
 from evaluators.roofline import roofline, too_fast
 from evaluators.side import Side
 from evaluators.timing import SLACK_MS, Overhead, Plan, block_sizes, smoothed
@@ -189,43 +188,45 @@ class Court:
         """Raises Refused or ChannelClosed."""
         candidate.load(self._load_order(self.arena))
 
-    def stage_fresh(self, calls: int, side: Side) -> list[int]:
-        """Draws the problem's own inputs for so many calls, which nobody has seen, and poisons the side's
-        outputs. Returns the secret seeds."""
-        seeds = [secrets.randbits(62) for _ in range(calls)]
-        self._stage_all([(seed, "") for seed in seeds], side)
-        return seeds
+    def stage_fresh(self, calls: int, side: Side, *, own: bool = False) -> list[Draw]:
+        """Draws inputs for so many calls, which nobody has seen, and poisons the side's outputs. They are
+        the problem's `own`, or near to them (see `ReferenceSession.near`), each call's otherwise."""
+        draws = [Draw.fresh() if own else self.reference.near() for _ in range(calls)]
+        self._stage_all(draws, side)
+        return draws
 
     def stage_distributions(self, names: list[str], side: Side) -> None:
         """The same with inputs of one distribution a call, whose answers are known."""
-        self._stage_all([(self.reference.seed_on(name), name) for name in names], side)
+        draws = [Draw(seed=self.reference.seed_on(name), distribution=name) for name in names]
+        self._stage_all(draws, side)
 
-    def _stage_all(self, draws: list[tuple[int, str]], side: Side) -> None:
-        for call, (seed, name) in enumerate(draws):
-            self._stage(call, self.reference.draw(seed, name))
+    def _stage_all(self, draws: list[Draw], side: Side) -> None:
+        for call, draw in enumerate(draws):
+            self._stage(call, self.reference.draw(draw.seed, draw.distribution))
         if self.reference.draws_numbers:
-            side.call_seeds = [self.reference.call_seed(seed) for seed, _ in draws]
+            side.call_seeds = [self.reference.call_seed(draw.seed) for draw in draws]
         side.arena.poison()
 
     def check(
         self,
         outputs: list[torch.Tensor],
-        seed: int,
+        draw: Draw,
         *,
         after: list[torch.Tensor] | None = None,
         spot: bool = False,
     ) -> Comparison | None:
-        """Compares outputs with the reference's on the inputs of this seed, in a chain stirred by the answer
-        before (`after`); None where eager itself has no answer for those."""
+        """Compares outputs with the reference's on these inputs, in a chain stirred by the answer before
+        (`after`); None where eager itself has no answer for those."""
+        own = not draw.distribution
         if after is None:
-            return self.reference.judge(outputs, self.reference.answer(seed, spot=spot))
+            return self.reference.judge(outputs, self.reference.answer(draw, spot=spot), own=own)
         try:
             answer = self.reference.answer(
-                seed, stirred=lambda inputs: self._stirred(inputs, after), spot=spot
+                draw, stirred=lambda inputs: self._stirred(inputs, after), spot=spot
             )
         except (RuntimeError, ValueError):
             return None
-        return self.reference.judge(outputs, answer)
+        return self.reference.judge(outputs, answer, own=own)
 
     def spoilt_input(self, side: Side, calls: Iterable[int]) -> int | None:
         """The number of an input tensor that is not as it was before these calls of the last block, though

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.correctness import Comparison, pick
 from evaluators.nested import replaced, tensors_in
-from evaluators.reference_session import Answer, ReferenceSession
+from evaluators.reference_session import Answer, Draw, ReferenceSession
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,7 @@ def examine(reference: ReferenceSession) -> list[str]:
     with torch.no_grad():
         reference.open_distributions()
         seeds = secrets.randbits(62), secrets.randbits(62)
-        inputs, answer = reference.draw(seeds[0]), reference.answer(seeds[0])
+        inputs, answer = reference.draw(seeds[0]), reference.answer(Draw(seed=seeds[0]))
         if not all(each.numel() for each in answer.eager):
             return ["there are outputs without elements to judge"]
         elsewhere = reference.run(reference.draw(seeds[1]), seeds[1])

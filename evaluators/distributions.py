@@ -97,8 +97,8 @@ def _shifted(x: torch.Tensor) -> torch.Tensor:
 
 
 def _negative(x: torch.Tensor) -> torch.Tensor:
-    """All far below zero: a maximum that begins with 0 is wrong."""
-    return -(x.abs() + _rms(x)) * 64
+    """All so far below zero that e to their power is 0: a maximum that begins with 0 is wrong."""
+    return -(x.abs() + _rms(x)) * 256
 
 
 def _whole_numbers(x: torch.Tensor) -> torch.Tensor:
@@ -134,10 +134,9 @@ def _outlier(x: torch.Tensor) -> torch.Tensor:
     """One element of all is huge."""
     import torch
 
-    found = x.clone()
-    place = int(torch.randint(x.numel(), ()))
-    found.view(-1)[place] = FAR_OUT * _rms(x)
-    return found
+    flat = x.flatten().clone()
+    flat[int(torch.randint(x.numel(), ()))] = FAR_OUT * _rms(x)
+    return flat.view(x.shape)
 
 
 def _spikes(x: torch.Tensor) -> torch.Tensor:
@@ -188,11 +187,10 @@ def _sprinkled(x: torch.Tensor, *values: float) -> torch.Tensor:
     """These values, each in one element of about 64 rows."""
     import torch
 
-    found = x.clone()
-    flat = found.view(-1)
+    flat = x.flatten().clone()
     for value in values:
         flat[torch.randint(x.numel(), (min(64, -(-x.numel() // 16)),), device=x.device)] = value
-    return found
+    return flat.view(x.shape)
 
 
 def _infinite(x: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ from evaluators.correctness import Comparison
 from evaluators.court import Court
 from evaluators.distributions import DESCRIPTIONS
 from evaluators.evaluation import Status
+from evaluators.reference_session import Draw
 from evaluators.side import Refused, Side
 from evaluators.timing import Block, Plan
 from evaluators.weights import WeightChange
@@ -92,9 +93,9 @@ class Examination:
         self._side.restore_weights()
 
     def _is_right_once(self) -> bool:
-        seeds = self._court.stage_fresh(1, self._side)
+        draws = self._court.stage_fresh(1, self._side, own=True)
         self._side.block(1)
-        return self.is_right(self._court.arena.snapshot(0), seeds[0])
+        return self.is_right(self._court.arena.snapshot(0), draws[0])
 
     def _try_distributions(self) -> None:
         """Each distribution once, and the problem's own inputs, in an order that nobody knows: each call
@@ -129,11 +130,11 @@ class Examination:
 
     def spot_check(self, calls: int, looks: Looks | None = None) -> tuple[Block, Callable[[], None]]:
         """A block on fresh inputs, and what checks one of its calls; the others are glanced at."""
-        seeds = self._court.stage_fresh(calls, self._side)
+        draws = self._court.stage_fresh(calls, self._side)
         block = self._side.block(calls, looks=looks)
         seen = self.seen(calls)
         self._require_inputs([seen.call])
-        return block, lambda: self.require(seeds[seen.call], seen.outputs, spot=True)
+        return block, lambda: self.require(draws[seen.call], seen.outputs, spot=True)
 
     def seen(self, calls: int) -> Spot:
         """A look at the last block, all of whose calls must have been answered."""
@@ -147,7 +148,7 @@ class Examination:
 
     def require(
         self,
-        seed: int,
+        draw: Draw,
         outputs: Outputs,
         *,
         where: str = "on fresh inputs",
@@ -155,17 +156,19 @@ class Examination:
         spot: bool = False,
     ) -> None:
         """The right outputs for the inputs of this seed (see `Court.check`)."""
-        comparison = self._court.check(outputs, seed, after=after, spot=spot)
+        comparison = self._court.check(outputs, draw, after=after, spot=spot)
         if comparison is None:
             return
-        self._comparisons.append(comparison)
+        if not draw.distribution:
+            self._comparisons.append(comparison)
         if comparison.problem:
+            where = f"on {described(draw.distribution)}" if draw.distribution else where
             where += " that depend on the answer before" if after is not None else ""
             raise Refused(Status.INCORRECT, f"wrong {where}: {comparison.problem}")
 
-    def is_right(self, outputs: Outputs, seed: int) -> bool:
+    def is_right(self, outputs: Outputs, draw: Draw) -> bool:
         """Whether they are, of which nothing follows yet."""
-        comparison = self._court.check(outputs, seed, spot=True)
+        comparison = self._court.check(outputs, draw, spot=True)
         return comparison is None or not comparison.problem
 
     def correctness(self) -> dict[str, Any] | None:
@@ -184,13 +187,13 @@ class Examination:
 
     def _check_block(self, calls: int, where: str) -> float:
         """Some calls on the problem's own inputs, all of which are checked. Returns ms a call."""
-        seeds = self._court.stage_fresh(calls, self._side)
+        draws = self._court.stage_fresh(calls, self._side, own=True)
         block = self._side.block(calls)
         answers = [self._court.arena.snapshot(call) for call in range(calls)]
         if not self._benchmark_rules:
-            self._benchmark_rules = self._reference.benchmark_rules(answers[0], seeds[0])
-        for seed, outputs in zip(seeds, answers, strict=True):
-            self.require(seed, outputs, where=where)
+            self._benchmark_rules = self._reference.benchmark_rules(answers[0], draws[0])
+        for draw, outputs in zip(draws, answers, strict=True):
+            self.require(draw, outputs, where=where)
         self._require_inputs(range(calls))
         return block.call_ms(self._court.overhead(calls).total_ms)
 

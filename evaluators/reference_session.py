@@ -1,8 +1,8 @@
 """One reference, ready to judge: its inputs under every distribution, and the right answers to them.
 
 Answers are eager PyTorch's at the task's dtype and, where the reference runs there, float64's. Those on the
-distributions are worked out once, with other weights than the constructor's, and kept for all kernels: a kernel
-is a process of its own that ends with its verdict, so what one has seen is of no use to the next.
+distributions are worked out once, with other weights than the constructor's, and kept for all kernels: a
+kernel is a process of its own that ends with its verdict, so what one has seen is of no use to the next.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ LONGEST_S = 120.0
 """Of this process's own time, for trying out distributions: those that are left then are not tried on kernels
 either."""
 NEAR_OVERFLOW = 0.02
+"""Relative: an answer as near to the largest finite number may or may not be infinite."""
+NEAR_OWN = ("small", "large", "shifted")
+"""Distributions of inputs in timed calls."""
 KEPT_SHARE = 0.05
 """Of the device's memory, for answers that are kept."""
 RIGHT = 64.0
@@ -71,6 +74,19 @@ class Answer:
     exact: list[torch.Tensor]
     shifts: list[Shift]
     places: list[Places | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """One set of inputs: a secret seed, and the distribution, "" for the problem's own."""
+
+    seed: int
+    distribution: str = ""
+
+    @classmethod
+    def fresh(cls, distribution: str = "") -> Draw:
+        """With a seed that nobody has seen."""
+        return cls(seed=secrets.randbits(62), distribution=distribution)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +144,7 @@ class ReferenceSession:
         self.buffer_forms: list[list[object]] = [
             [name, list(buffers[name].shape), str(buffers[name].dtype)] for name in names
         ]
-        self._own_shift: list[Shift] | None = None
+        self._shifts_kept: dict[str, list[Shift]] = {}
         self._everywhere = secrets.randbits(62)
         self.signed_weights = True
         self.distributions: dict[str, Distribution] = {}
@@ -141,7 +157,7 @@ class ReferenceSession:
         return make_model(self._module, "Model", values, **how)
 
     def draw(self, seed: int, name: str = "") -> list[Any]:
-        """One set of inputs; the same for the same seed and distribution."""
+        """A set of inputs; the same for the same seed and distribution."""
         values = make_inputs(self._module, seed=seed, device=self.device, dtype=self.problem["dtype"])
         return values if not name else list(self.distributions[name].applied(values))
 
@@ -167,23 +183,30 @@ class ReferenceSession:
         """Whether there are answers in float64."""
         return self._exact is not None
 
+    def near(self) -> Draw:
+        """Inputs of a timed call: the problem's own, or those times a power of two or with a number added,
+        which take as long; what is left of the call before is wrong for them."""
+        names = ["", *(name for name in NEAR_OWN if name in self.distributions)]
+        return Draw.fresh(secrets.choice(names))
+
     def answer(
         self,
-        seed: int,
+        draw: Draw,
         *,
         stirred: Callable[[list[Any]], list[Any]] | None = None,
         spot: bool = False,
     ) -> Answer:
-        """The right outputs for the problem's own inputs, drawn anew, and in a chain `stirred`. A `spot` check
-        looks at some elements of a large output, nobody knows which."""
-        inputs = self.draw(seed)
-        eager, exact = self.answers(inputs if stirred is None else stirred(inputs), seed)
+        """The right outputs for a set of inputs, drawn anew, and in a chain `stirred`. A `spot` check looks at
+        some elements of a large output, nobody knows which."""
+        inputs = self.draw(draw.seed, draw.distribution)
+        eager, exact = self.answers(inputs if stirred is None else stirred(inputs), draw.seed)
         places = [some_places(each) if spot else None for each in exact]
-        return Answer(eager=eager, exact=exact, shifts=self.own_shifts(), places=places)
+        shifts = self.shifts_on(draw.distribution)
+        return Answer(eager=eager, exact=exact, shifts=shifts, places=places)
 
-    def benchmark_rules(self, outputs: list[torch.Tensor], seed: int) -> dict[str, bool]:
+    def benchmark_rules(self, outputs: list[torch.Tensor], draw: Draw) -> dict[str, bool]:
         """Whether the benchmark's own rules, flat tolerances around eager's answer, would take them."""
-        eager = self.run(self.draw(seed), seed)
+        eager = self.run(self.draw(draw.seed, draw.distribution), draw.seed)
         pairs = list(zip(outputs, eager, strict=True))
         rules = ("kernelbench", "kernelbench_v02")
         return {rule: all(passes_allclose(*pair, rule) for pair in pairs) for rule in rules}
@@ -201,12 +224,12 @@ class ReferenceSession:
         """Of the inputs whose answers are kept for a distribution, with the weights that there are."""
         return self.answer_on(name)[0]
 
-    def own_shifts(self) -> list[Shift]:
-        """How far the answers to the problem's own inputs move by a rounding of them, measured once."""
-        if self._own_shift is None:
-            inputs = self.draw(secrets.randbits(62))
-            self._own_shift = self._shifts(inputs, self.answers(inputs)[1])
-        return self._own_shift
+    def shifts_on(self, name: str) -> list[Shift]:
+        """How far the answers on a distribution move by a rounding of the inputs, measured once."""
+        if name not in self._shifts_kept:
+            inputs = self.draw(secrets.randbits(62), name)
+            self._shifts_kept[name] = self._shifts(inputs, self.answers(inputs)[1])
+        return self._shifts_kept[name]
 
     def answer_on(self, name: str) -> tuple[int, Answer]:
         """The answer on a distribution with the weights that there are, and the seed of its inputs."""

@@ -14,6 +14,7 @@ from evaluators.audit import Audit
 from evaluators.court import CHAIN_CALLS
 from evaluators.evaluation import Status
 from evaluators.examination import Examination
+from evaluators.reference_session import Draw
 from evaluators.side import Refused
 from evaluators.timing import Block, Overhead
 
@@ -63,11 +64,13 @@ class Court:
     def overhead(self, calls: int) -> Overhead:
         return Overhead(total_ms=BESIDES_MS, delivery_ms=0.0)
 
-    def stage_fresh(self, calls: int, side: Side) -> list[int]:
-        return [100 + call for call in range(calls)]
+    def stage_fresh(self, calls: int, side: Side, *, own: bool = False) -> list[Draw]:
+        return [Draw(seed=100 + call) for call in range(calls)]
 
-    def check(self, outputs: list[torch.Tensor], seed: int, *, after: list[torch.Tensor], spot: bool) -> None:
-        self.checked.append((seed, int(outputs[0]), int(after[0])))
+    def check(
+        self, outputs: list[torch.Tensor], draw: Draw, *, after: list[torch.Tensor], spot: bool
+    ) -> None:
+        self.checked.append((draw.seed, int(outputs[0]), int(after[0])))
 
 
 def judge(

@@ -10,6 +10,7 @@ import pytest
 from evaluators.arena import Spot
 from evaluators.census import Looks
 from evaluators.examination import Examination
+from evaluators.reference_session import Draw
 from evaluators.timing import Block, Overhead
 
 
@@ -19,8 +20,8 @@ class Court:
     def overhead(self, calls: int) -> Overhead:
         return Overhead(total_ms=0.1 * calls, delivery_ms=0.0)
 
-    def stage_fresh(self, calls: int, side: Side) -> list[int]:
-        return [0] * calls
+    def stage_fresh(self, calls: int, side: Side, *, own: bool = False) -> list[Draw]:
+        return [Draw(seed=0)] * calls
 
     def spoilt_input(self, side: Side, calls: list[int]) -> None:
         """None is."""

@@ -18,9 +18,10 @@ PEAK_BLOCK, SPLIT_BLOCK = 16384, 2048
 
 @triton.jit
 def peak_of_block(job, values, ELEMENTS: tl.constexpr, BLOCK: tl.constexpr):
-    """The largest absolute value of a block."""
+    """The largest absolute value of a block's finite numbers: others spoil their own row or column alone."""
     place = job.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    return tl.max(tl.abs(tl.load(values + place, mask=place < ELEMENTS, other=0.0)), axis=0)
+    size = tl.abs(tl.load(values + place, mask=place < ELEMENTS, other=0.0))
+    return tl.max(tl.where(size < float("inf"), size, 0.0), axis=0)
 
 
 @triton.jit
@@ -139,7 +140,8 @@ def multiply(
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a [M, K] times b [K, N], float32, finite. The error is as small as that of float32 products against
+    """a [M, K] times b [K, N], float32; where one is not finite, its row or column of the product
+    is NaN. The error is as small as that of float32 products against
     the largest elements of either operand: elements 2**-24 of those and smaller are lost."""
     if a.dtype != torch.float32 or b.dtype != torch.float32:
         raise TypeError(f"matmul of {a.dtype} and {b.dtype}; both must be float32")

@@ -313,7 +313,12 @@ def _multiply(workload: Workload, knobs: Knobs, split: _Split | None) -> str:
     descriptors = knobs["loads"] == "descriptors"
     scaled = split is not None and split.scaled
     arguments = ["a", "b", *(["scales"] if scaled else []), "out"]
-    finish = "total = total * tl.load(scales) * tl.load(scales + 1)" if scaled else ""
+    finish = ""
+    if scaled:  # not by their product, and the lower one first: either may be too much for float32
+        finish = join(
+            "lower = tl.minimum(tl.load(scales), tl.load(scales + 1))",
+            "total = total * lower * tl.maximum(tl.load(scales), tl.load(scales + 1))",
+        )
     ragged = [
         f"({name} < {size})[{axis}]"
         for name, size, axis, block in (
@@ -487,10 +492,11 @@ def _scales(constants: dict[str, int]) -> list[str]:
     peak = kernel(
         "peak_of_block",
         ["job", "values", "ELEMENTS: tl.constexpr"],
-        "The largest absolute value of a block.",
+        "The largest absolute value of a block's finite numbers: others spoil their own row or column alone.",
         """
         place = job * BLOCK + tl.arange(0, BLOCK)
-        return tl.max(tl.abs(tl.load(values + place, mask=place < ELEMENTS, other=0.0)), axis=0)
+        size = tl.abs(tl.load(values + place, mask=place < ELEMENTS, other=0.0))
+        return tl.max(tl.where(size < float("inf"), size, 0.0), axis=0)
         """,
         {"BLOCK": PEAK_BLOCK},
     )

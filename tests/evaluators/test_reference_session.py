@@ -1,0 +1,233 @@
+"""A reference that answers on every distribution, and what it says of a kernel's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from evaluators.correctness import Comparison
+from evaluators.reference_session import Draw, ReferenceSession
+from tests.evaluators.references import problem_of, session_of
+
+
+def opened(function: Callable[..., Any], draw: Callable[[], list[Any]], **rules: str) -> ReferenceSession:
+    session = session_of(function, draw, **rules)
+    session.open_distributions()
+    return session
+
+
+def matrix() -> torch.Tensor:
+    return torch.randn(64, 128)
+
+
+def judged(session: ReferenceSession, kernel: Callable[..., Any]) -> dict[str, Comparison]:
+    """What a kernel gets on the problem's own inputs and on every distribution."""
+    with torch.no_grad():
+        draw = Draw.fresh()
+        found = {"": session.judge([kernel(*session.draw(draw.seed))], session.answer(draw))}
+        for name in session.distributions:
+            inputs = session.draw(session.seed_on(name), name)
+            found[name] = session.check_on([kernel(*inputs)], name)
+    return found
+
+
+def wrong_on(session: ReferenceSession, kernel: Callable[..., Any]) -> set[str]:
+    return {name for name, found in judged(session, kernel).items() if found.problem}
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, -1)
+
+
+RULES = ("strict", "kernelbench", "kernelbench_v02")
+
+
+@pytest.mark.parametrize("tolerance", RULES)
+def test_the_reference_itself_and_another_order_of_sums_are_right(tolerance: str) -> None:
+    def other(x: torch.Tensor) -> torch.Tensor:
+        e = torch.exp(x - x.amax(-1, keepdim=True))
+        return e / e.flip(-1).cumsum(-1)[..., -1:]
+
+    session = opened(softmax, lambda: [matrix()], tolerance=tolerance)
+    assert len(session.distributions) == 17 and not session.untried
+    assert wrong_on(session, softmax) == set()
+    assert wrong_on(session, other) == set()
+
+
+@pytest.mark.parametrize("tolerance", RULES)
+def test_softmaxes_that_are_right_on_the_benchmarks_numbers_alone(tolerance: str) -> None:
+    def no_maximum(x: torch.Tensor) -> torch.Tensor:
+        e = torch.exp(x)
+        return e / e.sum(-1, keepdim=True)
+
+    def tail_left_out_of_the_maximum(x: torch.Tensor) -> torch.Tensor:
+        e = torch.exp(x - x[..., :-1].amax(-1, keepdim=True))
+        return e / e.sum(-1, keepdim=True)
+
+    def maximum_from_zero(x: torch.Tensor) -> torch.Tensor:
+        e = torch.exp(x - x.amax(-1, keepdim=True).clamp(min=0))
+        return e / e.sum(-1, keepdim=True)
+
+    session = opened(softmax, lambda: [matrix()], tolerance=tolerance)
+    for kernel, where in (
+        (no_maximum, {"spikes", "last spikes", "large"}),
+        (tail_left_out_of_the_maximum, {"last spikes"}),
+        (maximum_from_zero, {"negative"}),
+    ):
+        found = wrong_on(session, kernel)
+        assert "" not in found, "on the problem's own inputs it is right"
+        assert where <= found
+
+
+@pytest.mark.parametrize("tolerance", RULES)
+def test_a_layer_norm_that_does_not_normalise(tolerance: str) -> None:
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        return functional.layer_norm(x, x.shape[1:])
+
+    def first_half(x: torch.Tensor) -> torch.Tensor:
+        variance, mean = torch.var_mean(x[:, : x.shape[1] // 2], 1, correction=0, keepdim=True)
+        return (x - mean) * (variance + 1e-5).rsqrt()
+
+    def by_hand(x: torch.Tensor) -> torch.Tensor:
+        variance, mean = torch.var_mean(x, 1, correction=0, keepdim=True)
+        return (x - mean) / torch.sqrt(variance + 1e-5)
+
+    session = opened(norm, lambda: [torch.randn(16, 65536)], tolerance=tolerance)
+    assert {"shifted", "large", "small", "uneven"} <= wrong_on(session, lambda x: x)
+    assert "uneven" in wrong_on(session, first_half)
+    assert wrong_on(session, by_hand) == set()
+
+
+def test_lower_precision_that_is_allowed_is_right_everywhere() -> None:
+    def half(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a.half().double() @ b.half().double()).float()
+
+    def bfloat(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a.bfloat16().double() @ b.bfloat16().double()).float()
+
+    def draw() -> list[Any]:
+        return [matrix(), torch.randn(128, 96)]
+
+    session = opened(torch.matmul, draw, precision="float16")
+    assert {"largest", "smallest", "shifted", "outlier"} <= {*session.distributions}
+    assert wrong_on(session, half) == set()
+    assert "" in wrong_on(session, bfloat)
+    assert wrong_on(opened(torch.matmul, draw, tolerance="kernelbench"), half) == set()
+    assert "" in wrong_on(opened(torch.matmul, draw), half)
+    wide = opened(torch.matmul, draw, precision="bfloat16")
+    assert wrong_on(wide, bfloat) == set()
+    assert wrong_on(wide, half) == {"largest", "smallest"}, "bfloat16 holds larger and smaller numbers"
+
+
+def test_a_recurrence_with_a_state_of_zeros_runs_in_float64() -> None:
+    def recurrence(x: torch.Tensor) -> torch.Tensor:
+        state = torch.zeros(x.shape[0], x.shape[1] // 2)
+        for part in x.split(x.shape[1] // 2, 1):
+            state = torch.tanh(part + state)
+        return state
+
+    session = opened(recurrence, lambda: [matrix()])
+    assert session.is_exact
+    assert all(found.eager_error > 0 for name, found in judged(session, recurrence).items() if not name)
+
+
+def test_where_float64_cannot_be_had_nobody_pretends() -> None:
+    def single(x: torch.Tensor) -> torch.Tensor:
+        return (x @ torch.ones(128, 128, dtype=torch.float32)).tanh()
+
+    session = opened(single, lambda: [matrix() / 100])
+    assert not session.is_exact
+    assert wrong_on(session, lambda x: (x.double() @ torch.ones(128, 128).double()).tanh().float()) == set()
+    assert "" in wrong_on(session, lambda x: (x.half().float() @ torch.ones(128, 128)).tanh())
+
+
+def test_a_reference_that_changes_its_inputs_answers_with_them() -> None:
+    session = opened(lambda x: x.mul_(2).sum(-1), lambda: [matrix()])
+    assert session.changed_inputs == [0]
+    draw = Draw.fresh()
+    with torch.no_grad():
+        x = session.draw(draw.seed)[0]
+        assert not session.judge([(x * 2).sum(-1), x * 2], session.answer(draw)).problem
+        assert session.judge([(x * 2).sum(-1), x], session.answer(draw)).problem
+
+
+def test_a_reference_that_draws_numbers_is_answered_with_the_same_ones() -> None:
+    def dropout(x: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(x, 0.5, training=True)
+
+    session = opened(dropout, lambda: [matrix()])
+    assert session.draws_numbers and not session.is_exact
+    draw = Draw.fresh()
+    x = session.draw(draw.seed)[0]
+    torch.manual_seed(session.call_seed(draw.seed))
+    assert not session.judge([dropout(x)], session.answer(draw)).problem
+    assert session.judge([dropout(x)], session.answer(draw)).problem, "other numbers"
+
+
+MASKS = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.ones(128))
+
+    def forward(self, x):
+        return x * torch.sqrt(self.log_scale)
+
+def get_inputs():
+    return [torch.randn(64, 128)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_weights_keep_their_signs_where_the_reference_cannot_bear_others() -> None:
+    session = ReferenceSession(problem_of(MASKS))
+    session.open_distributions()
+    assert not session.signed_weights
+    before = session.eager.log_scale.clone()
+    session.change_weights(session.everywhere(), alike=True)
+    changed = session.eager.log_scale
+    assert (changed > 0).all() and changed.unique().numel() == 128
+    assert torch.equal(session._exact.log_scale, changed.double())
+    session.restore_weights()
+    assert torch.equal(session.eager.log_scale, before)
+
+
+def test_answers_are_kept_for_every_kernel_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        runs.append(1)
+        return torch.tanh(x)
+
+    session = opened(counted, lambda: [matrix()])
+    name, before = next(iter(session.distributions)), 0
+    for room, expected in ((2.0**30, [0, 0]), (0.0, None)):
+        monkeypatch.setattr(ReferenceSession, "_room", lambda self, room=room: room)
+        session.change_weights(session.everywhere(), alike=True)
+        session.check_on([matrix()], name)
+        counts = []
+        for _ in range(2):
+            before = len(runs)
+            session.check_on([matrix()], name)
+            counts.append(len(runs) - before)
+        session.restore_weights()
+        if expected is not None:
+            assert counts == expected
+        session._kept.clear()
+
+
+def test_the_benchmarks_own_rule_is_recorded_beside_ours() -> None:
+    session = opened(lambda x: x.tanh(), lambda: [matrix()])
+    draw = Draw.fresh()
+    x = session.draw(draw.seed)[0]
+    assert session.benchmark_rules([x.tanh()], draw) == {"kernelbench": True, "kernelbench_v02": True}
+    assert session.benchmark_rules([x.tanh() + 2e-3], draw) == {"kernelbench": True, "kernelbench_v02": False}
