@@ -25,6 +25,11 @@ class WorkerBroken(Exception):
     """A process of the evaluator's own failed: no verdict on the kernel. Start a new worker, or ask again."""
 
 
+class UnfitProblem(WorkerBroken):
+    """The reference does not run, or cannot judge a kernel: so it is on every device, however often it is
+    opened."""
+
+
 class Processes:
     """The referee and the zygote; both have imported torch and go from problem to problem."""
 
@@ -138,9 +143,11 @@ class Case:
         elif ward is not None:
             self.zygote.end(ward)
 
-    def processes(self) -> set[int]:
-        """All that take part in a measurement, and this one."""
-        return {os.getpid(), self.referee_pid, self.zygote.pid, *process_tree.descendants(self.zygote.pid)}
+    def judges(self) -> list[int]:
+        """The processes of ours that a candidate has to wait for: the referee and the baselines."""
+        wards = [ward for ward in (self.eager, self._compiled, self._coming) if ward is not None]
+        below = (pid for ward in wards for pid in (ward.pid, *process_tree.descendants(ward.pid)))
+        return [self.referee_pid, *below]
 
     def dead_baseline(self) -> str:
         """What is to be said of one that died; "" where none did."""

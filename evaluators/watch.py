@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from evaluators import process_tree
-from evaluators.bystanders import Bystanders, Deadline
 from evaluators.channel import ChannelClosed, Message
+from evaluators.deadline import Deadline
 from evaluators.processes import Case, WorkerBroken
 from evaluators.scratch import too_much_written
 from evaluators.zygote import Ward
@@ -20,6 +20,10 @@ WATCH_S = 0.05
 MAX_PROCESSES = 256
 GONE_S = 30.0
 """How long the referee may take to notice that a runner was killed."""
+
+
+class Deaf(WorkerBroken):
+    """The referee takes no notice of a runner that is gone: it is busy, at an opening with the reference."""
 
 
 class Stages:
@@ -52,15 +56,12 @@ class Watch:
         self._case = case
         self._memory_bytes, self._scratch_bytes = memory_bytes, scratch_bytes
         self._deadline = Deadline(timeout_s)
-        # On a CPU whoever waits for a time slice at each wake-up comes to no end.
-        on_cpu = case.problem.device == "cpu"
-        self._bystanders = Bystanders(case.processes()) if on_cpu else None
 
     def answer(self, ward: Ward, scratch: Path | None = None, stages: Stages | None = None) -> Message:
         """The referee's, or what became of the runner. Raises WorkerBroken, ChannelClosed or ChannelTimeout
         when something else died."""
         referee, zygote = self._case.referee, self._case.zygote
-        gone_at = 0.0
+        noticing: Deadline | None = None
         killed: Message | None = None
         while True:
             ready, _, _ = select.select([referee.fileno(), zygote.channel.fileno()], [], [], WATCH_S)
@@ -86,9 +87,9 @@ class Watch:
                 killed = self._late(ward, family) or self._overstep(family, scratch)
                 if killed:
                     zygote.channel.send({"op": "kill", "pid": ward.pid})
-                    gone_at = time.monotonic() + GONE_S
-            elif time.monotonic() > gone_at:
-                raise WorkerBroken("the referee did not notice that the runner is gone")
+                    noticing = Deadline(GONE_S)
+            elif noticing is not None and noticing.is_over([], [self._case.referee_pid]):
+                raise Deaf(f"the referee did not notice that the runner is gone: {killed['log']}")
 
     def _tend_standby(self, stage: str) -> None:
         if stage == "checking":
@@ -97,14 +98,11 @@ class Watch:
             self._case.standby.stop()
 
     def _late(self, ward: Ward, family: list[int]) -> Message | None:
-        watched = [*family, self._case.referee_pid] if self._bystanders is not None else []
-        if not self._deadline.is_over(watched):
+        # On a CPU a measurement waits for a core at each wake-up; on a GPU it holds the device meanwhile.
+        on_cpu = self._case.problem.device == "cpu"
+        if not self._deadline.is_over(*(family, self._case.judges()) if on_cpu else ([], [])):
             return None
-        reason = f"no verdict within {self._deadline.limit_s:g} s"
-        others = self._bystanders if self._deadline.starved else None
-        if others is not None and others.busy(self._case.processes()):
-            raise WorkerBroken(f"other processes keep the cores busy: {reason}")
-        return {"status": "timeout", "log": f"{reason}\n{ward.output()}"}
+        return {"status": "timeout", "log": f"no verdict {self._deadline.reason}\n{ward.output()}".strip()}
 
     def _overstep(self, family: list[int], scratch: Path | None) -> Message | None:
         if len(family) > MAX_PROCESSES:

@@ -20,9 +20,9 @@ from evaluators.channel import ChannelClosed, ChannelTimeout, Message
 from evaluators.cuda_driver import Gpu, first_gpu
 from evaluators.evaluation import Correctness, Evaluation, Roofline, Status, Timing
 from evaluators.problem import Kernel, Problem
-from evaluators.processes import Case, Processes, RunnerSpecs, WorkerBroken, runner_cores
+from evaluators.processes import Case, Processes, RunnerSpecs, UnfitProblem, WorkerBroken, runner_cores
 from evaluators.timing import SABOTAGED, Plan
-from evaluators.watch import Stages, Watch
+from evaluators.watch import Deaf, Stages, Watch
 
 ACCUSATIONS = 2
 """So often must a kernel have slowed the baseline down: others may use the device for a while, too, and who
@@ -121,7 +121,8 @@ class Worker:
 
     def open(self, problem: Problem) -> dict[str, str]:
         """Starts what is not running and opens the problem: reference, baseline, shared memory. Returns
-        the facts of device and software. Raises WorkerBroken with the reason."""
+        the facts of device and software. Raises WorkerBroken with the reason, UnfitProblem where that is the
+        reference."""
         return self._opened(problem).facts
 
     def measure(
@@ -163,13 +164,9 @@ class Worker:
                 before.close()
             case = Case(processes, self._root, self._specs(problem))
             answer = self._ask_to_open(case)
-            if answer.get("op") == "unfit":
-                raise WorkerBroken(
-                    f"the reference cannot judge a kernel: {answer['findings']} "
-                    "(problem.allow_degenerate=true lets it, all the same)"
-                )
             if answer.get("op") != "opened":
-                raise WorkerBroken(f"the reference cannot be run:\n{answer.get('error', answer)}")
+                # Unfit, or what became of the baseline's runner.
+                raise UnfitProblem(answer.get("error") or f"the reference cannot be run: {answer['log']}")
             case.facts = {key: str(value) for key, value in answer["facts"].items()}
             self._require_isolation(case.facts["isolation"])
         self._case = case
@@ -184,7 +181,10 @@ class Worker:
         order = {"op": "open", "problem": asdict(case.problem), "options": options, "pid": case.eager.pid}
         case.referee.send(order, (case.eager.channel.fileno(),))
         case.eager.channel.close()
-        return self._watch(case, self._settings.open_timeout_s).answer(case.eager)
+        try:
+            return self._watch(case, self._settings.open_timeout_s).answer(case.eager)
+        except Deaf as deaf:
+            raise UnfitProblem(f"the reference cannot be run: {deaf}") from deaf
 
     def _require_isolation(self, reached: str) -> None:
         demanded = self._settings.isolation

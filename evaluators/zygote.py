@@ -120,7 +120,7 @@ class Zygote:
         while self.channel.has_message():  # read along with another
             self._note(self.channel.receive())
 
-    def end(self, ward: Ward, timeout_s: float = 10.0) -> None:
+    def end(self, ward: Ward, timeout_s: float = 30.0) -> None:
         """Kills the runner and everything it started, and waits until they are gone."""
         deadline = time.monotonic() + timeout_s
         try:
@@ -167,11 +167,10 @@ def import_ahead() -> None:
     libraries.hidden()
 
 
-def serve(channel: Channel, *, niceness: int = 0) -> None:
-    """A zygote's life, after its imports. It and its runners give way to others by `niceness`."""
+def serve(channel: Channel) -> None:
+    """A zygote's life, after its imports."""
     process_tree.rename("zygote")
     process_tree.become_subreaper()
-    os.nice(niceness)
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

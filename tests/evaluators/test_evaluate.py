@@ -129,7 +129,9 @@ def test_a_problem_that_cannot_be_run(
     assert main(call) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.endswith("evaluators.evaluate: file/reference cannot be run: ValueError: seven\n")
+    assert captured.err.endswith(
+        "evaluators.evaluate: file/reference: the reference cannot be run: ValueError: seven\n"
+    )
 
 
 def test_ctrl_c_ends_it_at_once(call: list[str], tmp_path: Path, marked: Marked) -> None:

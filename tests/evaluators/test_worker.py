@@ -254,40 +254,33 @@ def test_a_death_is_noticed_long_before_the_deadline(judge: Judge, body: str, wo
     assert "last words" in found.log
 
 
-def undisturbed(judge: Judge, source: str) -> Evaluation:
-    """As the pool does it: again where other processes kept the cores busy."""
-    for _ in range(3):
-        try:
-            return judge(source)
-        except WorkerBroken as broken:
-            if "keep the cores busy" not in str(broken):
-                raise
-    return judge(source)
-
-
 def test_a_call_that_never_ends(judge: Judge) -> None:
-    found = undisturbed(judge, forward("print('last words', flush=True)\ntime.sleep(600)"))
+    found = judge(forward("print('last words', flush=True)\ntime.sleep(600)"))
     assert found.status is Status.TIMEOUT
     assert "no verdict within 5 s" in found.log
     assert "last words" in found.log
 
 
-def test_on_a_busy_machine_nobody_is_blamed_for_being_late(
-    judge: Judge, worker: Worker, monkeypatch: pytest.MonkeyPatch
+SPINNING_THREADS = """
+import threading
+def spin():
+    while True: pass
+for _ in range(8):
+    threading.Thread(target=spin).start()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("body", ["while True: pass", "time.sleep(600)", SPINNING_THREADS])
+def test_who_hangs_on_a_busy_machine_is_late_there_too(
+    judge: Judge, worker: Worker, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> None:
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, burning(2 * len(os.sched_getaffinity(0))):
         patch.setattr(worker, "_settings", replace(SETTINGS, timeout_s=1.5))
-        with (
-            burning(2 * len(os.sched_getaffinity(0))),
-            pytest.raises(WorkerBroken, match=r"the cores busy: no verdict within 1\.5 s"),
-        ):
-            judge(forward("while True: pass"))
+        found = judge(forward(body))
+    assert found.status is Status.TIMEOUT, found
+    assert found.log.startswith("no verdict within 1.5 s")
     assert_honest_is_correct(judge)
-
-
-def test_who_sleeps_is_late_there_too(judge: Judge) -> None:
-    with burning(len(os.sched_getaffinity(0))):
-        assert judge(forward("time.sleep(600)")).status is Status.TIMEOUT
 
 
 def test_too_much_memory(judge: Judge) -> None:
