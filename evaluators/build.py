@@ -158,10 +158,10 @@ def _await(zygote: Zygote, ward: Ward, scratch: Path, deadline: Deadline) -> Mes
         except ProtocolError as error:
             raise _Failed(Status.COMPILE_ERROR, f"the build broke the protocol: {error}") from error
         except ChannelClosed as error:
-            raise _Failed(Status.CRASHED, f"the build process died\n{ward.output()}") from error
+            raise _Failed(Status.CRASHED, f"the build process died\n{ward.output.end()}") from error
         zygote.pump(zygote.channel.fileno() in ready)
         if ward.exit_code is not None:
-            raise _Failed(Status.CRASHED, f"the build process died\n{ward.output()}")
+            raise _Failed(Status.CRASHED, f"the build process died\n{ward.output.end()}")
         family = [ward.pid, *process_tree.descendants(ward.pid)]
         if deadline.is_over(family):
             raise _Failed(Status.TIMEOUT, f"the build did not end {deadline.reason}")

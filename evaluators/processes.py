@@ -14,7 +14,7 @@ from evaluators.channel import ChannelClosed
 from evaluators.cuda_driver import Gpu
 from evaluators.problem import Problem
 from evaluators.standby import Standby
-from evaluators.zygote import Ward, Zygote, start_module
+from evaluators.zygote import Output, Ward, Zygote, start_module
 
 RUNNER_CORES = 4
 """For the runners of a GPU, which launch kernels: one that takes all that it gets starves neither the builds
@@ -39,7 +39,9 @@ class Processes:
         self.device = device
         # Threads of the referee's that spin after work of their own would disturb the block that follows.
         quiet = dict(environment) | {"OMP_WAIT_POLICY": "passive"}
-        self._referee, self.referee = start_module("evaluators.referee", quiet)
+        self.errors = Output()
+        """What the referee writes to standard error: its warnings come by the channel."""
+        self._referee, self.referee = start_module("evaluators.referee", quiet, errors=self.errors)
         self.referee_pid = self._referee.pid
         try:
             self.zygote = Zygote.start(dict(environment))  # both import torch: side by side
@@ -56,6 +58,7 @@ class Processes:
         self.referee.close()
         process_tree.kill_tree(self._referee.pid)
         self._referee.wait()
+        self.errors.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +119,7 @@ class Case:
         """Forks the eager baseline; scratch folders lie in `root`. Raises ChannelClosed or OSError."""
         self.referee, self.zygote = processes.referee, processes.zygote
         self.referee_pid = processes.referee_pid
+        self._errors = processes.errors
         self._root, self._specs = root, specs
         self.problem = specs.problem
         self.facts: dict[str, str] = {}
@@ -149,11 +153,16 @@ class Case:
         below = (pid for ward in wards for pid in (ward.pid, *process_tree.descendants(ward.pid)))
         return [self.referee_pid, *below]
 
+    def trim_output(self) -> None:
+        """Frees the memory of what the processes of ours have written so far, where that is much."""
+        for output in (self._errors, self.eager.output, *([self._compiled.output] if self._compiled else [])):
+            output.trim()
+
     def dead_baseline(self) -> str:
         """What is to be said of one that died; "" where none did."""
         for name, ward in (("eager", self.eager), ("torch.compile", self._compiled)):
             if ward is not None and ward.exit_code is not None:
-                return f"the {name} baseline died with status {ward.exit_code}: {ward.output()}"
+                return f"the {name} baseline died with status {ward.exit_code}: {ward.output.end()}"
         return ""
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ worker, hands to it, and with the worker:
     <- opened {facts} | unfit {error}: the reference's fault | failed {error}: another's
     -> judge {plan, ...} + candidate's channel (+ the compiled baseline's)
     <- compiled {runs}, stage {stage}, ..., verdict {status, ...}
+    <- warning {text}, before any answer
     -> recheck {before_ms, plan}: is the baseline as slow now that the candidate is gone?
     <- rechecked {slow}
 
@@ -50,14 +51,26 @@ DEVICE_FACTS = (
 """torch's names; for whoever writes kernels."""
 
 
+class _ToWorker(logging.Handler):
+    """Sends the text of each record to the worker, which has a console or a log."""
+
+    def __init__(self, worker: Channel) -> None:
+        super().__init__()
+        self._worker = worker
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        self._worker.send({"op": "warning", "text": record.getMessage()})
+
+
 def main() -> None:
     """The referee's process: serves its worker until the channel closes."""
     process_tree.die_with_parent()
     process_tree.rename("referee")
     import torch  # noqa: F401  (takes seconds: while the zygote does the same, not when the first order comes)
 
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s")
     worker = Channel.from_fd(int(sys.argv[1]))
+    logging.basicConfig(level=logging.WARNING, handlers=[_ToWorker(worker)])
     court: Court | None = None
     with contextlib.suppress(ChannelClosed):
         while True:

@@ -52,8 +52,17 @@ class Stages:
 class Watch:
     """Over one order to the referee, with a runner's limits."""
 
-    def __init__(self, case: Case, *, timeout_s: float, memory_bytes: int, scratch_bytes: int) -> None:
-        self._case = case
+    def __init__(
+        self,
+        case: Case,
+        *,
+        timeout_s: float,
+        memory_bytes: int,
+        scratch_bytes: int,
+        warn: Callable[[str], None],
+    ) -> None:
+        """`warn` is told of the referee's warnings."""
+        self._case, self._warn = case, warn
         self._memory_bytes, self._scratch_bytes = memory_bytes, scratch_bytes
         self._deadline = Deadline(timeout_s)
 
@@ -72,6 +81,9 @@ class Watch:
                     stages.enter(answer["stage"])
                     self._tend_standby(answer["stage"])
                     continue
+                if answer["op"] == "warning":
+                    self._warn(answer["text"])
+                    continue
                 if answer["op"] == "compiled":
                     self._case.keep_compiled(bool(answer["runs"]))
                     continue
@@ -81,7 +93,8 @@ class Watch:
                     raise WorkerBroken(str(answer.get("error")))
                 return answer
             if killed is None:
-                ward.trim_output()
+                ward.output.trim()
+                self._case.trim_output()
                 self._require_baselines()
                 family = [ward.pid, *process_tree.descendants(ward.pid)]
                 killed = self._late(ward, family) or self._overstep(family, scratch)
@@ -102,7 +115,10 @@ class Watch:
         on_cpu = self._case.problem.device == "cpu"
         if not self._deadline.is_over(*(family, self._case.judges()) if on_cpu else ([], [])):
             return None
-        return {"status": "timeout", "log": f"no verdict {self._deadline.reason}\n{ward.output()}".strip()}
+        return {
+            "status": "timeout",
+            "log": f"no verdict {self._deadline.reason}\n{ward.output.end()}".strip(),
+        }
 
     def _overstep(self, family: list[int], scratch: Path | None) -> Message | None:
         if len(family) > MAX_PROCESSES:
@@ -135,7 +151,7 @@ class Watch:
             how = f"it died of {_signal_name(-ward.exit_code)}"
         else:
             how = f"it exited with status {ward.exit_code}"
-        return {"status": "crashed", "log": f"{how}\n{ward.output()}".strip()}
+        return {"status": "crashed", "log": f"{how}\n{ward.output.end()}".strip()}
 
     def _require_baselines(self) -> None:
         if died := self._case.dead_baseline():

@@ -6,6 +6,7 @@ can take it down.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -16,6 +17,7 @@ from evaluators import sandbox
 from evaluators.build import scratch_folder
 from evaluators.build_cache import BuildCache
 from evaluators.cache import cache_folder
+from evaluators.cause import cause_of
 from evaluators.channel import ChannelClosed, ChannelTimeout, Message
 from evaluators.cuda_driver import Gpu, first_gpu
 from evaluators.evaluation import Correctness, Evaluation, Roofline, Status, Timing
@@ -23,6 +25,8 @@ from evaluators.problem import Kernel, Problem
 from evaluators.processes import Case, Processes, RunnerSpecs, UnfitProblem, WorkerBroken, runner_cores
 from evaluators.timing import SABOTAGED, Plan
 from evaluators.watch import Deaf, Stages, Watch
+
+logger = logging.getLogger(__name__)
 
 ACCUSATIONS = 2
 """So often must a kernel have slowed the baseline down: others may use the device for a while, too, and who
@@ -97,6 +101,8 @@ class Worker:
             self._environment["CUDA_VISIBLE_DEVICES"] = visible_gpu
         self._processes: Processes | None = None
         self._case: Case | None = None
+        self._warned: set[tuple[str, str]] = set()
+        """The referee's warnings so far, each with its problem."""
 
     @cached_property
     def gpu(self) -> Gpu:
@@ -236,7 +242,14 @@ class Worker:
             timeout_s=timeout_s,
             memory_bytes=int(self._settings.memory_gb * 2**30),
             scratch_bytes=int(self._settings.scratch_gb * 2**30),
+            warn=lambda text: self._warn(case.problem, text),
         )
+
+    def _warn(self, problem: Problem, text: str) -> None:
+        """Once for each problem, however many kernels the referee says it of."""
+        if (problem.id, text) not in self._warned:
+            self._warned.add((problem.id, text))
+            logger.warning("%s: %s", problem.name, cause_of(text))
 
     def _specs(self, problem: Problem) -> RunnerSpecs:
         settings = self._settings
@@ -256,8 +269,9 @@ class Worker:
             self.close()
             raise
         except (ChannelClosed, ChannelTimeout, OSError) as error:
+            said = self._processes.errors.end() if self._processes is not None else ""
             self.close()
-            raise WorkerBroken(f"{what}: {error}") from error
+            raise WorkerBroken(f"{what}: {error}\n{said}".strip()) from error
 
 
 def _evaluation(verdict: Message, environment: dict[str, str], stages_s: dict[str, float]) -> Evaluation:

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from evaluators import namespaces, process_tree
+from evaluators import namespaces, process_tree, watch
+from evaluators.cause import cause_of
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
-from evaluators.processes import WorkerBroken
+from evaluators.processes import UnfitProblem, WorkerBroken
 from evaluators.timing import SABOTAGED, Plan
 from evaluators.worker import Settings, Worker
 from tests.evaluators.conftest import Marked, burning, gone
@@ -612,20 +613,49 @@ def test_what_happens_to_a_runner_on_standby_is_not_the_next_kernels_fault(secon
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("returned", "kind", "cause"),
     [
-        (("return x\n", "raise ValueError('seven')\n"), "ValueError: seven"),
-        (("return x\n", "os._exit(3)\n"), "did not come up"),
+        ("raise ValueError('seven')", UnfitProblem, "the reference cannot be run: ValueError: seven"),
+        ("return 0 * x", UnfitProblem, "the reference cannot judge a kernel: "),
+        ("raise OSError('no space')", WorkerBroken, "OSError: no space"),
+        ("raise RuntimeError('CUDA error: lost')", WorkerBroken, "RuntimeError: CUDA error: lost"),
+        ("os._exit(3)", WorkerBroken, "the evaluator's own processes did not come up: "),
     ],
 )
 def test_a_broken_reference_is_told_with_its_reason(
-    second: Worker, change: tuple[str, str], words: str, marked: Marked
+    second: Worker, returned: str, kind: type[WorkerBroken], cause: str
 ) -> None:
-    source = REFERENCE.replace(*change)
+    """What may be the machine's doing is worth another try, on another device; the rest is not."""
+    source = REFERENCE.replace("return x\n", f"{returned}\n")
     assert source != REFERENCE
-    with pytest.raises(WorkerBroken, match=words):
+    with pytest.raises(WorkerBroken) as caught:
         second.open(Problem(name="file/broken", source=source))
+    assert type(caught.value) is kind
+    assert cause_of(str(caught.value)).startswith(cause)
     assert second._processes is second._case is None, "a broken worker keeps nothing"
+
+
+def test_a_reference_that_hangs_is_unfit(second: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "GONE_S", 0.5)
+    monkeypatch.setattr(second, "_settings", replace(SETTINGS, open_timeout_s=1.0))
+    source = REFERENCE.replace("return x\n", "time.sleep(600)\n")
+    with pytest.raises(UnfitProblem, match=r"the reference cannot be run: .*within 1 s"):
+        second.open(Problem(name="file/broken", source=source))
+
+
+def test_what_the_referee_says_is_told_once_a_problem_and_not_on_the_console(
+    second: Worker, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = "import logging\n        logging.getLogger('some').warning('hear, hear')\n"
+    noisy = REFERENCE.replace(
+        "        for _ in", f"        {said}        print('noise', file=sys.stderr)\n        for _ in"
+    )
+    problem = Problem(name="file/noisy", source=noisy)
+    for _ in range(2):
+        found = second.measure(problem, Kernel(source=HONEST, language="cpp"), b"")
+        assert found.status is Status.CORRECT, found.log
+    assert [record.getMessage() for record in caplog.records] == ["file/noisy: hear, hear"]
+    assert "noise" not in "".join(capfd.readouterr())
 
 
 def test_closing_leaves_nothing_and_is_not_the_end(tmp_path: Path, marked: Marked) -> None:
