@@ -606,7 +606,7 @@ async def three_kernels(pool: Pool) -> None:
 @pytest.fixture
 def clean(marked: Marked) -> Iterator[Marked]:
     yield marked
-    assert gone(marked, 20), marked()
+    assert gone(marked), marked()
 
 
 def test_threads_of_this_process(clean: Marked) -> None:
@@ -636,7 +636,7 @@ def test_a_killed_actor_loses_nothing(clean: Marked, monkeypatch: pytest.MonkeyP
         return int(await host._actors[0].__ray_call__.remote(lambda worker: os.getpid()))
 
     async def evaluation() -> Evaluation:
-        with pytest.raises(WorkerBroken, match="ValueError: seven"):
+        with pytest.raises(UnfitProblem, match="ValueError: seven"):
             await pool.describe(BROKEN)
         await three_kernels(pool)
         victim = await pid_of_actor()
@@ -674,7 +674,7 @@ def test_a_killed_actor_loses_nothing(clean: Marked, monkeypatch: pytest.MonkeyP
         ]
         assert "checking" in stages
         assert len(killed) >= 4, "the actor, its zygote, its referee and their runners"
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while (alive := [pid for pid in killed if is_alive(pid)]) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert alive == []

@@ -76,7 +76,7 @@ def with_tools(tmp_path: Path, steps: Callable[[Client], Awaitable[None]], **par
     async def main() -> None:
         with Journal(tmp_path / "journal.jsonl") as journal:
             async with connected(agent(journal, **parts)) as client:
-                await asyncio.wait_for(steps(client), 20)
+                await asyncio.wait_for(steps(client), 60)
 
     asyncio.run(main())
 
