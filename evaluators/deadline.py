@@ -18,6 +18,8 @@ from evaluators import process_tree
 
 PATIENCE = 5
 """So many times the limit at most, however long they wait."""
+MOST_THREADS = 64
+"""Of each process, the oldest: who starts thousands must not keep the evaluator busy with looking at them."""
 
 
 class Deadline:
@@ -26,28 +28,26 @@ class Deadline:
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
         self._start = time.monotonic()
-        self._waited_s = self._going_on_s = 0.0
+        self._waited_s = 0.0
         self._known: dict[int, _Waiting] = {}
 
     @property
     def reason(self) -> str:
         """What is to be said where it is over: the limit, and how long they waited if that matters."""
-        waited_s = self._waited_s + self._going_on_s
-        waits = f", {waited_s:.0f} s of waiting for a core not counted" if waited_s >= 1 else ""
+        waits = f", {self._waited_s:.0f} s of waiting for a core not counted" if self._waited_s >= 1 else ""
         return f"within {self.limit_s:g} s{waits}"
 
     def is_over(self, own: Iterable[int], ours: Iterable[int] = ()) -> bool:
-        """Whether it is; to be asked every few milliseconds. `own`: the candidate's processes, of which all
+        """Whether it is; to be asked every few milliseconds. `own`: the candidate's processes, of which the
         threads count; `ours`: those of the evaluator that it has to wait for, of which the first ones do."""
         own = list(own)
-        threads = [*(thread for pid in own for thread in process_tree.threads(pid)), *ours]
+        threads = [*(each for pid in own for each in process_tree.threads(pid)[:MOST_THREADS]), *ours]
         now = time.monotonic()
         self._known = {each: self._known.get(each) or _Waiting(each, now) for each in threads}
-        # They run side by side: of their waits the longest counts.
-        self._waited_s += max((each.ended_s(now) for each in self._known.values()), default=0.0)
-        self._going_on_s = max((each.goes_on_s(now) for each in self._known.values()), default=0.0)
-        allowed_s = min(self.limit_s + self._waited_s + self._going_on_s, PATIENCE * self.limit_s)
-        if now > self._start + allowed_s:
+        # They run side by side: of their waits since the last look the longest counts.
+        longest_s = max((each.more_s(now) for each in self._known.values()), default=0.0)
+        self._waited_s = min(self._waited_s + longest_s, now - self._start)
+        if now > self._start + min(self.limit_s + self._waited_s, PATIENCE * self.limit_s):
             return True
         return process_tree.cpu_s(own) > self.limit_s * (os.cpu_count() or 1)
 
@@ -57,24 +57,17 @@ class _Waiting:
 
     def __init__(self, thread: int, now: float) -> None:
         self._thread = thread
-        self._ran, self._waited_s, self._since = "", 0.0, now
-        self.ended_s(now)  # those before this moment are not the deadline's
+        self._ran, self._since, self._counted_s = "", now, 0.0
+        self.more_s(now)  # those before this moment are not the deadline's
 
-    def ended_s(self, now: float) -> float:
-        """How long those were that have ended since the last call: the kernel does not tell before."""
-        with contextlib.suppress(OSError, ValueError):
+    def more_s(self, now: float) -> float:
+        """How long it has waited since the last call."""
+        before = self._counted_s
+        with contextlib.suppress(OSError, ValueError, IndexError):
             ran, waited_ns, _ = Path(f"/proc/{self._thread}/schedstat").read_text().split()
-            if ran != self._ran:
+            if ran != self._ran or process_tree.stat_fields(self._thread)[0] != "R":
                 self._ran, self._since = ran, now
-            before, self._waited_s = self._waited_s, int(waited_ns) / 1e9
-            return self._waited_s - before
-        return 0.0
-
-    def goes_on_s(self, now: float) -> float:
-        """How long it has been waiting now: since it was last seen asleep, or had run."""
-        if self._since < now:
-            with contextlib.suppress(OSError, IndexError):
-                if process_tree.stat_fields(self._thread)[0] == "R":
-                    return now - self._since
-        self._since = now
-        return 0.0
+            # The system counts a wait when it has ended; one that goes on began when the thread was last seen
+            # asleep, or had run.
+            self._counted_s = max(before, int(waited_ns) / 1e9 + now - self._since)
+        return self._counted_s - before
