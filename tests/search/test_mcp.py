@@ -300,10 +300,12 @@ def test_a_problem_that_cannot_be_run_is_told_to_the_agent(tmp_path: Path, argum
         with (tmp_path / "log").open("w") as log:
             async with Client(stdio_client(process(*arguments), errlog=log)) as client:
                 said = await error(client, "read_problem")
-        assert said.endswith("file/reference cannot be searched: the reference cannot be run: ValueError: seven")
+        assert said.endswith(
+            "file/reference cannot be searched: the reference cannot be run: ValueError: seven"
+        )
 
     asyncio.run(main())
     assert (tmp_path / "log").read_text() == (
-        "search.mcp: file/reference cannot be searched: ValueError: seven\n"
+        "search.mcp: file/reference cannot be searched: the reference cannot be run: ValueError: seven\n"
     )
     assert not (tmp_path / "outputs").exists()
