@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
         for number in range(tries):
             evaluation = worker.measure(problem, kernel, b"")
             if evaluation.timing is None:
-                print(f"try {number}: {evaluation.status} {evaluation.rule} {evaluation.log[:200]}")
+                print(f"try {number}: {evaluation.status} {evaluation.rule} {evaluation.cause}")
             else:
                 found.append((evaluation.timing, evaluation.device_s))
             if (number + 1) % 10 == 0 or number + 1 == tries:

@@ -186,7 +186,7 @@ def row(found: Evaluation, copy: float) -> str:
     """The figures of one evaluation, in the columns of HEADER."""
     timing, roofline = found.timing, found.roofline
     if timing is None:
-        return f"{found.status.value}: {found.rule} {found.log[:300]}"
+        return f"{found.status.value}: {found.rule} {found.cause}"
     compiled, over = (
         ("", "")
         if timing.compile_ms is None

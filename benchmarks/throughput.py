@@ -201,7 +201,7 @@ def words_of(found: Evaluation) -> str:
     """A verdict in one line."""
     if found.timing:
         return f"correct, {found.timing.kernel_ms:.3f} ms, {found.speedup:.2f} x eager"
-    return f"{found.status.value}: {' '.join(found.log.split())[:60]}"
+    return f"{found.status.value}: {found.cause[:60]}"
 
 
 def print_ours(ours: Ours) -> None:

@@ -3,7 +3,7 @@
 Where to look, from the command down to the machine (each file says more at its top):
 
     the command        evaluate, cli, report
-    words              problem, reference, evaluation; problems/ has the shipped references
+    words              problem, reference, evaluation, cause; problems/ has the shipped references
     two lanes          pool, devices, health; on Ray: cluster, in threads: local
     builds             build, build_cache, inline (load_inline, headers/), warmup (Triton)
     a device           worker, watch, processes, standby
@@ -11,7 +11,7 @@ Where to look, from the command down to the machine (each file says more at its 
     between calls      weights, chain (what they are given changes)
     own work or not    census, peek and library_code (CPU), device_trace and libraries (GPU)
     what can be        roofline, work, ceilings
-    what disturbs      bystanders
+    a busy machine     deadline, bystanders
     untrusted code     runner, zygote, nest, sandbox, namespaces, process_tree, scratch
     plumbing           channel, cuda_driver, elf, cache
 """

@@ -24,8 +24,8 @@ from typing import Any
 
 from evaluators import process_tree
 from evaluators.build_cache import BuildCache, build_key
-from evaluators.bystanders import Deadline
 from evaluators.channel import ChannelClosed, ChannelTimeout, Message, ProtocolError, printable
+from evaluators.deadline import Deadline
 from evaluators.evaluation import Status
 from evaluators.nest import Nest, hatch
 from evaluators.problem import Kernel, Problem, content_id
@@ -40,7 +40,8 @@ MAX_ARCHIVE_BYTES = 512 * 2**20
 JOBS = 2
 """Compilers at a time in one build: the halves of an extension. There is a build for each core already."""
 NICENESS = 19
-"""Builds give way to the processes of a measurement, which must wake up at once."""
+"""Builds for a GPU give way to the processes of a measurement, which must wake up at once. On a CPU nothing
+is measured meanwhile: a build that gave way there would wait for other people's processes."""
 WATCH_S = 0.05
 TRANSIENT = (
     "Errno",
@@ -114,7 +115,13 @@ def _build(
     with scratch_folder(problem, kernel, root) as scratch:
         environment = {"CUDA_VISIBLE_DEVICES": "", "MAX_JOBS": str(JOBS)} | build_environment(architecture)
         ward = zygote.fork(
-            runner_spec(scratch, role="candidate", cpu_s=int(timeout_s) * 4, environment=environment)
+            runner_spec(
+                scratch,
+                role="candidate",
+                cpu_s=int(timeout_s) * 4,
+                environment=environment,
+                niceness=NICENESS if architecture else 0,
+            )
         )
         status: Status | None = None
         log = ""
@@ -151,13 +158,13 @@ def _await(zygote: Zygote, ward: Ward, scratch: Path, deadline: Deadline) -> Mes
         except ProtocolError as error:
             raise _Failed(Status.COMPILE_ERROR, f"the build broke the protocol: {error}") from error
         except ChannelClosed as error:
-            raise _Failed(Status.CRASHED, f"the build process died\n{ward.output()}") from error
+            raise _Failed(Status.CRASHED, f"the build process died\n{ward.output.end()}") from error
         zygote.pump(zygote.channel.fileno() in ready)
         if ward.exit_code is not None:
-            raise _Failed(Status.CRASHED, f"the build process died\n{ward.output()}")
+            raise _Failed(Status.CRASHED, f"the build process died\n{ward.output.end()}")
         family = [ward.pid, *process_tree.descendants(ward.pid)]
         if deadline.is_over(family):
-            raise _Failed(Status.TIMEOUT, f"the build took longer than {deadline.limit_s:g} s")
+            raise _Failed(Status.TIMEOUT, f"the build did not end {deadline.reason}")
         for what, taken, limit in (
             ("processes", len(family), MAX_BUILD_PROCESSES),
             ("bytes of memory", process_tree.memory_bytes(family), MAX_MEMORY_BYTES),
@@ -216,14 +223,15 @@ def runner_spec(
     scratch: Path, *, role: str, cpu_s: int, environment: dict[str, str], **more: Any
 ) -> dict[str, Any]:
     """What a zygote needs to fork a runner. `role`: `candidate`, `eager` or `compiled`. `more` has the
-    `devices` that it may use (a build has none, or it would disturb whoever is measured), and the `cores`,
-    where it may not have all."""
+    `devices` that it may use (a build has none, or it would disturb whoever is measured), the `cores`, where
+    it may not have all, and the `niceness` by which it gives way to others."""
     return {
         "role": role,
         "scratch": str(scratch),
         "readable": [],
         "devices": [],
         "cores": [],
+        "niceness": 0,
         "environment": environment,
         "cpu_s": cpu_s,
         "max_processes": MAX_PROCESSES,
@@ -239,7 +247,7 @@ def build_environment(architecture: str) -> dict[str, str]:
 def _thread_zygote(root: Path) -> Zygote:
     """One a thread, kept: a zygote is not thread-safe, and the first one takes seconds to start."""
     if _kept.zygote is None:
-        _kept.zygote, nest = hatch(root, niceness=NICENESS)
+        _kept.zygote, nest = hatch(root)
         _kept.nest = nest or _kept.nest
     return _kept.zygote
 

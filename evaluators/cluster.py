@@ -191,9 +191,8 @@ class RayHost:
         try:
             return await asked
         except self._ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, (WorkerBroken, ChannelClosed)):
-                raise error.cause from None  # as it was raised there, without Ray's tracebacks in its text
-            raise
+            # As it was raised there, without Ray's tracebacks in its text.
+            raise error.cause from (None if isinstance(error.cause, (WorkerBroken, ChannelClosed)) else error)
         except self._ray.exceptions.RayError as error:
             if device is not None:
                 self._replace(device)

@@ -25,6 +25,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from evaluators import process_tree, report
+from evaluators.cause import cause_of
 from evaluators.cli import (
     UsageError,
     build,
@@ -149,8 +150,7 @@ async def _evaluate_once(
         )
         return evaluation
     except WorkerBroken as error:
-        *_, last = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise UsageError(f"{problem.name} cannot be run: {last}") from error
+        raise UsageError(f"{problem.name}: {cause_of(str(error))}") from error
     except asyncio.CancelledError:
         process_tree.kill_descendants()
         raise

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from evaluators.cause import cause_of
+
 
 class Status(StrEnum):
     """The verdict on one kernel; everything but INFRASTRUCTURE_ERROR is the kernel's own doing."""
@@ -139,6 +141,11 @@ class Evaluation:
     def roofline_share(self) -> float | None:
         """Floor over kernel time; None where either is not known."""
         return self.roofline.share(self.timing.kernel_ms) if self.roofline and self.timing else None
+
+    @property
+    def cause(self) -> str:
+        """Of a failure: why, in one line, out of the log."""
+        return cause_of(self.log)
 
     @property
     def speedup(self) -> float:

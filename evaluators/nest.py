@@ -3,8 +3,7 @@ side keep as many cores busy for seconds.
 
 It listens on a socket of the abstract namespace, where no confined process can connect to anybody (Landlock,
 seccomp and a network namespace each see to that), and answers this user's processes only, none that is
-confined. Who connects says `{niceness}` and has a zygote at the other end; it ends when its side of the
-connection does.
+confined. Who connects has a zygote at the other end, which ends when its side of the connection does.
 """
 
 from __future__ import annotations
@@ -48,16 +47,14 @@ class Nest:
         self._channel.close()
 
 
-def hatch(root: Path, *, niceness: int) -> tuple[Zygote, Nest | None]:
-    """A zygote whose runners give way to others by `niceness`, and the nest, where there was none: it is the
-    caller's to close. Raises ChannelClosed."""
+def hatch(root: Path) -> tuple[Zygote, Nest | None]:
+    """A zygote, and the nest, where there was none: it is the caller's to close. Raises ChannelClosed."""
     own: Nest | None = None
     try:
         while (channel := _connect(root)) is None:
             if own is not None:
                 raise ChannelClosed("the node's zygote has died")
             own = _try_to_start(root)
-        channel.send({"niceness": niceness})
         return Zygote(channel), own
     except ChannelClosed:
         if own is not None:
@@ -104,8 +101,7 @@ def main() -> None:
             listener.close()
             owner.close()
             with contextlib.suppress(ChannelClosed):
-                channel = Channel(connection)
-                zygote.serve(channel, niceness=channel.receive()["niceness"])
+                zygote.serve(Channel(connection))
             os._exit(0)
         connection.close()
 

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Protocol
 
 from evaluators.build import Build
+from evaluators.cause import cause_of
 from evaluators.devices import Devices
 from evaluators.evaluation import Evaluation, Status
 from evaluators.health import Health
 from evaluators.problem import Kernel, Problem
-from evaluators.processes import WorkerBroken
+from evaluators.processes import UnfitProblem, WorkerBroken
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +49,8 @@ class Host(Protocol):
     cores: int
 
     async def facts(self, device: int, problem: Problem) -> dict[str, str]:
-        """Opens the problem on a device. Raises WorkerBroken, with the reason, when it cannot be run, or
-        WorkerDied."""
+        """Opens the problem on a device. Raises UnfitProblem when its reference cannot be run or cannot
+        judge, WorkerBroken, with the reason, when something else is wrong, or WorkerDied."""
         ...
 
     async def architecture(self) -> str:
@@ -68,7 +71,7 @@ class Host(Protocol):
         thorough: bool,
         on_stage: OnStage,
     ) -> Evaluation:
-        """On the device with this number. Raises WorkerBroken or WorkerDied."""
+        """On the device with this number. Raises UnfitProblem, WorkerBroken or WorkerDied."""
         ...
 
     def close(self) -> None:
@@ -87,13 +90,19 @@ class Pool:
         self._devices = Devices(host.devices)
         self._health = Health()
         self._facts: dict[str, dict[str, str]] = {}
+        self._fit: set[str] = set()
+        self._unfit: dict[str, str] = {}
+        """By their ids: problems that have been open, and those whose reference is unfit, with the reason."""
+        self._retries: Counter[str] = Counter()
+        """How many tries were followed by another, by the cause."""
         self._architecture = ""
         self._asking, self._opening = asyncio.Lock(), asyncio.Lock()
         self.devices_set_aside: dict[int, str] = {}
         """Why, by the device's number. The last device is kept whatever it does, and stands here, too."""
 
     async def describe(self, problem: Problem) -> dict[str, str]:
-        """Device and software that will measure the problem. Raises CannotOpen when it cannot be run."""
+        """Device and software that will measure the problem. Raises CannotOpen or UnfitProblem when it
+        cannot be run."""
         async with self._opening:
             if problem.id not in self._facts:
                 self._facts[problem.id] = await self._open(problem)
@@ -110,6 +119,9 @@ class Pool:
         """The verdict on a kernel; never raises for the kernel's own failure. `on_stage` is told when the
         build and the measurement begin (`building`, `measuring`), and the steps of the measurement."""
         opening = asyncio.ensure_future(self._some_facts(problem))  # a build does not wait for it
+        opening.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # whoever awaits it or not
         job = _Job(problem, kernel, thorough, on_stage or (lambda stage: None), opening)
         try:
             return await self._settle(job)
@@ -118,11 +130,12 @@ class Pool:
 
     async def _settle(self, job: _Job) -> Evaluation:
         deaths = 0
-        for _ in range(TRIES):
+        for left in reversed(range(TRIES)):
             try:
                 return await self._try(job)
-            except CannotOpen as error:
-                return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=str(error))
+            except (CannotOpen, UnfitProblem) as error:
+                job.reason = str(error)
+                break
             except WorkerDied as error:
                 deaths, job.reason = deaths + 1, str(error)
                 if deaths == 2:
@@ -132,15 +145,28 @@ class Pool:
                 job.reason = str(error)
             except Exception as error:
                 # A search must not end by whatever one kernel brings to light in the evaluator.
-                logger.exception("the evaluator failed on kernel %s", job.kernel.id)
-                job.reason = f"{type(error).__name__}: {error}"
-            logger.warning("kernel %s is given to another worker: %s", job.kernel.id, job.reason)
+                job.reason = "".join(traceback.format_exception(error))
+            if left:
+                self._tell_of_retry(job)
         environment = self._known(job.problem)
         return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=job.reason, environment=environment)
 
     def close(self) -> None:
         """Ends every process that was started."""
         self._host.close()
+        for cause, count in self._retries.items():
+            if count > 1:
+                logger.warning("%d times in all a kernel was tried again: %s", count, cause)
+
+    def _tell_of_retry(self, job: _Job) -> None:
+        """In a line, and the same cause only when it has come 10, 100, … times."""
+        cause = cause_of(job.reason)
+        self._retries[cause] += 1
+        count = self._retries[cause]
+        if str(count).strip("0") == "1":
+            often = f" ({count} times so far)" if count > 1 else ""
+            logger.warning("kernel %s is tried again: %s%s", job.kernel.id, cause, often)
+        logger.debug("a try of kernel %s failed: %s", job.kernel.id, job.reason)
 
     def _known(self, problem: Problem) -> dict[str, str]:
         """The facts of the problem, or of another: what devices and software there are."""
@@ -154,13 +180,22 @@ class Pool:
                     self._facts[problem.id] = await self._open(problem)
         return self._known(problem)
 
+    def _require_fit(self, problem: Problem) -> None:
+        """Raises UnfitProblem where that is known: no worker has to find it again, for any kernel."""
+        if reason := self._unfit.get(problem.id):
+            raise UnfitProblem(reason)
+
     async def _open(self, problem: Problem) -> dict[str, str]:
+        self._require_fit(problem)
         failed_on: list[int] = []
         reason = ""
         while True:
             try:
                 async with self._devices.lease(problem.id, failed_on) as device:
                     facts = await self._host.facts(device, problem)
+            except UnfitProblem as error:
+                self._unfit[problem.id] = str(error)
+                raise
             except (WorkerBroken, WorkerDied) as error:
                 failed_on.append(device)
                 reason = str(error)
@@ -169,9 +204,11 @@ class Pool:
                     raise CannotOpen(reason) from error
             else:
                 self._blame(failed_on, device, reason)
+                self._fit.add(problem.id)
                 return facts
 
     async def _try(self, job: _Job) -> Evaluation:
+        self._require_fit(job.problem)
         async with AsyncExitStack() as in_front:
             if job.problem.device == "cuda":
                 await in_front.enter_async_context(self._in_front)
@@ -183,6 +220,7 @@ class Pool:
             async with self._devices.lease(job.problem.id, job.failed_on) as device:
                 await in_front.aclose()  # the next may be built
                 try:
+                    self._require_fit(job.problem)  # another may have found it meanwhile
                     # On a CPU a build would disturb a measurement: both take the one lane.
                     build = await self._build(job)
                     if build.status is not None:
@@ -191,9 +229,16 @@ class Pool:
                     evaluation = await self._host.measure(
                         device, job.problem, job.kernel, build.archive, job.thorough, job.on_stage
                     )
+                except UnfitProblem as error:
+                    if job.problem.id in self._fit:  # it has been open: this is the device's fault
+                        job.failed_on.append(device)
+                        raise WorkerBroken(str(error)) from error
+                    self._unfit[job.problem.id] = str(error)
+                    raise
                 except (WorkerBroken, WorkerDied):
                     job.failed_on.append(device)
                     raise
+        self._fit.add(job.problem.id)
         self._blame(job.failed_on, device, job.reason)
         about = evaluation.environment
         canary_ms = float(about["canary_ms"]) if about.get("canary_ms") else None

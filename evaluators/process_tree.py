@@ -59,6 +59,13 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def threads(pid: int) -> list[int]:
+    """The threads of a process, in order of their numbers; none of one that is gone."""
+    with contextlib.suppress(OSError):
+        return sorted(int(thread) for thread in os.listdir(f"/proc/{pid}/task"))
+    return []
+
+
 def stop_tree(pid: int) -> set[int]:
     """Stops `pid` and everything below it, and what they started meanwhile; returns who was reached. Until
     they are woken up they do not change, but for who is killed."""
@@ -76,9 +83,8 @@ def stop_all(pids: Iterable[int]) -> None:
     """Stops each that is still there, by each of its threads: told to the process, all of them would go on
     until the one thread that the system picks has got a core."""
     for pid in pids:
-        with contextlib.suppress(OSError):
-            for thread in os.listdir(f"/proc/{pid}/task"):
-                _libc.syscall(SYS_TGKILL, pid, int(thread), signal.SIGSTOP)
+        for thread in threads(pid):
+            _libc.syscall(SYS_TGKILL, pid, thread, signal.SIGSTOP)
 
 
 def signal_all(pids: Iterable[int], number: int) -> None:
@@ -99,10 +105,9 @@ def spread_threads(pids: Iterable[int]) -> list[int]:
     leaders = []
     for each in pids:
         with contextlib.suppress(OSError):
-            threads = sorted(int(thread) for thread in os.listdir(f"/proc/{each}/task"))
-            if len(threads) > 1:
+            if len(found := threads(each)) > 1:
                 leaders.append(each)
-                for place, thread in enumerate(threads):
+                for place, thread in enumerate(found):
                     os.sched_setaffinity(thread, {cores[place % len(cores)]})
     return leaders
 
@@ -149,9 +154,18 @@ def memory_bytes(pids: Iterable[int], shared_with_us: int = 0) -> int:
     return private + max(mapped, sum(files.values()))
 
 
+def cpu_s(pids: Iterable[int]) -> float:
+    """CPU seconds that processes have used together, and the children that they have buried."""
+    ticks = 0
+    for pid in set(pids):
+        with contextlib.suppress(OSError, ValueError):
+            ticks += sum(int(field) for field in stat_fields(pid)[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def stat_fields(pid: int) -> list[str]:
-    """What `/proc` tells of a process in a line, from its state on: the name before may hold anything. Raises
-    OSError."""
+    """What `/proc` tells of a process (or, by its number, of a thread) in a line, from its state on: the name
+    before may hold anything. Raises OSError."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 

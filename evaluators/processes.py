@@ -14,7 +14,7 @@ from evaluators.channel import ChannelClosed
 from evaluators.cuda_driver import Gpu
 from evaluators.problem import Problem
 from evaluators.standby import Standby
-from evaluators.zygote import Ward, Zygote, start_module
+from evaluators.zygote import Output, Ward, Zygote, start_module
 
 RUNNER_CORES = 4
 """For the runners of a GPU, which launch kernels: one that takes all that it gets starves neither the builds
@@ -23,6 +23,11 @@ nor the measurement on another GPU."""
 
 class WorkerBroken(Exception):
     """A process of the evaluator's own failed: no verdict on the kernel. Start a new worker, or ask again."""
+
+
+class UnfitProblem(WorkerBroken):
+    """The reference does not run, or cannot judge a kernel: so it is on every device, however often it is
+    opened."""
 
 
 class Processes:
@@ -34,7 +39,9 @@ class Processes:
         self.device = device
         # Threads of the referee's that spin after work of their own would disturb the block that follows.
         quiet = dict(environment) | {"OMP_WAIT_POLICY": "passive"}
-        self._referee, self.referee = start_module("evaluators.referee", quiet)
+        self.errors = Output()
+        """What the referee writes to standard error: its warnings come by the channel."""
+        self._referee, self.referee = start_module("evaluators.referee", quiet, errors=self.errors)
         self.referee_pid = self._referee.pid
         try:
             self.zygote = Zygote.start(dict(environment))  # both import torch: side by side
@@ -51,6 +58,7 @@ class Processes:
         self.referee.close()
         process_tree.kill_tree(self._referee.pid)
         self._referee.wait()
+        self.errors.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +119,7 @@ class Case:
         """Forks the eager baseline; scratch folders lie in `root`. Raises ChannelClosed or OSError."""
         self.referee, self.zygote = processes.referee, processes.zygote
         self.referee_pid = processes.referee_pid
+        self._errors = processes.errors
         self._root, self._specs = root, specs
         self.problem = specs.problem
         self.facts: dict[str, str] = {}
@@ -138,15 +147,22 @@ class Case:
         elif ward is not None:
             self.zygote.end(ward)
 
-    def processes(self) -> set[int]:
-        """All that take part in a measurement, and this one."""
-        return {os.getpid(), self.referee_pid, self.zygote.pid, *process_tree.descendants(self.zygote.pid)}
+    def judges(self) -> list[int]:
+        """The processes of ours that a candidate has to wait for: the referee and the baselines."""
+        wards = [ward for ward in (self.eager, self._compiled, self._coming) if ward is not None]
+        below = (pid for ward in wards for pid in (ward.pid, *process_tree.descendants(ward.pid)))
+        return [self.referee_pid, *below]
+
+    def trim_output(self) -> None:
+        """Frees the memory of what the processes of ours have written so far, where that is much."""
+        for output in (self._errors, self.eager.output, *([self._compiled.output] if self._compiled else [])):
+            output.trim()
 
     def dead_baseline(self) -> str:
         """What is to be said of one that died; "" where none did."""
         for name, ward in (("eager", self.eager), ("torch.compile", self._compiled)):
             if ward is not None and ward.exit_code is not None:
-                return f"the {name} baseline died with status {ward.exit_code}: {ward.output()}"
+                return f"the {name} baseline died with status {ward.exit_code}: {ward.output.end()}"
         return ""
 
     def close(self) -> None:

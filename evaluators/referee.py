@@ -4,9 +4,10 @@ It never has a candidate in its address space; it speaks with runners over chann
 worker, hands to it, and with the worker:
 
     -> open {problem, ...} + eager runner's channel
-    <- opened {facts} | failed {error}
+    <- opened {facts} | unfit {error}: the reference's fault | failed {error}: another's
     -> judge {plan, ...} + candidate's channel (+ the compiled baseline's)
     <- compiled {runs}, stage {stage}, ..., verdict {status, ...}
+    <- warning {text}, before any answer
     -> recheck {before_ms, plan}: is the baseline as slow now that the candidate is gone?
     <- rechecked {slow}
 
@@ -19,11 +20,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import sys
 import traceback
 from typing import Any
 
 from evaluators import process_tree
+from evaluators.cause import cause_of
 from evaluators.channel import Channel, ChannelClosed, Message
 from evaluators.court import Court
 from evaluators.reference_session import UnfitReference
@@ -33,6 +36,10 @@ from evaluators.trial import Trial
 
 logger = logging.getLogger(__name__)
 
+MACHINES_FAULT = re.compile(
+    r"\b(CUDA|cuDNN|CUBLAS|CUFFT) error|CUDNN_STATUS|[Oo]ut ?[Oo]f ?[Mm]emory|AcceleratorError"
+)
+"""In the cause of an error that may be gone on another device, or at another time."""
 DEVICE_FACTS = (
     "multi_processor_count",
     "total_memory",
@@ -45,14 +52,26 @@ DEVICE_FACTS = (
 """torch's names; for whoever writes kernels."""
 
 
+class _ToWorker(logging.Handler):
+    """Sends the text of each record to the worker, which has a console or a log."""
+
+    def __init__(self, worker: Channel) -> None:
+        super().__init__()
+        self._worker = worker
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        self._worker.send({"op": "warning", "text": record.getMessage()})
+
+
 def main() -> None:
     """The referee's process: serves its worker until the channel closes."""
     process_tree.die_with_parent()
     process_tree.rename("referee")
     import torch  # noqa: F401  (takes seconds: while the zygote does the same, not when the first order comes)
 
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s")
     worker = Channel.from_fd(int(sys.argv[1]))
+    logging.basicConfig(level=logging.WARNING, handlers=[_ToWorker(worker)])
     court: Court | None = None
     with contextlib.suppress(ChannelClosed):
         while True:
@@ -81,11 +100,21 @@ def main() -> None:
             except ChannelClosed:
                 worker.send({"op": "lost"})  # a runner died; the worker knows which and why
             except UnfitReference as unfit:
-                worker.send({"op": "unfit", "findings": str(unfit)})
+                text = f"the reference cannot judge a kernel: {unfit}"
+                hint = "(problem.allow_degenerate=true lets it, all the same)"
+                worker.send({"op": "unfit", "error": f"{text} {hint}"})
             except Exception as error:
                 # The process's last resort: a fault of ours or of the reference must reach the worker.
-                text = str(error) if isinstance(error, Refused) else traceback.format_exc()
-                worker.send({"op": "failed", "error": text})
+                worker.send(_failure(order["op"], error))
+
+
+def _failure(order: str, error: Exception) -> Message:
+    """What the worker is told of an order that failed. What goes wrong while a problem is being opened is the
+    reference's doing, unless the machine lacks something."""
+    text = str(error) if isinstance(error, Refused) else traceback.format_exc()
+    if order != "open" or isinstance(error, (OSError, MemoryError)) or MACHINES_FAULT.search(cause_of(text)):
+        return {"op": "failed", "error": text}
+    return {"op": "unfit", "error": f"the reference cannot be run:\n{text}"}
 
 
 def _judge(court: Court, worker: Channel, order: Message) -> Message:

@@ -21,11 +21,11 @@ def verdict(evaluation: Evaluation) -> list[str]:
 
 
 def in_a_line(evaluation: Evaluation) -> str:
-    """Status, time and speedups; of a failure the first line of its log."""
+    """Status, time and speedups; of a failure its cause."""
     timing = evaluation.timing
     if timing is None:
         rule = f" ({evaluation.rule})" if evaluation.rule else ""
-        return f"{evaluation.status}{rule}  {''.join(cut(evaluation.log.strip())[:1])}".strip()
+        return f"{evaluation.status}{rule}  {evaluation.cause}".strip()
     return f"{evaluation.status}  {_ms(timing.kernel_ms)}  {'; '.join(_speedups(evaluation))}"
 
 

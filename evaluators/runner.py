@@ -54,6 +54,7 @@ def run(channel: Channel, *, level: str, spec: dict[str, Any]) -> None:
     """The whole life of a runner, in a process of its own; ends by returning."""
     scratch = Path(spec["scratch"])
     os.environ.update(spec["environment"])
+    os.nice(spec["niceness"])
     _move(scratch)
     sys.argv = [""]  # ours tells where the evaluator is installed
     reached = sandbox.confine(

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from evaluators import process_tree
-from evaluators.bystanders import Bystanders, Deadline
 from evaluators.channel import ChannelClosed, Message
+from evaluators.deadline import Deadline
 from evaluators.processes import Case, WorkerBroken
 from evaluators.scratch import too_much_written
 from evaluators.zygote import Ward
@@ -20,6 +20,10 @@ WATCH_S = 0.05
 MAX_PROCESSES = 256
 GONE_S = 30.0
 """How long the referee may take to notice that a runner was killed."""
+
+
+class Deaf(WorkerBroken):
+    """The referee takes no notice of a runner that is gone: it is busy, at an opening with the reference."""
 
 
 class Stages:
@@ -48,19 +52,25 @@ class Stages:
 class Watch:
     """Over one order to the referee, with a runner's limits."""
 
-    def __init__(self, case: Case, *, timeout_s: float, memory_bytes: int, scratch_bytes: int) -> None:
-        self._case = case
+    def __init__(
+        self,
+        case: Case,
+        *,
+        timeout_s: float,
+        memory_bytes: int,
+        scratch_bytes: int,
+        warn: Callable[[str], None],
+    ) -> None:
+        """`warn` is told of the referee's warnings."""
+        self._case, self._warn = case, warn
         self._memory_bytes, self._scratch_bytes = memory_bytes, scratch_bytes
         self._deadline = Deadline(timeout_s)
-        # On a CPU whoever waits for a time slice at each wake-up comes to no end.
-        on_cpu = case.problem.device == "cpu"
-        self._bystanders = Bystanders(case.processes()) if on_cpu else None
 
     def answer(self, ward: Ward, scratch: Path | None = None, stages: Stages | None = None) -> Message:
         """The referee's, or what became of the runner. Raises WorkerBroken, ChannelClosed or ChannelTimeout
         when something else died."""
         referee, zygote = self._case.referee, self._case.zygote
-        gone_at = 0.0
+        noticing: Deadline | None = None
         killed: Message | None = None
         while True:
             ready, _, _ = select.select([referee.fileno(), zygote.channel.fileno()], [], [], WATCH_S)
@@ -71,6 +81,9 @@ class Watch:
                     stages.enter(answer["stage"])
                     self._tend_standby(answer["stage"])
                     continue
+                if answer["op"] == "warning":
+                    self._warn(answer["text"])
+                    continue
                 if answer["op"] == "compiled":
                     self._case.keep_compiled(bool(answer["runs"]))
                     continue
@@ -80,15 +93,16 @@ class Watch:
                     raise WorkerBroken(str(answer.get("error")))
                 return answer
             if killed is None:
-                ward.trim_output()
+                ward.output.trim()
+                self._case.trim_output()
                 self._require_baselines()
                 family = [ward.pid, *process_tree.descendants(ward.pid)]
                 killed = self._late(ward, family) or self._overstep(family, scratch)
                 if killed:
                     zygote.channel.send({"op": "kill", "pid": ward.pid})
-                    gone_at = time.monotonic() + GONE_S
-            elif time.monotonic() > gone_at:
-                raise WorkerBroken("the referee did not notice that the runner is gone")
+                    noticing = Deadline(GONE_S)
+            elif noticing is not None and noticing.is_over([], [self._case.referee_pid]):
+                raise Deaf(f"the referee did not notice that the runner is gone: {killed['log']}")
 
     def _tend_standby(self, stage: str) -> None:
         if stage == "checking":
@@ -97,14 +111,14 @@ class Watch:
             self._case.standby.stop()
 
     def _late(self, ward: Ward, family: list[int]) -> Message | None:
-        watched = [*family, self._case.referee_pid] if self._bystanders is not None else []
-        if not self._deadline.is_over(watched):
+        # On a CPU a measurement waits for a core at each wake-up; on a GPU it holds the device meanwhile.
+        on_cpu = self._case.problem.device == "cpu"
+        if not self._deadline.is_over(*(family, self._case.judges()) if on_cpu else ([], [])):
             return None
-        reason = f"no verdict within {self._deadline.limit_s:g} s"
-        others = self._bystanders if self._deadline.starved else None
-        if others is not None and others.busy(self._case.processes()):
-            raise WorkerBroken(f"other processes keep the cores busy: {reason}")
-        return {"status": "timeout", "log": f"{reason}\n{ward.output()}"}
+        return {
+            "status": "timeout",
+            "log": f"no verdict {self._deadline.reason}\n{ward.output.end()}".strip(),
+        }
 
     def _overstep(self, family: list[int], scratch: Path | None) -> Message | None:
         if len(family) > MAX_PROCESSES:
@@ -137,7 +151,7 @@ class Watch:
             how = f"it died of {_signal_name(-ward.exit_code)}"
         else:
             how = f"it exited with status {ward.exit_code}"
-        return {"status": "crashed", "log": f"{how}\n{ward.output()}".strip()}
+        return {"status": "crashed", "log": f"{how}\n{ward.output.end()}".strip()}
 
     def _require_baselines(self) -> None:
         if died := self._case.dead_baseline():

@@ -6,6 +6,7 @@ can take it down.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -16,13 +17,16 @@ from evaluators import sandbox
 from evaluators.build import scratch_folder
 from evaluators.build_cache import BuildCache
 from evaluators.cache import cache_folder
+from evaluators.cause import cause_of
 from evaluators.channel import ChannelClosed, ChannelTimeout, Message
 from evaluators.cuda_driver import Gpu, first_gpu
 from evaluators.evaluation import Correctness, Evaluation, Roofline, Status, Timing
 from evaluators.problem import Kernel, Problem
-from evaluators.processes import Case, Processes, RunnerSpecs, WorkerBroken, runner_cores
+from evaluators.processes import Case, Processes, RunnerSpecs, UnfitProblem, WorkerBroken, runner_cores
 from evaluators.timing import SABOTAGED, Plan
-from evaluators.watch import Stages, Watch
+from evaluators.watch import Deaf, Stages, Watch
+
+logger = logging.getLogger(__name__)
 
 ACCUSATIONS = 2
 """So often must a kernel have slowed the baseline down: others may use the device for a while, too, and who
@@ -97,6 +101,8 @@ class Worker:
             self._environment["CUDA_VISIBLE_DEVICES"] = visible_gpu
         self._processes: Processes | None = None
         self._case: Case | None = None
+        self._warned: set[tuple[str, str]] = set()
+        """The referee's warnings so far, each with its problem."""
 
     @cached_property
     def gpu(self) -> Gpu:
@@ -121,7 +127,8 @@ class Worker:
 
     def open(self, problem: Problem) -> dict[str, str]:
         """Starts what is not running and opens the problem: reference, baseline, shared memory. Returns
-        the facts of device and software. Raises WorkerBroken with the reason."""
+        the facts of device and software. Raises WorkerBroken with the reason, UnfitProblem where that is the
+        reference."""
         return self._opened(problem).facts
 
     def measure(
@@ -163,13 +170,9 @@ class Worker:
                 before.close()
             case = Case(processes, self._root, self._specs(problem))
             answer = self._ask_to_open(case)
-            if answer.get("op") == "unfit":
-                raise WorkerBroken(
-                    f"the reference cannot judge a kernel: {answer['findings']} "
-                    "(problem.allow_degenerate=true lets it, all the same)"
-                )
             if answer.get("op") != "opened":
-                raise WorkerBroken(f"the reference cannot be run:\n{answer.get('error', answer)}")
+                # Unfit, or what became of the baseline's runner.
+                raise UnfitProblem(answer.get("error") or f"the reference cannot be run: {answer['log']}")
             case.facts = {key: str(value) for key, value in answer["facts"].items()}
             self._require_isolation(case.facts["isolation"])
         self._case = case
@@ -184,7 +187,10 @@ class Worker:
         order = {"op": "open", "problem": asdict(case.problem), "options": options, "pid": case.eager.pid}
         case.referee.send(order, (case.eager.channel.fileno(),))
         case.eager.channel.close()
-        return self._watch(case, self._settings.open_timeout_s).answer(case.eager)
+        try:
+            return self._watch(case, self._settings.open_timeout_s).answer(case.eager)
+        except Deaf as deaf:
+            raise UnfitProblem(f"the reference cannot be run: {deaf}") from deaf
 
     def _require_isolation(self, reached: str) -> None:
         demanded = self._settings.isolation
@@ -236,7 +242,14 @@ class Worker:
             timeout_s=timeout_s,
             memory_bytes=int(self._settings.memory_gb * 2**30),
             scratch_bytes=int(self._settings.scratch_gb * 2**30),
+            warn=lambda text: self._warn(case.problem, text),
         )
+
+    def _warn(self, problem: Problem, text: str) -> None:
+        """Once for each problem, however many kernels the referee says it of."""
+        if (problem.id, text) not in self._warned:
+            self._warned.add((problem.id, text))
+            logger.warning("%s: %s", problem.name, cause_of(text))
 
     def _specs(self, problem: Problem) -> RunnerSpecs:
         settings = self._settings
@@ -256,8 +269,9 @@ class Worker:
             self.close()
             raise
         except (ChannelClosed, ChannelTimeout, OSError) as error:
+            said = self._processes.errors.end() if self._processes is not None else ""
             self.close()
-            raise WorkerBroken(f"{what}: {error}") from error
+            raise WorkerBroken(f"{what}: {error}\n{said}".strip()) from error
 
 
 def _evaluation(verdict: Message, environment: dict[str, str], stages_s: dict[str, float]) -> Evaluation:

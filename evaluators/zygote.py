@@ -35,11 +35,40 @@ OUTPUT_BYTES = 64 * 2**20
 KILL_AGAIN_S, GENTLE_S, END_S = 0.2, 2.0, 5.0
 
 
+class Output:
+    """What a process writes, kept in memory and off the console: its end can be read."""
+
+    def __init__(self) -> None:
+        self._fd = os.memfd_create("output", os.MFD_CLOEXEC)
+
+    def fileno(self) -> int:
+        """The descriptor to pass on."""
+        return self._fd
+
+    def end(self, limit: int = 4000) -> str:
+        """The last bytes, as text."""
+        written = os.lseek(self._fd, 0, os.SEEK_CUR)  # the offset is shared with the process
+        size = min(written, limit)
+        return os.pread(self._fd, size, written - size).decode(errors="replace")
+
+    def trim(self) -> None:
+        """Frees the memory of what was written so far, if that is much."""
+        if os.fstat(self._fd).st_blocks * 512 > OUTPUT_BYTES:
+            os.ftruncate(self._fd, 0)  # the process goes on where it was: a hole takes no memory
+
+    def close(self) -> None:
+        """Closes this side's descriptor, unless it is."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+
 def start_module(
-    module: str, environment: dict[str, str], *more: int
+    module: str, environment: dict[str, str], *more: int, errors: Output | None = None
 ) -> tuple[subprocess.Popen[bytes], Channel]:
     """Starts one of our modules as a process with exactly this environment, and the channel to it: the
-    process finds its end, and `more`, under the descriptors that are its arguments."""
+    process finds its end, and `more`, under the descriptors that are its arguments. Its standard error goes
+    to `errors`, or where this process's does."""
     ours, theirs = Channel.pair()
     root = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH", "")]))
@@ -49,6 +78,7 @@ def start_module(
         pass_fds=(theirs.fileno(), *more),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
+        stderr=None if errors is None else errors.fileno(),
     )
     theirs.close()
     return process, ours
@@ -57,31 +87,17 @@ def start_module(
 class Ward:
     """A runner, seen from the process that asked for it."""
 
-    def __init__(self, channel: Channel, output: int) -> None:
-        self.channel = channel
-        """The end to speak with the runner, to keep or to pass on."""
+    def __init__(self, channel: Channel, output: Output) -> None:
+        self.channel, self.output = channel, output
+        """The end to speak with the runner, to keep or to pass on, and its standard output and error."""
         self.pid = 0
         self.exit_code: int | None = None
         """None while it runs; the exit status, or minus the signal that ended it."""
-        self._output = output
-
-    def output(self, limit: int = 4000) -> str:
-        """The end of what it wrote to standard output and error."""
-        written = os.lseek(self._output, 0, os.SEEK_CUR)  # the offset is shared with the runner
-        size = min(written, limit)
-        return os.pread(self._output, size, written - size).decode(errors="replace")
-
-    def trim_output(self) -> None:
-        """Frees the memory of what it wrote so far, if that is much."""
-        if os.fstat(self._output).st_blocks * 512 > OUTPUT_BYTES:
-            os.ftruncate(self._output, 0)  # it goes on where it was: a hole takes no memory
 
     def close(self) -> None:
         """Closes this side's descriptors, unless they are."""
         self.channel.close()
-        if self._output >= 0:
-            os.close(self._output)
-        self._output = -1
+        self.output.close()
 
 
 class Zygote:
@@ -103,9 +119,9 @@ class Zygote:
     def fork(self, spec: dict[str, Any], *, isolate: bool = True) -> Ward:
         """A new runner for the spec (see `runner.run`), confined before it does anything."""
         ours, theirs = Channel.pair()
-        output = os.memfd_create("output", os.MFD_CLOEXEC)
-        ward = Ward(ours, output)
-        self.channel.send({"op": "fork", "spec": spec, "isolate": isolate}, (theirs.fileno(), output))
+        ward = Ward(ours, Output())
+        fds = (theirs.fileno(), ward.output.fileno())
+        self.channel.send({"op": "fork", "spec": spec, "isolate": isolate}, fds)
         theirs.close()
         while (answer := self.channel.receive())["op"] != "forked":
             self._note(answer)
@@ -120,7 +136,7 @@ class Zygote:
         while self.channel.has_message():  # read along with another
             self._note(self.channel.receive())
 
-    def end(self, ward: Ward, timeout_s: float = 10.0) -> None:
+    def end(self, ward: Ward, timeout_s: float = 30.0) -> None:
         """Kills the runner and everything it started, and waits until they are gone."""
         deadline = time.monotonic() + timeout_s
         try:
@@ -167,11 +183,10 @@ def import_ahead() -> None:
     libraries.hidden()
 
 
-def serve(channel: Channel, *, niceness: int = 0) -> None:
-    """A zygote's life, after its imports. It and its runners give way to others by `niceness`."""
+def serve(channel: Channel) -> None:
+    """A zygote's life, after its imports."""
     process_tree.rename("zygote")
     process_tree.become_subreaper()
-    os.nice(niceness)
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -104,7 +104,7 @@ def _again(config: DictConfig, entry: Entry, measurement: Measurement, errors: C
         )
     )
     if found.status is Status.INFRASTRUCTURE_ERROR:
-        raise UsageError(found.log.strip().splitlines()[-1])
+        raise UsageError(found.cause)
     return Check(problem_id=measurement.problem.id, evaluation=found, date=date.today().isoformat())
 
 

@@ -70,12 +70,6 @@ def new_folder(config: DictConfig, problem: Problem, arguments: Sequence[str]) -
     return folder
 
 
-def last_line(error: BaseException) -> str:
-    """The last line of a message with a traceback in it: the exception itself."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
-
-
 def _plain(config: DictConfig) -> dict[str, Any]:
     """The config as plain dictionaries and lists."""
     container = OmegaConf.to_container(config, resolve=True)

@@ -24,6 +24,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from evaluators import process_tree
+from evaluators.cause import cause_of
 from evaluators.cli import (
     EXIT_USAGE,
     UsageError,
@@ -46,7 +47,6 @@ from search.cli import (
     DEVICES,
     OUTSTANDING_PER_LANE,
     check_wandb,
-    last_line,
     new_folder,
     observers_of,
     stored_config,
@@ -187,7 +187,7 @@ class Run:
             )
             agent.start()
         except WorkerBroken as error:
-            raise Refused(f"{problem.name} cannot be searched: {last_line(error)}") from error
+            raise Refused(f"{problem.name} cannot be searched: {cause_of(str(error))}") from error
         except (UsageError, ValueError, ConnectionError, OSError) as error:
             raise Refused(one_line(error)) from error
         self._agent = agent

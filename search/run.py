@@ -23,6 +23,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from evaluators.cause import cause_of
 from evaluators.cli import (
     UsageError,
     build,
@@ -44,7 +45,6 @@ from search.cli import (
     DEVICES,
     OUTSTANDING_PER_LANE,
     check_wandb,
-    last_line,
     new_folder,
     observers_of,
     stored_config,
@@ -169,7 +169,7 @@ async def search(
                 text = f"the run had ended ({finished.reason}); a larger limit, say rounds=…, makes it go on"
                 console.print(text, markup=False, highlight=False)
     except WorkerBroken as error:
-        raise UsageError(f"{problem.name} cannot be searched: {last_line(error)}") from error
+        raise UsageError(f"{problem.name} cannot be searched: {cause_of(str(error))}") from error
     except ValueError as error:
         raise UsageError(one_line(error)) from error
     finally:

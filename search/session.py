@@ -203,7 +203,7 @@ class Session:
             evaluation = self.state.confirmed.get(variant.kernel.id) or await self._measure_again(variant)
             if evaluation is None or evaluation.status is Status.CORRECT:
                 return variant, evaluation
-            logger.warning("variant %s did not hold: %s", variant.id, evaluation.status)
+            logger.warning("variant %s did not hold: %s: %s", variant.id, evaluation.status, evaluation.cause)
         return None, None
 
     async def _measure_again(self, variant: Variant) -> Evaluation | None:

@@ -20,6 +20,7 @@ PACKAGES = ("evaluators", "kernel_library", "search")
 LAYERS = {
     "evaluators": "evaluators",
     "evaluators.problem": "records",
+    "evaluators.cause": "records",
     "evaluators.evaluation": "records",
     "evaluators.cli": "commands",
     "evaluators.evaluate": "commands",

@@ -142,9 +142,8 @@ def device(progress: Progress) -> str:
 
 
 def why_not_correct(evaluation: Evaluation) -> str:
-    """The broken rule, or the first line of the log that says anything."""
-    lines = (one_line(line) for line in evaluation.log.splitlines())
-    return one_line(evaluation.rule) or next((line for line in lines if line), "")
+    """The broken rule, or the cause in one line."""
+    return one_line(evaluation.rule) or evaluation.cause
 
 
 def repairs(variant: Variant) -> str:

@@ -45,7 +45,7 @@ def processes_with(mark: str) -> list[str]:
     return found
 
 
-def gone(look: Marked, within_s: float = 10.0) -> bool:
+def gone(look: Marked, within_s: float = 30.0) -> bool:
     """Whether nothing is left after a while: the kernel takes a moment to bury its dead."""
     deadline = time.monotonic() + within_s
     while look():

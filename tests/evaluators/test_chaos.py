@@ -22,7 +22,7 @@ def test_every_failure_in_one_queue() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=1500,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "every check holds" in done.stdout

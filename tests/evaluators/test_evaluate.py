@@ -129,7 +129,9 @@ def test_a_problem_that_cannot_be_run(
     assert main(call) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.endswith("evaluators.evaluate: file/reference cannot be run: ValueError: seven\n")
+    assert captured.err.endswith(
+        "evaluators.evaluate: file/reference: the reference cannot be run: ValueError: seven\n"
+    )
 
 
 def test_ctrl_c_ends_it_at_once(call: list[str], tmp_path: Path, marked: Marked) -> None:
@@ -143,8 +145,8 @@ def test_ctrl_c_ends_it_at_once(call: list[str], tmp_path: Path, marked: Marked)
                 break
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=30)
-    assert time.monotonic() - began < 5
+        output, errors = process.communicate(timeout=60)
+    assert time.monotonic() - began < 20, "the kernel has 30 s"
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert output == ""

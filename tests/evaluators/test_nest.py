@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,6 @@ from evaluators.sandbox import PR_SET_NO_NEW_PRIVS
 from evaluators.zygote import Zygote
 from tests.evaluators.conftest import LEVELS, Marked, gone
 
-NICENESS = 7
-
 
 @pytest.fixture
 def nest(tmp_path: Path, marked: Marked) -> Iterator[Nest]:
@@ -35,12 +34,12 @@ def nest(tmp_path: Path, marked: Marked) -> Iterator[Nest]:
 
 def hatched(root: Path) -> Zygote:
     """A zygote of a nest that is there."""
-    zygote, own = hatch(root, niceness=NICENESS)
+    zygote, own = hatch(root)
     assert own is None
     return zygote
 
 
-def answer_of(zygote: Zygote, scratch: Path, source: str, *, isolate: bool = True) -> object:
+def answer_of(zygote: Zygote, scratch: Path, source: str, *, isolate: bool = True) -> Any:
     """What a kernel's module has written to `found.json` when it was imported."""
     (scratch / "kernel.py").write_text(f"{source}\nclass ModelNew: ...")
     ward = zygote.fork(runner_spec(scratch, role="candidate", cpu_s=60, environment={}), isolate=isolate)
@@ -51,23 +50,25 @@ def answer_of(zygote: Zygote, scratch: Path, source: str, *, isolate: bool = Tru
     return json.loads((scratch / "found.json").read_text())
 
 
-def test_zygotes_of_a_nest_have_what_they_ask_for(nest: Nest, tmp_path: Path, scratch: Path) -> None:
+def test_zygotes_of_a_nest_have_torch_and_hold_nothing_open(
+    nest: Nest, tmp_path: Path, scratch: Path
+) -> None:
     zygotes = [hatched(tmp_path) for _ in range(2)]
     source = """
 import json, os, sys
-found = [os.nice(0), "torch" in sys.modules, os.listdir("/proc/self/fd")]
+found = ["torch" in sys.modules, os.listdir("/proc/self/fd")]
 json.dump(found, open("found.json", "w"))
 """
     for zygote in zygotes:
-        niceness, has_torch, descriptors = answer_of(zygote, scratch, source)  # type: ignore[misc]
-        assert (niceness, has_torch) == (NICENESS, True)
+        has_torch, descriptors = answer_of(zygote, scratch, source)
+        assert has_torch is True
         assert len(descriptors) <= 6, "its channel, its output, and those of the listing and the writing"
         zygote.close()
 
 
 def test_of_many_that_need_one_a_single_one_starts_it(tmp_path: Path, marked: Marked) -> None:
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda _: hatch(tmp_path, niceness=0), range(8)))
+        found = list(threads.map(lambda _: hatch(tmp_path), range(8)))
     nests = [own for _, own in found if own is not None]
     assert len(nests) == 1
     assert len({zygote.pid for zygote, _ in found}) == 8
@@ -78,12 +79,12 @@ def test_of_many_that_need_one_a_single_one_starts_it(tmp_path: Path, marked: Ma
 
 
 def test_a_zygote_goes_on_without_its_nest(tmp_path: Path, scratch: Path, marked: Marked) -> None:
-    first, own = hatch(tmp_path, niceness=0)
+    first, own = hatch(tmp_path)
     assert own is not None
     own.close()
     answer = "import json\njson.dump(1, open('found.json', 'w'))"
     assert answer_of(first, scratch, answer) == 1
-    second, other = hatch(tmp_path, niceness=0)
+    second, other = hatch(tmp_path)
     assert other is not None, "another one was started"
     assert answer_of(second, scratch, answer) == 1
     first.close()
@@ -96,7 +97,7 @@ OWNER = """
 import sys, time
 from pathlib import Path
 from evaluators.nest import hatch
-found = hatch(Path(sys.argv[1]), niceness=0)
+found = hatch(Path(sys.argv[1]))
 print("up", flush=True)
 time.sleep(600)
 """
@@ -118,7 +119,7 @@ def test_one_that_does_not_come_up_is_told(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(nest_module, "start_module", start)
     with pytest.raises(ChannelClosed, match="the node's zygote has died"):
-        hatch(tmp_path, niceness=0)
+        hatch(tmp_path)
 
 
 @pytest.mark.parametrize("isolate", LEVELS)
@@ -147,7 +148,7 @@ def test_another_users_nest_is_not_used(nest: Nest, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(nest_module, "_address", lambda root: address)
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
     with pytest.raises(ChannelClosed, match="another user's"):
-        hatch(tmp_path, niceness=0)
+        hatch(tmp_path)
 
 
 GIVES_UP = """
@@ -158,7 +159,6 @@ from evaluators.process_tree import prctl
 
 prctl(int(sys.argv[2]), 1)
 channel = nest._connect(Path(sys.argv[1]))
-channel.send({"niceness": 0})
 print(channel.receive(30))
 """
 

@@ -93,8 +93,15 @@ def test_threads_stop_though_the_first_one_gets_no_core() -> None:
         (spinning,) = (int(each) for each in os.listdir(f"/proc/{pid}/task") if int(each) != pid)
         process_tree.stop_tree(pid)
         stat = Path(f"/proc/{pid}/task/{spinning}/stat")
-        assert gone(lambda: [] if ") T " in stat.read_text() else ["it goes on"], within_s=0.1)
+        assert gone(lambda: [] if ") T " in stat.read_text() else ["it goes on"], within_s=0.4)
     finally:
         for process in started:
             process.kill()
             process.wait()
+
+
+def test_cpu_time_is_that_of_a_process_and_of_its_children_that_ended() -> None:
+    before = process_tree.cpu_s([os.getpid()])
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
+    assert process_tree.cpu_s([os.getpid(), os.getpid()]) - before == pytest.approx(0.3, abs=0.2)
+    assert process_tree.cpu_s([2**22 + 1]) == 0

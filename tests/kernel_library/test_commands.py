@@ -172,7 +172,7 @@ def test_verify_marks_what_no_longer_holds(tmp_path: Path, capsys: pytest.Captur
     said = capsys.readouterr().out
     lines = {known.id: next(x for x in said.splitlines() if known.id in x) for known in (wrong, unfit)}
     assert "incorrect" in lines[wrong.id]
-    assert "not measured: file/x cannot be run: ValueError: seven" in lines[unfit.id]
+    assert "not measured: file/x: the reference cannot be run: ValueError: seven" in lines[unfit.id]
     assert gpu.id not in said
     assert said.endswith("0 of 2 hold; 1 are of other devices\n")
     checked = {each.id: each for each in FolderLibrary(root, seeds=None).entries()}

@@ -93,6 +93,6 @@ def test_sizes_cost_nothing() -> None:
     problem = reference(
         "self.l(a[0])", "torch.randn(2**19, 2**19)", layers="self.l = nn.Linear(2**19, 2**19)"
     )
-    began = time.monotonic()
+    began = time.process_time()
     assert traits_of(problem).op == "matmul"
-    assert time.monotonic() - began < 1.5
+    assert time.process_time() - began < 1.5

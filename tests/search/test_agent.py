@@ -111,7 +111,7 @@ def steer(path: Path, steps: Steps, **parts: Any) -> None:
             steered = agent(journal, **{k: v() if k == "evaluator" else v for k, v in parts.items()})
             steered.start()
             try:
-                await asyncio.wait_for(steps(steered), 20)
+                await asyncio.wait_for(steps(steered), 60)
             finally:
                 steered.session.close()
 
@@ -362,7 +362,7 @@ def test_a_stop_is_at_once_and_the_run_goes_on_from_there(tmp_path: Path) -> Non
         gate.clear()
         waiting = asyncio.create_task(steered.verdict(steered.submit(idea=idea.id, source=good(3)).id))
         await asyncio.sleep(0.01)
-        finished = await asyncio.wait_for(steered.stop("disconnected"), 1)
+        finished = await asyncio.wait_for(steered.stop("disconnected"), 20)
         assert (finished.reason, finished.best, finished.confirmed) == ("disconnected", best, None)
         with pytest.raises(Refused, match="disconnected"):
             await waiting
@@ -400,7 +400,7 @@ def test_a_stop_while_the_best_is_measured_again(tmp_path: Path) -> None:
         assert steered.busy
         with pytest.raises(Refused, match="being finished"):
             steered.submit(idea=idea.id, source=good(3))
-        finished = await asyncio.wait_for(steered.stop("interrupted"), 1)
+        finished = await asyncio.wait_for(steered.stop("interrupted"), 20)
         assert (finished.reason, finished.best, finished.confirmed) == ("interrupted", best, None)
         assert not steered.busy
 

@@ -677,7 +677,7 @@ def test_evaluations_that_outlast_the_grace_time_are_cancelled_and_picked_up(tmp
     finished = stopped(
         path, kind=VariantEvaluated, n=1, evaluator=Hangs(verdict=lambda k: correct()), grace_s=0.2
     )
-    assert 0.2 <= time.monotonic() - began < 2.0
+    assert 0.2 <= time.monotonic() - began < 20.0, "they would never end"
     assert finished.reason == "interrupted"
     assert finished.confirmed == correct()
     waiting = [v for v in state_of(path).tree.variants.values() if v.evaluation is None]
@@ -911,7 +911,7 @@ def test_a_killed_process_loses_only_the_work_in_flight(tmp_path: Path, lines: i
     path, undisturbed = tmp_path / "journal.jsonl", tmp_path / "undisturbed.jsonl"
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(path)], cwd=ROOT)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not path.exists() or path.read_bytes().count(b"\n") < lines:
             assert time.monotonic() < deadline
             assert child.poll() is None
@@ -933,7 +933,7 @@ def test_a_running_search_cannot_be_joined(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(path)], cwd=ROOT)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not path.exists() or not path.stat().st_size:
             assert time.monotonic() < deadline
             time.sleep(0.005)

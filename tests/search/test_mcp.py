@@ -76,7 +76,7 @@ def with_tools(tmp_path: Path, steps: Callable[[Client], Awaitable[None]], **par
     async def main() -> None:
         with Journal(tmp_path / "journal.jsonl") as journal:
             async with connected(agent(journal, **parts)) as client:
-                await asyncio.wait_for(steps(client), 20)
+                await asyncio.wait_for(steps(client), 60)
 
     asyncio.run(main())
 
@@ -161,7 +161,7 @@ def test_the_tools_describe_themselves(tmp_path: Path) -> None:
 
 def test_a_run_that_cannot_be_opened(tmp_path: Path) -> None:
     async def opened(on_stage: OnStage) -> Agent:
-        raise Refused("file/mine cannot be searched: ValueError: seven")
+        raise Refused("file/mine cannot be searched: the reference cannot be run: ValueError: seven")
 
     async def main() -> None:
         async with Client(server(Tools(opened, dict))) as client:
@@ -300,10 +300,12 @@ def test_a_problem_that_cannot_be_run_is_told_to_the_agent(tmp_path: Path, argum
         with (tmp_path / "log").open("w") as log:
             async with Client(stdio_client(process(*arguments), errlog=log)) as client:
                 said = await error(client, "read_problem")
-        assert said.endswith("file/reference cannot be searched: ValueError: seven")
+        assert said.endswith(
+            "file/reference cannot be searched: the reference cannot be run: ValueError: seven"
+        )
 
     asyncio.run(main())
     assert (tmp_path / "log").read_text() == (
-        "search.mcp: file/reference cannot be searched: ValueError: seven\n"
+        "search.mcp: file/reference cannot be searched: the reference cannot be run: ValueError: seven\n"
     )
     assert not (tmp_path / "outputs").exists()

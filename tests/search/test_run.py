@@ -181,7 +181,7 @@ def start(tmp_path: Path, *arguments: str) -> "subprocess.Popen[bytes]":
     )
 
 
-def wait_for_verdicts(tmp_path: Path, n: int, timeout_s: float = 120) -> Path:
+def wait_for_verdicts(tmp_path: Path, n: int, timeout_s: float = 300) -> Path:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         for path in (tmp_path / "outputs").rglob("journal.jsonl"):
@@ -217,7 +217,7 @@ def test_an_interrupt_closes_the_run_in_order(tmp_path: Path) -> None:
     process = start(tmp_path, *SMALL, "rounds=9", "ideas=2", "branch=2")
     folder = wait_for_verdicts(tmp_path, 2)
     os.kill(process.pid, signal.SIGINT)
-    assert process.wait(90) == 130
+    assert process.wait(300) == 130
     last = journal(folder)[-1]
     assert last["event"] == "run_finished"
     assert last["reason"] == "interrupted"

@@ -54,7 +54,7 @@ def fake_search(wire: str, tmp_path: Path, script: Script, **more: Any) -> Path:
     """A round of two ideas with two variants each, evaluated by nobody; returns the journal."""
     form, provider = WIRES[wire]
     path = tmp_path / "journal.jsonl"
-    limits = more.pop("limits", Limits(output_tokens=2000, timeout_s=5.0, tries=3))
+    limits = more.pop("limits", Limits(output_tokens=2000, timeout_s=30.0, tries=3))
     with ModelServer(form, script) as server:
         model = provider(
             model="m-1", base_url=server.base_url, key_variable="PLANTED_KEY", price=PRICE, limits=limits
@@ -87,7 +87,7 @@ BAD_DAYS: list[tuple[str, Callable[[str], Reply], Cause]] = [
     ("503", lambda w: Reply(status=503, body="{}"), Cause.SERVER_ERROR),
     ("reset", lambda w: Reply(hang_up="before"), Cause.CONNECTION),
     ("torn", lambda w: Reply(text="x" * 4000, hang_up="within"), Cause.CONNECTION),
-    ("slow", lambda w: Reply(text="late", delay_s=1.5), Cause.TIMEOUT),
+    ("slow", lambda w: Reply(text="late", delay_s=3.0), Cause.TIMEOUT),
     ("refusal", lambda w: REFUSALS[w], Cause.REFUSED),
     ("empty", lambda w: Reply(text=""), Cause.EMPTY),
     ("cut off", lambda w: CUT_OFF[w], Cause.CUT_OFF),
@@ -108,7 +108,9 @@ def test_a_bad_day_is_a_record_and_the_search_goes_on(
     def script(asked: Asked, before: int) -> Reply:
         return reply(wire) if before == place else writer(asked, before)
 
-    path = fake_search(wire, tmp_path, script, limits=Limits(output_tokens=2000, timeout_s=1.0, tries=3))
+    timeout_s = 2.0 if cause is Cause.TIMEOUT else 30.0
+    limits = Limits(output_tokens=2000, timeout_s=timeout_s, tries=3)
+    path = fake_search(wire, tmp_path, script, limits=limits)
     state = state_of(path)
     assert state.finished is not None
     assert state.finished.reason == "rounds"
