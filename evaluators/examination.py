@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from evaluators import weights
 from evaluators.arena import Spot
-from evaluators.census import Looks
 from evaluators.correctness import FAMILIES, Comparison
 from evaluators.court import Court
 from evaluators.evaluation import Status
@@ -37,8 +35,6 @@ class Examination:
         self._changed = False
         self._turns = itertools.cycle(weights.turns(len(court.weight_forms)))
         self._pending: list[Callable[[], None]] = []
-        self.least_ms = math.inf
-        """On a CPU: the shortest call that was timed."""
 
     def begin(self, plan: Plan) -> float:
         """The problem's own inputs, other weights, then the families. Returns about how long a call takes in
@@ -77,7 +73,6 @@ class Examination:
         overhead_ms = self._court.overhead(calls).total_ms
         block, check = self.spot_check(calls)
         self._pending.append(check)
-        self.least_ms = min(self.least_ms, block.least_ms - overhead_ms / calls)
         return block.call_ms(overhead_ms)
 
     def settle(self) -> None:
@@ -85,10 +80,10 @@ class Examination:
         while self._pending:
             self._pending.pop()()
 
-    def spot_check(self, calls: int, looks: Looks | None = None) -> tuple[Block, Callable[[], None]]:
+    def spot_check(self, calls: int) -> tuple[Block, Callable[[], None]]:
         """A block on fresh inputs, and what checks one of its calls; the others are glanced at."""
         seeds = self._court.stage_fresh([""] * calls, self._side)
-        block = self._side.block(calls, looks=looks)
+        block = self._side.block(calls)
         seen = self.seen(calls)
         return block, lambda: self.require(seeds[seen.call], seen.outputs, spot=True)
 
