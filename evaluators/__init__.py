@@ -9,9 +9,9 @@ Where to look, from the command down to the machine (each file says more at its 
     a device           worker, watch, processes, standby
     the verdict        referee, court, trial, examination, audit, side, arena, correctness, degenerate, timing
     between calls      weights, chain (what they are given changes)
-    own work or not    census, peek and library_code (CPU), device_trace and libraries (GPU)
+    own work or not    attribution, census; peek (CPU); device_trace, library_kernels, libraries (GPU)
     what can be        roofline, work, ceilings
-    a busy machine     deadline, bystanders
+    a busy machine     deadline
     untrusted code     runner, zygote, nest, sandbox, namespaces, process_tree, scratch
     plumbing           channel, cuda_driver, elf, cache
 """

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any
 from evaluators import chain
 from evaluators.arena import Arena, Layout
 from evaluators.ceilings import ceilings_of
-from evaluators.census import NEUTRAL_FILES
 from evaluators.channel import Channel, Message
 from evaluators.correctness import Comparison
 from evaluators.degenerate import examine
 from evaluators.evaluation import Roofline
 from evaluators.layouts import clone, span_of
-from evaluators.library_code import LibraryCode, installed
+from evaluators.library_kernels import LibraryKernels, installed
 from evaluators.nested import replaced, tensors_in
-from evaluators.peek import can_peek
 from evaluators.problem import lower_precisions
 from evaluators.reference_session import Draw, ReferenceSession, UnfitReference
 from evaluators.roofline import roofline, too_fast
@@ -75,10 +73,6 @@ class Court:
         cache = Path(options["cache"])
         self._ceilings_file = cache / "ceilings.json"
         self._ceilings = ceilings_of(self.device, self._ceilings_file)
-        self.library_code: LibraryCode | None = None
-        """Which a kernel may not run; None where nobody looks."""
-        if problem["libraries"] == "no_library" and self.device == "cpu" and can_peek():
-            self.library_code = LibraryCode.of(installed(NEUTRAL_FILES), cache)
         self.capacity = self._room(tensors, outputs, rough_ms)
         changed = self.reference.changed_inputs
         self.arena = Arena(tensors, outputs, self.capacity, self.device, changed)
@@ -92,6 +86,14 @@ class Court:
         self.compiled: Side | None = None
         self.eager = self.baseline(channel, pid)
         self.eager.block(1)  # warms up
+        self.library_kernels: LibraryKernels | None = None
+        """On a GPU: what a candidate's kernels may not be. None where that is not asked, or where
+        the device's trace shows not even the reference's."""
+        if problem["libraries"] == "no_library" and self.device == "cuda":
+            if self.eager.census(1):
+                self.library_kernels = installed(cache)
+            else:
+                logger.warning("no trace of the device: nobody can tell whose kernels run")
         self._calibrate(sample, Plan(**options["plan"]))
 
     def _calibrate(self, sample: list[Any], plan: Plan) -> None:

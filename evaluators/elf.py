@@ -1,13 +1,16 @@
-"""What a 64-bit ELF file says is to be mapped out of it."""
+"""What a 64-bit ELF file says of itself: its sections, and what of it is to be mapped."""
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 MAGIC, WIDE = b"\x7fELF", 2
 LOADED, EXECUTABLE = 1, 1
+NO_BITS = 8
+"""The type of a section that takes no room in the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +23,21 @@ class Segment:
     executable: bool
 
 
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """`size` bytes of the file from `offset` on, under a name such as `.text`, with their `address`."""
+
+    name: str
+    address: int
+    offset: int
+    size: int
+
+
 def segments(path: Path) -> list[Segment]:
     """Those that are loaded; none of a file of another kind. Raises OSError."""
     with path.open("rb") as file:
-        header = file.read(64)
-        if len(header) < 64 or header[:4] != MAGIC or header[4] != WIDE:
+        header = _header(file)
+        if not header:
             return []
         (table_at,) = struct.unpack_from("<Q", header, 32)
         entry, count = struct.unpack_from("<HH", header, 54)
@@ -37,3 +50,36 @@ def segments(path: Path) -> list[Segment]:
             executable = bool(flags & EXECUTABLE)
             found.append(Segment(offset=offset, address=address, size=size, executable=executable))
     return found
+
+
+def sections(path: Path) -> list[Section]:
+    """Those with contents; none of a file of another kind, or without a table of them. Raises OSError."""
+    with path.open("rb") as file:
+        header = _header(file)
+        if not header:
+            return []
+        (table_at,) = struct.unpack_from("<Q", header, 40)
+        entry, count, names_number = struct.unpack_from("<HHH", header, 58)
+        file.seek(table_at)
+        table = file.read(entry * count)
+        if not entry or len(table) < entry * count or names_number >= count:
+            return []
+        fields = [struct.unpack_from("<IIQQQQ", table, start) for start in range(0, len(table), entry)]
+        *_, names_at, names_size = fields[names_number]
+        file.seek(names_at)
+        names = file.read(names_size)
+    return [
+        Section(name=_text(names, name), address=address, offset=offset, size=size)
+        for name, kind, _, address, offset, size in fields
+        if size and kind != NO_BITS
+    ]
+
+
+def _header(file: BinaryIO) -> bytes:
+    """Empty for a file of another kind."""
+    header = file.read(64)
+    return header if len(header) == 64 and header[:4] == MAGIC and header[4] == WIDE else b""
+
+
+def _text(names: bytes, at: int) -> str:
+    return names[at : names.find(b"\0", at)].decode(errors="replace")

@@ -123,7 +123,7 @@ async def evaluate(
         if as_json:
             _say(output, json.dumps(evaluation.to_json()))
         elif repeat == 1:
-            _say(output, *report.verdict(evaluation), style=style)
+            _say(output, *report.verdict(evaluation, libraries=problem.libraries), style=style)
         else:
             _say(output, f"{number}: {report.in_a_line(evaluation)}", style=style)
     if repeat > 1 and not as_json:

@@ -115,8 +115,8 @@ class Evaluation:
     `timing` is present exactly when the status is `correct`. `log` is written for the proposer to read.
     `rule` names what a `rejected` kernel broke. `environment` says where it was measured: device,
     driver, torch, isolation level. `device_s` is how long the device was held, and `stages_s` where that
-    time went. `own_share` is the part of the computing that the kernel's own code did, where it was
-    measured (see `evaluators.census`).
+    time went. `own_share` is the part of the computing that the kernel's own code did, None where that is not
+    known (see `evaluators.census`).
     """
 
     status: Status

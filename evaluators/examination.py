@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from evaluators import weights
 from evaluators.arena import Spot
-from evaluators.census import Looks
 from evaluators.correctness import Comparison
 from evaluators.court import Court
 from evaluators.distributions import DESCRIPTIONS
@@ -45,8 +43,6 @@ class Examination:
         self._padded = False
         """Whether zeros among its weights are padding (see `weights.WeightChange`)."""
         self._pending: list[Callable[[], None]] = []
-        self.least_ms = math.inf
-        """On a CPU: the shortest call that was timed."""
 
     def begin(self, plan: Plan) -> float:
         """The problem's own inputs, then with other weights every distribution. Returns about how long a call
@@ -120,7 +116,6 @@ class Examination:
         overhead_ms = self._court.overhead(calls).total_ms
         block, check = self.spot_check(calls)
         self._pending.append(check)
-        self.least_ms = min(self.least_ms, block.least_ms - overhead_ms / calls)
         return block.call_ms(overhead_ms)
 
     def settle(self) -> None:
@@ -128,10 +123,10 @@ class Examination:
         while self._pending:
             self._pending.pop()()
 
-    def spot_check(self, calls: int, looks: Looks | None = None) -> tuple[Block, Callable[[], None]]:
+    def spot_check(self, calls: int) -> tuple[Block, Callable[[], None]]:
         """A block on fresh inputs, and what checks one of its calls; the others are glanced at."""
         draws = self._court.stage_fresh(calls, self._side)
-        block = self._side.block(calls, looks=looks)
+        block = self._side.block(calls)
         seen = self.seen(calls)
         self._require_inputs([seen.call])
         return block, lambda: self.require(draws[seen.call], seen.outputs, spot=True)

@@ -13,7 +13,6 @@ import ctypes
 import mmap
 import os
 import re
-import struct
 from functools import cache
 from pathlib import Path
 
@@ -87,16 +86,8 @@ def remove() -> None:
 
 def _text(path: Path) -> tuple[int, int]:
     """Offset from the first mapping, and size, of an ELF file's section `.text`."""
-    with path.open("rb") as file:
-        header = file.read(64)
-        (sections_at,) = struct.unpack_from("<Q", header, 40)
-        section_size, sections, names_at = struct.unpack_from("<HHH", header, 58)
-        file.seek(sections_at)
-        table = [struct.unpack_from("<IIQQQQ", file.read(section_size)) for _ in range(sections)]
-        file.seek(table[names_at][4])
-        names = file.read(table[names_at][5])
     first = min(each.address for each in elf.segments(path))
-    for name, _, _, address, _, size in table:
-        if names[name : names.index(b"\0", name)] == b".text":
-            return address - first // PAGE * PAGE, size
+    for section in elf.sections(path):
+        if section.name == ".text":
+            return section.address - first // PAGE * PAGE, section.size
     return 0, 0

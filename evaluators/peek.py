@@ -30,17 +30,11 @@ in one or two."""
 
 @dataclass(frozen=True)
 class Region:
-    """Memory that holds code: `path` is "" for memory without a file, a name in brackets for the kernel's;
-    `offset` is where in the file it begins."""
+    """Memory that holds code: `path` is "" for memory without a file, a name in brackets for the kernel's."""
 
     start: int
     end: int
     path: str
-    offset: int = 0
-
-    def around(self, address: int, reach: int) -> tuple[int, int]:
-        """From where to where it is in this memory within `reach` bytes of an address."""
-        return max(self.start, address - reach), min(self.end, address + reach)
 
 
 class Unreadable(Exception):
@@ -61,13 +55,6 @@ def read_memory(pid: int, address: int, into: int, size: int) -> None:
                 raise OSError(number, os.strerror(number))
             raise Unreadable(f"{size} bytes at {address:#x}: {os.strerror(number)}")
         done += count
-
-
-def read_bytes(pid: int, start: int, end: int) -> bytes:
-    """What another process has between two addresses. Raises as `read_memory` does."""
-    found = ctypes.create_string_buffer(end - start)
-    read_memory(pid, start, ctypes.addressof(found), end - start)
-    return found.raw
 
 
 def program_counters(pid: int) -> list[tuple[int, int]]:
@@ -92,7 +79,7 @@ def code_regions(pid: int, thread: int | None = None) -> list[Region]:
         if "x" in fields[1]:
             start, end = (int(each, 16) for each in fields[0].split("-"))
             path = fields[5] if len(fields) == 6 else ""
-            regions.append(Region(start, end, path, int(fields[2], 16)))
+            regions.append(Region(start, end, path))
     return regions
 
 

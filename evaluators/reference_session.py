@@ -196,8 +196,8 @@ class ReferenceSession:
         stirred: Callable[[list[Any]], list[Any]] | None = None,
         spot: bool = False,
     ) -> Answer:
-        """The right outputs for a set of inputs, drawn anew, and in a chain `stirred`. A `spot` check looks at
-        some elements of a large output, nobody knows which."""
+        """The right outputs for a set of inputs, drawn anew, and in a chain `stirred`. A `spot` check looks
+        at some elements of a large output, nobody knows which."""
         inputs = self.draw(draw.seed, draw.distribution)
         eager, exact = self.answers(inputs if stirred is None else stirred(inputs), draw.seed)
         places = [some_places(each) if spot else None for each in exact]
@@ -477,7 +477,7 @@ class ReferenceSession:
                     each.copy_(was)
 
     def _rounded(self, tensor: torch.Tensor) -> Any:
-        """To the precision that the rule allows; without one, off by up to half an ulp of the task's dtype."""
+        """To the precision that the rule allows; without one, off by at most half an ulp of the dtype."""
         torch = self._torch
         if tensor.is_complex():
             return torch.view_as_complex(self._rounded(torch.view_as_real(tensor)))

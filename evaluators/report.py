@@ -12,9 +12,10 @@ LOG_LINES = (12, 28)
 LINE_CHARACTERS = 200
 
 
-def verdict(evaluation: Evaluation) -> list[str]:
-    """All that there is to say, each line with its label; the log of a failure comes last."""
-    lines = [f"{label + ':':<12}{text}" for label, text in _facts(evaluation)]
+def verdict(evaluation: Evaluation, *, libraries: str = "any") -> list[str]:
+    """All that there is to say, each line with its label; the log of a failure comes last. `libraries`: the
+    problem's policy."""
+    lines = [f"{label + ':':<12}{text}" for label, text in _facts(evaluation, libraries)]
     if evaluation.log.strip():
         lines += ["log:", *(f"  {line}" for line in cut(evaluation.log.strip()))]
     return lines
@@ -57,7 +58,7 @@ def cut(text: str) -> list[str]:
     return [*lines[:first], f"[… {len(lines) - first - last} lines …]", *lines[-last:]]
 
 
-def _facts(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
+def _facts(evaluation: Evaluation, libraries: str) -> Iterator[tuple[str, str]]:
     about = evaluation.environment
     yield "status", evaluation.status.value
     if evaluation.status is Status.REJECTED:
@@ -79,6 +80,8 @@ def _facts(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
             yield "families", f"wrong on {', '.join(wrong)}, of {of}" if wrong else f"right on {of}"
     if evaluation.own_share is not None:
         yield "own share", f"{evaluation.own_share:.0%} of the computing was the kernel's own"
+    elif libraries == "no_library" and timing is not None:
+        yield "own share", "unknown: too little was seen of who did the computing"
     if about.get("isolation"):
         yield "isolation", about["isolation"]
     if about.get("device"):

@@ -7,7 +7,6 @@ they are shown one call after the other, while the runner is stopped.
 
 from __future__ import annotations
 
-import os
 import secrets
 import signal
 import statistics
@@ -28,7 +27,6 @@ from evaluators.weights import WeightChange
 if TYPE_CHECKING:
     import torch
 
-SPIN_S = 1e-3
 CPU_OVERHEADS = 30
 """Calls in which what one costs besides is looked for."""
 QUEUE_S, WAITING_S, LATE_BLOCKS = 0.1, 0.005, 3
@@ -132,24 +130,17 @@ class Side:
             self._channel.send({"op": "restore"})
             self._answer("restored")
 
-    def block(
-        self,
-        calls: int,
-        *,
-        stand_in: int = 0,
-        deliver: bool = True,
-        looks: Looks | None = None,
-    ) -> Block:
+    def block(self, calls: int, *, stand_in: int = 0, deliver: bool = True) -> Block:
         """Runs the calls 0 to `calls` - 1 in an order that nobody knew, on what is staged.
 
         With `stand_in` n, a runner of ours fills fresh outputs n times instead of running its module. Without
-        `deliver` the outputs stay with the runner (see `kept_block`). On a CPU, each call may be looked at.
+        `deliver` the outputs stay with the runner (see `kept_block`).
         """
         order = RUN | {"stand_in": stand_in, "deliver": deliver and not self.arena.fetches}
         if self._on_gpu:
             return self._queued_block(order, shuffled(calls))
-        times = [self._single_ms(order, call, looks) for call in shuffled(calls)]
-        return Block(calls=calls, wall_ms=statistics.median(times) * calls, least_ms=min(times))
+        times = [self._single_ms(order, call) for call in shuffled(calls)]
+        return Block(calls=calls, wall_ms=statistics.median(times) * calls)
 
     def kept_block(self, calls: int) -> tuple[Block, int, list[torch.Tensor]]:
         """On a GPU: a block whose outputs stay with the runner, and a call of it, nobody knew which, that is
@@ -200,60 +191,43 @@ class Side:
         self._spot = None if self._ours else spot
         return Block(calls=len(calls), wall_ms=wall_ms)
 
-    def _single_ms(self, order: Message, call: int, looks: Looks | None) -> float:
+    def _single_ms(self, order: Message, call: int) -> float:
         """On a CPU: one call, whose inputs are shown while the runner is stopped, from before it wakes up.
         When it has stopped again, the outputs are read out of its memory: nothing that it does takes part."""
         self.arena.show_one(self._staged, call)
-        wall_ms, answer = self._run_ms(order | {"calls": [call], "seeds": self.call_seeds}, looks)
-        if self.arena.fetches:
-            self._fetch(call, answer.get("outputs"), 1, 0)
-        return wall_ms - (float(answer["filling_ms"]) if order["stand_in"] else 0.0)
-
-    def row_ms(self, calls: list[int], looks: Looks | None) -> tuple[float, int]:
-        """On a CPU: ms a call of these calls in a row, of which each may come several times, and the call of
-        one of them, whose outputs are fetched: nobody knew before which it is."""
-        for call in set(calls):
-            self.arena.show_one(self._staged, call)
-        order = RUN | {"deliver": False, "calls": calls}
-        wall_ms, answer = self._run_ms(order, looks)
-        chosen = secrets.randbelow(len(calls))
-        self._fetch(calls[chosen], answer.get("outputs"), len(calls), chosen)
-        return wall_ms / len(calls), calls[chosen]
-
-    def _run_ms(self, order: Message, looks: Looks | None) -> tuple[float, Message]:
-        """On a CPU: ms from before the runner wakes up until it stands still again, and its answer: what it
-        says of being done is no claim about time."""
         leaders = process_tree.spread_threads(self._family)
         self._require_still()
         start = time.perf_counter()
         with self._awake():
-            self._channel.send(order)
+            self._channel.send(order | {"calls": [call], "seeds": self.call_seeds})
             process_tree.allow_all_cores(leaders)
-            answer = self._done(looks, start)
-        return (self._stopped_at - start) * 1e3, answer
+            answer = self._answer("done")
+        wall_ms = (self._stopped_at - start) * 1e3
+        if self.arena.fetches:
+            self._fetch(call, answer.get("outputs"))
+        return wall_ms - (float(answer["filling_ms"]) if order["stand_in"] else 0.0)
 
-    def _done(self, looks: Looks | None, start: float) -> Message:
-        if looks is None:
-            return self._answer("done")
-        due = start + looks.delay_s()
-        if not looks.sleeps:  # who sleeps wakes up late, where a core is idle
-            while due - SPIN_S < time.perf_counter() < due:
-                pass
-        try:
-            return self._answer("done", max(due - time.perf_counter(), 0.0))
-        except ChannelTimeout:
-            looks.look([self._runner, *self._family], due)
-        return self._answer("done")
+    def watched(self, calls: list[int], looks: Looks) -> None:
+        """On a CPU: runs these calls in one go, each of which may come several times, and looks at the
+        runner's threads meanwhile: so a look meets somebody at work, however late it comes."""
+        for call in set(calls):
+            self.arena.show_one(self._staged, call)
+        with self._awake():
+            self._channel.send(RUN | {"deliver": False, "calls": calls})
+            while True:
+                try:
+                    self._answer("done", looks.delay_s())
+                    return
+                except ChannelTimeout:
+                    looks.look([self._runner, *self._family])
 
-    def _fetch(self, call: int, addresses: Any, calls: int, place: int) -> None:
-        """The outputs of a call, the one at `place` of so many in a row, that a stopped runner says it has at
-        these addresses."""
+    def _fetch(self, call: int, addresses: Any) -> None:
+        """The outputs of a call, which a stopped runner says it has at these addresses."""
         views = self.arena.output_views[call]
-        wanted = [int] * len(views) * calls
-        if not (isinstance(addresses, list) and [type(each) for each in addresses] == wanted):
+        if not (isinstance(addresses, list) and [type(each) for each in addresses] == [int] * len(views)):
             raise Refused(Status.REJECTED, f"no addresses of outputs: {addresses!r:.200}", "forged message")
         try:
-            for view, address in zip(views, addresses[place * len(views) :], strict=False):
+            for view, address in zip(views, addresses, strict=True):
                 peek.read_memory(self._runner, address, view.data_ptr(), view.numel() * view.element_size())
         except peek.Unreadable as error:
             raise Refused(Status.INCORRECT, f"its output cannot be read: {error}") from error
@@ -273,10 +247,6 @@ class Side:
         if reason := self._stillness.broken(ran_ns):
             raise Refused(Status.REJECTED, reason, "not still")
 
-    def processes(self) -> set[int]:
-        """The runner's, as of when it was stopped, and this one."""
-        return {os.getpid(), *self._family}
-
     def census(self, calls: int) -> list[tuple[str, int]]:
         """What the runner's trace of the device says it ran in a block: names and nanoseconds."""
         self.arena.show(self._staged, calls)
@@ -286,7 +256,7 @@ class Side:
             kernels = self._answer("counted").get("kernels")
         if not (isinstance(kernels, list) and all(_is_entry(each) for each in kernels)):
             raise Refused(Status.REJECTED, f"no valid census: {kernels!r:.200}", "forged message")
-        return [(printable(name, 500), duration_ns) for name, duration_ns in kernels]
+        return [(printable(name), duration_ns) for name, duration_ns in kernels]
 
     @contextmanager
     def _awake(self) -> Iterator[None]:

@@ -131,8 +131,6 @@ class Block:
 
     calls: int
     wall_ms: float
-    least_ms: float = math.inf
-    """The wall of the fastest call, where they are made one by one."""
 
     def call_ms(self, overhead_ms: float) -> float:
         """One call's time, where a block of so many calls costs `overhead_ms` besides."""

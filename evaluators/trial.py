@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import math
-import secrets
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 
 from evaluators import weights
+from evaluators.attribution import Attribution
 from evaluators.audit import Audit
-from evaluators.bystanders import Bystanders
-from evaluators.census import (
-    PATIENCE_S,
-    ROW_SLOTS,
-    SHORT_MS,
-    Census,
-    Looks,
-    hidden,
-    of_kernels,
-    row_length,
-    sure,
-    undecided,
-)
 from evaluators.channel import Message
 from evaluators.court import Court
 from evaluators.evaluation import Status, Timing
 from evaluators.examination import Examination
 from evaluators.side import Refused, Side
 from evaluators.timing import RESOLUTION_MS, SABOTAGED, SLACK_MS, Plan, credible_ms, interval, sabotaged
-
-CENSUS_CALLS = 4
 
 Stage = Callable[[str], None]
 
@@ -71,12 +56,9 @@ class Trial:
         self._say = say
         self._examination = Examination(court, side)
         self._audit = Audit(court, side, self._examination)
-        self._census: Census | None = None
+        self._attribution = Attribution(court, side, scratch)
         self._before: list[float] = []
         """The baseline's ms a call while the candidate had not been loaded."""
-        self._looks: Looks | None = None
-        if court.library_code is not None:
-            self._looks = Looks(side.pid, scratch, court.library_code)
 
     def verdict(self) -> Message:
         """Loads, checks and times the candidate; always a verdict. Raises ChannelClosed if it died."""
@@ -92,7 +74,7 @@ class Trial:
             self._say("checking")
             call_ms = self._examination.begin(self._plan)
             self._say("counting")
-            self._count()
+            self._attribution.count()
             self._say("timing")
             timing = self._time(call_ms)
         except Refused as refused:
@@ -111,54 +93,9 @@ class Trial:
             "timing": None if timing is None else asdict(timing),
             "correctness": self._examination.correctness(),
             "roofline": asdict(self._court.roofline()),
-            "own_share": None if self._census is None else self._census.own_share,
+            "own_share": self._attribution.own_share,
             "before_ms": self._before,
         }
-
-    def _count(self) -> None:
-        """On a GPU: what the device's trace of some calls says of who did the computing."""
-        if self._court.problem["libraries"] == "any" or self._court.device != "cuda":
-            return
-        calls = min(CENSUS_CALLS, self._court.capacity)
-        self._court.stage_fresh(calls, self._side)
-        self._census = of_kernels(self._side.census(calls))
-        if reason := self._census.reason():
-            raise Refused(Status.REJECTED, reason, "library")
-
-    def _watch(self, looks: Looks, calls: int, call_ms: float) -> None:
-        """On a CPU: a block like the timed ones, but each call is looked at, once."""
-        looks.span_ms = call_ms + self._court.overhead(1).total_ms
-        _, check = self._examination.spot_check(calls, looks)
-        check()
-
-    def _watch_row(self, looks: Looks) -> None:
-        """On a CPU: calls too short to be met by a look, in rows, one of which is looked at. What they return
-        is checked like any other, and they must be about as fast as single ones."""
-        slots = min(ROW_SLOTS, self._court.capacity)
-        length = row_length(looks.call_ms, self._court.arena.outputs.call_bytes, looks.stretch)
-        for watching in (None, looks):
-            seeds = self._court.stage_fresh(slots, self._side)
-            calls = [secrets.randbelow(slots) for _ in range(length)]
-            row_ms, chosen = self._side.row_ms(calls, watching)
-            self._examination.require(seeds[chosen], self._court.arena.snapshot(chosen))
-            looks.saw_row(row_ms, length, watched=watching is not None)
-
-    def _conclude(self, looks: Looks, calls: int, call_ms: float) -> None:
-        """On a CPU: as many further looks as it takes, and what they say."""
-        start, bystanders = time.monotonic(), Bystanders(self._side.processes())
-        looks.alone_ms = max(self._examination.least_ms, RESOLUTION_MS)
-        while undecided(looks.count, looks.tries, looks.census(), time.monotonic() - start):
-            if looks.call_ms < SHORT_MS:
-                self._watch_row(looks)
-            else:
-                self._watch(looks, calls, call_ms)
-        while looks.slower_in_rows(SLACK_MS["cpu"]) and time.monotonic() - start < PATIENCE_S:
-            self._watch_row(looks)  # a busy machine makes rows slow, too
-        self._census = seen = looks.census()
-        if reason := hidden(looks.count) or seen.reason() or looks.slower_in_rows(SLACK_MS["cpu"]):
-            if not sure(looks.count, seen) and bystanders.busy(self._side.processes()):
-                raise RuntimeError(f"other processes keep the cores busy: {reason}")
-            raise Refused(Status.REJECTED, reason, "library")
 
     def _time(self, call_ms: float) -> Timing:
         """Samples, audits, and what they come to."""
@@ -174,9 +111,6 @@ class Trial:
                 calls = longer
                 samples = self._sample(calls, call_ms)
         kernel_ms, eager_ms = statistics.median(samples.kernel), statistics.median(samples.fair)
-        if self._looks is not None:
-            self._looks.call_ms = min(samples.kernel)  # what a busy machine adds makes no call long
-            self._conclude(self._looks, calls, kernel_ms)
         if on_gpu and eager_ms <= RESOLUTION_MS:
             raise RuntimeError("the reference seems to take no time: what a block costs besides is wrong")
         if kernel_ms <= RESOLUTION_MS:
@@ -222,8 +156,6 @@ class Trial:
             if next(moments):
                 self._examination.settle()
                 self._examination.change_some_weights()
-            if self._looks is not None and secrets.randbelow(2):
-                self._watch(self._looks, calls, samples.kernel[-1] if samples.kernel else call_ms)
             for step in steps if len(samples.kernel) % 2 == 0 else reversed(steps):
                 step()
             self._examination.settle()

@@ -1,185 +1,158 @@
-"""What looks at a kernel's threads, or at rows of its calls, say of who does its work."""
+"""Whose a device's kernels are, and what looks at threads say of who does the work."""
+
+from __future__ import annotations
 
 import ctypes
-import mmap
 import os
+import subprocess
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from evaluators import peek, process_tree
 from evaluators.census import (
     ENOUGH_LOOKS,
-    FAIR_TRIES,
     FEWEST_LOOKS,
-    LATE,
-    LONGEST_S,
-    PATIENCE_S,
-    SURE_LOOKS,
-    Census,
+    GAP_MS,
+    MOST_LOOKS,
+    OWN_SHARE,
+    PLAIN_LOOKS,
     Looks,
-    hidden,
-    is_as_installed,
-    row_length,
-    sure,
-    undecided,
+    not_its_own,
+    of_kernels,
 )
-from evaluators.library_code import LibraryCode
+from evaluators.library_kernels import LibraryKernels, _mark
 
-NO_CODE = LibraryCode(np.empty(0, np.uint64))
+TANH = "_ZN2at6native11tanh_kernelIfEEvPT_"
+COPY = "_ZN2at6native18direct_copy_kernelIfEEvPT_"
+LIBRARIES = LibraryKernels(frozenset(map(_mark, (TANH, COPY))))
+BY = "of the computing was done by a library: at::native::tanh_kernel"
+SCRATCH = "/scratch/kernel"
+OWN, TORCH, NEUTRAL = f"{SCRATCH}/own.so", "/site-packages/torch/lib/libtorch_cpu.so", "/usr/lib/libc.so.6"
 
 
 @pytest.mark.parametrize(
-    ("own", "library", "is_own"), [(9, 1, True), (5, 5, False), (0, 9, False), (0, 0, True)]
-)
-def test_most_of_the_computing_must_be_the_kernels_own(own: int, library: int, is_own: bool) -> None:
-    assert (
-        Census(own=own, library=library, names=("libtorch_cpu.so",), asked=0.8).reason() is None
-    ) == is_own
-
-
-@pytest.mark.parametrize(
-    ("own", "library", "elapsed_s", "goes_on"),
+    ("kernels", "share", "words"),
     [
-        (FEWEST_LOOKS - 1, 0, PATIENCE_S / 2, True),
-        (FEWEST_LOOKS - 1, 0, PATIENCE_S, False),
-        (FEWEST_LOOKS, 0, LONGEST_S / 2, True),
-        (FEWEST_LOOKS, 0, LONGEST_S, False),
-        (ENOUGH_LOOKS, 0, 0.0, False),
-        (27, 13, PATIENCE_S / 2, True),
-        (27, 13, PATIENCE_S, False),
-        (6, 10, 0.0, False),
-        (SURE_LOOKS // 2, SURE_LOOKS // 2, 0.0, False),
+        ([("own", 95), (TANH, 5)], 0.95, None),
+        ([("own", 10), (COPY, 90)], 1.0, None),
+        ([("direct_copy_kernel", 10)], 1.0, None),
+        ([("own", 5), (TANH, 95)], 0.05, f"95% {BY}"),
+        ([(TANH, 5)], 0.0, "it ran no kernel of its own but a library's: at::native::tanh_kernel"),
+        ([(COPY, 5)], None, "it ran no kernel of its own"),
+        ([], None, "it ran no kernel of its own"),
+    ],
+)  # fmt: skip
+def test_a_gpus_kernels(kernels: list[tuple[str, int]], share: float | None, words: str | None) -> None:
+    seen = of_kernels(kernels, LIBRARIES, "def own(x): ...")
+    assert seen.own_share == share
+    assert not_its_own(seen) == words
+
+
+def test_an_own_share_at_the_limit_is_enough() -> None:
+    seen = of_kernels([("own", 90), (TANH, 10)], LIBRARIES, "")
+    assert seen.own_share == OWN_SHARE
+    assert not_its_own(seen) is None
+
+
+def looked(*found: tuple[int, set[str]]) -> Looks:
+    """After so many looks that found threads in these files."""
+    looks = Looks(1, SCRATCH)
+    for count, paths in found:
+        for _ in range(count):
+            looks._count(paths)
+    return looks
+
+
+@pytest.mark.parametrize(
+    ("paths", "share"),
+    [
+        ({OWN}, 1.0),
+        ({OWN, NEUTRAL}, 1.0),
+        ({TORCH}, 0.0),
+        ({OWN, TORCH}, 0.0),
+        ({""}, 0.0),
+        ({"/memfd:code (deleted)"}, 0.0),
+        ({f"{SCRATCH}/inductor/own.so"}, 0.0),
+        ({f"{SCRATCH}s/own.so"}, 0.0),
+        ({NEUTRAL, "[vdso]"}, None),
+        ({"/opt/python/bin/python3.12", "/x/lib-dynload/_json.so", "/x/libgomp-a34b3233.so.1"}, None),
+        (set(), None),
     ],
 )
-def test_a_rejection_takes_more_looks_than_an_acquittal(
-    own: int, library: int, elapsed_s: float, goes_on: bool
-) -> None:
-    seen = Census(own=own, library=library, asked=0.8)
-    assert undecided(own + library, FAIR_TRIES, seen, elapsed_s) is goes_on
+def test_whose_code_a_look_finds(paths: set[str], share: float | None) -> None:
+    assert looked((FEWEST_LOOKS, paths)).own_share == share
 
 
-def test_slow_calls_are_looked_at_often_enough_however_long_that_takes() -> None:
-    seen = Census(own=FEWEST_LOOKS - 1, library=0, asked=0.8)
-    assert undecided(FEWEST_LOOKS - 1, FAIR_TRIES - 1, seen, 10 * PATIENCE_S)
-    assert not undecided(FEWEST_LOOKS - 1, FAIR_TRIES, seen, 10 * PATIENCE_S)
+def test_too_few_looks_tell_no_share() -> None:
+    assert looked((FEWEST_LOOKS - 1, {OWN}), (100, {NEUTRAL})).own_share is None
 
 
 @pytest.mark.parametrize(
-    ("call_ms", "output_bytes", "stretch", "length"),
+    ("found", "decided", "rejected"),
     [
-        (0.1, 1000, 1, 100),
-        (0.1, 1000, 3, 300),
-        (0.0, 1000, 1, 1000),
-        (0.0, 1000, 2, 2000),
-        (0.01, 2**20, 1, 64),
-        (0.01, 2**20, 4, 64),
-        (0.01, 2**30, 1, 1),
+        ([(PLAIN_LOOKS, {TORCH})], True, True),
+        ([(PLAIN_LOOKS - 1, {TORCH})], False, False),
+        ([(PLAIN_LOOKS - 1, {TORCH}), (1, {OWN})], True, False),
+        ([(PLAIN_LOOKS, {TORCH}), (MOST_LOOKS, {NEUTRAL})], True, True),
+        ([(ENOUGH_LOOKS, {OWN})], True, False),
+        ([(ENOUGH_LOOKS - 1, {OWN})], False, False),
+        ([(MOST_LOOKS, {NEUTRAL})], True, False),
+        ([(MOST_LOOKS - 1, {NEUTRAL})], False, False),
+        ([], False, False),
     ],
 )
-def test_a_row_is_long_and_its_outputs_fit(
-    call_ms: float, output_bytes: int, stretch: int, length: int
+def test_only_who_was_plainly_seen_to_do_nothing_itself_is_rejected(
+    found: list[tuple[int, set[str]]], decided: bool, rejected: bool
 ) -> None:
-    assert row_length(call_ms, output_bytes, stretch) == length
+    looks = looked(*found)
+    assert looks.decided is decided
+    assert (looks.reason() is not None) is rejected
 
 
-def test_rows_become_longer_while_looks_find_nobody() -> None:
-    looks, seen = Looks(0, "/nowhere", NO_CODE), []
-    for _ in range(3 * FEWEST_LOOKS):
-        looks.delay_s()
-        seen.append(looks.stretch)
-    assert seen == [1] * 7 + [2] * 8 + [3] * 8 + [4]
-    assert looks.sleeps, "the core may be the one that the runner waits for"
-    looks._own = 3 * FEWEST_LOOKS // 4
-    assert looks.stretch == 1
-    assert not looks.sleeps
+def test_the_reason_names_the_library() -> None:
+    reason = looked((PLAIN_LOOKS, {TORCH}), (3, {""})).reason()
+    assert reason is not None
+    assert "never its own code: libtorch_cpu.so, generated code" in reason
 
 
-@pytest.mark.parametrize(("row_ms", "slower"), [(0.05, False), (0.29, False), (0.31, True)])
-def test_who_is_slower_in_rows_does_less_when_it_is_timed(row_ms: float, slower: bool) -> None:
-    looks = Looks(0, "/nowhere", NO_CODE)
-    assert looks.slower_in_rows(0.1) is None
-    looks.call_ms = 0.1
-    looks.saw_row(9.0, 100, watched=False)
-    for _ in range(2):  # and 9 ms once, when the machine was busy
-        looks.saw_row(row_ms, 100, watched=False)
-    looks.saw_row(0.001, 100, watched=True)
-    assert bool(looks.slower_in_rows(0.1)) is slower
-    assert 0 <= looks.delay_s() <= row_ms * 100 / 1e3
-    assert looks.tries == 1, "a call that ends before the look counts, too"
+def test_looks_are_some_time_apart() -> None:
+    delays = {Looks(1, SCRATCH).delay_s() for _ in range(100)}
+    assert len(delays) > 90
+    assert min(delays) >= GAP_MS / 1e3
 
 
-def test_of_single_calls_the_fastest_is_held_against_rows() -> None:
-    looks = Looks(0, "/nowhere", NO_CODE)
-    looks.call_ms = 0.3  # as a busy machine makes most of them
-    looks.saw_row(0.4, 100, watched=False)
-    assert looks.slower_in_rows(0.1) is None
-    looks.alone_ms = 0.05
-    assert "0.05 ms when it is timed and 0.4 ms in a row" in str(looks.slower_in_rows(0.1))
-
-
-def test_who_was_hardly_seen_is_not_cleared() -> None:
-    assert hidden(FEWEST_LOOKS) is None
-    assert "only 7 looks" in str(hidden(FEWEST_LOOKS - 1))
-
-
-def test_on_a_busy_machine_few_looks_do_not_reject() -> None:
-    def seen(own: int, library: int) -> bool:
-        return sure(own + library, Census(own=own, library=library, asked=0.8))
-
-    assert not seen(2, 1)
-    assert not seen(7, 9)
-    assert seen(6, 10)
-    assert not seen(75, 24)
-    assert seen(75, 25)
-    assert not seen(80, 20)
-
-
-def test_a_look_that_comes_late_clears_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = Looks(os.getpid(), "/scratch", NO_CODE)
-    looks.span_ms = 1000.0
-    place = peek.Region(0, 4096, "/scratch/own.so")
+def test_who_has_not_run_since_the_last_look_does_not_count_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine it waits for a core, and is found where it was before."""
     for name in ("stop_all", "stop_tree", "signal_all"):
         monkeypatch.setattr(process_tree, name, lambda *_: {1})
-    monkeypatch.setattr(looks, "_places", lambda pid: [(0, place, [])])
-    monkeypatch.setattr(looks, "_is_library", lambda *_: place.path.endswith("library.so"))
-    late = time.perf_counter() - 2 * LATE
-    looks.look([], due=late)
-    assert looks.count == 0
-    looks.look([], due=time.perf_counter())
-    assert looks.census().own == 1
-    place = peek.Region(0, 4096, "/library.so")
-    looks.look([], due=late)
-    assert looks.census().library == 1
-
-
-def ours(name: str) -> peek.Region:
-    regions = peek.code_regions(os.getpid())
-    return next(each for each in regions if name in each.path)
+    looks, counts = looked(), []
+    monkeypatch.setattr(looks, "_paths", lambda pid: [TORCH])
+    for ran_ms in (1.1, 1.1, 1.5, 2.0, 2.2, 3.0, 9.0):
+        monkeypatch.setattr(peek, "run_ns", lambda family, ran_ms=ran_ms: {1: int(ran_ms * 1e6)})
+        looks.look([1])
+        counts.append(looks.count)
+    assert counts == [1, 1, 1, 1, 2, 2, 3]
 
 
 @pytest.mark.skipif(not peek.can_peek(), reason="this machine lets nobody look into a child")
-@pytest.mark.parametrize("name", ["/libc", "[vdso]"])
-def test_a_neutral_file_has_the_code_that_was_installed(name: str) -> None:
-    place = ours(name)
-    assert all(is_as_installed(os.getpid(), at, place) for at in (place.start, place.end - 1))
-
-
-@pytest.mark.skipif(not peek.can_peek(), reason="this machine lets nobody look into a child")
-def test_code_in_the_place_of_a_neutral_files_is_found() -> None:
-    library = ours("/libc")
-    with open(library.path, "rb") as file:
-        copy = mmap.mmap(file.fileno(), 8192, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    start = ctypes.addressof(ctypes.c_char.from_buffer(copy))
-    place = peek.Region(start, start + 8192, library.path, 0)
-    assert is_as_installed(os.getpid(), start + 5000, place)
-    copy[5100:5104] = b"\xc3\xc3\xc3\xc3"
-    assert not is_as_installed(os.getpid(), start + 5000, place)
-    assert is_as_installed(os.getpid(), start + 1000, place), "elsewhere it is as it was"
-    vdso = peek.Region(start, start + 8192, "[vdso]", 0)
-    assert not is_as_installed(os.getpid(), start + 1000, vdso)
-    for path in ("/nowhere/libc.so.6", str(Path(library.path).parent)):
-        assert not is_as_installed(os.getpid(), start, peek.Region(start, start + 8192, path, 0))
-    assert not is_as_installed(os.getpid(), 4096, peek.Region(4096, 8192, library.path, 0))
+def test_a_child_is_seen_in_its_own_code(tmp_path: Path) -> None:
+    (tmp_path / "own.c").write_text("void spin(void) { for (volatile long n = 0;; n++) {} }")
+    subprocess.run(["gcc", "-shared", "-fPIC", tmp_path / "own.c", "-o", tmp_path / "own.so"], check=True)
+    spin = ctypes.CDLL(str(tmp_path / "own.so")).spin
+    pid = os.fork()
+    if pid == 0:
+        spin()
+    looks = Looks(pid, str(tmp_path))
+    try:
+        deadline = time.monotonic() + 30
+        while looks.count < FEWEST_LOOKS and time.monotonic() < deadline:
+            time.sleep(looks.delay_s())
+            looks.look([pid])
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+    share = looks.own_share
+    assert share is not None
+    assert share > 0.5, "the first look may come before it has begun"

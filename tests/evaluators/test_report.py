@@ -45,6 +45,16 @@ def test_everything_about_a_correct_kernel() -> None:
     ]
 
 
+def test_an_own_share_that_is_not_known_is_told_where_it_matters() -> None:
+    unknown = replace(CORRECT, own_share=None)
+    told = "own share:  unknown: too little was seen of who did the computing"
+    assert told in report.verdict(unknown, libraries="no_library")
+    assert told not in report.verdict(unknown)
+    assert told not in report.verdict(CORRECT, libraries="no_library")
+    failed = Evaluation(status=Status.INCORRECT, log="wrong")
+    assert told not in report.verdict(failed, libraries="no_library")
+
+
 @pytest.mark.parametrize("status", [s for s in Status if s not in (Status.CORRECT, Status.REJECTED)])
 def test_a_failure_shows_its_log(status: Status) -> None:
     lines = report.verdict(Evaluation(status=status, log="first\nsecond\n"))

@@ -168,19 +168,19 @@ def test_what_a_link_costs(made: Any) -> None:
         assert 0 <= found.link_ms(CALLS, wait=wait) < 50
 
 
-def test_a_look_is_due_from_the_order_on(made: tuple[Side, list[list[torch.Tensor]]]) -> None:
-    """However long it takes to get round to it: on a busy machine the call goes on meanwhile."""
+def test_the_runner_is_looked_at_until_it_is_done(made: tuple[Side, list[list[torch.Tensor]]]) -> None:
     side, _ = made
     side._channel, theirs = Channel.pair()
-    start = time.perf_counter() - 2.0
-    seen: list[tuple[float, float]] = []
+    seen: list[list[int]] = []
 
-    def look(family: list[int], due: float) -> None:
-        seen.append((due, time.perf_counter()))
-        theirs.send({"op": "done"})
+    def look(family: list[int]) -> None:
+        seen.append(family)
+        if len(seen) == 3:
+            theirs.send({"op": "done"})
 
-    looks = SimpleNamespace(delay_s=lambda: 1.5, sleeps=True, look=look)
-    assert side._done(looks, start) == {"op": "done"}  # type: ignore[arg-type]
-    ((due, at),) = seen
-    assert due == start + 1.5
-    assert at < start + 3.0, "not after another delay"
+    looks = SimpleNamespace(delay_s=lambda: 0.01, look=look)
+    side.watched([0, 1, 0], looks)  # type: ignore[arg-type]
+    assert len(seen) == 3
+    assert all(side.pid in family for family in seen)
+    order = theirs.receive()
+    assert (order["calls"], order["deliver"]) == ([0, 1, 0], False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
@@ -18,8 +18,9 @@ class QueueingCourt:
     room: int
     baseline: int
     device = "cuda"
+    problem = MappingProxyType({"libraries": "no_library"})
     capacity = 256
-    library_code = None
+    library_kernels = None
     weight_forms = ()
 
     def eager_calls(self, plan: Plan) -> int:

@@ -23,9 +23,10 @@ Nor are these stopped, which no kernel here tries, since each needs luck, much w
   about one measurement in ten; whatever wins a search is measured again, and longer.
 - Small calls that are computed together on a GPU where a chain of calls tells nothing: inputs that are
   integers alone, or answers that are about the same number whatever the inputs.
-- Work that a kernel does by itself only while a GPU's kernels are counted: that is an order of its own, which
-  the kernel can see as it can forge the answer.
-- A library's code that was rewritten instruction by instruction, and not copied, under `no_library` on a CPU.
+- Work that a kernel does by itself only while a GPU's kernels are counted, or its threads are looked at: that
+  is an order of its own, which the kernel can see as it can forge the answer.
+- A little own code beside the library's under `no_library` on a CPU. Who shows no own code at all is rejected
+  there; of the others the evaluation tells the own share, since a library's call earns nothing over eager.
 """
 
 

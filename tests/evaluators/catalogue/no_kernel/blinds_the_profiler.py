@@ -5,7 +5,7 @@ the work to the library."""
 # device: cuda
 # verdict: rejected
 # rule: library
-# defence: a census that comes back empty is no proof
+# defence: the device's own records; who shows no kernel of its own is rejected
 
 import torch
 from torch import nn

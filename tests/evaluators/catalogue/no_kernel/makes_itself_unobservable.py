@@ -4,7 +4,7 @@ the work to the library."""
 # problem: softmax_no_library
 # device: cpu
 # verdict: rejected
-# defence: a census that comes back empty is no proof
+# defence: who cannot be looked into is refused
 
 import ctypes
 

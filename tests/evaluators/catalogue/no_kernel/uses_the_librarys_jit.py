@@ -4,7 +4,7 @@
 # device: cpu
 # verdict: rejected
 # rule: library
-# defence: own code is what the build has compiled; memory without a file is not
+# defence: own code lies in the kernel's folder; memory without a file is not its own
 
 import torch
 from torch import nn

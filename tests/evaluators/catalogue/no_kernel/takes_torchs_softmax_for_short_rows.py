@@ -1,0 +1,16 @@
+"""Torch's softmax, whose kernel for rows of up to 1024 does not bear torch's name; on a CPU in calls of
+microseconds, which are hardly met by a look."""
+
+# problem: short_softmax_no_library
+# device: any
+# verdict: rejected
+# rule: library
+# defence: a library's kernels are known from its files; many short calls are looked at together
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=-1)
