@@ -542,8 +542,8 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def _same_finite(eager: torch.Tensor, exact: torch.Tensor) -> bool:
-    """Whether the same elements are infinite, with the same signs, or NaN, once the exact answer is rounded to
-    eager's dtype; and no other element is so near to what that can hold that a rounding decides."""
+    """Whether the same elements are infinite, with the same signs, or NaN, once the exact answer is rounded
+    to eager's dtype; and no element is so near to the largest finite number that a rounding decides."""
     import torch
 
     eager, exact = as_pairs(eager), as_pairs(exact)

@@ -29,8 +29,8 @@ EVERY = 3
 SOMEWHERE = (0.5, 1.0)
 """By how much an element changes when few do, of the tensor's largest: it is to show in the outputs."""
 FACTOR, ADDED = (0.5, 1.5), 0.25
-"""When all elements change: what each is multiplied by, with either sign, and the most that is added to it, of
-the tensor's rms. Statistics, and weights whose signs the reference does not bear, keep their signs."""
+"""When all elements change: what each is multiplied by, with either sign, and the most that is added to it,
+of the tensor's rms. Statistics, and weights whose signs the reference does not bear, keep their signs."""
 ZERO = 1 / 8
 """What zeros become where the two sides' forms differ, and all other elements are halved."""
 
@@ -40,10 +40,10 @@ class WeightChange:
     """What both sides do to their weights. All elements of all change, or some of those tensors whose `turn`
     it is; `signed`: signs, too, where all do; `buffers`: of these names change with the weights.
 
-    Where the two sides' weights differ in form, every element becomes what depends on itself alone, and rounds
-    nothing: a kernel may have its weights in other shapes, or several in one. Zeros become another number, so
-    that a bias that nobody adds shows; with `padded` only those of tensors of zeros do, since a kernel may
-    have padded its weights with them.
+    Where the two sides' weights differ in form, every element becomes what depends on itself alone, and
+    rounds nothing: a kernel may have its weights in other shapes, or several in one. Zeros become another
+    number, so that a bias that nobody adds shows; with `padded` only those of tensors of zeros do, since a
+    kernel may have padded its weights with them.
     """
 
     seed: int

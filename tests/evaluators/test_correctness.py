@@ -74,8 +74,8 @@ def test_the_flat_profiles_bound_each_element(
     tolerance: str, dtype: torch.dtype, bound: float, value: float, sign: int
 ) -> None:
     """An element may be off by bound × the outputs' rms, 1 at most, + bound × |reference|, in either
-    direction; elsewhere by as much of the rms whatever it is. The outputs stay in float64 so that the bound is
-    met exactly; the task's dtype is that of eager's."""
+    direction; on other distributions by as much of the rms whatever it is. The outputs stay in float64 so
+    that the bound is met exactly; the task's dtype is that of eager's."""
     ref = torch.full((50,), value, dtype=torch.float64)
     eager = ref.to(dtype)
     for own, scale in ((True, min(1.0, abs(value))), (False, abs(value))):

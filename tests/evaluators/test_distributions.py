@@ -89,9 +89,7 @@ def test_masks() -> None:
 
 def test_only_tensors_of_its_kind_change_in_containers_too() -> None:
     x, ids = torch.randn(4, 5), torch.arange(3)
-    first, (same, scale) = BY_NAME["large"].applied(
-        [x, {"ids": ids, "scale": 2.0}.values()][:1] + [(ids, 2.0)]
-    )
+    first, (same, scale) = BY_NAME["large"].applied([x, (ids, 2.0)])
     assert torch.equal(first, x * 128) and same is ids and scale == 2.0
     one, other = BY_NAME["large"].applied([x, x], only=1)
     assert one is x and torch.equal(other, x * 128)

@@ -34,7 +34,7 @@ def test_outputs_by_their_tensors(output: Any, expected: list[torch.Tensor]) -> 
 
 @pytest.mark.parametrize("output", [None, 1.0, (), [], {}, (ONE, 1.0), "tensor", {"x": object()}], ids=repr)
 def test_no_other_output_is_taken(output: Any) -> None:
-    with pytest.raises(TypeError, match="the output (holds|is) a"):
+    with pytest.raises(TypeError, match=r"the output (holds|is) a"):
         tensors_of(output)
 
 

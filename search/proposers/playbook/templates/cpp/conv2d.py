@@ -142,7 +142,7 @@ MOVES = (
     Move(
         name="bf16 dot products",
         text="Round pixels and weights to bfloat16 and multiply them in pairs with AVX512-BF16 dot "
-        "products: twice the multiplies per instruction, summed in float32, as exact as the problem asks for.",
+        "products: twice the multiplies per instruction, summed in float32, which the problem allows.",
         category=Category.PRECISION,
         gain=1.7,
         needs={"algorithm": ("direct",), "dtype": ("float32",), "flags": TILED["flags"]},
