@@ -15,8 +15,8 @@ saves 2.25 times, 8-bit floats run at twice the half-precision rate."""
 
 
 def roofline(work: Work, ceilings: Ceilings, dtype: str, *, lower: bool) -> Roofline:
-    """The floor for the problem's dtype, with or without factors of `lower` precision: the larger of memory and
-    compute time, in ms."""
+    """The floor for the problem's dtype, with or without factors of `lower` precision: the larger of memory
+    and compute time, in ms."""
     memory_ms = max(work.bytes, 1) / ceilings.bytes_per_s * 1e3
     compute_ms = work.operations / ceilings.peak(dtype, lower=lower) * 1e3
     return Roofline(
