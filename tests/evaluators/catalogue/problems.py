@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from evaluators.problem import Problem, Size
 
@@ -576,7 +577,7 @@ CASES = {
 def problem(name: str, device: str) -> Problem:
     """The problem of this name on `cpu` or `cuda`. Raises KeyError."""
     case = CASES[name]
-    precision = {"precision": case.precision} if case.precision else {}
+    precision: dict[str, Any] = {"precision": case.precision} if case.precision else {}
     return Problem(
         name=f"catalogue/{name}",
         source=case.source,
