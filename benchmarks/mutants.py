@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import mutations
 from benchmarks.mutations import KINDS, TORCH, BadEdit, Mutant, mutants
-from benchmarks.seeds import CASES, Case
+from benchmarks.seeds import CASES
 from evaluators.cli import UsageError, choose_device
 from evaluators.evaluation import Evaluation, Status
 from evaluators.local import LocalHost
@@ -133,13 +133,12 @@ def options_of(arguments: Sequence[str]) -> dict[str, str]:
 
 def of_mutants(known: Iterable[Mutant], device: str) -> list[Asked]:
     """The mutants of a device, as they are to be evaluated."""
-    problems: dict[Case, Problem] = {}
     return [
         Asked(
             name=each.name,
             kind=each.kind,
             why=each.why,
-            problem=problems.setdefault(each.case, each.case.to_problem()),
+            problem=mutations.problem_of(each.case),
             kernel=each.kernel,
         )
         for each in known
@@ -160,7 +159,7 @@ def honest(device: str) -> list[Asked]:
             name=case.name if case.seed else f"{TORCH}{case.problem} itself",
             kind=HONEST,
             why="",
-            problem=case.to_problem(),
+            problem=mutations.problem_of(case),
             kernel=Kernel(source=source, language=language_of(source)),
         )
         for case, source in [*library, *references]

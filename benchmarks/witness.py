@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.mutations import Mutant, mutants, source_of
+from benchmarks.mutations import Mutant, mutants, problem_of, source_of
 from evaluators import inline
 from evaluators.cli import UsageError
 from evaluators.problem import Problem, Size
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 120.0
 ENOUGH = 3
 """Kinds of inputs on which one is found to be wrong; no more are tried."""
-SMALL: Mapping[str, Mapping[str, Size]] = {
+SMALL: dict[str, Mapping[str, Size]] = {
     "level1/softmax": {"batch": 4},
     "level1/layernorm": {"batch": 3, "features": 4, "height": 256, "width": 256},
     "level1/matmul": {"size": 256},
@@ -180,6 +180,7 @@ def wrong_on(mutant: Mutant, device: str) -> Iterator[str]:
         )
     exact.double()
     weights = {name: value.clone() for name, value in eager.state_dict().items()}
+    bound = FLOAT16_FACTORS if mutant.case.problem in CONVOLUTIONS else WRONG[problem.dtype]
     found: set[str] = set()
     for number, name in enumerate([*INPUTS, *INPUTS]):
         if number == len(INPUTS):
@@ -193,7 +194,7 @@ def wrong_on(mutant: Mutant, device: str) -> Iterator[str]:
         with torch.no_grad():
             answer = exact(*(v.double() if v.is_floating_point() else v for v in drawn))
             own = eager(*drawn)
-            if is_wrong(kernel(*(v.clone() for v in drawn)), answer, own, bound_of(mutant)):
+            if is_wrong(kernel(*(v.clone() for v in drawn)), answer, own, bound):
                 found.add(name)
         if len(found) == ENOUGH:
             break
@@ -203,18 +204,11 @@ def wrong_on(mutant: Mutant, device: str) -> Iterator[str]:
 def small_problem(mutant: Mutant, device: str) -> Problem:
     """Its problem; on a CPU at the size for that, on a GPU at the full one."""
     case = replace(mutant.case, device=device)
-    problem = case.to_problem()
+    problem = problem_of(case)
     if device == "cuda":
         return problem
     width = {"features": problem.overrides["features"]} if "features" in problem.overrides else {}
     return replace(problem, overrides={**problem.overrides, **SMALL[case.problem], **width})
-
-
-def bound_of(mutant: Mutant) -> float:
-    """The normwise error from which on an answer is wrong."""
-    if mutant.case.problem in CONVOLUTIONS:
-        return FLOAT16_FACTORS
-    return WRONG[mutant.case.to_problem().dtype]
 
 
 def is_wrong(out: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor, bound: float) -> bool:

@@ -11,13 +11,14 @@ another order, 1e-3 of a float16 result.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.seeds import CASES, SEEDS, Case
-from evaluators.problem import Kernel, language_of
+from evaluators.problem import Kernel, Problem, language_of
 from evaluators.reference import PROBLEMS
 
 KINDS = {
@@ -199,9 +200,15 @@ def cases_of(base: str) -> list[Case]:
         return [Case(seed="", problem=problem, options=(ANY,), device=device) for device in ("cuda", "cpu")]
     found = [case for case in CASES if case.seed == base]
     return [
-        Case(seed=base, problem=case.problem, options=(*case.options, ANY), device=case.device)
+        Case(seed="", problem=case.problem, options=(*case.options, ANY), device=case.device)
         for case in found
     ]
+
+
+@functools.cache
+def problem_of(case: Case) -> Problem:
+    """`case.to_problem()`, composed once."""
+    return case.to_problem()
 
 
 def source_of(base: str) -> str:
