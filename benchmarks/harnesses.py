@@ -48,7 +48,6 @@ UNSAFE = (
     "attacking_the_harness/kills_its_parent",
     "attacking_the_harness/nests_folders_without_end",
     "attacking_the_harness/writes_into_the_evaluator",
-    "timing/forks_faster_than_it_can_be_stopped",
 )
 UNUSED = (
     "modal",

@@ -31,6 +31,8 @@ from evaluators import process_tree
 
 TRIALS, TIMED_CALLS = 5, 10
 LARGEST_FILE = 2**30
+FORKING = threading.Lock()
+"""One at a time: another job's process would hold the end of the pipe whose closing tells of a death."""
 
 
 def main(jobs: Path, results: Path, at_a_time: int, timeout_s: float) -> None:
@@ -57,10 +59,11 @@ def imported() -> Any:
 
 def evaluated(job: dict[str, Any], evaluate: Any, timeout_s: float) -> dict[str, Any]:
     """The result of one job, by a process that ends with all that it has started."""
-    ours, theirs = multiprocessing.Pipe(duplex=False)
-    child = multiprocessing.get_context("fork").Process(target=_keep, args=(theirs, job, evaluate))
-    child.start()
-    theirs.close()
+    with FORKING:
+        ours, theirs = multiprocessing.Pipe(duplex=False)
+        child = multiprocessing.get_context("fork").Process(target=_keep, args=(theirs, job, evaluate))
+        child.start()
+        theirs.close()
     deadline = time.monotonic() + timeout_s
     answer: dict[str, Any] = {"accepted": False, "speedup": 0.0, "words": "it died"}
     try:
