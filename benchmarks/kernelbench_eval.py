@@ -12,6 +12,7 @@ killed.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import multiprocessing
 import os
@@ -53,8 +54,7 @@ def main(jobs: Path, results: Path, at_a_time: int, timeout_s: float) -> None:
 def imported() -> Any:
     """The clone's function, imported without touching the GPU: its processes are forked from this one."""
     with mock.patch("torch.cuda.is_available", return_value=False):
-        from kernelbench.eval import eval_kernel_against_ref
-    return eval_kernel_against_ref
+        return importlib.import_module("kernelbench.eval").eval_kernel_against_ref
 
 
 def evaluated(job: dict[str, Any], evaluate: Any, timeout_s: float) -> dict[str, Any]:
