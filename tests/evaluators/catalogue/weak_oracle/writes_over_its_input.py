@@ -1,9 +1,9 @@
-"""Uses its input's memory for the output, as an in-place kernel does."""
+"""Uses its input's memory for the output, as an in-place kernel does, where the reference leaves it alone."""
 
 # problem: tanhs
 # device: any
-# verdict: correct
-# defence: the referee draws the inputs again for the check
+# verdict: incorrect
+# defence: inputs are as they were after the call, unless the reference changes them
 
 import torch
 from torch import nn

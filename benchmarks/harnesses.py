@@ -1,0 +1,317 @@
+"""Cheats, mutants and honest kernels under KernelBench's own evaluation and ours: who accepts what.
+
+    python benchmarks/harnesses.py kernelbench=PATH_OF_A_CLONE [part=1/3] [only=both|ours|kernelbench]
+        [names=layernorm,weak_oracle] [at_a_time=6] [their_timeout_s=90] [limit_s=540] [out=harnesses.json]
+    python benchmarks/harnesses.py merge=harnesses1.json,harnesses2.json [out=harnesses.json]
+
+Runs the catalogue of the tests, the mutants (`mutants.py`) and the library's kernels, on one GPU. The clone's
+`eval_kernel_against_ref` (`kernelbench_eval.py`) gets each kernel in a process of its own; a problem whose
+reference it does not accept as the kernel, because inputs that are integers become floating-point numbers
+there, or outputs are not one tensor, it cannot judge, and kernels for it are left out. The cheats that
+take a whole machine down (`UNSAFE`) are not run there, where nothing confines them. Accepted is what comes
+out correct; of cheats that are right and claim a speed, what comes out 1.15 times as fast as eager.
+
+Prints a Markdown table: how many of each kind each side accepts. A part takes every third problem; `names`
+what contains one of the words; `merge` puts parts together. `limit_s` is for each half. Packages that the
+clone imports and does not use here are stood in for where they are not installed (`throughput.py`). Exit
+status 0 when ours accepts all honest kernels and no cheat, and 1 % of the mutants at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.mutants import GOAL, HONEST, Asked, check_part, judge, of_mutants, part_of
+from benchmarks.mutants import honest as honest_kernels
+from benchmarks.mutations import KINDS, BadEdit, mutants
+from benchmarks.throughput import STAND_IN
+from evaluators.cli import UsageError
+from evaluators.evaluation import Status
+from evaluators.problem import Kernel, Problem, language_of
+from evaluators.timing import Plan
+from evaluators.worker import Settings
+from tests.evaluators.catalogue import GROUPS, NO_GAIN, NO_GAIN_SPEEDUP, fixtures
+from tests.evaluators.catalogue import problems as catalogue
+
+UNSAFE = (
+    "attacking_the_harness/kills_its_parent",
+    "attacking_the_harness/nests_folders_without_end",
+    "attacking_the_harness/writes_into_the_evaluator",
+)
+UNUSED = (
+    "modal",
+    "litellm",
+    "openai",
+    "datasets",
+    "dotenv",
+    "tomli",
+    "pydra",
+    "requests",
+    "tqdm",
+    "tabulate",
+)
+"""What the clone's package imports at its top and this does not use."""
+CHEAT, MUTANT = "cheat", "mutant"
+SETTINGS = Settings(timeout_s=60.0, compile_mode="", plan=Plan(block_ms=10.0, precision=0.1, max_s=0.5))
+OPTIONS = {
+    "kernelbench": "",
+    "part": "1/1",
+    "only": "both",
+    "names": "",
+    "at_a_time": "6",
+    "their_timeout_s": "90",
+    "limit_s": "540",
+    "merge": "",
+    "out": "",
+}
+YES, NO = "accepted", "not accepted"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One kernel before both. `sort` is cheat, mutant or honest. A verdict is accepted, not accepted, or ""
+    where there is none; `their_words` say why."""
+
+    name: str
+    sort: str
+    kind: str
+    ours: str = ""
+    theirs: str = ""
+    our_words: str = ""
+    their_words: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entrant:
+    """One kernel as both get it. `gains`: it counts as accepted only if it is faster, too."""
+
+    sort: str
+    asked: Asked
+    gains: bool = False
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command; returns its exit status."""
+    given = options_of(arguments)
+    files = given["merge"].split(",")
+    rows = merged(files) if given["merge"] else run(chosen(entrants(), given), given)
+    if given["out"]:
+        Path(given["out"]).write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    print("\n".join(table(rows)))
+    return 0 if met(rows) else 1
+
+
+def options_of(arguments: Sequence[str]) -> dict[str, str]:
+    """All options, those that are not given as by default. Raises UsageError."""
+    given = dict(OPTIONS)
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not equals or key not in OPTIONS:
+            raise UsageError(f"{argument!r} is not key=value with a key of {', '.join(OPTIONS)}")
+        given[key] = value
+    check_part(given["part"])
+    if given["only"] not in ("both", "ours", "kernelbench"):
+        raise UsageError(f"only={given['only']}; it must be both, ours or kernelbench")
+    for key in ("at_a_time", "their_timeout_s", "limit_s"):
+        if not given[key].isdecimal() or int(given[key]) == 0:
+            raise UsageError(f"{key}={given[key]}; it must be a whole number")
+    clone = Path(given["kernelbench"]) / "src" / "kernelbench" / "eval.py"
+    if not given["merge"] and given["only"] != "ours" and not clone.is_file():
+        raise UsageError(f"kernelbench=PATH names a clone of KernelBench; there is no {clone}")
+    return given
+
+
+def entrants() -> list[Entrant]:
+    """All kernels for a GPU: the catalogue's, the mutants, the library's."""
+    known = []
+    for each in fixtures():
+        if "cuda" not in each.devices or each.group == "not_stopped":
+            continue
+        asked = Asked(
+            name=each.id,
+            kind=each.group,
+            why=each.says,
+            problem=catalogue.problem(each.problem, "cuda"),
+            kernel=Kernel(source=each.source, language=language_of(each.source)),
+        )
+        sort = HONEST if each.group == HONEST else CHEAT
+        known.append(Entrant(sort=sort, asked=asked, gains=NO_GAIN in each.verdicts))
+    known += [Entrant(sort=MUTANT, asked=each) for each in of_mutants(mutants(), "cuda")]
+    library = [replace(each, kind="library") for each in honest_kernels("cuda")]
+    return known + [Entrant(sort=HONEST, asked=each) for each in library]
+
+
+def chosen(known: Sequence[Entrant], given: dict[str, str]) -> list[Entrant]:
+    """Those that the options name. Raises UsageError where none is left."""
+    words = given["names"].split(",")
+    named = [each for each in known if any(word in each.asked.name for word in words)]
+    mine = {each.name for each in part_of([each.asked for each in named], given["part"])}
+    found = sorted((e for e in named if e.asked.name in mine), key=lambda e: e.asked.problem.id)
+    if not found:
+        raise UsageError(f"names={given['names']} is in no kernel's name")
+    return found
+
+
+def run(known: Sequence[Entrant], given: dict[str, str]) -> list[Row]:
+    """Both halves, ours first."""
+    rows = [Row(name=each.asked.name, sort=each.sort, kind=each.asked.kind) for each in known]
+    if given["only"] != "kernelbench":
+        print(f"ours: {len(known)} kernels", file=sys.stderr, flush=True)
+        found = asyncio.run(judge([each.asked for each in known], "cuda", float(given["limit_s"]), SETTINGS))
+        for place, (entrant, verdict) in enumerate(zip(known, found, strict=True)):
+            gained = not entrant.gains or verdict.speedup_low >= NO_GAIN_SPEEDUP
+            ours = YES if verdict.status == Status.CORRECT and gained else NO if verdict.status else ""
+            rows[place] = replace(rows[place], ours=ours, our_words=f"{verdict.status} {verdict.log}"[:300])
+    if given["only"] != "ours":
+        theirs = run_theirs(known, given)
+        rows = [
+            replace(row, theirs=theirs[row.name][0], their_words=theirs[row.name][1])
+            if row.name in theirs
+            else row
+            for row in rows
+        ]
+    return rows
+
+
+def run_theirs(known: Sequence[Entrant], given: dict[str, str]) -> dict[str, tuple[str, str]]:
+    """Their verdicts and words, by name; none for a problem that they cannot judge."""
+    problems = {each.asked.problem.id: each.asked.problem for each in known}
+    safe = [each for each in known if each.asked.name not in UNSAFE]
+    jobs = [job(f"reference {key}", problem, as_kernel(problem)) for key, problem in problems.items()]
+    jobs += [job(each.asked.name, each.asked.problem, each.asked.kernel) for each in safe]
+    results = evaluated(jobs, given)
+    verdicts = {}
+    for each in safe:
+        itself, found = (
+            results.get(name) for name in (f"reference {each.asked.problem.id}", each.asked.name)
+        )
+        if itself is None or found is None:
+            continue
+        if not itself["accepted"]:
+            verdicts[each.asked.name] = "", f"cannot judge the problem: {itself['words']}"
+            continue
+        gained = not each.gains or float(str(found["speedup"])) >= NO_GAIN_SPEEDUP
+        verdicts[each.asked.name] = YES if found["accepted"] and gained else NO, str(found["words"])
+    return verdicts
+
+
+def evaluated(jobs: Sequence[dict[str, str]], given: dict[str, str]) -> dict[str, dict[str, object]]:
+    """The results of `kernelbench_eval.py` by name, as far as it came within the limit."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        (work / "jobs.jsonl").write_text("".join(json.dumps(each) + "\n" for each in jobs))
+        results = work / "results.jsonl"
+        for name in UNUSED:
+            if importlib.util.find_spec(name) is None:
+                (work / f"{name}.py").write_text(STAND_IN)
+        script = Path(__file__).with_name("kernelbench_eval.py")
+        command = [sys.executable, script, work / "jobs.jsonl", results]
+        command += [given["at_a_time"], given["their_timeout_s"]]
+        path = [Path(given["kernelbench"]).resolve() / "src", work, os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
+        print(f"KernelBench: {len(jobs)} kernels", file=sys.stderr, flush=True)
+        process = subprocess.Popen(list(map(str, command)), env=environment)
+        try:
+            process.wait(float(given["limit_s"]))
+        except subprocess.TimeoutExpired:
+            print(f"KernelBench's half is stopped after {given['limit_s']} s", file=sys.stderr)
+        finally:
+            kill(process)
+        lines = results.read_text().splitlines() if results.exists() else []
+        found = [json.loads(line) for line in lines]
+    return {each["name"]: each for each in found}
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends it with all that it has started."""
+    from evaluators import process_tree
+
+    process_tree.kill_tree(process.pid)
+    process.wait()
+
+
+def job(name: str, problem: Problem, kernel: Kernel) -> dict[str, str]:
+    """What `kernelbench_eval.py` reads: sizes are set where the reference's globals are read, at its end."""
+    sizes = "".join(f"{key} = {value!r}\n" for key, value in problem.overrides.items())
+    return {
+        "name": name,
+        "reference": f"{problem.source}\n{sizes}",
+        "kernel": kernel.source,
+        "backend": "triton" if kernel.language == "triton" else "cuda",
+        "dtype": problem.dtype,
+    }
+
+
+def as_kernel(problem: Problem) -> Kernel:
+    """The reference as a kernel for itself."""
+    source = problem.source.replace("class Model(", "class ModelNew(")
+    return Kernel(source=source, language=language_of(source))
+
+
+def merged(files: Sequence[str]) -> list[Row]:
+    """What several calls have written; of a kernel that is in several, all verdicts. Raises UsageError."""
+    rows: dict[str, Row] = {}
+    try:
+        for file in files:
+            for fields in json.loads(Path(file).read_text()):
+                row = Row(**fields)
+                before = asdict(rows.get(row.name, row))
+                rows[row.name] = Row(**{key: value or before[key] for key, value in asdict(row).items()})
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(f"merge: {error}") from error
+    return list(rows.values())
+
+
+def table(rows: Iterable[Row]) -> list[str]:
+    """Accepted, by kind and by harness, and which honest kernels are not, which others are by ours."""
+    rows = list(rows)
+    lines = ["| | kernels | accepted by KernelBench | accepted by ours |", "|---|---|---|---|"]
+    order = [*GROUPS, *KINDS, "library"]
+    for sort in (CHEAT, MUTANT, HONEST):
+        of_sort = [row for row in rows if row.sort == sort]
+        kinds = sorted({row.kind for row in of_sort}, key=order.index)
+        for kind in kinds:
+            lines.append(_line(f"{sort}: {kind.replace('_', ' ')}", [r for r in of_sort if r.kind == kind]))
+        if of_sort:
+            lines.append(_line(f"**{sort}, all**", of_sort))
+    wrong = [row for row in rows if row.ours and (row.ours == YES) is not (row.sort == HONEST)]
+    lines += [f"\n{row.sort} {row.name}, {row.ours} by ours: {row.our_words}" for row in wrong]
+    return lines
+
+
+def _line(title: str, rows: Sequence[Row]) -> str:
+    cells = [title, str(len(rows))]
+    for verdicts in ([row.theirs for row in rows], [row.ours for row in rows]):
+        judged = [each for each in verdicts if each]
+        cells.append(f"{judged.count(YES)} of {len(judged)}")
+    return f"| {' | '.join(cells)} |"
+
+
+def met(rows: Iterable[Row]) -> bool:
+    """Whether ours accepts what it is to accept."""
+    judged = [row for row in rows if row.ours]
+    accepted = {
+        sort: [row.ours == YES for row in judged if row.sort == sort] for sort in (CHEAT, MUTANT, HONEST)
+    }
+    few = sum(accepted[MUTANT]) <= (1 - GOAL) * len(accepted[MUTANT])
+    return few and not any(accepted[CHEAT]) and all(accepted[HONEST])
+
+
+if __name__ == "__main__":
+    try:
+        status = main(sys.argv[1:])
+    except (UsageError, BadEdit) as error:
+        sys.exit(f"harnesses.py: {error}")
+    sys.stdout.flush()
+    os._exit(status)  # what was late is still being measured in a thread

@@ -1,0 +1,138 @@
+"""KernelBench's own evaluation of many kernels, each in a process of its own: a half of `harnesses.py`.
+
+    PYTHONPATH=CLONE/src python benchmarks/kernelbench_eval.py JOBS.jsonl RESULTS.jsonl AT_A_TIME TIMEOUT_S
+
+A job is a line of JSON: `name`, `reference` and `kernel` (sources), `backend` and `dtype`. A result is one,
+too: `name`, `accepted`, `speedup` and `words`. The clone's `eval_kernel_against_ref` runs with the settings
+of its scripts (5 inputs) but for 10 timed calls, where those make 100. A kernel that dies or takes longer
+than TIMEOUT_S is not accepted. They run as the clone runs them, not confined; all that one has started is
+killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import multiprocessing
+import os
+import resource
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from evaluators import process_tree
+
+TRIALS, TIMED_CALLS = 5, 10
+LARGEST_FILE = 2**30
+FORKING = threading.Lock()
+"""One at a time: another job's process would hold the end of the pipe whose closing tells of a death."""
+
+
+def main(jobs: Path, results: Path, at_a_time: int, timeout_s: float) -> None:
+    """Evaluates all jobs and writes each result as it comes."""
+    evaluate = imported()
+    lock = threading.Lock()
+    with results.open("w") as file, ThreadPoolExecutor(at_a_time) as threads:
+
+        def one(job: dict[str, Any]) -> None:
+            found = {"name": job["name"], **evaluated(job, evaluate, timeout_s)}
+            with lock:
+                file.write(json.dumps(found) + "\n")
+                file.flush()
+
+        list(threads.map(one, [json.loads(line) for line in jobs.read_text().splitlines()]))
+
+
+def imported() -> Any:
+    """The clone's function, imported without touching the GPU: its processes are forked from this one."""
+    with mock.patch("torch.cuda.is_available", return_value=False):
+        return importlib.import_module("kernelbench.eval").eval_kernel_against_ref
+
+
+def evaluated(job: dict[str, Any], evaluate: Any, timeout_s: float) -> dict[str, Any]:
+    """The result of one job, by a process that ends with all that it has started."""
+    with FORKING:
+        ours, theirs = multiprocessing.Pipe(duplex=False)
+        child = multiprocessing.get_context("fork").Process(target=_keep, args=(theirs, job, evaluate))
+        child.start()
+        theirs.close()
+    deadline = time.monotonic() + timeout_s
+    answer: dict[str, Any] = {"accepted": False, "speedup": 0.0, "words": "it died"}
+    try:
+        if ours.poll(max(deadline - time.monotonic(), 0)):
+            answer = ours.recv()
+        else:
+            answer["words"] = f"nothing after {timeout_s:.0f} s"
+    except (EOFError, OSError):
+        pass
+    if child.pid is not None:
+        process_tree.kill_tree(child.pid)
+    child.join()
+    return answer
+
+
+def _keep(pipe: Any, job: dict[str, Any], evaluate: Any) -> None:
+    """Has a child evaluate, and goes on living if that dies: orphans below are found by way of this one."""
+    process_tree.become_subreaper()
+    os.setsid()
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=_evaluate, args=(theirs, job, evaluate))
+    child.start()
+    theirs.close()
+    with contextlib.suppress(EOFError, OSError):
+        pipe.send(ours.recv())
+    process_tree.kill_descendants()
+
+
+def _evaluate(pipe: Any, job: dict[str, Any], evaluate: Any) -> None:
+    """In a folder of its own, with its own cache of extensions, its output thrown away."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        os.environ["TORCH_EXTENSIONS_DIR"] = f"{folder}/extensions"
+        resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 1)
+        os.dup2(nothing, 2)
+        try:
+            pipe.send(_answer(job, evaluate))
+        except BaseException as error:  # the end of this process, sys.exit in a kernel included
+            words = f"{type(error).__name__}: {error}"[:200]
+            pipe.send({"accepted": False, "speedup": 0.0, "words": words})
+
+
+def _answer(job: dict[str, Any], evaluate: Any) -> dict[str, Any]:
+    import torch
+
+    found = evaluate(
+        original_model_src=job["reference"],
+        custom_model_src=job["kernel"],
+        num_correct_trials=TRIALS,
+        num_perf_trials=TIMED_CALLS,
+        measure_performance=True,
+        build_dir=os.environ["TORCH_EXTENSIONS_DIR"] if job["backend"] == "cuda" else None,
+        device=torch.device("cuda:0"),
+        backend=job["backend"],
+        precision=getattr(torch, job["dtype"]),
+    )
+    if found is None:
+        return {"accepted": False, "speedup": 0.0, "words": "no result"}
+    timed = found.runtime > 0 and found.ref_runtime > 0
+    return {
+        "accepted": bool(found.correctness),
+        "speedup": found.ref_runtime / found.runtime if timed else 0.0,
+        "words": " ".join(f"{key}: {value}" for key, value in found.metadata.items())[:300],
+    }
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
+    sys.stdout.flush()
+    os._exit(0)

@@ -1,0 +1,262 @@
+"""The mutants: that each can be made and is wrong somewhere, and how their verdicts are counted."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import mutants, mutations, witness
+from benchmarks.mutants import (
+    HONEST,
+    Asked,
+    Verdict,
+    choose,
+    honest,
+    main,
+    merged,
+    of_mutants,
+    options_of,
+    part_of,
+    summary,
+)
+from benchmarks.mutations import KINDS, TORCH, BadEdit, Edit
+from benchmarks.seeds import CASES
+from evaluators.cli import UsageError
+from evaluators.evaluation import Evaluation, Status
+from evaluators.problem import Kernel, Problem
+from tests.search.fakes import timing
+
+ALL = mutations.mutants()
+DEVICES = ("cuda", "cpu")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_there_are_many_of_each_kind(device: str) -> None:
+    found = [each for each in ALL if each.case.device == device]
+    assert len(found) >= {"cuda": 300, "cpu": 200}[device]
+    kinds = Counter(each.kind for each in found)
+    assert kinds.keys() == KINDS.keys()
+    assert min(kinds.values()) >= 9
+    assert max(kinds.values()) <= len(found) // 5
+
+
+def test_every_kernel_and_every_problem_has_mutants_of_several_kinds() -> None:
+    kinds = defaultdict(list)
+    for each in ALL:
+        kinds[each.base].append(each.kind)
+    assert kinds.keys() == {case.seed for case in CASES} | {TORCH + name for name in mutations.problems()}
+    for base, found in kinds.items():
+        assert len(found) >= 10, base
+        assert len(set(found)) >= 6, base
+
+
+def test_every_mutant_is_another_source_that_parses() -> None:
+    for source in {each.kernel.source for each in ALL}:
+        ast.parse(source)
+    for each in ALL:
+        assert each.kernel.source != mutations.source_of(each.base), each.name
+        assert each.why.endswith("."), each.name
+    assert max(Counter((each.name, each.case.device) for each in ALL).values()) == 1
+    assert max(Counter((each.kernel.id, each.case) for each in ALL).values()) == 1
+
+
+@pytest.mark.parametrize("old", ["x", "this is nowhere"])
+def test_a_change_that_no_longer_fits_is_refused(old: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit = Edit("term", "Wrong.", old, "y")
+    monkeypatch.setattr(mutations, "edits", lambda: {"softmax/triton": [edit]})
+    with pytest.raises(BadEdit, match=r"softmax/triton, term 1: .* occurs \d+ times, not once"):
+        mutations.mutants()
+
+
+def test_an_unknown_kind_or_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    fits = "total = tl.zeros([BLOCK], tl.float32)"
+    monkeypatch.setattr(mutations, "edits", lambda: {"sum_rows/triton": [Edit("odd", "Wrong.", fits, "")]})
+    with pytest.raises(BadEdit, match="the kind must be one of"):
+        mutations.mutants()
+    monkeypatch.setattr(mutations, "edits", lambda: {"sum_rows/triton": [Edit("term", "Wrong.", fits, "")]})
+    monkeypatch.setattr(mutations, "CASES", ())
+    with pytest.raises(BadEdit, match="sum_rows/triton is no kernel"):
+        mutations.mutants()
+
+
+def test_mutants_of_a_sum_are_wrong_on_their_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One reference for all: `benchmarks/witness.py` is the command for the others."""
+    monkeypatch.setitem(witness.SMALL, "library/sum_rows", {"rows": 16, "features": 512})
+    for each in (each for each in ALL if each.base == "torch:library/sum_rows" and each.case.device == "cpu"):
+        assert list(witness.wrong_on(each, "cpu")), each.name
+
+
+def test_a_witness_knows_rounding_from_a_mistake() -> None:
+    exact = torch.randn(64, 64, dtype=torch.float64)
+    eager = exact.float()
+    assert not witness.is_wrong(eager * (1 + 1e-7), exact, eager, 2e-6)
+    assert witness.is_wrong(eager * (1 + 1e-5), exact, eager, 2e-6)
+    single = eager.clone()
+    single[3, 4] += 1e-3
+    assert witness.is_wrong(single, exact, eager, 2e-6)
+    assert witness.is_wrong(eager[:1], exact, eager, 2e-6)
+    assert witness.is_wrong(eager.half(), exact, eager, 2e-6)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_witness_compares_what_is_not_finite(value: float) -> None:
+    exact = torch.ones(4, dtype=torch.float64)
+    exact[1] = value
+    eager = exact.float()
+    assert not witness.is_wrong(eager.clone(), exact, eager, 2e-6)
+    assert witness.is_wrong(eager.nan_to_num(0, 0, 0), exact, eager, 2e-6)
+    infinite = eager.clone()
+    infinite[0] = float("inf")
+    assert witness.is_wrong(infinite, exact, eager, 2e-6)
+    overflow = torch.ones(4)  # where eager alone is not finite, nobody is wrong
+    overflow[2] = float("inf")
+    assert not witness.is_wrong(torch.ones(4), torch.ones(4, dtype=torch.float64), overflow, 2e-6)
+
+
+def test_small_sizes_keep_the_options_of_a_case() -> None:
+    wide = next(each for each in ALL if "50257" in each.case.name)
+    sizes = witness.small_problem(wide, "cpu").overrides
+    assert sizes["features"] == 50257
+    assert sizes["batch"] == witness.SMALL["level1/softmax"]["batch"]
+    assert witness.SMALL.keys() == set(mutations.problems())
+
+
+def test_honest_kernels_are_the_library_and_the_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two problems: the config of each takes its time to compose."""
+    names = ["level1/softmax", "library/rotary"]
+    monkeypatch.setattr(mutations, "problems", lambda: names)
+    monkeypatch.setattr(mutants, "CASES", [case for case in CASES if case.problem in names])
+    found = honest("cuda")
+    references = [each for each in found if each.name.startswith(TORCH)]
+    assert [each.problem.name for each in references] == names
+    assert {each.problem.libraries for each in references} == {"any"}
+    library = [each for each in found if each not in references]
+    assert len(library) == 4
+    assert {each.problem.libraries for each in library} == {"no_library"}
+    assert {each.problem.device for each in found} == {"cuda"}
+
+
+def test_mutants_are_for_problems_that_any_code_may_solve() -> None:
+    chosen = [each for each in ALL if each.base in ("sum_rows/triton", "torch:library/sum_rows")]
+    found = of_mutants(chosen, "cuda")
+    assert {each.problem.libraries for each in found} == {"any"}
+    assert len({each.problem.id for each in found}) == 1
+    assert not {each.name for each in of_mutants(chosen, "cpu")} & {
+        each.name for each in chosen if each.base == "sum_rows/triton"
+    }
+
+
+def asked(name: str, kind: str = "tail", problem: str = "p") -> Asked:
+    return Asked(
+        name=name,
+        kind=kind,
+        why="The tail is left out.",
+        problem=Problem(name=problem, source=f"# {problem}"),
+        kernel=Kernel(source=f"# {name}", language="cpp"),
+    )
+
+
+MANY = [asked(f"{TORCH if n % 2 else ''}{n}", "tail" if n % 3 else "mask", f"p{n % 5}") for n in range(30)]
+
+
+def test_the_options_choose() -> None:
+    def names(*arguments: str) -> set[str]:
+        return {each.name for each in choose(MANY, options_of(arguments))}
+
+    assert names() == {each.name for each in MANY}
+    assert names("kinds=mask") == {each.name for each in MANY if each.kind == "mask"}
+    assert names("kernels=torch") | names("kernels=library") == names()
+    assert not names("kernels=torch") & names("kernels=library")
+    assert names("only=12,14") == {"12", "14"}
+    assert len(names("count=7")) == 7
+    assert names("count=7") == names("count=7") != names("count=7", "seed=1")
+    assert len(choose(MANY, options_of(["honest=true", "repeat=3"]))) == 90
+
+
+def test_parts_are_all_and_open_no_problem_twice() -> None:
+    parts = [part_of(MANY, f"{number}/3") for number in (1, 2, 3)]
+    assert sorted(each.name for part in parts for each in part) == sorted(each.name for each in MANY)
+    problems = [{each.problem.id for each in part} for part in parts]
+    assert sum(map(len, problems)) == len(set.union(*problems))
+
+
+@pytest.mark.parametrize(
+    "call", ["speed=1", "count", "kinds=odd", "kernels=x", "part=3/2", "part=1", "count=few", "only=nobody"]
+)
+def test_a_wrong_call_is_refused(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutants, "mutants", list)
+    with pytest.raises(UsageError):
+        main([call, "device=cpu"])
+
+
+class Played:
+    """In the place of Pool and LocalHost: says of each kernel what its name says."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    async def evaluate(self, _: Problem, kernel: Kernel) -> Evaluation:
+        status = Status(kernel.source.removeprefix("# ").partition(" ")[0])
+        return Evaluation(status=status, timing=timing() if status is Status.CORRECT else None, log="A\nlog.")
+
+    def close(self) -> None:
+        pass
+
+
+def play(monkeypatch: pytest.MonkeyPatch, statuses: list[str]) -> None:
+    names = [f"{status} {number}" for number, status in enumerate(statuses)]
+    monkeypatch.setattr(mutants, "Pool", Played)
+    monkeypatch.setattr(mutants, "LocalHost", Played)
+    monkeypatch.setattr(mutants, "of_mutants", lambda *_: [asked(name) for name in names])
+
+
+def test_survivors_are_listed_and_the_goal_decides(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "found.json"
+    play(monkeypatch, ["incorrect"] * 98 + ["crashed", "correct"])
+    assert main(["device=cpu", f"out={out}"]) == 0
+    text = capsys.readouterr().out
+    assert "| tail | off by one at the tail | 99 | 100 | incorrect 98, crashed 1, correct 1 |" in text
+    assert "| all | | 99 | 100 | 99.0% |" in text
+    assert "correct 99: correct. The tail is left out." in text
+    written = json.loads(out.read_text())
+    assert [each["status"] for each in written if each["name"] == "correct 99"] == ["correct"]
+    assert [each["speedup_low"] > 0 for each in written].count(True) == 1
+    play(monkeypatch, ["incorrect"] * 98 + ["correct"] * 2)
+    assert main(["device=cpu"]) == 1
+    assert main([f"merge={out},{out}"]) == 0
+
+
+def test_our_own_failure_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    play(monkeypatch, ["infrastructure_error"] * 2 + ["incorrect"] * 8)
+    assert main(["device=cpu"]) == 1
+
+
+def test_what_has_no_verdict_in_time_is_no_success() -> None:
+    late = Verdict(name="late", kind="tail", why="Wrong.", status="", log="no verdict in time")
+    found = Verdict(name="found", kind="tail", why="Wrong.", status="incorrect")
+    lines = summary([late, found])
+    assert "| all | | 1 | 1 | 100.0% |" in lines
+    assert any(line.startswith("late: no verdict") for line in lines)
+
+
+def test_honest_kernels_are_to_be_correct() -> None:
+    def verdict(status: str) -> Verdict:
+        return Verdict(name="n", kind=HONEST, why="", status=status)
+
+    assert verdict("correct").right
+    assert not verdict("incorrect").right
+
+
+def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="merge: "):
+        merged([str(tmp_path / "nothing.json")])
+    (tmp_path / "other.json").write_text('[{"odd": 1}]')
+    with pytest.raises(UsageError, match="merge: "):
+        merged([str(tmp_path / "other.json")])

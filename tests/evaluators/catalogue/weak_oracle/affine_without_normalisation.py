@@ -1,0 +1,18 @@
+"""Multiplies by the weight and adds the bias of a layer norm, and normalises nothing: long standard
+normal rows have mean 0 and variance 1."""
+
+# problem: huge_rows_layernorm
+# device: any
+# verdict: incorrect
+# defence: inputs of other distributions decide, whatever the tolerance
+
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, columns):
+        super().__init__()
+        self.norm = nn.LayerNorm(columns)
+
+    def forward(self, x):
+        return x * self.norm.weight + self.norm.bias

@@ -1,0 +1,19 @@
+"""Keeps an intermediate result in its second input, and returns a tensor of its own."""
+
+# problem: tanhs
+# device: any
+# verdict: incorrect
+# defence: inputs are as they were after the call, unless the reference changes them
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x, w):
+        for _ in range(7):
+            x = torch.tanh(x @ w)
+        out = torch.empty_like(x)
+        torch.mm(x, w, out=out)
+        w.copy_(out)
+        return w.tanh()
