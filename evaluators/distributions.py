@@ -92,6 +92,13 @@ def scaled(exponent: int) -> Change:
     return lambda x: x * 2.0**exponent
 
 
+def _unequal_scales(x: torch.Tensor) -> torch.Tensor:
+    """Each tensor times a power of two of its own."""
+    import torch
+
+    return x * 2.0 ** int(torch.randint(-NEAR, NEAR + 1, ()))
+
+
 def _shifted(x: torch.Tensor) -> torch.Tensor:
     return x + 10
 
@@ -150,14 +157,15 @@ def _spikes(x: torch.Tensor) -> torch.Tensor:
     return rows.scatter_(1, place, (SPIKE * _rms(x)).expand(len(rows), 1)).view(x.shape)
 
 
-def _last_spikes(x: torch.Tensor) -> torch.Tensor:
-    """The same in one of the last places of each row: what is left over after whole tiles."""
+def _edge_spikes(x: torch.Tensor) -> torch.Tensor:
+    """The same in one of the last four places of each row, what is left over after whole tiles, or in the
+    first."""
     import torch
 
     if not x.dim():
         return x
     rows, width = x.reshape(-1, x.shape[-1]).clone(), x.shape[-1]
-    place = width - 1 - torch.randint(min(4, width), (len(rows), 1), device=x.device)
+    place = (width - torch.randint(min(5, width + 1), (len(rows), 1), device=x.device)) % width
     return rows.scatter_(1, place, (SPIKE * _rms(x)).expand(len(rows), 1)).view(x.shape)
 
 
@@ -243,7 +251,8 @@ DISTRIBUTIONS = (
     Distribution(name="large", floating=scaled(NEAR)),
     Distribution(name="uneven", floating=_uneven),
     Distribution(name="spikes", floating=_spikes),
-    Distribution(name="last spikes", floating=_last_spikes),
+    Distribution(name="spikes at the edge", floating=_edge_spikes),
+    Distribution(name="unequal scales", floating=_unequal_scales),
     Distribution(name="sparse", floating=_sparse),
     Distribution(name="whole numbers", floating=_whole_numbers),
     Distribution(name="negative", floating=_negative),
@@ -276,7 +285,8 @@ DESCRIPTIONS = {
     "large": f"every element times 2^{NEAR}",
     "uneven": "scale and mean grow along every dimension, so that no part stands for the whole",
     "spikes": "one element of each row is far above the others",
-    "last spikes": "one of the last four elements of each row is far above the others",
+    "spikes at the edge": "the first or one of the last four elements of each row is far above the others",
+    "unequal scales": "each input times a power of two of its own",
     "sparse": "nine of ten elements are zero",
     "whole numbers": "small whole numbers",
     "negative": "every element is far below zero",

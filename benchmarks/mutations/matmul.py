@@ -56,8 +56,8 @@ TRITON_FLOAT32 = [
     Edit(
         "mask",
         "The largest of each thread's values, signs included: what is most negative is not seen.",
-        "return tl.max(tl.abs(tl.load(values + place, mask=place < ELEMENTS, other=0.0)), axis=0)",
-        "return tl.max(tl.load(values + place, mask=place < ELEMENTS, other=0.0), axis=0)",
+        "size = tl.abs(tl.load(values + place, mask=place < ELEMENTS, other=0.0))",
+        "size = tl.load(values + place, mask=place < ELEMENTS, other=0.0)",
     ),
 ]
 
