@@ -37,7 +37,8 @@ class Factors:
     shift: float
 
 
-NORMWISE = {"wide": Factors(eager=4.0, ulps=2.0, shift=2.0), "half": Factors(eager=2.0, ulps=0.0, shift=1.0)}
+NORMWISE = {"wide": Factors(eager=4.0, ulps=6.0, shift=2.0), "half": Factors(eager=2.0, ulps=0.0, shift=1.0)}
+"""Six ulps: adding 4,096 positive numbers one after the other costs 6.4e-7, eager's tree a tenth of it."""
 ELEMENT = {"wide": Factors(eager=16.0, ulps=8.0, shift=8.0), "half": Factors(eager=4.0, ulps=1.0, shift=4.0)}
 LEAST_ULPS = 0.25
 """Normwise, of half types: one rounding of the outputs, where neither eager nor a shift shows any."""

@@ -119,7 +119,8 @@ def _sparse(x: torch.Tensor) -> torch.Tensor:
 
 
 def _constant_rows(x: torch.Tensor) -> torch.Tensor:
-    return x[..., :1].expand_as(x) if x.dim() else x
+    """Of numbers with few bits, whose sums are exact in any order: equal roundings would add up."""
+    return x[..., :1].bfloat16().to(x.dtype).expand_as(x) if x.dim() else x
 
 
 def _uneven(x: torch.Tensor) -> torch.Tensor:

@@ -402,7 +402,8 @@ class ReferenceSession:
         for each in DISTRIBUTIONS:
             if not any(each.changes(tensor) for tensor in tensors):
                 continue
-            if not (each.nonfinite and self.rule.precision):  # padding with zeros makes NaN of infinities
+            padded = self.has_products and self.rule.precision  # zeros times infinities are NaN
+            if not (each.nonfinite and padded):
                 yield [each]
         if any(each.is_floating_point() or each.is_complex() for each in tensors):
             yield far_scales(LARGEST)
