@@ -8,6 +8,8 @@ import os
 import secrets
 import statistics
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +38,8 @@ logger = logging.getLogger(__name__)
 MEMORY_SHARE = 0.15
 """Of the device's memory, for the arena of a candidate; the same again for the baselines' and, at most, for
 what is staged."""
+ARENAS = 3
+"""So many arenas' memory may those of candidates have together that are there at once."""
 SINGLES = 4
 """Blocks of one call, against which the blocks of many are held."""
 CHAIN_CALLS = 32
@@ -144,9 +148,28 @@ class Court:
         side.load(self._load_order(self._baseline_arena))
         return side
 
-    def candidate(self, channel: Channel, pid: int) -> Side:
-        """The candidate's runner, nothing loaded yet."""
-        side = Side(channel, self.arena, self._staged, pid)
+    @contextmanager
+    def arenas(self, count: int) -> Iterator[list[Arena]]:
+        """One for each of so many candidates that are there at once: what shares memory could spoil the
+        other's outputs. Meanwhile blocks have as many calls as there is room for in all of them."""
+        whole = self.capacity
+        room = ARENAS * whole // count
+        calls = whole if room >= whole else max(n for n in block_sizes(whole) if n <= max(room, 1))
+        inputs, outputs = self._places[0], self.arena.output_views[0]
+        more: list[Arena] = []
+        try:
+            for _ in range(count - 1):
+                more.append(Arena(inputs, outputs, calls, self.device))
+            self.capacity = calls
+            yield [self.arena, *more]
+        finally:
+            self.capacity = whole
+            for each in more:
+                each.free()
+
+    def candidate(self, channel: Channel, pid: int, arena: Arena | None = None) -> Side:
+        """The candidate's runner, nothing loaded yet. `arena`: where it is not the court's own."""
+        side = Side(channel, arena or self.arena, self._staged, pid)
         side.expected_ms = self.eager_call_ms
         return side
 
@@ -175,6 +198,18 @@ class Court:
             size = max(n for n in block_sizes(self.capacity) if n <= size // 2)
             side.block(size)
         return self.capacity if side.late or size == calls else size
+
+    def plan_here(self, plan: Plan) -> Plan:
+        """The plan for this device: on a CPU a block's figure is the median of its calls, some of which other
+        processes disturb."""
+        if self.device == "cuda":
+            return plan
+        return replace(plan, block_ms=plan.block_ms / 4, least_calls=3)
+
+    def baseline_block(self, side: Side, calls: int) -> float:
+        """ms a call of a baseline in a block on fresh inputs, as a candidate's."""
+        self.stage_fresh([""] * calls, side)
+        return side.block(calls).call_ms(self.overhead(calls).total_ms)
 
     def eager_alone(self, plan: Plan) -> list[float]:
         """The baseline's time a call in ms, while no candidate has run anything."""
@@ -208,7 +243,7 @@ class Court:
 
     def load(self, candidate: Side) -> None:
         """Raises Refused or ChannelClosed."""
-        candidate.load(self._load_order(self.arena))
+        candidate.load(self._load_order(candidate.arena))
 
     def draw(self, seed: int, family: str = "") -> list[Any]:
         """One set of inputs; the same for the same seed and family."""

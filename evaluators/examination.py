@@ -147,7 +147,7 @@ class Examination:
         """A block with one fresh call a family: its secret seeds, and private copies of what came out."""
         seeds = self._court.stage_fresh(families, self._side)
         block = self._side.block(len(families))
-        return block, seeds, [self._court.arena.snapshot(call) for call in range(len(families))]
+        return block, seeds, [self._side.arena.snapshot(call) for call in range(len(families))]
 
     def _try_family(self, family: str, seed: int, outputs: Outputs) -> None:
         comparison = self._court.check(outputs, seed, family, spot=True)

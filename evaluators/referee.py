@@ -7,6 +7,12 @@ worker, hands to it, and with the worker:
     <- opened {facts} | failed {error}
     -> judge {plan, ...} + candidate's channel (+ the compiled baseline's)
     <- compiled {runs}, stage {stage}, ..., verdict {status, ...}
+    -> compare {plan, pids, ...} + the candidates' channels: see `contest.py`
+    <- comparing
+    -> next: whose turn is it?
+    <- turn {candidate} | verdicts {verdicts: [{status, ...}, ...]}
+    -> go: the turn may begin
+    <- turned
     -> recheck {before_ms, plan}: is the baseline as slow now that the candidate is gone?
     <- rechecked {slow}
 
@@ -25,6 +31,7 @@ from typing import Any
 
 from evaluators import process_tree
 from evaluators.channel import Channel, ChannelClosed, Message
+from evaluators.contest import Contest, Step
 from evaluators.court import Court, UnfitReference
 from evaluators.side import Refused
 from evaluators.timing import SLACK_MS, Plan, sabotaged
@@ -53,6 +60,8 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s")
     worker = Channel.from_fd(int(sys.argv[1]))
     court: Court | None = None
+    contest: Contest | None = None
+    step: Step | None = None
     with contextlib.suppress(ChannelClosed):
         while True:
             order = worker.receive()
@@ -72,6 +81,20 @@ def main() -> None:
                     worker.send({"op": "opened", "facts": facts})
                 elif order["op"] == "judge" and court is not None:
                     worker.send(_judge(court, worker, order))
+                elif order["op"] == "compare" and court is not None:
+                    channels = [Channel.from_fd(fd) for fd in worker.take_fds(order["fds"])]
+                    contest = Contest(court, channels, order["pids"], Plan(**order["plan"]))
+                    worker.send({"op": "comparing"})
+                elif order["op"] == "next" and contest is not None:
+                    if (step := next(contest.steps, None)) is not None:
+                        worker.send({"op": "turn", "candidate": step.candidate})
+                        continue
+                    worker.send({"op": "verdicts", "verdicts": contest.verdicts()})
+                    contest.close()
+                    contest = None
+                elif order["op"] == "go" and step is not None:
+                    step.run()
+                    worker.send({"op": "turned"})
                 elif order["op"] == "recheck" and court is not None:
                     plan = Plan(**order["plan"])
                     slack_ms = SLACK_MS[court.device] / court.eager_calls(plan)

@@ -6,7 +6,9 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from evaluators.evaluation import Timing
 
 MIN_PAIRS = 6
 """Fewer pairs have no 95 % interval for their median: the range of n samples covers 1 - 2^(1-n)."""
@@ -71,6 +73,10 @@ class Plan:
         fills a block."""
         least_ms = max(min(call_ms / 4, floor_ms), 1e-6)
         return max(1, min(most, math.ceil(self.block_ms / least_ms)))
+
+    def lengthened(self, factor: float) -> Plan:
+        """With so many times the time."""
+        return replace(self, max_s=factor * self.max_s)
 
     def enough(self, ratios: Sequence[float], elapsed_s: float) -> bool:
         """Whether to stop sampling after these paired ratios."""
@@ -159,6 +165,30 @@ def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
     """Speedup and its 95 % interval: of the median of paired ratios, widened by SYSTEMATIC."""
     median, low, high = median_interval(ratios)
     return median, low * (1 - SYSTEMATIC), high * (1 + SYSTEMATIC)
+
+
+def paired_speedup(kernel_ms: Sequence[float], other_ms: Sequence[float]) -> tuple[float, float, float]:
+    """How many times as fast one kernel is as another (or eager), with its 95 % interval: of samples of both
+    in one session, aligned by turn (`Timing.kernel_samples_ms`, `eager_samples_ms`). Raises ValueError where
+    they are not equally many, or fewer than MIN_PAIRS."""
+    return interval([other / kernel for kernel, other in zip(kernel_ms, other_ms, strict=True)])
+
+
+def timing_of(
+    kernel_ms: Sequence[float], eager_ms: Sequence[float], compiled_ms: Sequence[float] = ()
+) -> Timing:
+    """What samples of one session, aligned by turn, come to."""
+    speedup, low, high = paired_speedup(kernel_ms, eager_ms)
+    return Timing(
+        kernel_ms=statistics.median(kernel_ms),
+        eager_ms=statistics.median(eager_ms),
+        compile_ms=statistics.median(compiled_ms) if compiled_ms else None,
+        speedup=speedup,
+        speedup_low=low,
+        speedup_high=high,
+        kernel_samples_ms=tuple(kernel_ms),
+        eager_samples_ms=tuple(eager_ms),
+    )
 
 
 def suspicious(

@@ -7,7 +7,7 @@ import secrets
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 
 from evaluators import weights
 from evaluators.audit import Audit
@@ -29,7 +29,7 @@ from evaluators.court import Court
 from evaluators.evaluation import Status, Timing
 from evaluators.examination import Examination
 from evaluators.side import Refused, Side
-from evaluators.timing import RESOLUTION_MS, SABOTAGED, SLACK_MS, Plan, credible_ms, interval, sabotaged
+from evaluators.timing import RESOLUTION_MS, SABOTAGED, SLACK_MS, Plan, credible_ms, sabotaged, timing_of
 
 CENSUS_CALLS = 4
 
@@ -62,11 +62,8 @@ class Trial:
     def __init__(
         self, court: Court, side: Side, plan: Plan, scratch: str, *, thorough: bool, say: Stage
     ) -> None:
-        if court.device == "cpu":
-            # A block's figure is the median of its calls there, some of which other processes disturb.
-            plan = replace(plan, block_ms=plan.block_ms / 4, least_calls=3)
-        self._court, self._side, self._plan = court, side, plan
-        self._eager_calls = court.eager_calls(plan)
+        self._court, self._side, self._plan = court, side, court.plan_here(plan)
+        self._eager_calls = court.eager_calls(self._plan)
         self._compiled = court.compiled if thorough else None
         self._say = say
         self._examination = Examination(court, side)
@@ -190,17 +187,7 @@ class Trial:
         if reason := self._court.too_fast(kernel_ms, eager_ms, calls):
             self._require_true_overhead(calls)
             raise Refused(Status.REJECTED, reason, "roofline")
-        speedup, low, high = interval(samples.ratios)
-        return Timing(
-            kernel_ms=kernel_ms,
-            eager_ms=eager_ms,
-            compile_ms=statistics.median(samples.compiled) if samples.compiled else None,
-            speedup=speedup,
-            speedup_low=low,
-            speedup_high=high,
-            kernel_samples_ms=tuple(samples.kernel),
-            eager_samples_ms=tuple(samples.fair),
-        )
+        return timing_of(samples.kernel, samples.fair, samples.compiled)
 
     def _sample(self, calls: int, call_ms: float) -> Samples:
         """Alternates blocks of kernel and baselines (ABBA) until the interval is narrow enough; then a last
@@ -254,7 +241,4 @@ class Trial:
 
     def _baseline_block(self, side: Side) -> float:
         """ms a call of a baseline, after the same preparations."""
-        calls = self._eager_calls
-        overhead_ms = self._court.overhead(calls).total_ms
-        self._court.stage_fresh([""] * calls, side)
-        return side.block(calls).call_ms(overhead_ms)
+        return self._court.baseline_block(side, self._eager_calls)

@@ -6,8 +6,9 @@ can take it down.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,7 @@ from evaluators.problem import Kernel, Problem
 from evaluators.processes import Case, Processes, RunnerSpecs, WorkerBroken, runner_cores
 from evaluators.timing import SABOTAGED, Plan
 from evaluators.watch import Stages, Watch
+from evaluators.zygote import Ward
 
 ACCUSATIONS = 2
 """So often must a kernel have slowed the baseline down: others may use the device for a while, too, and who
@@ -146,6 +148,24 @@ class Worker:
         canary = {"canary_ms": verdict["canary_ms"]} if "canary_ms" in verdict else {}
         return _evaluation(verdict, case.facts | canary, stages.seconds())
 
+    def compare(
+        self, problem: Problem, kernels: Sequence[Kernel], archives: Sequence[bytes], *, thorough: bool = True
+    ) -> list[Evaluation]:
+        """Checks built kernels, no two of them equal, and times them against one another and eager in turns:
+        an evaluation each, whose samples are aligned by turn. A kernel that fails has its failing status, and
+        the others go on without it. What takes long (audits of GPU times, the census of libraries) is left to
+        the kernels' own evaluations, which come before. Raises WorkerBroken when the fault is no kernel's."""
+        case = self._opened(problem)
+        start = time.monotonic()
+        with ExitStack() as stack:
+            scratches = [
+                stack.enter_context(scratch_folder(problem, kernel, self._root, archive))
+                for kernel, archive in zip(kernels, archives, strict=True)
+            ]
+            verdicts = self._try_candidates(case, scratches, thorough)
+        each_s = (time.monotonic() - start) / len(kernels)
+        return [_evaluation(verdict, case.facts, {"comparing": each_s}) for verdict in verdicts]
+
     def close(self) -> None:
         """Ends every process."""
         if self._processes is not None:
@@ -217,6 +237,47 @@ class Worker:
                 stages.enter("ending")
                 with self._closing_on_failure("a runner could not be ended"):
                     case.zygote.end(ward)
+
+    def _try_candidates(self, case: Case, scratches: list[Path], thorough: bool) -> list[Message]:
+        """The verdicts, in order. Whoever's turn it is, is watched; each has the time that it would have by
+        itself."""
+        limit_s = self._settings.thorough_timeout_s if thorough else self._settings.timeout_s
+        left_s = dict.fromkeys(range(len(scratches)), limit_s)
+        lost: dict[int, Message] = {}
+        wards: list[Ward] = []
+        with self._closing_on_failure("the referee, the zygote or a runner of ours died"):
+            try:
+                for scratch in scratches:
+                    wards.append(case.standby.take(scratch))
+                order = {
+                    "op": "compare",
+                    "fds": len(wards),
+                    "pids": [each.pid for each in wards],
+                    "plan": asdict(self._settings.plan_of(thorough)),
+                }
+                case.referee.send(order, tuple(each.channel.fileno() for each in wards))
+                for each in wards:
+                    each.channel.close()
+                between = self._watch(case, limit_s * (len(wards) + 1))
+                between.answer(case.eager)
+                while True:
+                    case.referee.send({"op": "next"})
+                    answer = between.answer(case.eager)
+                    if answer["op"] == "verdicts":
+                        return [lost.get(n, verdict) for n, verdict in enumerate(answer["verdicts"])]
+                    number, start = answer["candidate"], time.monotonic()
+                    case.referee.send({"op": "go"})
+                    if number is None:
+                        between.answer(case.eager)
+                        continue
+                    answer = self._watch(case, left_s[number]).answer(wards[number], scratches[number])
+                    left_s[number] -= time.monotonic() - start
+                    if "status" in answer:
+                        lost[number] = answer
+            finally:
+                with self._closing_on_failure("a runner could not be ended"):
+                    for each in wards:
+                        case.zygote.end(each)
 
     def _require_recovery(self, case: Case, verdict: Message, thorough: bool) -> None:
         """Raises WorkerBroken where the baseline is as slow without the kernel that is said to slow it."""
