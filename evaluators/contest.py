@@ -18,10 +18,12 @@ from evaluators import weights
 from evaluators.channel import Channel, ChannelClosed, Message
 from evaluators.court import Court
 from evaluators.evaluation import Status
+from evaluators.evenness import UNEVEN
 from evaluators.examination import Examination
 from evaluators.side import Refused, Side
 from evaluators.timing import (
     SLACK_MS,
+    Block,
     Plan,
     credible_ms,
     sabotaged,
@@ -52,6 +54,7 @@ class Entry:
     call_ms: float = 0.0
     calls: int = 1
     samples_ms: list[float] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
     verdict: Message | None = None
     """Of one that has failed."""
 
@@ -73,6 +76,7 @@ class Contest:
         ]
         self._before: list[float] = []
         self._eager: list[float] = []
+        self._eager_blocks: list[Block] = []
         self._eager_calls = court.eager_calls(self._plan)
         self.steps: Iterator[Step] = self._steps()
         """What is to be done, one after the other."""
@@ -123,9 +127,17 @@ class Contest:
         on_gpu = self._court.device == "cuda"
         most_ms = credible_ms(self._before, slack_ms) if on_gpu else float("inf")
         eager = [min(each, most_ms) for each in self._eager]
-        timing = timing_of(entry.samples_ms, eager)
-        status, log, rule = Status.CORRECT, "\n".join(entry.examination.remarks()), ""
-        if reason := self._court.too_fast(timing.kernel_ms, timing.eager_ms, entry.calls):
+        status, remarks, rule = Status.CORRECT, entry.examination.remarks(), ""
+        even = self._court.evenness(entry.blocks, self._eager_blocks)
+        samples_ms = entry.samples_ms
+        if even.uneven:
+            remarks.append(f"{even.remark}: it is timed by their mean")
+            samples_ms = [even.factor * each for each in samples_ms]
+        log = "\n".join(remarks)
+        timing = timing_of(samples_ms, eager)
+        if reason := even.reason:
+            status, log, rule = Status.REJECTED, reason, UNEVEN
+        elif reason := self._court.too_fast(timing.kernel_ms, timing.eager_ms, entry.calls):
             status, log, rule = Status.REJECTED, reason, "roofline"
         return {
             "status": status.value,
@@ -191,9 +203,12 @@ class Contest:
 
     def _block(self, entry: Entry) -> None:
         entry.samples_ms.append(entry.examination.timed_block(entry.calls))
+        entry.blocks += [block] if (block := entry.examination.timed) else []
 
     def _eager_block(self) -> None:
-        self._eager.append(self._court.baseline_block(self._court.eager, self._eager_calls))
+        block = self._court.baseline_block(self._court.eager, self._eager_calls)
+        self._eager_blocks.append(block)
+        self._eager.append(block.call_ms(self._court.overhead(block.calls).total_ms))
 
     def _check(self, entry: Entry) -> None:
         entry.examination.settle()

@@ -8,7 +8,7 @@ import os
 import secrets
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +22,13 @@ from evaluators.channel import Channel, Message
 from evaluators.correctness import FAMILIES, Comparison, compare, some_of
 from evaluators.degenerate import examine
 from evaluators.evaluation import Roofline
+from evaluators.evenness import Evenness, evenness
 from evaluators.library_code import LibraryCode, installed
 from evaluators.peek import can_peek
 from evaluators.reference import init_inputs, load_module, make_inputs, make_model, tensors_of
 from evaluators.roofline import roofline, too_fast
 from evaluators.side import Side
-from evaluators.timing import SLACK_MS, Overhead, Plan, block_sizes, smoothed
+from evaluators.timing import SLACK_MS, Block, Overhead, Plan, block_sizes, smoothed
 from evaluators.work import count
 
 if TYPE_CHECKING:
@@ -127,7 +128,11 @@ class Court:
                 longest = max(n for n in block_sizes(self.capacity) if n <= 2 * calls)
                 self.eager.block(longest)  # of a thorough measurement
                 self._eager_room = self.queue_room(self.eager, longest)
-            singles = [self.eager.block(1).call_ms(self.overhead(1).total_ms) for _ in range(SINGLES)]
+            singles, late = [], []
+            for _ in range(SINGLES):
+                singles.append(self.eager.block(1).call_ms(self.overhead(1).total_ms))
+                late.append(self.eager.late)
+            self.eager.fills_queue = all(late)
             self.waking_ms = max(min(singles) - self.eager_call_ms, 0.0)
             """What a call alone takes longer than one of many."""
 
@@ -171,6 +176,7 @@ class Court:
         """The candidate's runner, nothing loaded yet. `arena`: where it is not the court's own."""
         side = Side(channel, arena or self.arena, self._staged, pid)
         side.expected_ms = self.eager_call_ms
+        side.fills_queue = self.eager.fills_queue
         return side
 
     def overhead(self, calls: int) -> Overhead:
@@ -206,15 +212,23 @@ class Court:
             return plan
         return replace(plan, block_ms=plan.block_ms / 4, least_calls=3)
 
-    def baseline_block(self, side: Side, calls: int) -> float:
-        """ms a call of a baseline in a block on fresh inputs, as a candidate's."""
+    def baseline_block(self, side: Side, calls: int) -> Block:
+        """A baseline's block on fresh inputs, as a candidate's."""
         self.stage_fresh([""] * calls, side)
-        return side.block(calls).call_ms(self.overhead(calls).total_ms)
+        return side.block(calls)
+
+    def evenness(self, kernel: Sequence[Block], eager: Sequence[Block]) -> Evenness:
+        """Of a kernel's blocks and eager's, which have alternated."""
+        overhead_ms = self.overhead(1).total_ms if self.device == "cpu" else 0.0
+        return evenness(kernel, eager, overhead_ms=overhead_ms, slack_ms=SLACK_MS[self.device])
 
     def eager_alone(self, plan: Plan) -> list[float]:
         """The baseline's time a call in ms, while no candidate has run anything."""
         calls = self.eager_calls(plan)
-        return [self.eager.block(calls).call_ms(self.overhead(calls).total_ms) for _ in range(3)]
+        times = [self.eager.block(calls).call_ms(self.overhead(calls).total_ms) for _ in range(3)]
+        if self.device == "cpu":  # a machine that was busy before made it seem longer
+            self.eager_call_ms = min(self.eager_call_ms, *times)
+        return times
 
     def lower_overhead(self) -> None:
         """On a CPU: takes a smaller overhead where one is seen now. Noise only adds to it, and one that was

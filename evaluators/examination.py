@@ -39,6 +39,8 @@ class Examination:
         self._pending: list[Callable[[], None]] = []
         self.least_ms = math.inf
         """On a CPU: the shortest call that was timed."""
+        self.timed: Block | None = None
+        """The last block that was timed."""
 
     def begin(self, plan: Plan) -> float:
         """The problem's own inputs, other weights, then the families. Returns about how long a call takes in
@@ -77,6 +79,7 @@ class Examination:
         overhead_ms = self._court.overhead(calls).total_ms
         block, check = self.spot_check(calls)
         self._pending.append(check)
+        self.timed = block
         self.least_ms = min(self.least_ms, block.least_ms - overhead_ms / calls)
         return block.call_ms(overhead_ms)
 

@@ -130,12 +130,12 @@ class Pool:
     async def compare(
         self, problem: Problem, kernels: Sequence[Kernel], *, thorough: bool = True
     ) -> list[Evaluation]:
-        """Measures kernels against one another, and eager, in one session: an evaluation each, in order, where
-        the samples of all correct ones are aligned by turn (see `timing.paired_speedup`).
+        """Measures kernels against one another, and eager, in one session: an evaluation each, in order. The
+        samples of all correct ones are aligned by turn (see `timing.paired_speedup`).
 
-        A kernel that fails does not disturb the others, and nothing is raised for it. Audits of GPU times and
-        the census of libraries are left to `evaluate`, which comes before: this tells which of several correct
-        kernels is the fastest.
+        A kernel that fails does not disturb the others, and nothing is raised for it. Audits of GPU times
+        and the census of libraries are left to `evaluate`, which comes before: this tells which of several
+        correct kernels is the fastest.
         """
         opening = asyncio.ensure_future(self._some_facts(problem))
         unique = {each.id: each for each in kernels}

@@ -24,8 +24,15 @@ differed from 1 by up to 1.2 % from one start of the processes to the next (laye
 LOOKS = (6, 8, 11, 15, 20, 27, 36, 48)
 """Pair counts at which sampling may stop. Few looks keep the interval honest under optional stopping."""
 
+MORE_TIME = 3
+"""So many times the plan's may sampling take where a kernel seems uneven (see `evenness.py`)."""
+
 RESOLUTION_MS = 5e-4
 """Shorter times are below what the clock can tell."""
+
+FEW_PAIRS, FEW_PRECISION = 11, 0.15
+"""When the time is over, fewer pairs are enough only where the interval is narrower: it is the range of all
+pairs then, and with one more outlier it says nothing."""
 
 SABOTAGED = "sabotaged baseline"
 """The rule of which `sabotaged` speaks."""
@@ -82,10 +89,16 @@ class Plan:
         """Whether to stop sampling after these paired ratios."""
         if len(ratios) < MIN_PAIRS:
             return False
-        if elapsed_s > self.max_s or len(ratios) >= LOOKS[-1]:
+        late = elapsed_s > self.max_s
+        if len(ratios) >= (FEW_PAIRS if late else LOOKS[-1]):
             return True
         median, low, high = interval(ratios)
-        return len(ratios) in LOOKS and (high - low) / 2 < self.precision * median
+        precision = max(self.precision, FEW_PRECISION) if late else self.precision
+        return len(ratios) in LOOKS and (high - low) / 2 < precision * median
+
+    def may_go_on(self, pairs: int, elapsed_s: float) -> bool:
+        """Whether there is time to sample on, after so many pairs, where something else is not yet sure."""
+        return pairs < LOOKS[-1] and elapsed_s < MORE_TIME * self.max_s
 
 
 def block_sizes(capacity: int) -> list[int]:
@@ -137,8 +150,16 @@ class Block:
 
     calls: int
     wall_ms: float
-    least_ms: float = math.inf
-    """The wall of the fastest call, where they are made one by one."""
+    walls_ms: tuple[float, ...] = ()
+    """Of each call, where they are made one by one; then `wall_ms` is their median times their number."""
+    waited_ms: tuple[float, ...] = ()
+    """How long, meanwhile, the runner's threads and the referee waited for a core, all added up; empty where
+    that is not known."""
+
+    @property
+    def least_ms(self) -> float:
+        """The wall of the fastest call, where they are made one by one."""
+        return min(self.walls_ms, default=math.inf)
 
     def call_ms(self, overhead_ms: float) -> float:
         """One call's time, where a block of so many calls costs `overhead_ms` besides."""
