@@ -2,10 +2,10 @@
 
     python benchmarks/itself.py [problem=level1/conv2d] [tries=100] [device=auto] [thorough=false] [busy=0]
 
-With `thorough=true` it is measured as a search's winner is, without it as its variants are; beside `busy`
-processes that keep a core busy each. Prints how many of the tries hold 1.00 in their interval (to reach: 94 of 100), the spread of the speedups,
-the interval's half-width and how long the device was held; every tenth try, so far. Exit status 0 when at
-least 94 % do.
+With `thorough=true` it is measured as a search's winner is, without as its variants are; beside `busy`
+processes that keep a core busy each. Prints how many of the tries hold 1.00 in their interval (to reach: 94
+of 100), the spread of the speedups, the interval's half-width and how long the device was held; every tenth
+try, so far. Exit status 0 when at least 94 % do.
 """
 
 from __future__ import annotations

@@ -36,11 +36,11 @@ ALIKE = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """`run` raises ChannelClosed when the runner died. `candidate`: the number of the one that runs; None
-    where only the baseline does."""
+    """`run` says whether the candidate has failed, and raises ChannelClosed when its runner died.
+    `candidate`: the number of the one that runs; None where only the baseline does."""
 
     candidate: int | None
-    run: Callable[[], None]
+    run: Callable[[], bool]
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Contest:
         self._stack = ExitStack()
         arenas = self._stack.enter_context(court.arenas(len(pids)))
         sides = [court.candidate(*each) for each in zip(channels, pids, arenas, strict=True)]
-        self._plan = court.plan_here(plan).lengthened((len(sides) + 1) / 2)
+        self._plan = plan.on(court.device).lengthened((len(sides) + 1) / 2)
         self._entries = [
             Entry(number=number, side=side, examination=Examination(court, side))
             for number, side in enumerate(sides)
@@ -78,6 +78,8 @@ class Contest:
         self._eager: list[float] = []
         self._eager_blocks: list[Block] = []
         self._eager_calls = court.eager_calls(self._plan)
+        self._room = court.capacity
+        """Calls that everybody can queue: nobody gains by being measured in short blocks."""
         self.steps: Iterator[Step] = self._steps()
         """What is to be done, one after the other."""
 
@@ -151,7 +153,7 @@ class Contest:
     def _step(self, entry: Entry, what: Callable[[Entry], None]) -> Step:
         """A candidate that fails in it drops out."""
 
-        def run() -> None:
+        def run() -> bool:
             try:
                 what(entry)
             except Refused as refused:
@@ -161,15 +163,17 @@ class Contest:
                 raise
             finally:
                 self._court.restore_weights()
+            return entry.verdict is not None
 
         return Step(candidate=entry.number, run=run)
 
     def _drop(self, entry: Entry, status: Status, log: str, rule: str = "") -> None:
         entry.verdict = {"status": status.value, "log": log, "rule": rule}
 
-    def _before_any(self) -> None:
+    def _before_any(self) -> bool:
         self._court.lower_overhead()
         self._before = self._court.eager_alone(self._plan)
+        return False
 
     def _enter(self, entry: Entry) -> None:
         self._court.load(entry.side)
@@ -180,17 +184,24 @@ class Contest:
         besides is the same."""
         if not self.alive:
             return
-        wanted = {each.number: self._plan.calls(each.call_ms, self._court.capacity) for each in self.alive}
-        most = max(wanted.values())
-        for each in self.alive:
-            own = wanted[each.number]
-            each.calls = most if ALIKE * own >= most else own
-        own = self._court.eager_calls(self._plan)
-        self._eager_calls = most if ALIKE * own >= most else own
+        wanted = [
+            min(self._plan.calls(each.call_ms, self._court.capacity), self._room) for each in self.alive
+        ]
+        most = max(wanted)
+
+        def shared(own: int) -> int:
+            return most if ALIKE * own >= most else own
+
+        for each, own in zip(self.alive, wanted, strict=True):
+            each.calls = shared(own)
+        self._eager_calls = shared(min(self._court.eager_calls(self._plan), self._room))
 
     def _try_block(self, entry: Entry) -> None:
+        """A block to warm up, which tells how long a call takes in one."""
         entry.call_ms = entry.examination.timed_block(entry.calls)
         entry.examination.settle()
+        if self._court.device == "cuda":
+            self._room = min(self._room, self._court.queue_room(entry.side, entry.calls))
 
     def _order(self) -> Iterator[list[Entry | None]]:
         """Who is measured in which order, round after round: a random one, then the same backwards, so that
@@ -205,10 +216,11 @@ class Contest:
         entry.samples_ms.append(entry.examination.timed_block(entry.calls))
         entry.blocks += [block] if (block := entry.examination.timed) else []
 
-    def _eager_block(self) -> None:
+    def _eager_block(self) -> bool:
         block = self._court.baseline_block(self._court.eager, self._eager_calls)
         self._eager_blocks.append(block)
         self._eager.append(block.call_ms(self._court.overhead(block.calls).total_ms))
+        return False
 
     def _check(self, entry: Entry) -> None:
         entry.examination.settle()

@@ -205,13 +205,6 @@ class Court:
             side.block(size)
         return self.capacity if side.late or size == calls else size
 
-    def plan_here(self, plan: Plan) -> Plan:
-        """The plan for this device: on a CPU a block's figure is the median of its calls, some of which other
-        processes disturb."""
-        if self.device == "cuda":
-            return plan
-        return replace(plan, block_ms=plan.block_ms / 4, least_calls=3)
-
     def baseline_block(self, side: Side, calls: int) -> Block:
         """A baseline's block on fresh inputs, as a candidate's."""
         self.stage_fresh([""] * calls, side)

@@ -12,7 +12,7 @@ worker, hands to it, and with the worker:
     -> next: whose turn is it?
     <- turn {candidate} | verdicts {verdicts: [{status, ...}, ...]}
     -> go: the turn may begin
-    <- turned
+    <- turned {failed}: whether the candidate drops out, and its runner is to be ended
     -> recheck {before_ms, plan}: is the baseline as slow now that the candidate is gone?
     <- rechecked {slow}
 
@@ -93,8 +93,7 @@ def main() -> None:
                     contest.close()
                     contest = None
                 elif order["op"] == "go" and step is not None:
-                    step.run()
-                    worker.send({"op": "turned"})
+                    worker.send({"op": "turned", "failed": step.run()})
                 elif order["op"] == "recheck" and court is not None:
                     plan = Plan(**order["plan"])
                     slack_ms = SLACK_MS[court.device] / court.eager_calls(plan)

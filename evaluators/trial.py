@@ -74,7 +74,7 @@ class Trial:
     def __init__(
         self, court: Court, side: Side, plan: Plan, scratch: str, *, thorough: bool, say: Stage
     ) -> None:
-        self._court, self._side, self._plan = court, side, court.plan_here(plan)
+        self._court, self._side, self._plan = court, side, plan.on(court.device)
         self._eager_calls = court.eager_calls(self._plan)
         self._compiled = court.compiled if thorough else None
         self._say = say

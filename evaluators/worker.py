@@ -244,39 +244,41 @@ class Worker:
         limit_s = self._settings.thorough_timeout_s if thorough else self._settings.timeout_s
         left_s = dict.fromkeys(range(len(scratches)), limit_s)
         lost: dict[int, Message] = {}
-        wards: list[Ward] = []
+        wards: dict[int, Ward] = {}
         with self._closing_on_failure("the referee, the zygote or a runner of ours died"):
             try:
-                for scratch in scratches:
-                    wards.append(case.standby.take(scratch))
+                for number, scratch in enumerate(scratches):
+                    wards[number] = case.standby.take(scratch)
                 order = {
                     "op": "compare",
                     "fds": len(wards),
-                    "pids": [each.pid for each in wards],
+                    "pids": [each.pid for each in wards.values()],
                     "plan": asdict(self._settings.plan_of(thorough)),
                 }
-                case.referee.send(order, tuple(each.channel.fileno() for each in wards))
-                for each in wards:
+                case.referee.send(order, tuple(each.channel.fileno() for each in wards.values()))
+                for each in wards.values():
                     each.channel.close()
-                between = self._watch(case, limit_s * (len(wards) + 1))
-                between.answer(case.eager)
+                ours = self._watch(case, limit_s * (len(wards) + 1))
+                _require_word(ours.answer(case.eager))
                 while True:
                     case.referee.send({"op": "next"})
-                    answer = between.answer(case.eager)
+                    answer = _require_word(ours.answer(case.eager))
                     if answer["op"] == "verdicts":
                         return [lost.get(n, verdict) for n, verdict in enumerate(answer["verdicts"])]
                     number, start = answer["candidate"], time.monotonic()
                     case.referee.send({"op": "go"})
                     if number is None:
-                        between.answer(case.eager)
+                        _require_word(ours.answer(case.eager))
                         continue
                     answer = self._watch(case, left_s[number]).answer(wards[number], scratches[number])
                     left_s[number] -= time.monotonic() - start
                     if "status" in answer:
                         lost[number] = answer
+                    if "status" in answer or answer["failed"]:  # what it has begun ends with it
+                        case.zygote.end(wards.pop(number))
             finally:
                 with self._closing_on_failure("a runner could not be ended"):
-                    for each in wards:
+                    for each in wards.values():
                         case.zygote.end(each)
 
     def _require_recovery(self, case: Case, verdict: Message, thorough: bool) -> None:
@@ -319,6 +321,13 @@ class Worker:
         except (ChannelClosed, ChannelTimeout, OSError) as error:
             self.close()
             raise WorkerBroken(f"{what}: {error}") from error
+
+
+def _require_word(answer: Message) -> Message:
+    """The referee's answer to an order about the baseline. Raises WorkerBroken where it was late."""
+    if "op" not in answer:
+        raise WorkerBroken(f"the baseline came to no end: {answer['log']}")
+    return answer
 
 
 def _evaluation(verdict: Message, environment: dict[str, str], stages_s: dict[str, float]) -> Evaluation:

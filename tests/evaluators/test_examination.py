@@ -29,7 +29,7 @@ class Side:
     least_ms: float
 
     def block(self, calls: int, *, looks: Looks | None) -> Block:
-        return Block(calls=calls, wall_ms=calls * 0.5, least_ms=self.least_ms)
+        return Block(calls=calls, wall_ms=calls * 0.5, walls_ms=(0.6, self.least_ms))
 
     def spot(self, calls: int) -> Spot:
         return Spot(call=0, outputs=[], missing=None)
