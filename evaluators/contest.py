@@ -22,6 +22,7 @@ from evaluators.evenness import UNEVEN
 from evaluators.examination import Examination
 from evaluators.side import Refused, Side
 from evaluators.timing import (
+    MIN_PAIRS,
     SLACK_MS,
     Block,
     Plan,
@@ -159,7 +160,8 @@ class Contest:
             except Refused as refused:
                 self._drop(entry, refused.status, refused.log, refused.rule)
             except ChannelClosed:
-                self._drop(entry, Status.CRASHED, "its runner died")  # how, the worker knows
+                self._drop(entry, Status.CRASHED, "its runner died")  # how, the worker finds out
+                entry.side.close()  # whoever waits for the dead one is stopped
                 raise
             finally:
                 self._court.restore_weights()
@@ -233,6 +235,10 @@ class Contest:
     def _enough(self, elapsed_s: float) -> bool:
         """Whether the fastest is told from every other, and from eager, as well as the plan asks."""
         alive = self.alive
+        if self._plan.may_go_on(len(self._eager), elapsed_s) and len(self._eager) >= MIN_PAIRS:
+            seen = (self._court.evenness(each.blocks, self._eager_blocks) for each in alive)
+            if any(each.undecided for each in seen):
+                return False
         leader = min(alive, key=lambda each: statistics.median(each.samples_ms or [0.0]))
         others = [self._eager, *(each.samples_ms for each in alive if each is not leader)]
         return all(

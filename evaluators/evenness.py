@@ -20,9 +20,9 @@ UNEVEN = "uneven calls"
 """The rule of which `Evenness.reason` speaks."""
 SLOW_FACTOR = 1.5
 """Times its median, and the clock's noise, that a slow call takes."""
-SURE, OPEN = 1e-3, 0.3
-"""How probable it may be that so many of the slow calls are the kernel's by chance: to hold it uneven, and to
-sample on."""
+SURE, LIKELY, OPEN = 1e-3, 1e-2, 0.3
+"""How probable it may be that so many of the slow calls are the kernel's by chance: to reject it, to time it
+by its mean, and to sample on."""
 FEWEST_BLOCKS = 3
 """With slow calls: a hold-up of the machine's may be as long as a block."""
 PLAIN_FACTOR = 2.0
@@ -52,12 +52,12 @@ class Evenness:
     @property
     def uneven(self) -> bool:
         """Whether the kernel's calls differ by its own doing, so that their mean counts."""
-        return self.by_chance <= SURE and self.factor > 1
+        return self.by_chance <= LIKELY and self.factor > 1
 
     @property
     def reason(self) -> str | None:
         """Why the kernel is rejected; None where it is not."""
-        if not self.uneven or self.own_factor is None or self.own_factor < PLAIN_FACTOR:
+        if self.by_chance > SURE or self.own_factor is None or self.own_factor < PLAIN_FACTOR:
             return None
         return f"{self.remark}; a kernel has to do a call's work in every call"
 

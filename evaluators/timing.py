@@ -30,8 +30,8 @@ pairs had a standard deviation of 0.7."""
 LOOKS = (6, 8, 11, 15, 20, 27, 36, 48)
 """Pair counts at which sampling may stop. Few looks keep the interval honest under optional stopping."""
 
-MORE_TIME = 3
-"""So many times the plan's may sampling take where a kernel seems uneven (see `evenness.py`)."""
+MORE_TIME, MORE_PAIRS = 3, 27
+"""So many times the plan's time may sampling take where a kernel seems uneven, or so many pairs."""
 
 RESOLUTION_MS = 5e-4
 """Shorter times are below what the clock can tell."""
@@ -108,8 +108,8 @@ class Plan:
         return len(ratios) in LOOKS and (high - low) / 2 < precision * median
 
     def may_go_on(self, pairs: int, elapsed_s: float) -> bool:
-        """Whether there is time to sample on, after so many pairs, where something else is not yet sure."""
-        return pairs < LOOKS[-1] and elapsed_s < MORE_TIME * self.max_s
+        """Whether to sample on, after so many pairs, where a kernel seems uneven (see `evenness.py`)."""
+        return pairs < (LOOKS[-1] if elapsed_s < MORE_TIME * self.max_s else MORE_PAIRS)
 
 
 def block_sizes(capacity: int) -> list[int]:

@@ -239,10 +239,9 @@ class Worker:
                     case.zygote.end(ward)
 
     def _try_candidates(self, case: Case, scratches: list[Path], thorough: bool) -> list[Message]:
-        """The verdicts, in order. Whoever's turn it is, is watched; each has the time that it would have by
-        itself."""
-        limit_s = self._settings.thorough_timeout_s if thorough else self._settings.timeout_s
-        left_s = dict.fromkeys(range(len(scratches)), limit_s)
+        """The verdicts, in order. Whoever's turn it is, is watched, and has as much time for the turn as an
+        evaluation by itself has."""
+        limit_s = self._settings.timeout_s
         lost: dict[int, Message] = {}
         wards: dict[int, Ward] = {}
         with self._closing_on_failure("the referee, the zygote or a runner of ours died"):
@@ -258,20 +257,18 @@ class Worker:
                 case.referee.send(order, tuple(each.channel.fileno() for each in wards.values()))
                 for each in wards.values():
                     each.channel.close()
-                ours = self._watch(case, limit_s * (len(wards) + 1))
-                _require_word(ours.answer(case.eager))
+                _require_word(self._watch(case, limit_s).answer(case.eager))
                 while True:
                     case.referee.send({"op": "next"})
-                    answer = _require_word(ours.answer(case.eager))
+                    answer = _require_word(self._watch(case, limit_s).answer(case.eager))
                     if answer["op"] == "verdicts":
                         return [lost.get(n, verdict) for n, verdict in enumerate(answer["verdicts"])]
-                    number, start = answer["candidate"], time.monotonic()
+                    number = answer["candidate"]
                     case.referee.send({"op": "go"})
                     if number is None:
-                        _require_word(ours.answer(case.eager))
+                        _require_word(self._watch(case, limit_s).answer(case.eager))
                         continue
-                    answer = self._watch(case, left_s[number]).answer(wards[number], scratches[number])
-                    left_s[number] -= time.monotonic() - start
+                    answer = self._watch(case, limit_s).answer(wards[number], scratches[number])
                     if "status" in answer:
                         lost[number] = answer
                     if "status" in answer or answer["failed"]:  # what it has begun ends with it

@@ -31,7 +31,7 @@ FAILURES = {
     "dies later": (later("os.kill(os.getpid(), 9)"), Status.CRASHED, "SIGKILL"),
     "hangs": (later("time.sleep(600)"), Status.TIMEOUT, "no verdict within"),
     "works in some calls": (
-        forward("time.sleep(0.06 * (next(count) % 3 == 0)); return honest(self, x)", before=COUNT),
+        forward("time.sleep(0.3 * (next(count) % 3 == 0)); return honest(self, x)", before=COUNT),
         Status.REJECTED,
         "uneven",
     ),

@@ -16,6 +16,7 @@ from evaluators.timing import (
     FEW_PAIRS,
     LOOKS,
     MIN_PAIRS,
+    MORE_PAIRS,
     MOST_TURNS,
     RESOLUTION_MS,
     SYSTEMATIC,
@@ -134,9 +135,10 @@ def test_a_longer_plan() -> None:
 
 
 def test_what_is_not_sure_is_sampled_on_for_some_time() -> None:
-    assert PLAN.may_go_on(20, 2.9)
-    assert not PLAN.may_go_on(20, 3.1)
-    assert not PLAN.may_go_on(LOOKS[-1], 0.0)
+    assert PLAN.may_go_on(LOOKS[-1] - 1, 2.9)
+    assert not PLAN.may_go_on(LOOKS[-1], 2.9)
+    assert PLAN.may_go_on(MORE_PAIRS - 1, 1e9)
+    assert not PLAN.may_go_on(MORE_PAIRS, 3.1)
 
 
 def test_two_kernels_of_one_session() -> None:
