@@ -154,11 +154,16 @@ class Contest:
     def _step(self, entry: Entry, what: Callable[[Entry], None]) -> Step:
         """A candidate that fails in it drops out."""
 
+        import torch
+
         def run() -> bool:
             try:
                 what(entry)
             except Refused as refused:
                 self._drop(entry, refused.status, refused.log, refused.rule)
+            except (MemoryError, torch.OutOfMemoryError) as error:
+                log = f"beside it and the others there is no memory left to check it: {error}"
+                self._drop(entry, Status.CRASHED, log)
             except ChannelClosed:
                 self._drop(entry, Status.CRASHED, "its runner died")  # how, the worker finds out
                 entry.side.close()  # whoever waits for the dead one is stopped
