@@ -57,7 +57,8 @@ def main(arguments: list[str]) -> int:
 def busy(count: int) -> Iterator[None]:
     """So many processes that take what they get of the cores, each in a session of its own, since Linux
     shares cores among sessions."""
-    command = [sys.executable, "-c", "while True: pass"]
+    work = "import os; above = os.getppid()\nwhile os.getppid() == above: pass"
+    command = [sys.executable, "-c", work]
     started = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
     try:
         yield
