@@ -1,17 +1,21 @@
 """The reference against itself: its speedup is 1, and the interval has to say so.
 
-    python benchmarks/itself.py [problem=level1/conv2d] [tries=100] [device=auto]
+    python benchmarks/itself.py [problem=level1/conv2d] [tries=100] [device=auto] [thorough=false] [busy=0]
 
-Prints how many of the tries hold 1.00 in their interval (to reach: 94 of 100), the spread of the speedups,
-the interval's half-width and how long the device was held; every tenth try, so far. Exit status 0 when at
-least 94 % do.
+With `thorough=true` it is measured as a search's winner is, without as its variants are; beside `busy`
+processes that keep a core busy each. Prints how many of the tries hold 1.00 in their interval (to reach: 94
+of 100), the spread of the speedups, the interval's half-width and how long the device was held; every tenth
+try, so far. Exit status 0 when at least 94 % do.
 """
 
 from __future__ import annotations
 
+import contextlib
 import statistics
+import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -34,10 +38,11 @@ def main(arguments: list[str]) -> int:
     kernel = Kernel(source=problem.source.replace("class Model", "class ModelNew"), language="triton")
     tries = int(given.get("tries", "100"))
     found: list[tuple[Timing, float]] = []
-    with tempfile.TemporaryDirectory() as root:
+    thorough = given.get("thorough", "false") == "true"
+    with tempfile.TemporaryDirectory() as root, busy(int(given.get("busy", "0"))):
         worker = Worker(root=Path(root), settings=build(config.evaluator))
         for number in range(tries):
-            evaluation = worker.measure(problem, kernel, b"")
+            evaluation = worker.measure(problem, kernel, b"", thorough=thorough)
             if evaluation.timing is None:
                 print(f"try {number}: {evaluation.status} {evaluation.rule} {evaluation.cause}")
             else:
@@ -46,6 +51,21 @@ def main(arguments: list[str]) -> int:
                 print(f"{name} on {device}: {summary(found, number + 1)}", flush=True)
         worker.close()
     return 0 if holding(found) >= TO_REACH * tries else 1
+
+
+@contextlib.contextmanager
+def busy(count: int) -> Iterator[None]:
+    """So many processes that take what they get of the cores, each in a session of its own, since Linux
+    shares cores among sessions."""
+    work = "import os; above = os.getppid()\nwhile os.getppid() == above: pass"
+    command = [sys.executable, "-c", work]
+    started = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 def holding(found: list[tuple[Timing, float]]) -> int:

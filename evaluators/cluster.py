@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -65,6 +65,14 @@ class DeviceActor:
         while isinstance(word := said.get(), str):
             yield word
         yield word.result()
+
+    def compare(
+        self, problem: Problem, kernels: Sequence[Kernel], archives: Sequence[bytes], thorough: bool
+    ) -> list[Evaluation]:
+        """See `Worker.compare`."""
+        return self._thread.submit(
+            self._worker.compare, problem, kernels, archives, thorough=thorough
+        ).result()
 
     def close(self) -> None:
         """Ends every process, and removes the scratch folders on this node."""
@@ -160,6 +168,20 @@ class RayHost:
                 return said
             on_stage(said)
         raise WorkerDied("the worker ended without a word")
+
+    async def compare(
+        self,
+        device: int,
+        problem: Problem,
+        kernels: Sequence[Kernel],
+        archives: Sequence[bytes],
+        thorough: bool,
+    ) -> list[Evaluation]:
+        """See `pool.Host`."""
+        actor = await self._actor(device)
+        asked = actor.compare.remote(problem, kernels, archives, thorough)
+        evaluations: list[Evaluation] = await self._answer(device, asked)
+        return evaluations
 
     def close(self) -> None:
         """See `pool.Host`."""

@@ -6,7 +6,8 @@ import logging
 import os
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from evaluators.channel import Channel, Message
 from evaluators.correctness import Comparison
 from evaluators.degenerate import examine
 from evaluators.evaluation import Roofline
+from evaluators.evenness import Evenness, evenness
 from evaluators.layouts import clone, span_of
 from evaluators.library_kernels import LibraryKernels, installed
 from evaluators.nested import replaced, tensors_in
@@ -25,7 +27,7 @@ from evaluators.problem import lower_precisions
 from evaluators.reference_session import Draw, ReferenceSession, UnfitReference
 from evaluators.roofline import roofline, too_fast
 from evaluators.side import Side
-from evaluators.timing import SLACK_MS, Overhead, Plan, block_sizes, smoothed
+from evaluators.timing import SLACK_MS, Block, Overhead, Plan, block_sizes, smoothed
 from evaluators.work import count
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ logger = logging.getLogger(__name__)
 MEMORY_SHARE = 0.15
 """Of the device's memory, for the arena of a candidate; the same again for the baselines' and, at most, for
 what is staged."""
+ARENAS = 3
+"""So many arenas' memory may those of candidates have together that are there at once."""
 SINGLES = 4
 """Blocks of one call, against which the blocks of many are held."""
 CHAIN_CALLS = 32
@@ -121,7 +125,11 @@ class Court:
                 longest = max(n for n in block_sizes(self.capacity) if n <= 2 * calls)
                 self.eager.block(longest)  # of a thorough measurement
                 self._eager_room = self.queue_room(self.eager, longest)
-            singles = [self.eager.block(1).call_ms(self.overhead(1).total_ms) for _ in range(SINGLES)]
+            singles, late = [], []
+            for _ in range(SINGLES):
+                singles.append(self.eager.block(1).call_ms(self.overhead(1).total_ms))
+                late.append(self.eager.late)
+            self.eager.fills_queue = all(late)
             self.waking_ms = max(min(singles) - self.eager_call_ms, 0.0)
             """What a call alone takes longer than one of many."""
 
@@ -142,10 +150,30 @@ class Court:
         side.load(self._load_order(self._baseline_arena))
         return side
 
-    def candidate(self, channel: Channel, pid: int) -> Side:
-        """The candidate's runner, nothing loaded yet."""
-        side = Side(channel, self.arena, self._staged, pid)
+    @contextmanager
+    def arenas(self, count: int) -> Iterator[list[Arena]]:
+        """One for each of so many candidates that are there at once: what shares memory could spoil the
+        other's outputs. Meanwhile blocks have as many calls as there is room for in all of them."""
+        whole = self.capacity
+        room = ARENAS * whole // count
+        calls = whole if room >= whole else max(n for n in block_sizes(whole) if n <= max(room, 1))
+        inputs, outputs = self._places[0], self.arena.output_views[0]
+        more: list[Arena] = []
+        try:
+            for _ in range(count - 1):
+                more.append(Arena(inputs, outputs, calls, self.device))
+            self.capacity = calls
+            yield [self.arena, *more]
+        finally:
+            self.capacity = whole
+            for each in more:
+                each.free()
+
+    def candidate(self, channel: Channel, pid: int, arena: Arena | None = None) -> Side:
+        """The candidate's runner, nothing loaded yet. `arena`: where it is not the court's own."""
+        side = Side(channel, arena or self.arena, self._staged, pid)
         side.expected_ms = self.eager_call_ms
+        side.fills_queue = self.eager.fills_queue
         return side
 
     def overhead(self, calls: int) -> Overhead:
@@ -174,10 +202,23 @@ class Court:
             side.block(size)
         return self.capacity if side.late or size == calls else size
 
+    def baseline_block(self, side: Side, calls: int) -> Block:
+        """A baseline's block on fresh inputs, as a candidate's."""
+        self.stage_fresh(calls, side)
+        return side.block(calls)
+
+    def evenness(self, kernel: Sequence[Block], eager: Sequence[Block]) -> Evenness:
+        """Of a kernel's blocks and eager's, which have alternated."""
+        overhead_ms = self.overhead(1).total_ms if self.device == "cpu" else 0.0
+        return evenness(kernel, eager, overhead_ms=overhead_ms, slack_ms=SLACK_MS[self.device])
+
     def eager_alone(self, plan: Plan) -> list[float]:
         """The baseline's time a call in ms, while no candidate has run anything."""
         calls = self.eager_calls(plan)
-        return [self.eager.block(calls).call_ms(self.overhead(calls).total_ms) for _ in range(3)]
+        times = [self.eager.block(calls).call_ms(self.overhead(calls).total_ms) for _ in range(3)]
+        if self.device == "cpu":  # a machine that was busy before made it seem longer
+            self.eager_call_ms = min(self.eager_call_ms, *times)
+        return times
 
     def lower_overhead(self) -> None:
         """On a CPU: takes a smaller overhead where one is seen now. Noise only adds to it, and one that was
@@ -188,7 +229,7 @@ class Court:
 
     def load(self, candidate: Side) -> None:
         """Raises Refused or ChannelClosed."""
-        candidate.load(self._load_order(self.arena))
+        candidate.load(self._load_order(candidate.arena))
 
     def stage_fresh(self, calls: int, side: Side, *, own: bool = False) -> list[Draw]:
         """Draws inputs for so many calls, which nobody has seen, and poisons the side's outputs. They are

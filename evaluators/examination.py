@@ -43,6 +43,8 @@ class Examination:
         self._padded = False
         """Whether zeros among its weights are padding (see `weights.WeightChange`)."""
         self._pending: list[Callable[[], None]] = []
+        self.timed: Block | None = None
+        """The last block that was timed."""
 
     def begin(self, plan: Plan) -> float:
         """The problem's own inputs, then with other weights every distribution. Returns about how long a call
@@ -91,7 +93,7 @@ class Examination:
     def _is_right_once(self) -> bool:
         draws = self._court.stage_fresh(1, self._side, own=True)
         self._side.block(1)
-        return self.is_right(self._court.arena.snapshot(0), draws[0])
+        return self.is_right(self._side.arena.snapshot(0), draws[0])
 
     def _try_distributions(self) -> None:
         """Each distribution once, and the problem's own inputs, in an order that nobody knows: each call
@@ -105,7 +107,7 @@ class Examination:
             self._court.stage_distributions(chosen, self._side)
             self._side.block(len(chosen))
             for call, name in enumerate(chosen):
-                comparison = self._reference.check_on(self._court.arena.snapshot(call), name)
+                comparison = self._reference.check_on(self._side.arena.snapshot(call), name)
                 self._families[name] = not comparison.problem
                 if comparison.problem:
                     raise Refused(Status.INCORRECT, f"wrong on {described(name)}: {comparison.problem}")
@@ -116,6 +118,7 @@ class Examination:
         overhead_ms = self._court.overhead(calls).total_ms
         block, check = self.spot_check(calls)
         self._pending.append(check)
+        self.timed = block
         return block.call_ms(overhead_ms)
 
     def settle(self) -> None:
@@ -184,7 +187,7 @@ class Examination:
         """Some calls on the problem's own inputs, all of which are checked. Returns ms a call."""
         draws = self._court.stage_fresh(calls, self._side, own=True)
         block = self._side.block(calls)
-        answers = [self._court.arena.snapshot(call) for call in range(calls)]
+        answers = [self._side.arena.snapshot(call) for call in range(calls)]
         if not self._benchmark_rules:
             self._benchmark_rules = self._reference.benchmark_rules(answers[0], draws[0])
         for draw, outputs in zip(draws, answers, strict=True):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from evaluators import scratch
@@ -89,6 +90,20 @@ class LocalHost:
         return await loop.run_in_executor(
             self._threads[device],
             lambda: self._workers[device].measure(problem, kernel, archive, thorough=thorough, on_stage=say),
+        )
+
+    async def compare(
+        self,
+        device: int,
+        problem: Problem,
+        kernels: Sequence[Kernel],
+        archives: Sequence[bytes],
+        thorough: bool,
+    ) -> list[Evaluation]:
+        """See `pool.Host`."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads[device],
+            lambda: self._workers[device].compare(problem, kernels, archives, thorough=thorough),
         )
 
     def close(self) -> None:

@@ -108,6 +108,12 @@ def run_ns(pids: Iterable[int]) -> dict[int, int]:
     return found
 
 
+def waited_ns(pids: Iterable[int]) -> int:
+    """How long all threads of these processes have waited for a core, ready to run, added up."""
+    texts = (_read(f"/proc/{pid}/task/{thread}/schedstat") for pid in pids for thread in _threads(pid))
+    return sum(int(text.split()[1]) for text in texts if text)
+
+
 def settled_ns(pids: Collection[int]) -> dict[int, int]:
     """`run_ns` once whoever was about to end has ended."""
     deadline = time.monotonic() + STOPS_WITHIN_S

@@ -74,6 +74,17 @@ class Host(Protocol):
         """On the device with this number. Raises UnfitProblem, WorkerBroken or WorkerDied."""
         ...
 
+    async def compare(
+        self,
+        device: int,
+        problem: Problem,
+        kernels: Sequence[Kernel],
+        archives: Sequence[bytes],
+        thorough: bool,
+    ) -> list[Evaluation]:
+        """Of kernels that all differ, in one session. Raises WorkerBroken or WorkerDied."""
+        ...
+
     def close(self) -> None:
         """Ends everything that was started."""
         ...
@@ -127,6 +138,73 @@ class Pool:
             return await self._settle(job)
         finally:
             opening.cancel()
+
+    async def compare(
+        self, problem: Problem, kernels: Sequence[Kernel], *, thorough: bool = True
+    ) -> list[Evaluation]:
+        """Measures kernels against one another, and eager, in one session: an evaluation each, in order. The
+        samples of all correct ones are aligned by turn (see `timing.paired_speedup`).
+
+        A kernel that fails does not disturb the others, and nothing is raised for it. Audits of GPU times
+        and the census of libraries are left to `evaluate`, which comes before: this tells which of several
+        correct kernels is the fastest.
+        """
+        opening = asyncio.ensure_future(self._some_facts(problem))
+        unique = {each.id: each for each in kernels}
+        jobs = [_Job(problem, each, thorough, lambda stage: None, opening) for each in unique.values()]
+        try:
+            found = await self._settle_together(problem, jobs, thorough)
+        finally:
+            opening.cancel()
+        return [found[each.id] for each in kernels]
+
+    async def _settle_together(
+        self, problem: Problem, jobs: list[_Job], thorough: bool
+    ) -> dict[str, Evaluation]:
+        failed_on: list[int] = []
+        reason = ""
+        for _ in range(TRIES):
+            try:
+                return await self._try_together(problem, jobs, thorough, failed_on)
+            except CannotOpen as error:
+                reason = str(error)
+                break
+            except (WorkerDied, WorkerBroken) as error:
+                reason = str(error)
+            except Exception as error:
+                # As for a single kernel: a search must not end by it.
+                logger.exception("the evaluator failed when it compared %d kernels", len(jobs))
+                reason = f"{type(error).__name__}: {error}"
+            logger.warning("%d kernels are compared again: %s", len(jobs), reason)
+        failed = Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=reason, environment=self._known(problem))
+        return {job.kernel.id: failed for job in jobs}
+
+    async def _try_together(
+        self, problem: Problem, jobs: list[_Job], thorough: bool, failed_on: list[int]
+    ) -> dict[str, Evaluation]:
+        if problem.device == "cuda":
+            for job in jobs:
+                async with self._in_front, self._builds:
+                    await self._build(job)
+        facts = await jobs[0].opening
+        async with self._devices.lease(problem.id, failed_on) as device:
+            try:
+                builds = {job.kernel.id: await self._build(job) for job in jobs}
+                found = {
+                    name: _failed_build(each, facts)
+                    for name, each in builds.items()
+                    if each.status is not None
+                }
+                built = [job.kernel for job in jobs if job.kernel.id not in found]
+                if built:
+                    archives = [builds[each.id].archive for each in built]
+                    evaluations = await self._host.compare(device, problem, built, archives, thorough)
+                    for kernel, evaluation in zip(built, evaluations, strict=True):
+                        found[kernel.id] = replace(evaluation, build_s=builds[kernel.id].seconds)
+                return found
+            except (WorkerBroken, WorkerDied):
+                failed_on.append(device)
+                raise
 
     async def _settle(self, job: _Job) -> Evaluation:
         deaths = 0

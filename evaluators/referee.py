@@ -8,6 +8,12 @@ worker, hands to it, and with the worker:
     -> judge {plan, ...} + candidate's channel (+ the compiled baseline's)
     <- compiled {runs}, stage {stage}, ..., verdict {status, ...}
     <- warning {text}, before any answer
+    -> compare {plan, pids, ...} + the candidates' channels: see `contest.py`
+    <- comparing
+    -> next: whose turn is it?
+    <- turn {candidate} | verdicts {verdicts: [{status, ...}, ...]}
+    -> go: the turn may begin
+    <- turned {failed}: whether the candidate drops out, and its runner is to be ended
     -> recheck {before_ms, plan}: is the baseline as slow now that the candidate is gone?
     <- rechecked {slow}
 
@@ -28,6 +34,7 @@ from typing import Any
 from evaluators import process_tree
 from evaluators.cause import cause_of
 from evaluators.channel import Channel, ChannelClosed, Message
+from evaluators.contest import Contest, Step
 from evaluators.court import Court
 from evaluators.reference_session import UnfitReference
 from evaluators.side import Refused
@@ -73,6 +80,8 @@ def main() -> None:
     worker = Channel.from_fd(int(sys.argv[1]))
     logging.basicConfig(level=logging.WARNING, handlers=[_ToWorker(worker)])
     court: Court | None = None
+    contest: Contest | None = None
+    step: Step | None = None
     with contextlib.suppress(ChannelClosed):
         while True:
             order = worker.receive()
@@ -92,6 +101,19 @@ def main() -> None:
                     worker.send({"op": "opened", "facts": facts})
                 elif order["op"] == "judge" and court is not None:
                     worker.send(_judge(court, worker, order))
+                elif order["op"] == "compare" and court is not None:
+                    channels = [Channel.from_fd(fd) for fd in worker.take_fds(order["fds"])]
+                    contest = Contest(court, channels, order["pids"], Plan(**order["plan"]))
+                    worker.send({"op": "comparing"})
+                elif order["op"] == "next" and contest is not None:
+                    if (step := next(contest.steps, None)) is not None:
+                        worker.send({"op": "turn", "candidate": step.candidate})
+                        continue
+                    worker.send({"op": "verdicts", "verdicts": contest.verdicts()})
+                    contest.close()
+                    contest = None
+                elif order["op"] == "go" and step is not None:
+                    worker.send({"op": "turned", "failed": step.run()})
                 elif order["op"] == "recheck" and court is not None:
                     plan = Plan(**order["plan"])
                     slack_ms = SLACK_MS[court.device] / court.eager_calls(plan)

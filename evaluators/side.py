@@ -34,6 +34,9 @@ QUEUE_S, WAITING_S, LATE_BLOCKS = 0.1, 0.005, 3
 candidate that was late in so many blocks on end gets less, so that judging it does not hold the GPU for long,
 but for one block of RECALL_EVERY: nobody is late for good."""
 RECALL_EVERY = 8
+FILLING_S = 0.03
+"""How long every runner has, each time, where a call of the reference has more launches than a queue holds,
+about a thousand: enough to fill it. Who had less would have fewer launches queued when the clock starts."""
 RUN: Message = {"op": "run", "seeds": [], "stand_in": 0, "deliver": True, "chain": False, "wait": False}
 HUNG_FACTOR, LEAST_HUNG_S = 1000, 2.5
 """Queued work that takes so many times as long as the baseline, and as many seconds, does not end."""
@@ -62,11 +65,13 @@ class Side:
         self.isolation = str(channel.receive().get("isolation", ""))
         self._runner = namespaces.runner_of(pid)
         self._family = process_tree.stop_tree(pid)
-        self._stopped_at = 0.0
+        self._stopped_at = self._waited_ms = 0.0
         self._stillness = peek.Stillness()
         self._spot: Spot | None = None
         self.queued_some = False
         """Whether any block of more than one call was queued before it began."""
+        self.fills_queue = False
+        """Whether its blocks are to be measured with a queue that is full (see FILLING_S)."""
         self.late, self._late_blocks = False, 0
         """Whether the last block began before all of it was queued, and how many did on end."""
 
@@ -139,8 +144,16 @@ class Side:
         order = RUN | {"stand_in": stand_in, "deliver": deliver and not self.arena.fetches}
         if self._on_gpu:
             return self._queued_block(order, shuffled(calls))
-        times = [self._single_ms(order, call) for call in shuffled(calls)]
-        return Block(calls=calls, wall_ms=statistics.median(times) * calls)
+        walls_ms, waited_ms = [], []
+        for call in shuffled(calls):
+            walls_ms.append(self._single_ms(order, call))
+            waited_ms.append(self._waited_ms)
+        return Block(
+            calls=calls,
+            wall_ms=statistics.median(walls_ms) * calls,
+            walls_ms=tuple(walls_ms),
+            waited_ms=tuple(waited_ms) if self.arena.fetches else (),
+        )
 
     def kept_block(self, calls: int) -> tuple[Block, int, list[torch.Tensor]]:
         """On a GPU: a block whose outputs stay with the runner, and a call of it, nobody knew which, that is
@@ -175,8 +188,7 @@ class Side:
             self._channel.send(
                 order | {"calls": calls, "seeds": self.call_seeds, "turn": self.arena.next_turn()}
             )
-            impatient = order["wait"] or (self.waits and self._late_blocks % RECALL_EVERY)
-            queued = self._answer_within(WAITING_S if impatient else QUEUE_S)
+            queued = self._answer_within(self._patience_s(order))
             self.late = not queued
             self._late_blocks = self._late_blocks + 1 if self.late else 0
             self.queued_some = self.queued_some or (queued and len(calls) > 1)
@@ -191,17 +203,27 @@ class Side:
         self._spot = None if self._ours else spot
         return Block(calls=len(calls), wall_ms=wall_ms)
 
+    def _patience_s(self, order: Message) -> float:
+        """How long it may take to queue a block before the gate opens."""
+        if self.fills_queue:
+            return FILLING_S
+        impatient = order["wait"] or (self.waits and self._late_blocks % RECALL_EVERY)
+        return WAITING_S if impatient else QUEUE_S
+
     def _single_ms(self, order: Message, call: int) -> float:
         """On a CPU: one call, whose inputs are shown while the runner is stopped, from before it wakes up.
         When it has stopped again, the outputs are read out of its memory: nothing that it does takes part."""
         self.arena.show_one(self._staged, call)
         leaders = process_tree.spread_threads(self._family)
         self._require_still()
+        timed = {os.getpid(), *self._family}
+        waited_ns = peek.waited_ns(timed)
         start = time.perf_counter()
         with self._awake():
             self._channel.send(order | {"calls": [call], "seeds": self.call_seeds})
             process_tree.allow_all_cores(leaders)
             answer = self._answer("done")
+        self._waited_ms = (peek.waited_ns(timed) - waited_ns) / 1e6
         wall_ms = (self._stopped_at - start) * 1e3
         if self.arena.fetches:
             self._fetch(call, answer.get("outputs"))

@@ -6,7 +6,9 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from evaluators.evaluation import Timing
 
 MIN_PAIRS = 6
 """Fewer pairs have no 95 % interval for their median: the range of n samples covers 1 - 2^(1-n)."""
@@ -19,11 +21,25 @@ SYSTEMATIC = 0.01
 """What repeating blocks cannot tell: where the two sides' memory happens to lie. A reference against itself
 differed from 1 by up to 1.2 % from one start of the processes to the next (layernorm, H200)."""
 
+SYSTEMATIC_SHARE = 0.25
+"""Of the spread of paired ratios, as much again, for what lasts a whole session. In four sessions beside four
+to ten busy processes on two cores (layernorm, matmul), each with a baseline process of its own, the logarithm
+of the reference's ratio to itself was off from 0 by 0.08 to 0.23 (root mean square 0.18, each with a standard
+error of 0.04 to 0.09), where that of single pairs had a standard deviation of 0.5 to 0.8. The cause is not
+known."""
+
 LOOKS = (6, 8, 11, 15, 20, 27, 36, 48)
 """Pair counts at which sampling may stop. Few looks keep the interval honest under optional stopping."""
 
+MORE_TIME, MORE_PAIRS = 3, 27
+"""So many times the plan's time may sampling take where a kernel seems uneven, or so many pairs."""
+
 RESOLUTION_MS = 5e-4
 """Shorter times are below what the clock can tell."""
+
+FEW_PAIRS, FEW_PRECISION = 11, 0.15
+"""When the time is over, fewer pairs are enough only where the interval is narrower: it is the range of all
+pairs then, and with one more outlier it says nothing."""
 
 SABOTAGED = "sabotaged baseline"
 """The rule of which `sabotaged` speaks."""
@@ -72,14 +88,29 @@ class Plan:
         least_ms = max(min(call_ms / 4, floor_ms), 1e-6)
         return max(1, min(most, math.ceil(self.block_ms / least_ms)))
 
+    def on(self, device: str) -> Plan:
+        """The plan for blocks there: on a CPU their figure is the median of their calls, some of which other
+        processes disturb."""
+        return replace(self, block_ms=self.block_ms / 4, least_calls=3) if device == "cpu" else self
+
+    def lengthened(self, factor: float) -> Plan:
+        """With so many times the time."""
+        return replace(self, max_s=factor * self.max_s)
+
     def enough(self, ratios: Sequence[float], elapsed_s: float) -> bool:
         """Whether to stop sampling after these paired ratios."""
         if len(ratios) < MIN_PAIRS:
             return False
-        if elapsed_s > self.max_s or len(ratios) >= LOOKS[-1]:
+        late = elapsed_s > self.max_s
+        if len(ratios) >= (FEW_PAIRS if late else LOOKS[-1]):
             return True
         median, low, high = interval(ratios)
-        return len(ratios) in LOOKS and (high - low) / 2 < self.precision * median
+        precision = max(self.precision, FEW_PRECISION) if late else self.precision
+        return len(ratios) in LOOKS and (high - low) / 2 < precision * median
+
+    def may_go_on(self, pairs: int, elapsed_s: float) -> bool:
+        """Whether to sample on, after so many pairs, where a kernel seems uneven (see `evenness.py`)."""
+        return pairs < (LOOKS[-1] if elapsed_s < MORE_TIME * self.max_s else MORE_PAIRS)
 
 
 def block_sizes(capacity: int) -> list[int]:
@@ -131,6 +162,11 @@ class Block:
 
     calls: int
     wall_ms: float
+    walls_ms: tuple[float, ...] = ()
+    """Of each call, where they are made one by one; then `wall_ms` is their median times their number."""
+    waited_ms: tuple[float, ...] = ()
+    """How long, meanwhile, the runner's threads and the referee waited for a core, all added up; empty where
+    that is not known."""
 
     def call_ms(self, overhead_ms: float) -> float:
         """One call's time, where a block of so many calls costs `overhead_ms` besides."""
@@ -154,9 +190,36 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """Speedup and its 95 % interval: of the median of paired ratios, widened by SYSTEMATIC."""
+    """Speedup and its 95 % interval: of the median of paired ratios, widened by SYSTEMATIC, or by more where
+    they spread (1.48 times the median absolute deviation estimates a standard deviation)."""
     median, low, high = median_interval(ratios)
-    return median, low * (1 - SYSTEMATIC), high * (1 + SYSTEMATIC)
+    spread = 1.48 * statistics.median(abs(each - median) for each in ratios) / median
+    widening = 1 + max(SYSTEMATIC, SYSTEMATIC_SHARE * spread)
+    return median, low / widening, high * widening
+
+
+def paired_speedup(kernel_ms: Sequence[float], other_ms: Sequence[float]) -> tuple[float, float, float]:
+    """How many times as fast one kernel is as another (or eager), with its 95 % interval: of samples of both
+    in one session, aligned by turn (`Timing.kernel_samples_ms`, `eager_samples_ms`). Raises ValueError where
+    they are not equally many, or fewer than MIN_PAIRS."""
+    return interval([other / kernel for kernel, other in zip(kernel_ms, other_ms, strict=True)])
+
+
+def timing_of(
+    kernel_ms: Sequence[float], eager_ms: Sequence[float], compiled_ms: Sequence[float] = ()
+) -> Timing:
+    """What samples of one session, aligned by turn, come to."""
+    speedup, low, high = paired_speedup(kernel_ms, eager_ms)
+    return Timing(
+        kernel_ms=statistics.median(kernel_ms),
+        eager_ms=statistics.median(eager_ms),
+        compile_ms=statistics.median(compiled_ms) if compiled_ms else None,
+        speedup=speedup,
+        speedup_low=low,
+        speedup_high=high,
+        kernel_samples_ms=tuple(kernel_ms),
+        eager_samples_ms=tuple(eager_ms),
+    )
 
 
 def suspicious(

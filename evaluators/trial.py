@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 
 from evaluators import weights
 from evaluators.attribution import Attribution
@@ -14,9 +14,19 @@ from evaluators.audit import Audit
 from evaluators.channel import Message
 from evaluators.court import Court
 from evaluators.evaluation import Status, Timing
+from evaluators.evenness import UNEVEN
 from evaluators.examination import Examination
 from evaluators.side import Refused, Side
-from evaluators.timing import RESOLUTION_MS, SABOTAGED, SLACK_MS, Plan, credible_ms, interval, sabotaged
+from evaluators.timing import (
+    RESOLUTION_MS,
+    SABOTAGED,
+    SLACK_MS,
+    Block,
+    Plan,
+    credible_ms,
+    sabotaged,
+    timing_of,
+)
 
 Stage = Callable[[str], None]
 
@@ -29,6 +39,8 @@ class Samples:
     kernel: list[float] = field(default_factory=list)
     eager: list[float] = field(default_factory=list)
     compiled: list[float] = field(default_factory=list)
+    kernel_blocks: list[Block] = field(default_factory=list)
+    eager_blocks: list[Block] = field(default_factory=list)
 
     @property
     def fair(self) -> list[float]:
@@ -47,16 +59,14 @@ class Trial:
     def __init__(
         self, court: Court, side: Side, plan: Plan, scratch: str, *, thorough: bool, say: Stage
     ) -> None:
-        if court.device == "cpu":
-            # A block's figure is the median of its calls there, some of which other processes disturb.
-            plan = replace(plan, block_ms=plan.block_ms / 4, least_calls=3)
-        self._court, self._side, self._plan = court, side, plan
-        self._eager_calls = court.eager_calls(plan)
+        self._court, self._side, self._plan = court, side, plan.on(court.device)
+        self._eager_calls = court.eager_calls(self._plan)
         self._compiled = court.compiled if thorough else None
         self._say = say
         self._examination = Examination(court, side)
         self._audit = Audit(court, side, self._examination)
         self._attribution = Attribution(court, side, scratch)
+        self._remarks: list[str] = []
         self._before: list[float] = []
         """The baseline's ms a call while the candidate had not been loaded."""
 
@@ -70,6 +80,7 @@ class Trial:
             self._say("loading")
             self._court.lower_overhead()
             self._before = self._court.eager_alone(self._plan)
+            self._eager_calls = self._court.eager_calls(self._plan)
             self._court.load(self._side)
             self._say("checking")
             call_ms = self._examination.begin(self._plan)
@@ -88,7 +99,7 @@ class Trial:
         return {
             "op": "verdict",
             "status": status.value,
-            "log": log or "\n".join(self._audit.remarks),
+            "log": log or "\n".join(self._audit.remarks + self._remarks),
             "rule": rule,
             "timing": None if timing is None else asdict(timing),
             "correctness": self._examination.correctness(),
@@ -110,6 +121,12 @@ class Trial:
             if longer > 2 * calls:
                 calls = longer
                 samples = self._sample(calls, call_ms)
+        even = self._court.evenness(samples.kernel_blocks, samples.eager_blocks)
+        if even.reason:
+            raise Refused(Status.REJECTED, even.reason, UNEVEN)
+        if even.uneven:
+            self._remarks.append(f"{even.remark}: it is timed by their mean")
+            samples.kernel = [even.factor * each for each in samples.kernel]
         kernel_ms, eager_ms = statistics.median(samples.kernel), statistics.median(samples.fair)
         if on_gpu and eager_ms <= RESOLUTION_MS:
             raise RuntimeError("the reference seems to take no time: what a block costs besides is wrong")
@@ -124,17 +141,7 @@ class Trial:
         if reason := self._court.too_fast(kernel_ms, eager_ms, calls):
             self._require_true_overhead(calls)
             raise Refused(Status.REJECTED, reason, "roofline")
-        speedup, low, high = interval(samples.ratios)
-        return Timing(
-            kernel_ms=kernel_ms,
-            eager_ms=eager_ms,
-            compile_ms=statistics.median(samples.compiled) if samples.compiled else None,
-            speedup=speedup,
-            speedup_low=low,
-            speedup_high=high,
-            kernel_samples_ms=tuple(samples.kernel),
-            eager_samples_ms=tuple(samples.fair),
-        )
+        return timing_of(samples.kernel, samples.fair, samples.compiled)
 
     def _sample(self, calls: int, call_ms: float) -> Samples:
         """Alternates blocks of kernel and baselines (ABBA) until the interval is narrow enough; then a last
@@ -144,12 +151,22 @@ class Trial:
         if self._court.device == "cuda":
             most_ms = credible_ms(self._before, SLACK_MS["cuda"] / self._eager_calls)
         samples = Samples(most_ms=most_ms)
-        steps: list[Callable[[], None]] = [
-            lambda: samples.kernel.append(self._examination.timed_block(calls)),
-            lambda: samples.eager.append(self._baseline_block(self._court.eager)),
-        ]
+
+        def kernel_block() -> None:
+            samples.kernel.append(self._examination.timed_block(calls))
+            samples.kernel_blocks += [each] if (each := self._examination.timed) else []
+
+        def eager_block() -> None:
+            samples.eager_blocks.append(self._court.baseline_block(self._court.eager, self._eager_calls))
+            samples.eager.append(self._baseline_ms(samples.eager_blocks[-1]))
+
+        def compiled_block(side: Side) -> None:
+            block = self._court.baseline_block(side, self._eager_calls)
+            samples.compiled.append(self._baseline_ms(block))
+
+        steps: list[Callable[[], None]] = [kernel_block, eager_block]
         if (other := self._compiled) is not None:
-            steps.append(lambda: samples.compiled.append(self._baseline_block(other)))
+            steps.append(lambda: compiled_block(other))
         start = time.monotonic()
         moments = weights.moments()
         while True:
@@ -159,8 +176,11 @@ class Trial:
             for step in steps if len(samples.kernel) % 2 == 0 else reversed(steps):
                 step()
             self._examination.settle()
-            if self._plan.enough(samples.ratios, time.monotonic() - start):
-                break
+            elapsed_s = time.monotonic() - start
+            if self._plan.enough(samples.ratios, elapsed_s):
+                even = self._court.evenness(samples.kernel_blocks, samples.eager_blocks)
+                if not (even.undecided and self._plan.may_go_on(len(samples.kernel), elapsed_s)):
+                    break
         self._examination.change_some_weights()
         return samples
 
@@ -184,9 +204,6 @@ class Trial:
                 calls = self._eager_calls
         return calls
 
-    def _baseline_block(self, side: Side) -> float:
-        """ms a call of a baseline, after the same preparations."""
-        calls = self._eager_calls
-        overhead_ms = self._court.overhead(calls).total_ms
-        self._court.stage_fresh(calls, side)
-        return side.block(calls).call_ms(overhead_ms)
+    def _baseline_ms(self, block: Block) -> float:
+        """ms a call."""
+        return block.call_ms(self._court.overhead(block.calls).total_ms)

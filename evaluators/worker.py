@@ -7,8 +7,9 @@ can take it down.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,7 @@ from evaluators.problem import Kernel, Problem
 from evaluators.processes import Case, Processes, RunnerSpecs, UnfitProblem, WorkerBroken, runner_cores
 from evaluators.timing import SABOTAGED, Plan
 from evaluators.watch import Deaf, Stages, Watch
+from evaluators.zygote import Ward
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +155,24 @@ class Worker:
         canary = {"canary_ms": verdict["canary_ms"]} if "canary_ms" in verdict else {}
         return _evaluation(verdict, case.facts | canary, stages.seconds())
 
+    def compare(
+        self, problem: Problem, kernels: Sequence[Kernel], archives: Sequence[bytes], *, thorough: bool = True
+    ) -> list[Evaluation]:
+        """Checks built kernels, no two of them equal, and times them against one another and eager in turns:
+        an evaluation each, whose samples are aligned by turn. A kernel that fails has its failing status, and
+        the others go on without it. What takes long (audits of GPU times, the census of libraries) is left to
+        the kernels' own evaluations, which come before. Raises WorkerBroken when the fault is no kernel's."""
+        case = self._opened(problem)
+        start = time.monotonic()
+        with ExitStack() as stack:
+            scratches = [
+                stack.enter_context(scratch_folder(problem, kernel, self._root, archive))
+                for kernel, archive in zip(kernels, archives, strict=True)
+            ]
+            verdicts = self._try_candidates(case, scratches, thorough)
+        each_s = (time.monotonic() - start) / len(kernels)
+        return [_evaluation(verdict, case.facts, {"comparing": each_s}) for verdict in verdicts]
+
     def close(self) -> None:
         """Ends every process."""
         if self._processes is not None:
@@ -224,6 +244,46 @@ class Worker:
                 with self._closing_on_failure("a runner could not be ended"):
                     case.zygote.end(ward)
 
+    def _try_candidates(self, case: Case, scratches: list[Path], thorough: bool) -> list[Message]:
+        """The verdicts, in order. Whoever's turn it is, is watched, and has as much time for the turn as an
+        evaluation by itself has."""
+        limit_s = self._settings.timeout_s
+        lost: dict[int, Message] = {}
+        wards: dict[int, Ward] = {}
+        with self._closing_on_failure("the referee, the zygote or a runner of ours died"):
+            try:
+                for number, scratch in enumerate(scratches):
+                    wards[number] = case.standby.take(scratch)
+                order = {
+                    "op": "compare",
+                    "fds": len(wards),
+                    "pids": [each.pid for each in wards.values()],
+                    "plan": asdict(self._settings.plan_of(thorough)),
+                }
+                case.referee.send(order, tuple(each.channel.fileno() for each in wards.values()))
+                for each in wards.values():
+                    each.channel.close()
+                _require_word(self._watch(case, limit_s).answer(case.eager))
+                while True:
+                    case.referee.send({"op": "next"})
+                    answer = _require_word(self._watch(case, limit_s).answer(case.eager))
+                    if answer["op"] == "verdicts":
+                        return [lost.get(n, verdict) for n, verdict in enumerate(answer["verdicts"])]
+                    number = answer["candidate"]
+                    case.referee.send({"op": "go"})
+                    if number is None:
+                        _require_word(self._watch(case, limit_s).answer(case.eager))
+                        continue
+                    answer = self._watch(case, limit_s).answer(wards[number], scratches[number])
+                    if "status" in answer:
+                        lost[number] = answer
+                    if "status" in answer or answer["failed"]:  # what it has begun ends with it
+                        case.zygote.end(wards.pop(number))
+            finally:
+                with self._closing_on_failure("a runner could not be ended"):
+                    for each in wards.values():
+                        case.zygote.end(each)
+
     def _require_recovery(self, case: Case, verdict: Message, thorough: bool) -> None:
         """Raises WorkerBroken where the baseline is as slow without the kernel that is said to slow it."""
         plan = self._settings.plan_of(thorough)
@@ -272,6 +332,13 @@ class Worker:
             said = self._processes.errors.end() if self._processes is not None else ""
             self.close()
             raise WorkerBroken(f"{what}: {error}\n{said}".strip()) from error
+
+
+def _require_word(answer: Message) -> Message:
+    """The referee's answer to an order about the baseline. Raises WorkerBroken where it was late."""
+    if "op" not in answer:
+        raise WorkerBroken(f"the baseline came to no end: {answer['log']}")
+    return answer
 
 
 def _evaluation(verdict: Message, environment: dict[str, str], stages_s: dict[str, float]) -> Evaluation:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from evaluators.arena import Arena
 from evaluators.court import Court
 from evaluators.timing import Overhead
 
@@ -68,3 +70,20 @@ def test_the_room_of_a_queue(late_from: int, calls: int, room: int, asked: list[
     runner.block(calls)
     found = court.queue_room(runner, calls)  # type: ignore[arg-type]
     assert (found, runner.asked) == (room, asked)
+
+
+@pytest.mark.parametrize(("count", "calls"), [(1, 24), (2, 24), (3, 24), (5, 12), (30, 2), (100, 1)])
+def test_the_arenas_of_several_candidates_have_room_for_as_many_calls_as_there_is(
+    count: int, calls: int
+) -> None:
+    tensors = [torch.zeros(3, 5)]
+    court = object.__new__(Court)
+    court.device, court.capacity = "cpu", 24
+    court._places, court.arena = [tensors], Arena(tensors, tensors, 24, "cpu")
+    with court.arenas(count) as found:
+        assert court.capacity == calls
+        assert len({each.memory.data_ptr() for each in found}) == len(found) == count
+        assert found[0] is court.arena
+        assert all(each.inputs.calls == calls for each in found[1:])
+        assert {each.output_views[0][0].shape for each in found} == {(3, 5)}
+    assert court.capacity == 24

@@ -68,6 +68,30 @@ def test_only_who_computes_has_a_place_and_it_has_a_file(child: tuple[int, int])
     assert peek.region_at([], address) is None
 
 
+def test_who_shares_a_core_waits_for_it_and_who_sleeps_does_not() -> None:
+    core = min(os.sched_getaffinity(0))
+    spin = f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"
+    sources = {"one": spin, "other": spin, "sleeper": "import time; time.sleep(600)"}
+    started = {
+        name: subprocess.Popen([sys.executable, "-c", each], start_new_session=True)
+        for name, each in sources.items()
+    }
+    try:
+        time.sleep(1.0)
+        before = {name: peek.waited_ns([each.pid]) for name, each in started.items()}
+        time.sleep(1.0)
+        waited = {name: peek.waited_ns([each.pid]) - before[name] for name, each in started.items()}
+        assert waited["one"] + waited["other"] > 0.5e9
+        assert waited["sleeper"] < 0.01e9
+        pids = [each.pid for each in started.values()]
+        assert peek.waited_ns(pids) >= sum(waited.values()), "added up"
+    finally:
+        for each in started.values():
+            each.kill()
+            each.wait()
+    assert peek.waited_ns(pids) == 0, "they are gone"
+
+
 def test_a_stopped_process_runs_no_time(child: tuple[int, int]) -> None:
     pid, _ = child
     before = peek.run_ns([pid])

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,7 @@ class FakeHost:
         self.built: Counter[str] = Counter()
         self.architectures: set[str] = set()
         self.archives: set[bytes] = set()
+        self.compared: list[tuple[str, ...]] = []
         self.opened: list[str] = []
         self.known: list[str] = []
         self.facts_s = 0.0
@@ -112,6 +113,24 @@ class FakeHost:
             canary = {"canary_ms": str(self.canaries_ms[device])} if device in self.canaries_ms else {}
             told = replace(CORRECT, log=f"{kernel.id} {thorough}", environment={"device": "fake"} | canary)
             return act() if act else told
+
+    async def compare(
+        self,
+        device: int,
+        problem: Problem,
+        kernels: Sequence[Kernel],
+        archives: Sequence[bytes],
+        thorough: bool,
+    ) -> list[Evaluation]:
+        self.compared.append(tuple(each.id for each in kernels))
+        self.archives.update(archives)
+        async with self._at("measure"), self._at(f"device {device}"):
+            if device in self.sick:
+                raise WorkerBroken("the device is lost")
+            act = self.measuring.pop(0) if self.measuring else None
+            if act:
+                act()
+            return [replace(CORRECT, log=f"{each.id} {thorough}") for each in kernels]
 
     def close(self) -> None:
         self.closed += 1
@@ -584,6 +603,48 @@ def test_a_problem_with_much_to_do_does_not_starve_another() -> None:
     assert asyncio.run(both()) > 30
 
 
+def compared(host: FakeHost, *names: object, **options: Any) -> list[Evaluation]:
+    return asyncio.run(Pool(host).compare(ON_GPU, [kernel(each) for each in names], **options))
+
+
+def test_kernels_are_compared_in_order_in_one_session() -> None:
+    found = compared(host := FakeHost(cores=2), "a", "b", "c")
+    assert host.compared == [tuple(kernel(each).id for each in "abc")]
+    assert [each.log for each in found] == [f"{kernel(each).id} True" for each in "abc"]
+    assert host.archives == {kernel(each).id.encode() for each in "abc"}
+    assert {each.build_s for each in found} == {0.25}
+    assert compared(FakeHost(), "a", "b", thorough=False)[1].log.endswith("False")
+
+
+def test_equal_kernels_are_measured_once() -> None:
+    found = compared(host := FakeHost(), "a", "b", "a")
+    assert host.compared == [(kernel("a").id, kernel("b").id)]
+    assert found[0] == found[2] != found[1]
+
+
+def test_what_cannot_be_built_is_not_compared() -> None:
+    host = FakeHost()
+    host.building = [lambda: Build(seconds=1.0, status=Status.COMPILE_ERROR, log="no such type")]
+    failed, fine = compared(host, "a", "b")
+    assert (failed.status, failed.log) == (Status.COMPILE_ERROR, "no such type")
+    assert fine.status is Status.CORRECT
+    assert host.compared == [(kernel("b").id,)]
+
+
+@pytest.mark.parametrize("act", [die, break_down])
+def test_a_comparison_that_is_lost_is_made_again(act: Act) -> None:
+    host = FakeHost(devices=2)
+    host.measuring = [act]
+    assert [each.status for each in compared(host, "a", "b")] == [Status.CORRECT] * 2
+    assert len(host.compared) == 2
+    assert host.built.total() == 2, "builds outlast it"
+    host = FakeHost()
+    host.measuring = [act] * TRIES
+    found = compared(host, "a", "b")
+    assert [each.status for each in found] == [Status.INFRASTRUCTURE_ERROR] * 2
+    assert found[0].log in ("the node is gone", "the referee died")
+
+
 # Real hosts, on this machine's CPU.
 
 WRONG = forward("return x")
@@ -601,6 +662,8 @@ async def three_kernels(pool: Pool) -> None:
     assert [each.status for each in found] == [Status.CORRECT, Status.INCORRECT, Status.COMPILE_ERROR], found
     assert "SyntaxError" in found[2].log
     assert all(each.build_s > 0 for each in found)
+    again = await pool.compare(PROBLEM, [real(s) for s in (WRONG, HONEST, BAD)], thorough=False)
+    assert [each.status for each in again] == [Status.INCORRECT, Status.CORRECT, Status.COMPILE_ERROR], again
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from evaluators import chain, peek, runner
 from evaluators.arena import Arena, gate_of
 from evaluators.channel import Channel, ChannelClosed
 from evaluators.runner import Session
-from evaluators.side import LATE_BLOCKS, Side
+from evaluators.side import FILLING_S, LATE_BLOCKS, RUN, Side
 
 SOURCE = """
 import torch
@@ -159,6 +159,19 @@ def test_who_is_late_again_and_again_is_waited_for_no_longer(made: Any) -> None:
     start = time.monotonic()
     found.block(1)
     assert time.monotonic() - start < patient_s / 2
+
+
+def test_where_the_reference_fills_the_queue_everybody_has_the_same_time_to_fill_it(made: Any) -> None:
+    found, _ = made
+    found.fills_queue = True
+    patience = [found._patience_s(RUN)]
+    for _ in range(LATE_BLOCKS + 1):
+        found.block(1)
+        assert found.late
+        patience.append(found._patience_s(RUN))
+    assert set(patience) == {FILLING_S}
+    found.fills_queue = False
+    assert found._patience_s(RUN) < FILLING_S, "who is late for good has little"
 
 
 def test_what_a_link_costs(made: Any) -> None:

@@ -13,11 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluators.timing import (
+    FEW_PAIRS,
     LOOKS,
     MIN_PAIRS,
+    MORE_PAIRS,
     MOST_TURNS,
     RESOLUTION_MS,
     SYSTEMATIC,
+    SYSTEMATIC_SHARE,
     Block,
     Overhead,
     Plan,
@@ -26,6 +29,7 @@ from evaluators.timing import (
     fastest,
     interval,
     median_interval,
+    paired_speedup,
     sabotaged,
     smoothed,
     suspicious,
@@ -75,8 +79,11 @@ def test_an_interval_covers_the_median_where_sampling_stops_early(distribution: 
     for n in LOOKS:
         ordered = np.sort(ratios[:, :n], axis=1)
         low, high = (ordered[:, rank] for rank in ranks(n))
-        width = high * (1 + SYSTEMATIC) - low * (1 - SYSTEMATIC)
-        narrow = width / 2 < PLAN.precision * np.median(ordered, axis=1)
+        median = np.median(ordered, axis=1)
+        deviation = 1.48 * np.median(abs(ordered - median[:, None]), axis=1) / median
+        widening = 1 + np.maximum(SYSTEMATIC, SYSTEMATIC_SHARE * deviation)
+        width = high * widening - low / widening
+        narrow = width / 2 < PLAN.precision * median
         stops = ~done & (narrow | (n == LOOKS[-1]))
         covered[stops] = ((low <= 1) & (high >= 1))[stops]
         stopped_at[stops] = n
@@ -114,10 +121,44 @@ def test_sampling_goes_on_until_there_is_an_interval() -> None:
     assert PLAN.enough([1.0] * MIN_PAIRS, elapsed_s=0.0)
 
 
+def test_when_the_time_is_over_few_pairs_are_enough_where_they_agree() -> None:
+    alike, apart = [1.0, 1.1] * 10, [1.0, 1.6] * 10
+    assert not PLAN.enough(alike[:6], elapsed_s=0.9)
+    assert PLAN.enough(alike[:6], elapsed_s=1.1)
+    assert [PLAN.enough(apart[:n], elapsed_s=1.1) for n in (6, 8, FEW_PAIRS - 1)] == [False] * 3
+    assert PLAN.enough(apart[:FEW_PAIRS], elapsed_s=1.1)
+
+
+def test_a_longer_plan() -> None:
+    assert not PLAN.lengthened(3).enough([1.0, 2.0] * 10, elapsed_s=2.9)
+    assert PLAN.lengthened(3).enough([1.0, 2.0] * 10, elapsed_s=3.1)
+
+
+def test_what_is_not_sure_is_sampled_on_for_some_time() -> None:
+    assert PLAN.may_go_on(LOOKS[-1] - 1, 2.9)
+    assert not PLAN.may_go_on(LOOKS[-1], 2.9)
+    assert PLAN.may_go_on(MORE_PAIRS - 1, 1e9)
+    assert not PLAN.may_go_on(MORE_PAIRS, 3.1)
+
+
+def test_two_kernels_of_one_session() -> None:
+    """What a turn has done to both is in neither's favour."""
+    turns = [1.0, 5.0, 2.0, 1.0, 9.0, 1.0, 3.0, 1.0]
+    ratio, low, high = paired_speedup(turns, [2 * each for each in turns])
+    assert ratio == pytest.approx(2.0)
+    assert (low, high) == (pytest.approx(2 / (1 + SYSTEMATIC)), pytest.approx(2 * (1 + SYSTEMATIC)))
+    back, _, _ = paired_speedup([2 * each for each in turns], turns)
+    assert back == pytest.approx(0.5)
+    with pytest.raises(ValueError):
+        paired_speedup(turns, turns[:-1])
+    with pytest.raises(ValueError, match="5 samples"):
+        paired_speedup(turns[:5], turns[:5])
+
+
 def test_sampling_stops_at_either_cap() -> None:
     wide = [1.0, 2.0] * 50
-    assert not PLAN.enough(wide[:8], elapsed_s=0.9)
-    assert PLAN.enough(wide[:8], elapsed_s=1.1)
+    assert not PLAN.enough(wide[:20], elapsed_s=0.9)
+    assert PLAN.enough(wide[:20], elapsed_s=1.1)
     assert not PLAN.enough(wide[: LOOKS[-1] - 1], elapsed_s=0.9)
     assert PLAN.enough(wide[: LOOKS[-1]], elapsed_s=0.0)
 
@@ -228,7 +269,19 @@ def test_overheads_are_smoothed_to_a_line() -> None:
 
 def test_an_interval_is_never_narrower_than_what_blocks_cannot_tell() -> None:
     median, low, high = interval([2.0] * 8)
-    assert (low, median, high) == (2.0 * (1 - SYSTEMATIC), 2.0, 2.0 * (1 + SYSTEMATIC))
+    assert (low, median, high) == (2.0 / (1 + SYSTEMATIC), 2.0, 2.0 * (1 + SYSTEMATIC))
+
+
+def test_an_interval_covers_what_lasts_as_long_as_the_processes() -> None:
+    """All ratios of a session are off by the same, in proportion to how busy the machine is."""
+    rng = np.random.default_rng(3)
+    held = 0
+    for _ in range(2000):
+        lasting = np.exp(0.18 * rng.standard_normal())
+        ratios = lasting * np.exp(0.7 * rng.standard_normal(11))
+        _, low, high = interval(ratios.tolist())
+        held += low <= 1 <= high
+    assert held >= 0.95 * 2000
 
 
 def test_the_least_is_looked_for_until_nothing_less_comes() -> None:

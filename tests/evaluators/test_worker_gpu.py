@@ -9,6 +9,7 @@ from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
 from evaluators.processes import runner_cores
 from evaluators.reference import load_problem
+from evaluators.timing import paired_speedup
 from evaluators.worker import Settings, Worker
 
 torch = pytest.importorskip("torch")
@@ -169,6 +170,68 @@ def test_a_kernel_that_waits_in_every_call_does_not_hold_the_gpu_for_long(worker
     found = judge(worker, triton(f"{LAUNCH}; torch.cuda.synchronize()").replace("FACTOR", "1.0"))
     assert found.status is Status.CORRECT, found
     assert found.device_s < 5
+
+
+RECURRENCE = Problem(
+    name="file/recurrence",
+    source="""
+import torch
+from torch import nn
+
+steps, batch, width = 330, 8, 256
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.into = nn.Parameter(torch.randn(width, width) / width**0.5)
+        self.onward = nn.Parameter(torch.randn(width, width) / width**0.5)
+
+    def forward(self, x):
+        state = torch.zeros_like(x[0])
+        for step in x:
+            state = torch.tanh(step @ self.into + state @ self.onward)
+        return state
+
+def get_inputs():
+    return [torch.randn(steps, batch, width)]
+
+def get_init_inputs():
+    return [width]
+""",
+    device="cuda",
+)
+"""1,320 launches a call, more than a GPU's queue holds."""
+
+
+def test_what_no_queue_holds_is_as_fast_as_itself(worker: Worker) -> None:
+    found = []
+    for number in range(6):
+        copy = RECURRENCE.source.replace("class Model", "class ModelNew") + f"\n# {number}\n"
+        evaluation = judge(worker, copy, RECURRENCE)
+        assert evaluation.timing is not None, evaluation.log
+        found.append(evaluation.timing)
+    assert sum(each.speedup_low <= 1 <= each.speedup_high for each in found) >= 5, found
+    assert all(0.9 < each.speedup < 1.1 for each in found), found
+    assert all(each.speedup_high - each.speedup_low < 0.3 for each in found), found
+
+
+def test_kernels_are_timed_against_one_another(worker: Worker) -> None:
+    twice = COPY.replace("return self.conv(x)", "self.conv(x)\n        return self.conv(x)")
+    assert twice != COPY
+    hang = triton("hold = torch.zeros(1 << 28, device=x.device); spin[(1,)](hold)")
+    sources = [COPY, twice, f"{COPY}\n# another", hang, triton("pass")]
+    kernels = [Kernel(source=each, language="triton") for each in sources]
+    first, slow, second, hung, wrong = worker.compare(PROBLEM, kernels, [b""] * len(kernels))
+    assert hung.status is Status.TIMEOUT, hung
+    assert wrong.status is Status.INCORRECT, wrong
+    assert first.timing is not None, first.log
+    assert second.timing is not None, second.log
+    assert slow.timing is not None, slow.log
+    mine, others = first.timing.kernel_samples_ms, second.timing.kernel_samples_ms
+    ratio, low, high = paired_speedup(mine, others)
+    assert low <= 1 <= high, f"two copies: {ratio} [{low}, {high}]"
+    ratio, low, _ = paired_speedup(mine, slow.timing.kernel_samples_ms)
+    assert low > 1.5, f"twice the work: {ratio}"
 
 
 def test_a_hang_on_the_gpu_times_out_and_gives_the_memory_back(worker: Worker) -> None:
