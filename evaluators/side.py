@@ -7,6 +7,7 @@ they are shown one call after the other, while the runner is stopped.
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
 import statistics
