@@ -172,6 +172,7 @@ def compare(
     if not out.numel():
         return Comparison(error=0.0, eager_error=0.0, problem="")
     eps = torch.finfo(eager.dtype).eps if eager.is_floating_point() or eager.is_complex() else 0.0
+    pairs = out.is_complex()
     out, ref, eager = as_pairs(out), as_pairs(ref), as_pairs(eager)
     chunks = list(zip(_split(out), _split(ref), _split(eager), strict=True))
     if not out.is_floating_point():
@@ -179,7 +180,7 @@ def compare(
         return Comparison(error=count / out.numel(), eager_error=0.0, problem=text)
     norms, largest = _norms(chunks)
     if not all(map(math.isfinite, norms)):
-        text, broken = _first(chunks, partial(_broken, products=products), out.shape)
+        text, broken = _first(chunks, partial(_broken, products=products, pairs=pairs), out.shape)
         if broken:
             return Comparison(error=math.inf, eager_error=0.0, problem=text)
         norms, largest = _norms(chunks, finite=True)
@@ -267,13 +268,24 @@ def _nearest(out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor) -> torch
 
 
 def _broken(
-    out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor, *, products: bool = False
+    out: torch.Tensor,
+    ref: torch.Tensor,
+    eager: torch.Tensor,
+    *,
+    products: bool = False,
+    pairs: bool = False,
 ) -> torch.Tensor:
-    """Where it is not finite and should be; or where the answer is NaN or infinite, and it is another."""
+    """Where it is not finite and should be; or where the answer is infinite, and it is another; or NaN, and
+    it is finite. What complex arithmetic makes of infinities depends on how it is written: any that is not
+    finite is right."""
     import torch
 
     expected = torch.where(eager.isfinite(), ref, eager.to(ref.dtype))
-    agrees = (out == expected) | (out.isnan() if products else out.isnan() & expected.isnan())
+    agrees = (out == expected) | (expected.isnan() & ~out.isfinite())
+    if products:
+        agrees |= out.isnan()
+    if pairs:
+        agrees |= ~out.isfinite()
     return torch.where(_finite(ref, eager), ~out.isfinite(), ~agrees)
 
 

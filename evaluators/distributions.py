@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 NEAR = 7
 """Exponent of the scales that every type can hold."""
 FAR = (60, 40, 30, 20, 14, 10)
-"""Exponents of the largest and smallest scales: of these the first at which the reference is right."""
+"""Exponents of the largest and smallest scales: of these the second at which the reference is right, so that
+what a kernel has in between has room, too; or the only one."""
 FAR_OUT = 1e4
 """How many times the rms the one outlier is."""
 SPIKE = 200.0
@@ -34,13 +35,15 @@ SPIKE = 200.0
 @dataclass(frozen=True, kw_only=True)
 class Distribution:
     """`floating`, `integer` and `boolean` change the tensors of that kind; None leaves them as drawn.
-    `nonfinite`: it asks for an answer to infinities or NaN."""
+    `nonfinite`: it asks for an answer to infinities or NaN; without `orders`, to numbers that no order holds
+    for, so that indices of the largest and the like are not judged."""
 
     name: str
     floating: Change | None = None
     integer: Change | None = None
     boolean: Change | None = None
     nonfinite: bool = False
+    orders: bool = True
 
     def changes(self, tensor: torch.Tensor) -> bool:
         """Whether it is about tensors of this dtype."""
@@ -113,9 +116,10 @@ def _whole_numbers(x: torch.Tensor) -> torch.Tensor:
 
 
 def _sparse(x: torch.Tensor) -> torch.Tensor:
+    """Not zeros but small numbers: of many equal ones the roundings of a long sum add up."""
     import torch
 
-    return x * (torch.rand_like(x) < 0.1)
+    return x * torch.where(torch.rand_like(x) < 0.1, 1.0, 2.0**-12)
 
 
 def _constant_rows(x: torch.Tensor) -> torch.Tensor:
@@ -261,8 +265,8 @@ DISTRIBUTIONS = (
     Distribution(name="outlier", floating=_outlier),
     Distribution(name="near zero", floating=_near_zero),
     Distribution(name="masked", floating=_masked, nonfinite=True),
-    Distribution(name="infinite", floating=_infinite, nonfinite=True),
-    Distribution(name="NaN", floating=_nan, nonfinite=True),
+    Distribution(name="infinite", floating=_infinite, nonfinite=True, orders=False),
+    Distribution(name="NaN", floating=_nan, nonfinite=True, orders=False),
     Distribution(name="sorted indices", integer=_sorted),
     Distribution(name="repeated indices", integer=_repeated),
     Distribution(name="extreme indices", integer=_extremes),
@@ -288,7 +292,7 @@ DESCRIPTIONS = {
     "spikes": "one element of each row is far above the others",
     "spikes at the edge": "the first or one of the last four elements of each row is far above the others",
     "unequal scales": "each input times a power of two of its own",
-    "sparse": "nine of ten elements are zero",
+    "sparse": "nine of ten elements are near zero",
     "whole numbers": "small whole numbers",
     "negative": "every element is far below zero",
     "constant rows": "all elements of a row are equal",

@@ -68,7 +68,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Side, list[list[torc
         "arena": arena.description,
         "inputs": arena.inputs.to_json(),
         "outputs": arena.outputs.to_json(),
-        "arguments": [{"tensor": 0}, {"tensor": 1}],
+        "arguments": {"list": [{"tensor": 0}, {"tensor": 1}]},
     }
     session = Session({"role": "eager"}, order, os.dup(arena.fd))
     session._on_gpu = True

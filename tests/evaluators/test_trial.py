@@ -21,7 +21,7 @@ class QueueingCourt:
     problem = MappingProxyType({"libraries": "no_library"})
     capacity = 256
     library_kernels = None
-    weight_forms = ()
+    reference = SimpleNamespace(weight_forms=())
 
     def eager_calls(self, plan: Plan) -> int:
         return self.baseline
