@@ -117,6 +117,12 @@ class Evaluator(Protocol):
         """
         ...
 
+    async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:
+        """Several different kernels, 2 to 6, measured in alternating blocks of one session: an evaluation for
+        each, in the same order. The samples of those that are correct belong together turn by turn. Never
+        raises for a candidate's failure; where the session itself failed, that is every kernel's status."""
+        ...
+
 
 class Library(Protocol):
     """Kernels that outlive a run."""

@@ -21,6 +21,7 @@ from search.desk import Desk
 from search.events import (
     BestConfirmed,
     Event,
+    LeadersCompared,
     ModelCalled,
     RoundClosed,
     RunFinished,
@@ -31,12 +32,15 @@ from search.events import (
 from search.in_flight import InFlight
 from search.journal import Journal, rebuild
 from search.protocols import Evaluator, Library, Observer
-from search.tree import LIBRARY, Seed, Variant
+from search.ranking import LOWER_END
+from search.tree import LIBRARY, Seed, Tree, Variant
 
 logger = logging.getLogger(__name__)
 
 CONFIRM_AT_MOST = 3
 """How many of the best variants are measured again before the run is said to have none."""
+COMPARE_AT_MOST = 3
+"""How many sessions find out which of the leaders is the fastest, before a round and before the end."""
 
 
 class Session:
@@ -45,7 +49,7 @@ class Session:
     At most `outstanding` evaluations are with the evaluator at a time. `library_entries` is how many kernels
     are asked of the library; `entries`, where they are given, stand for its answer. After a stop, work in
     flight is awaited for `grace_s` seconds and the best kernel's final measurement for `confirm_s` (0: the
-    best is reported unconfirmed).
+    best is reported unconfirmed). `ranking`: see `search.ranking`; a run that goes on keeps to its own.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Session:
         confirm_s: float = 60.0,
         environment: Mapping[str, str] | None = None,
         entries: Sequence[Seed] | None = None,
+        ranking: str = LOWER_END,
     ) -> None:
         if outstanding < 1:
             raise ValueError(f"outstanding is {outstanding}; at least one evaluation must be allowed")
@@ -77,6 +82,7 @@ class Session:
         self.confirm_s = confirm_s
         self.environment = dict(environment or {})
         self.outstanding = outstanding
+        self.ranking = ranking
         self.state = rebuild(journal.past)
         self.entries: tuple[Seed, ...] = tuple(entries or ())
         """The library's hits; a resumed run keeps to those that it began with."""
@@ -92,6 +98,8 @@ class Session:
         self._slots = asyncio.Semaphore(outstanding)
         self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._broken_observers: set[int] = set()
+        self._asked_in_vain: set[frozenset[str]] = set()
+        """The ids of kernels of which a session found nothing."""
 
     @property
     def now_s(self) -> float:
@@ -120,7 +128,7 @@ class Session:
                     raise ValueError(
                         f"{self.journal.path} has {what} {was}, not {now}; start a new run for that"
                     )
-            self.entries = started.entries
+            self.entries, self.ranking = started.entries, started.ranking
         elif self._ask_library and self.library is not None:
             self.entries = self._look_up(self.library)
 
@@ -133,6 +141,7 @@ class Session:
                 rounds=self.budget.rounds or 0,
                 environment=self.environment,
                 entries=self.entries,
+                ranking=self.ranking,
                 **self._identity,
             )
         )
@@ -165,8 +174,23 @@ class Session:
         self.record(RoundClosed(at_s=self.now_s, round=number, best=best, evaluations=evaluations))
         self.journal.sync()
 
+    async def compare_leaders(self, tree: Callable[[], Tree]) -> None:
+        """Measures those that may be the fastest of the tree against one another, where that is not known.
+
+        To be called between rounds. Nothing is measured after a stop or once the time is up; what is under
+        way when the time runs out goes on, as an evaluation does. These measurements do not count as
+        evaluations, their time on the device counts. A session that fails leaves the order as it was.
+        """
+        for _ in range(COMPARE_AT_MOST):
+            leaders = tree().leaders()
+            found = await self._compare(leaders) if leaders else None
+            if found is None:
+                return
+            self.record(LeadersCompared(at_s=self.now_s, variants=tuple(leaders), evaluations=tuple(found)))
+
     async def finish(self, reason: Callable[[], str]) -> RunFinished:
         """Measures the best again, and ends the run with it, for the `reason` that there is then."""
+        await self.compare_leaders(lambda: self.state.tree)
         best, confirmed = await self._confirm()
         finished = RunFinished(at_s=self.now_s, reason=reason(), best=best, confirmed=confirmed)
         self.record(finished)
@@ -196,6 +220,25 @@ class Session:
             return await self.evaluator.evaluate(
                 self.problem, variant.kernel, on_stage=lambda stage: self._stage(variant, stage)
             )
+
+    async def _compare(self, variants: Sequence[Variant]) -> list[Evaluation] | None:
+        """What one session finds of these; None where it finds nothing, or did not take place."""
+        kernels = [variant.kernel for variant in variants]
+        asked = frozenset(kernel.id for kernel in kernels)
+        if asked in self._asked_in_vain or self.work.stop is not None or self.budget.timed_out:
+            return None
+        comparing = self.evaluator.compare(self.problem, kernels)
+        task = self.work.spawn(comparing, f"compare {len(kernels)} leaders")
+        await self.work.drain(self.grace_s)
+        if task.cancelled() or task.exception() is not None:
+            return None
+        found = task.result()
+        failures = [each for each in found if each.status is Status.INFRASTRUCTURE_ERROR]
+        if len(found) - len(failures) < 2:
+            self._asked_in_vain.add(asked)
+            logger.warning("%d leaders were not compared: %s", len(kernels), failures[0].log)
+            return None
+        return found
 
     async def _confirm(self) -> tuple[Variant | None, Evaluation | None]:
         """The best variant that holds when measured again; unconfirmed where there is no time for that."""

@@ -1,0 +1,172 @@
+"""Which of several kernels is the fastest, by what is sure of them. Pure: kernel ids and evaluations.
+
+A kernel stands where the lower end of its speedup's 95 % interval puts it: of many noisy medians the largest
+is the luckiest. Kernels that were measured against one another in one session are ordered by that session: a
+kernel that was faster there than another stands before it, and at least where the other would.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from evaluators.evaluation import Evaluation, Status, Timing
+from evaluators.timing import MIN_PAIRS, interval
+
+LOWER_END, MEDIAN = "lower_end", "median"
+RANKINGS = (LOWER_END, MEDIAN)
+"""What a run ranks by. Journals from before there was a choice rank by the median, and compare nothing: so
+they are resumed and replayed as they began."""
+
+LEADERS_AT_MOST = 5
+"""How many kernels are measured in one session: each of its turns has a block of every one of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Several kernels, measured in alternating blocks of one session: their evaluations by kernel id. The
+    samples of those that are correct belong together turn by turn. Raises ValueError where they cannot."""
+
+    evaluations: Mapping[str, Evaluation]
+
+    def __post_init__(self) -> None:
+        turns = {len(each.timing.kernel_samples_ms) for each in self.evaluations.values() if each.timing}
+        if len(turns) > 1:
+            raise ValueError(f"kernels that were measured together have {sorted(turns)} turns")
+
+    @cached_property
+    def found(self) -> Mapping[str, Evaluation]:
+        """Those that say something of their kernels: without our own failures."""
+        failed = Status.INFRASTRUCTURE_ERROR
+        return {kernel: each for kernel, each in self.evaluations.items() if each.status is not failed}
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """The correct ones, the fastest first: by the median over the turns of a kernel's time relative to
+        the geometric mean of the turn's times. What slows all of a turn down cancels out."""
+        timings = {kernel: each.timing for kernel, each in self.found.items() if each.timing is not None}
+        turns = zip(*(each.kernel_samples_ms for each in timings.values()), strict=True)
+        means = [statistics.fmean(map(math.log, turn)) for turn in turns]
+
+        def place(kernel: str) -> float:
+            timing = timings[kernel]
+            if not means:
+                return -timing.speedup_low
+            pairs = zip(timing.kernel_samples_ms, means, strict=True)
+            return statistics.median(math.log(ms) - mean for ms, mean in pairs)
+
+        return tuple(sorted(timings, key=lambda kernel: (place(kernel), kernel)))
+
+    def speedup(self, kernel: str, over: str) -> tuple[float, float, float] | None:
+        """How many times as fast the one is as the other, with the 95 % interval; None where this session
+        did not time both, or in too few turns."""
+        one, other = (self.found[each].timing if each in self.found else None for each in (kernel, over))
+        return None if one is None or other is None else paired_speedup(one, other)
+
+
+def paired_speedup(one: Timing, other: Timing) -> tuple[float, float, float] | None:
+    """How many times as fast `one` is as `other`, with the 95 % interval, from the turns of one session; None
+    where there are too few."""
+    ratios = [b / a for a, b in zip(one.kernel_samples_ms, other.kernel_samples_ms, strict=True)]
+    return interval(ratios) if len(ratios) >= MIN_PAIRS else None
+
+
+def unconfirmed(evaluation: Evaluation | None) -> str:
+    """Why a final measurement does not confirm a kernel, in words; "" where its interval clears 1.00 against
+    eager. None: there was none."""
+    if evaluation is None:
+        return "it was not measured again"
+    if (timing := evaluation.timing) is None:
+        return f"{evaluation.status.value} when measured again"
+    interval = f"the interval [{timing.speedup_low:.2f}, {timing.speedup_high:.2f}]"
+    if timing.speedup_low > 1:
+        return ""
+    if timing.speedup_high < 1:
+        return f"it is slower than eager, {interval} lies below 1.00"
+    return f"{interval} says nothing" if timing.speedup_low < 0.005 else f"{interval} holds 1.00"
+
+
+class Ranking:
+    """The order of kernels, given the comparisons so far. Raises ValueError for an unknown `by`."""
+
+    def __init__(self, by: str = LOWER_END) -> None:
+        if by not in RANKINGS:
+            raise ValueError(f"ranking is {by!r}; it must be one of {', '.join(RANKINGS)}")
+        self.by = by
+        self.comparisons: list[Comparison] = []
+        self._last: dict[str, Comparison] = {}
+        """By kernel id, the last comparison that says something of it."""
+        self._faster: dict[str, set[str]] = {}
+        """By kernel id, those that were faster in the last session that timed both."""
+
+    def add(self, comparison: Comparison) -> None:
+        """Takes in the next one."""
+        self.comparisons.append(comparison)
+        self._last |= dict.fromkeys(comparison.found, comparison)
+        order = comparison.order
+        for place, kernel in enumerate(order):
+            self._faster[kernel] = self._faster.get(kernel, set()) - set(order) | set(order[:place])
+
+    def evaluation(self, kernel: str, own: Evaluation) -> Evaluation:
+        """What counts of a kernel with this evaluation of its own: what the last comparison found, if any."""
+        last = self._last.get(kernel)
+        return own if last is None else last.found[kernel]
+
+    def order(self, own: Mapping[str, Evaluation]) -> list[str]:
+        """The correct ones of these kernels, the fastest first; equal ones in the order of `own`."""
+        sure = self._sure(own)
+        waiting = sorted(sure, key=lambda kernel: -sure[kernel])
+        left, ordered = set(waiting), []
+        while waiting:
+            # Sessions may contradict one another in a circle; the surest goes first then.
+            first = next((each for each in waiting if not self._faster_than(each, left)), waiting[0])
+            waiting.remove(first)
+            left.remove(first)
+            ordered.append(first)
+        return ordered
+
+    def leaders(self, own: Mapping[str, Evaluation]) -> list[str]:
+        """The best and those that may be faster, to be measured against one another: their intervals overlap
+        the best's, and no comparison had a faster one. At most `LEADERS_AT_MOST`; none where the best is
+        clear, or where all that can be found out was asked before."""
+        order = self.order(own)
+        if self.by != LOWER_END or not order:
+            return []
+        there, best = set(order), self.evaluation(order[0], own[order[0]])
+        leaders = [
+            kernel
+            for kernel in order
+            if _may_match(self.evaluation(kernel, own[kernel]), best) and not self._faster_than(kernel, there)
+        ][:LEADERS_AT_MOST]
+        asked = any(set(leaders) <= set(each.evaluations) for each in self.comparisons)
+        return [] if len(leaders) < 2 or asked else leaders
+
+    def speedup(self, kernel: str, over: str) -> tuple[float, float, float] | None:
+        """How many times as fast the one is as the other, with the 95 % interval, by the last session that
+        timed both; None without one."""
+        found = (each.speedup(kernel, over) for each in reversed(self.comparisons))
+        return next((each for each in found if each is not None), None)
+
+    def _faster_than(self, kernel: str, among: set[str]) -> set[str]:
+        return self._faster.get(kernel, set()) & among
+
+    def _sure(self, own: Mapping[str, Evaluation]) -> dict[str, float]:
+        """What the speedup of each correct kernel is at least."""
+        counts = {kernel: self.evaluation(kernel, each) for kernel, each in own.items()}
+        correct = {kernel: each for kernel, each in counts.items() if each.status is Status.CORRECT}
+        if self.by == MEDIAN:
+            return {kernel: each.speedup for kernel, each in correct.items()}
+        sure = {kernel: each.speedup_low for kernel, each in correct.items()}
+        pairs = [(slow, fast) for slow in sure for fast in self._faster.get(slow, ()) if fast in sure]
+        while behind := [(slow, fast) for slow, fast in pairs if sure[fast] < sure[slow]]:
+            for slow, fast in behind:  # along chains of comparisons
+                sure[fast] = max(sure[fast], sure[slow])
+        return sure
+
+
+def _may_match(one: Evaluation, best: Evaluation) -> bool:
+    """Whether a kernel may be as fast as the best, by their intervals."""
+    return one.timing is not None and one.timing.speedup_high >= best.speedup_low
