@@ -132,6 +132,15 @@ class Library(Protocol):
         the device that is searched for. Raises OSError when the library cannot be read."""
         ...
 
+    def best(self, problem: Problem, environment: Mapping[str, str]) -> Entry | None:
+        """The fastest kernel for this very problem on such a device; None where there is none. Raises OSError
+        when the library cannot be read."""
+        ...
+
+    def refusal(self, entry: Entry) -> str | None:
+        """Why the entry will not be taken in, in one line; None where it will."""
+        ...
+
     def add(self, entry: Entry) -> bool:
         """Whether the entry was taken in. Raises OSError when the library cannot be written."""
         ...

@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from evaluators.evaluation import Evaluation, Status
-from evaluators.problem import Problem
-from kernel_library.entry import Entry, Lineage, Measurement
+from evaluators.problem import Kernel, Problem
+from kernel_library.entry import Against, Entry, Lineage, Measurement
 from search.budget import Budget
 from search.desk import Desk
 from search.events import (
@@ -32,7 +32,7 @@ from search.events import (
 from search.in_flight import InFlight
 from search.journal import Journal, rebuild
 from search.protocols import Evaluator, Library, Observer
-from search.ranking import LOWER_END
+from search.ranking import LOWER_END, Comparison
 from search.tree import LIBRARY, Seed, Tree, Variant
 
 logger = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ class Session:
         """
         for _ in range(COMPARE_AT_MOST):
             leaders = tree().leaders()
-            found = await self._compare(leaders) if leaders else None
+            found = await self._compare([variant.kernel for variant in leaders]) if leaders else None
             if found is None:
                 return
             self.record(LeadersCompared(at_s=self.now_s, variants=tuple(leaders), evaluations=tuple(found)))
@@ -195,7 +195,7 @@ class Session:
         finished = RunFinished(at_s=self.now_s, reason=reason(), best=best, confirmed=confirmed)
         self.record(finished)
         self.journal.sync()
-        self._offer(best, confirmed)
+        await self._offer(best, confirmed)
         return finished
 
     def close(self) -> None:
@@ -221,14 +221,13 @@ class Session:
                 self.problem, variant.kernel, on_stage=lambda stage: self._stage(variant, stage)
             )
 
-    async def _compare(self, variants: Sequence[Variant]) -> list[Evaluation] | None:
+    async def _compare(self, kernels: Sequence[Kernel]) -> list[Evaluation] | None:
         """What one session finds of these; None where it finds nothing, or did not take place."""
-        kernels = [variant.kernel for variant in variants]
         asked = frozenset(kernel.id for kernel in kernels)
         if asked in self._asked_in_vain or self.work.stop is not None or self.budget.timed_out:
             return None
         comparing = self.evaluator.compare(self.problem, kernels)
-        task = self.work.spawn(comparing, f"compare {len(kernels)} leaders")
+        task = self.work.spawn(comparing, f"compare {len(kernels)} kernels")
         await self.work.drain(self.grace_s)
         if task.cancelled() or task.exception() is not None:
             return None
@@ -236,7 +235,7 @@ class Session:
         failures = [each for each in found if each.status is Status.INFRASTRUCTURE_ERROR]
         if len(found) - len(failures) < 2:
             self._asked_in_vain.add(asked)
-            logger.warning("%d leaders were not compared: %s", len(kernels), failures[0].log)
+            logger.warning("%d kernels could not be compared: %s", len(kernels), failures[0].log)
             return None
         return found
 
@@ -278,7 +277,7 @@ class Session:
             for hit in hits
         )
 
-    def _offer(self, best: Variant | None, confirmed: Evaluation | None) -> None:
+    async def _offer(self, best: Variant | None, confirmed: Evaluation | None) -> None:
         """The winner goes to the library once it has been measured again, never before, unless it came from
         there."""
         tree = self.state.tree
@@ -287,19 +286,38 @@ class Session:
         if tree.ideas[best.idea].proposer == LIBRARY:
             return
         line = tree.lineage(best)
+        measurement = Measurement(problem=self.problem, evaluation=confirmed)
         entry = Entry(
             kernel=best.kernel,
-            measurements=(Measurement(problem=self.problem, evaluation=confirmed),),
+            measurements=(measurement,),
             lineage=Lineage(
                 run=str(self.journal.path.parent),
                 start=line[0].parent,
                 ideas=tuple(tree.ideas[each.idea].text for each in line),
             ),
         )
+        if (why := self.library.refusal(entry)) is not None:
+            logger.info("the winner is not added to the library: %s", why)
+            return
         try:
-            self.library.add(entry)
+            against = await self._against(self.library.best(self.problem, self.environment), best.kernel)
+            self.library.add(replace(entry, measurements=(replace(measurement, against=against),)))
         except OSError as error:
             logger.warning("the winner could not be added to the library: %s", error)
+
+    async def _against(self, known: Entry | None, winner: Kernel) -> Against | None:
+        """How the winner does beside the library's best kernel for the problem; None where that is not there,
+        or could not be measured."""
+        if known is None or known.kernel.id == winner.id:
+            return None
+        paired = self.state.tree.ranking.speedup(winner.id, known.kernel.id)
+        if paired is None and (found := await self._compare([winner, known.kernel])) is not None:
+            together = Comparison(evaluations=dict(zip((winner.id, known.kernel.id), found, strict=True)))
+            paired = together.speedup(winner.id, known.kernel.id)
+        if paired is None:
+            return None
+        speedup, low, high = paired
+        return Against(entry=known.id, speedup=speedup, speedup_low=low, speedup_high=high)
 
     def _stage(self, variant: Variant, stage: str) -> None:
         self._notify(VariantStage(at_s=self.now_s, variant_id=variant.id, stage=stage))

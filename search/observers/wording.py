@@ -241,7 +241,7 @@ def _confirmed(evaluation: Evaluation | None) -> str:
         reason = why_not_correct(evaluation)
         return f"NO, {why}" + f": {reason}" * bool(reason)
     figures = _against_baselines(evaluation.timing)
-    return f"not confirmed: {why}: {figures}" if why else figures
+    return f"not confirmed, {why}: {figures}" if why else figures
 
 
 def _against_baselines(timing: Timing) -> str:

@@ -67,10 +67,17 @@ class FakeLibrary:
     hits: list[Hit] = field(default_factory=list)
     asked: int = 0
     added: list[Entry] = field(default_factory=list)
+    refuses: str | None = None
 
     def lookup(self, problem: Problem, k: int, environment: Mapping[str, str] | None = None) -> list[Hit]:
         self.asked += 1
         return self.hits[:k]
+
+    def best(self, problem: Problem, environment: Mapping[str, str]) -> Entry | None:
+        return next((hit.entry for hit in self.hits if hit.kind is Kind.PROBLEM), None)
+
+    def refusal(self, entry: Entry) -> str | None:
+        return self.refuses
 
     def add(self, entry: Entry) -> bool:
         self.added.append(entry)
