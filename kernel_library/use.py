@@ -32,10 +32,10 @@ def best(
     of `like`, the operation's first input or its first inputs.
 
     Each kernel that fits is judged by its measurement that is closest to the case: one on this architecture
-    and at this dtype is preferred; what was slower than another when one session measured both comes after the
-    others; then the larger share of the roofline is, then the larger lower end of the speedup's interval. Runs
-    the kernel's source in this process: give a `root` that you trust. Raises LookupError, in one line, when
-    none fits.
+    and at this dtype is preferred, then one that was not slower than another when one session measured both,
+    then the larger share of the roofline, then the larger lower end of the speedup's interval. Runs the
+    kernel's source in this process: give a `root` that you trust. Raises LookupError, in one line, when none
+    fits.
     """
     import torch
 
