@@ -8,6 +8,7 @@ kernel that was faster there than another stands before it, and at least where t
 from __future__ import annotations
 
 import math
+import operator
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ they are resumed and replayed as they began."""
 
 LEADERS_AT_MOST = 5
 """How many kernels are measured in one session: each of its turns has a block of every one of them."""
+
+POLISHED = 5
+"""How often the factors of kernels and turns are fitted in turns; they hardly change after the third time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +49,19 @@ class Comparison:
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """The correct ones, the fastest first: by the median over the turns of a kernel's time relative to
-        the geometric mean of the turn's times. What slows all of a turn down cancels out."""
+        """The correct ones, the fastest first. A kernel's time in a turn is taken for a factor of the kernel
+        times one of the turn, both fitted by medians (median polish, Tukey, Exploratory Data Analysis, 1977):
+        neither what slows all of a turn down nor what disturbs single blocks counts."""
         timings = {kernel: each.timing for kernel, each in self.found.items() if each.timing is not None}
-        turns = zip(*(each.kernel_samples_ms for each in timings.values()), strict=True)
-        means = [statistics.fmean(map(math.log, turn)) for turn in turns]
-
-        def place(kernel: str) -> float:
-            timing = timings[kernel]
-            if not means:
-                return -timing.speedup_low
-            pairs = zip(timing.kernel_samples_ms, means, strict=True)
-            return statistics.median(math.log(ms) - mean for ms, mean in pairs)
-
-        return tuple(sorted(timings, key=lambda kernel: (place(kernel), kernel)))
+        logs = {kernel: [math.log(ms) for ms in each.kernel_samples_ms] for kernel, each in timings.items()}
+        places = {kernel: -each.speedup_low for kernel, each in timings.items()}
+        turns = [0.0] * min(map(len, logs.values()), default=0)
+        for _ in range(POLISHED if turns else 0):
+            for kernel, own in logs.items():
+                places[kernel] = statistics.median(map(operator.sub, own, turns))
+            for turn in range(len(turns)):
+                turns[turn] = statistics.median(own[turn] - places[kernel] for kernel, own in logs.items())
+        return tuple(sorted(places, key=lambda kernel: (places[kernel], kernel)))
 
     def speedup(self, kernel: str, over: str) -> tuple[float, float, float] | None:
         """How many times as fast the one is as the other, with the 95 % interval; None where this session
@@ -135,11 +138,11 @@ class Ranking:
         order = self.order(own)
         if self.by != LOWER_END or not order:
             return []
-        there, best = set(order), self.evaluation(order[0], own[order[0]])
+        there, sure = set(order), self._sure(own)[order[0]]
         leaders = [
             kernel
             for kernel in order
-            if _may_match(self.evaluation(kernel, own[kernel]), best) and not self._faster_than(kernel, there)
+            if _at_most(self.evaluation(kernel, own[kernel])) >= sure and not self._faster_than(kernel, there)
         ][:LEADERS_AT_MOST]
         asked = any(set(leaders) <= set(each.evaluations) for each in self.comparisons)
         return [] if len(leaders) < 2 or asked else leaders
@@ -167,6 +170,6 @@ class Ranking:
         return sure
 
 
-def _may_match(one: Evaluation, best: Evaluation) -> bool:
-    """Whether a kernel may be as fast as the best, by their intervals."""
-    return one.timing is not None and one.timing.speedup_high >= best.speedup_low
+def _at_most(evaluation: Evaluation) -> float:
+    """What the speedup of a correct kernel is at most."""
+    return 0.0 if evaluation.timing is None else evaluation.timing.speedup_high
