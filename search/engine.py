@@ -120,7 +120,7 @@ class Engine:
         """One round, or what is left of it. It stays open when a stop cuts it short."""
         work, state = self.session.work, self.session.state
         if not state.proposed:
-            await self.session.compare_leaders(lambda: state.tree.before(number, self._usable))
+            await self.session.compare_leaders(self._usable)
         if work.stop is not None:
             return
         expansions = self._select(number)

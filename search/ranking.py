@@ -121,14 +121,22 @@ class Ranking:
     def order(self, own: Mapping[str, Evaluation]) -> list[str]:
         """The correct ones of these kernels, the fastest first; equal ones in the order of `own`."""
         sure = self._sure(own)
-        waiting = sorted(sure, key=lambda kernel: -sure[kernel])
-        left, ordered = set(waiting), []
-        while waiting:
-            # Sessions may contradict one another in a circle; the surest goes first then.
-            first = next((each for each in waiting if not self._faster_than(each, left)), waiting[0])
-            waiting.remove(first)
-            left.remove(first)
-            ordered.append(first)
+        places = {kernel: place for place, kernel in enumerate(sorted(sure, key=lambda each: -sure[each]))}
+        seen: set[str] = set()
+        ordered: list[str] = []
+
+        def put(kernel: str) -> None:
+            """After those that were faster, but for sessions that contradict one another in a circle."""
+            if kernel in seen:
+                return
+            seen.add(kernel)
+            if faster := self._faster.get(kernel):
+                for each in sorted(faster & places.keys(), key=places.__getitem__):
+                    put(each)
+            ordered.append(kernel)
+
+        for kernel in places:
+            put(kernel)
         return ordered
 
     def leaders(self, own: Mapping[str, Evaluation]) -> list[str]:
@@ -138,11 +146,13 @@ class Ranking:
         order = self.order(own)
         if self.by != LOWER_END or not order:
             return []
-        there, sure = set(order), self._sure(own)[order[0]]
+        there = set(order)
+        beaten = {kernel for kernel, faster in self._faster.items() if not there.isdisjoint(faster)}
+        sure = self._sure(own)[order[0]]
         leaders = [
             kernel
             for kernel in order
-            if _at_most(self.evaluation(kernel, own[kernel])) >= sure and not self._faster_than(kernel, there)
+            if _at_most(self.evaluation(kernel, own[kernel])) >= sure and kernel not in beaten
         ][:LEADERS_AT_MOST]
         asked = any(set(leaders) <= set(each.evaluations) for each in self.comparisons)
         return [] if len(leaders) < 2 or asked else leaders
@@ -153,9 +163,6 @@ class Ranking:
         found = (each.speedup(kernel, over) for each in reversed(self.comparisons))
         return next((each for each in found if each is not None), None)
 
-    def _faster_than(self, kernel: str, among: set[str]) -> set[str]:
-        return self._faster.get(kernel, set()) & among
-
     def _sure(self, own: Mapping[str, Evaluation]) -> dict[str, float]:
         """What the speedup of each correct kernel is at least."""
         counts = {kernel: self.evaluation(kernel, each) for kernel, each in own.items()}
@@ -163,7 +170,8 @@ class Ranking:
         if self.by == MEDIAN:
             return {kernel: each.speedup for kernel, each in correct.items()}
         sure = {kernel: each.speedup_low for kernel, each in correct.items()}
-        pairs = [(slow, fast) for slow in sure for fast in self._faster.get(slow, ()) if fast in sure]
+        compared = sure.keys() & self._faster.keys()
+        pairs = [(slow, fast) for slow in compared for fast in self._faster[slow] if fast in sure]
         while behind := [(slow, fast) for slow, fast in pairs if sure[fast] < sure[slow]]:
             for slow, fast in behind:  # along chains of comparisons
                 sure[fast] = max(sure[fast], sure[slow])

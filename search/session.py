@@ -33,7 +33,7 @@ from search.in_flight import InFlight
 from search.journal import Journal, rebuild
 from search.protocols import Evaluator, Library, Observer
 from search.ranking import LOWER_END, Comparison
-from search.tree import LIBRARY, Seed, Tree, Variant
+from search.tree import LIBRARY, Seed, Variant
 
 logger = logging.getLogger(__name__)
 
@@ -174,15 +174,15 @@ class Session:
         self.record(RoundClosed(at_s=self.now_s, round=number, best=best, evaluations=evaluations))
         self.journal.sync()
 
-    async def compare_leaders(self, tree: Callable[[], Tree]) -> None:
-        """Measures those that may be the fastest of the tree against one another, where that is not known.
+    async def compare_leaders(self, usable: Callable[[Kernel], bool] = lambda kernel: True) -> None:
+        """Measures the `usable` kernels that may be the fastest against one another, where that is not known.
 
         To be called between rounds. Nothing is measured after a stop or once the time is up; what is under
         way when the time runs out goes on, as an evaluation does. These measurements do not count as
         evaluations, their time on the device counts. A session that fails leaves the order as it was.
         """
         for _ in range(COMPARE_AT_MOST):
-            leaders = tree().leaders()
+            leaders = self.state.tree.leaders(usable)
             found = await self._compare([variant.kernel for variant in leaders]) if leaders else None
             if found is None:
                 return
@@ -190,7 +190,7 @@ class Session:
 
     async def finish(self, reason: Callable[[], str]) -> RunFinished:
         """Measures the best again, and ends the run with it, for the `reason` that there is then."""
-        await self.compare_leaders(lambda: self.state.tree)
+        await self.compare_leaders()
         best, confirmed = await self._confirm()
         finished = RunFinished(at_s=self.now_s, reason=reason(), best=best, confirmed=confirmed)
         self.record(finished)

@@ -201,10 +201,11 @@ class Tree:
         """The k fastest correct variants with different kernels, fastest first; ties by id."""
         return fastest(self.variants.values(), k, self.ranking)
 
-    def leaders(self) -> list[Variant]:
-        """Those that should be measured against one another before one of them is relied on; none where the
-        best is clear (see `search.ranking`)."""
+    def leaders(self, usable: Callable[[Kernel], bool] = lambda kernel: True) -> list[Variant]:
+        """Of those with `usable` kernels, the ones to be measured against one another before one of them is
+        relied on; none where the best is clear (see `search.ranking`)."""
         found = _by_kernel(self.variants.values())
+        found = {id: variant for id, variant in found.items() if usable(variant.kernel)}
         own = _evaluations(found)
         return [_ranked(found[kernel], self.ranking) for kernel in self.ranking.leaders(own)]
 
@@ -233,8 +234,8 @@ class Tree:
         earlier.ranking = Ranking(self.ranking.by)
         for comparison, closed in zip(self.ranking.comparisons, self._compared_after, strict=True):
             if closed < round:
-                earlier.rounds_closed = closed
-                earlier.compare(comparison.evaluations)
+                earlier.ranking.add(comparison)
+                earlier._compared_after.append(closed)
         earlier.rounds_closed = min(self.rounds_closed, round - 1)
         for idea in self.ideas.values():
             if idea.round < round:

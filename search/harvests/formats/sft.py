@@ -30,8 +30,8 @@ class Sft:
             raise ValueError(f"format.min_speedup is {min_speedup}; it must not be negative")
         self._min_speedup = min_speedup
         self.about = (
-            "Supervised fine-tuning: a PyTorch reference and an optimisation idea, and a kernel that is right. "
-            f"The lower end of the 95 % interval of its speedup over eager is above {min_speedup:g}."
+            "Supervised fine-tuning: a PyTorch reference and an optimisation idea, and a kernel that is "
+            f"right. The lower end of the 95 % interval of its speedup over eager is above {min_speedup:g}."
         )
 
     def rows(self, corpus: Corpus) -> Iterator[Row]:
