@@ -1,12 +1,12 @@
-"""Whether the fastest kernel wins a search beside other work: ten kernels of known speeds, two for each of five.
+"""Whether the fastest kernel wins a search beside other work: ten kernels, two for each of five known speeds.
 
     python benchmarks/winner.py [count=20] [busy=2] [device=auto]
 
 Makes `count` searches of one round, each of the same ten kernels in another order, while `busy` processes keep
-cores busy. A kernel computes a softmax one, two, three, five or eight times; the two of a speed differ in their
-source alone. Prints, for each search, how many times the winner computes it by the medians of the single
-evaluations, by the lower ends of their intervals, and after the leaders were measured against one another, which
-is what a search does. Exit status 0 when that is a copy of the fastest in 19 of 20.
+cores busy. A kernel computes a softmax one, two, three, five or eight times; the two of a speed differ in
+their source alone. Prints, for each search, how many times the winner computes it by the medians of the single
+evaluations, by the lower ends of their intervals, and after the leaders were measured against one another,
+which is what a search does. Exit status 0 when that is a copy of the fastest in 19 of 20.
 """
 
 from __future__ import annotations
@@ -114,20 +114,27 @@ def main(arguments: list[str]) -> int:
     count, busy = int(given.get("count", "20")), int(given.get("busy", "2"))
     device, _ = choose_device(given.get("device", "auto"), clustered=False)
     sizes = ["problem.sizes.batch=256", "problem.sizes.features=4096"] if device == "cpu" else []
-    config = compose_config("evaluate", ["problem=level1/softmax", "kernel=none", "pool=local", *sizes])
+    call = ["problem=level1/softmax", "kernel=none", "pool=local", "evaluator.compile_mode=", *sizes]
+    config = compose_config("evaluate", call)
     problem: Problem = build(config.problem, device=device, libraries="any")
     evaluator = Pool(build(config.pool)(settings=build(config.evaluator), on_gpu=device == "cuda"))
-    print(f"{'search':>6}  {'median':>6}  {'lower end':>9}  {'search':>6}  sessions", flush=True)
-    found = []
-    with occupied(busy):
-        try:
-            for number in range(count):
-                found.append(asyncio.run(search(problem, evaluator, number)))
-                print(line(number + 1, found[-1]), flush=True)
-        finally:
-            evaluator.close()
+    try:
+        with occupied(busy):
+            found = asyncio.run(searches(problem, evaluator, count))
+    finally:
+        evaluator.close()
     print(*summary(found, busy), sep="\n")
     return 0 if sum(each.search == TIMES[0] for each in found) >= TO_REACH * count else 1
+
+
+async def searches(problem: Problem, evaluator: Evaluator, count: int) -> list[Try]:
+    """So many; prints the table."""
+    print(f"{'search':>6}  {'median':>6}  {'lower end':>9}  {'winner':>6}  sessions", flush=True)
+    found = []
+    for number in range(count):
+        found.append(await search(problem, evaluator, number))
+        print(line(number + 1, found[-1]), flush=True)
+    return found
 
 
 @contextlib.contextmanager
@@ -185,7 +192,8 @@ def summary(found: Sequence[Try], busy: int) -> list[str]:
         "the search": [each.search for each in found],
     }
     return [
-        f"{rule}: a copy of the fastest in {winners.count(TIMES[0])} of {len(winners)}, beside {busy} processes"
+        f"beside {busy} busy processes {rule} found a copy of the fastest in {winners.count(TIMES[0])} of "
+        f"{len(winners)}"
         for rule, winners in rules.items()
     ]
 
