@@ -2,11 +2,11 @@
 
     python benchmarks/winner.py [count=20] [busy=2] [device=auto]
 
-Makes `count` searches of one round, each of the same ten kernels in another order, while `busy` processes keep
-cores busy. A kernel computes a softmax one, two, three, five or eight times; the two of a speed differ in
-their source alone. Prints, for each search, how many times the winner computes it by the medians of the single
-evaluations, by the lower ends of their intervals, and after the leaders were measured against one another,
-which is what a search does. Exit status 0 when that is a copy of the fastest in 19 of 20.
+Makes `count` searches of one round, each of the same ten kernels in another order, while `busy` processes
+keep cores busy. A kernel computes a softmax one, two, three, five or eight times; the two of a speed differ
+in their source alone. Prints, for each search, how many times the winner computes it by the medians of the
+single evaluations, by the lower ends of their intervals, and after the leaders were measured against one
+another, which is what a search does. Exit status 0 when that is a copy of the fastest in 19 of 20.
 """
 
 from __future__ import annotations
