@@ -7,7 +7,7 @@ kernel that was faster there than another stands before it, and at least where t
 
 from __future__ import annotations
 
-import math
+import itertools
 import operator
 import statistics
 from collections.abc import Mapping
@@ -25,8 +25,11 @@ they are resumed and replayed as they began."""
 LEADERS_AT_MOST = 5
 """How many kernels are measured in one session: each of its turns has a block of every one of them."""
 
-POLISHED = 5
-"""How often the factors of kernels and turns are fitted in turns; they hardly change after the third time."""
+SESSIONS_AT_MOST = 3
+"""How often the same kernels are measured together while that tells too little."""
+
+NARROW = 0.05
+"""Half the width of an interval that tells enough though it holds 1: the rest is not worth a session."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,22 +49,6 @@ class Comparison:
         """Those that say something of their kernels: without our own failures."""
         failed = Status.INFRASTRUCTURE_ERROR
         return {kernel: each for kernel, each in self.evaluations.items() if each.status is not failed}
-
-    @cached_property
-    def order(self) -> tuple[str, ...]:
-        """The correct ones, the fastest first. A kernel's time in a turn is taken for a factor of the kernel
-        times one of the turn, both fitted by medians (median polish, Tukey, Exploratory Data Analysis, 1977):
-        neither what slows all of a turn down nor what disturbs single blocks counts."""
-        timings = {kernel: each.timing for kernel, each in self.found.items() if each.timing is not None}
-        logs = {kernel: [math.log(ms) for ms in each.kernel_samples_ms] for kernel, each in timings.items()}
-        places = {kernel: -each.speedup_low for kernel, each in timings.items()}
-        turns = [0.0] * min(map(len, logs.values()), default=0)
-        for _ in range(POLISHED if turns else 0):
-            for kernel, own in logs.items():
-                places[kernel] = statistics.median(map(operator.sub, own, turns))
-            for turn in range(len(turns)):
-                turns[turn] = statistics.median(own[turn] - places[kernel] for kernel, own in logs.items())
-        return tuple(sorted(places, key=lambda kernel: (places[kernel], kernel)))
 
     def speedup(self, kernel: str, over: str) -> tuple[float, float, float] | None:
         """How many times as fast the one is as the other, with the 95 % interval; None where this session
@@ -102,16 +89,25 @@ class Ranking:
         self.comparisons: list[Comparison] = []
         self._last: dict[str, Comparison] = {}
         """By kernel id, the last comparison that says something of it."""
+        self._ratios: dict[tuple[str, str], list[float]] = {}
+        """For two kernels, in either order: the second one's time over the first one's, turn by turn, of all
+        sessions that timed both."""
         self._faster: dict[str, set[str]] = {}
-        """By kernel id, those that were faster in the last session that timed both."""
+        """By kernel id, those that were faster, by the median of these ratios."""
 
     def add(self, comparison: Comparison) -> None:
         """Takes in the next one."""
         self.comparisons.append(comparison)
         self._last |= dict.fromkeys(comparison.found, comparison)
-        order = comparison.order
-        for place, kernel in enumerate(order):
-            self._faster[kernel] = self._faster.get(kernel, set()) - set(order) | set(order[:place])
+        timings = {
+            kernel: each.timing for kernel, each in comparison.found.items() if each.timing is not None
+        }
+        for (one, own), (other, its) in itertools.permutations(timings.items(), 2):
+            ratios = self._ratios.setdefault((one, other), [])
+            ratios += map(operator.truediv, its.kernel_samples_ms, own.kernel_samples_ms)
+            self._faster.setdefault(other, set()).discard(one)
+            if ratios and statistics.median(ratios) > 1:
+                self._faster[other].add(one)
 
     def evaluation(self, kernel: str, own: Evaluation) -> Evaluation:
         """What counts of a kernel with this evaluation of its own: what the last comparison found, if any."""
@@ -140,28 +136,32 @@ class Ranking:
         return ordered
 
     def leaders(self, own: Mapping[str, Evaluation]) -> list[str]:
-        """The best and those that may be faster, to be measured against one another: their intervals overlap
-        the best's, and no comparison had a faster one. At most `LEADERS_AT_MOST`; none where the best is
-        clear, or where all that can be found out was asked before."""
+        """The best and those that may be faster, to be measured against one another: their intervals reach up
+        to what the best surely has, and no faster one is told from them yet. At most `LEADERS_AT_MOST`; none
+        where the best is clear, or these were measured together `SESSIONS_AT_MOST` times."""
         order = self.order(own)
         if self.by != LOWER_END or not order:
             return []
-        there = set(order)
-        beaten = {kernel for kernel, faster in self._faster.items() if not there.isdisjoint(faster)}
-        sure = self._sure(own)[order[0]]
-        leaders = [
-            kernel
-            for kernel in order
-            if _at_most(self.evaluation(kernel, own[kernel])) >= sure and kernel not in beaten
-        ][:LEADERS_AT_MOST]
-        asked = any(set(leaders) <= set(each.evaluations) for each in self.comparisons)
-        return [] if len(leaders) < 2 or asked else leaders
+        sure, there = self._sure(own)[order[0]], set(order)
+        leaders = order[:1]
+        for kernel in order[1:]:
+            timing = self.evaluation(kernel, own[kernel]).timing
+            if timing is not None and timing.speedup_high >= sure and not self._is_behind(kernel, there):
+                leaders.append(kernel)
+        leaders = leaders[:LEADERS_AT_MOST]
+        sessions = sum(set(leaders) <= set(each.evaluations) for each in self.comparisons)
+        return [] if len(leaders) < 2 or sessions >= SESSIONS_AT_MOST else leaders
 
     def speedup(self, kernel: str, over: str) -> tuple[float, float, float] | None:
-        """How many times as fast the one is as the other, with the 95 % interval, by the last session that
-        timed both; None without one."""
-        found = (each.speedup(kernel, over) for each in reversed(self.comparisons))
-        return next((each for each in found if each is not None), None)
+        """How many times as fast the one is as the other, with the 95 % interval, by all sessions that timed
+        both; None where that was in too few turns."""
+        ratios = self._ratios.get((kernel, over), [])
+        return interval(ratios) if len(ratios) >= MIN_PAIRS else None
+
+    def _is_behind(self, kernel: str, there: set[str]) -> bool:
+        """Whether one of these is surely faster, or faster and so near that it does not matter."""
+        found = (self.speedup(faster, kernel) for faster in self._faster.get(kernel, set()) & there)
+        return any(each is not None and (each[1] > 1 or each[2] - each[1] < 2 * NARROW) for each in found)
 
     def _sure(self, own: Mapping[str, Evaluation]) -> dict[str, float]:
         """What the speedup of each correct kernel is at least."""
@@ -176,8 +176,3 @@ class Ranking:
             for slow, fast in behind:  # along chains of comparisons
                 sure[fast] = max(sure[fast], sure[slow])
         return sure
-
-
-def _at_most(evaluation: Evaluation) -> float:
-    """What the speedup of a correct kernel is at most."""
-    return 0.0 if evaluation.timing is None else evaluation.timing.speedup_high

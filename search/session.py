@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 CONFIRM_AT_MOST = 3
 """How many of the best variants are measured again before the run is said to have none."""
-COMPARE_AT_MOST = 3
+COMPARE_AT_MOST = 4
 """How many sessions find out which of the leaders is the fastest, before a round and before the end."""
 
 
