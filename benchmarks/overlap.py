@@ -103,6 +103,10 @@ class SlowEvaluator:
         )
         return Evaluation(status=Status.CORRECT, timing=timing)
 
+    async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:
+        """The same verdicts, one after the other."""
+        return [await self.evaluate(problem, kernel) for kernel in kernels]
+
 
 class Batches(LLMProposer):
     """Hands kernels over when all of an idea's, or of a round's, are written."""

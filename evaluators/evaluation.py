@@ -152,6 +152,12 @@ class Evaluation:
         """Speedup against eager; 0 for anything that is not correct, so that it sorts last."""
         return self.timing.speedup if self.timing else 0.0
 
+    @property
+    def speedup_low(self) -> float:
+        """The lower end of the speedup's 95 % interval, which is what may be relied on; 0 for anything that is
+        not correct."""
+        return self.timing.speedup_low if self.timing else 0.0
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types, from which `from_json` restores an equal record."""
         return asdict(self)

@@ -4,8 +4,10 @@
     python -m kernel_library.add problem=file problem.path=my_model.py kernel=my_kernel.py licence=Apache-2.0
 
 It is evaluated first, as `python -m evaluators.evaluate` does with `thorough=true`, and added when it is
-correct. Exit status 0 when it is in the library, 1 when it is not correct, 2 when the call was wrong, 130
-when it was interrupted. Every key is in `configs/library_add.yaml`.
+correct and surely faster than eager PyTorch: the interval of its speedup clears 1.00 (another bound:
+`library.min_speedup=`; 0 adds whatever is correct). Exit status 0 when it is in the library, 1 when it is not
+correct or not fast enough, 2 when the call was wrong, 130 when it was interrupted. Every key is in
+`configs/library_add.yaml`.
 """
 
 from __future__ import annotations
@@ -69,6 +71,9 @@ def add(config: DictConfig, output: Console, errors: Console) -> int:
         tags=tuple(map(str, config.tags)),
         licence=str(config.licence),
     )
+    if (why := library.refusal(entry)) is not None:
+        output.out(f"not added: {why}", highlight=False)
+        return 1
     try:
         new = library.add(entry)
     except OSError as error:

@@ -13,7 +13,7 @@ from typing import Any
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Kernel, Problem, Size
 from evaluators.reference import PROBLEMS
-from kernel_library.entry import Check, Entry, Lineage, Measurement
+from kernel_library.entry import Against, Check, Entry, Lineage, Measurement
 
 LEFT_OUT = ("kernel_samples_ms", "eager_samples_ms", "stages_s", "device_s", "build_s")
 LISTS = ("parts", "tags", "dtypes", "shapes", "architectures")
@@ -84,6 +84,7 @@ def _measurement(measurement: Measurement) -> dict[str, Any]:
         "inputs": [*measurement.inputs],
         "date": measurement.date,
         "command": measurement.command,
+        "against": None if measurement.against is None else asdict(measurement.against),
         "evaluation": measurement.evaluation.to_json(),
     }
 
@@ -102,6 +103,7 @@ def _read_measurement(data: Mapping[str, Any], reference: str | None) -> Measure
         inputs=tuple(map(str, data.get("inputs", ()))),
         date=str(data.get("date", "")),
         command=data.get("command", ""),
+        against=Against(**data["against"]) if "against" in data else None,
     )
 
 

@@ -19,9 +19,26 @@ _MULTIPLE = re.compile(r"(?P<size>[^%]+)(%(?P<of>[1-9]\d*))?")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Against:
+    """How a kernel did against another `entry`, by its id, when one session measured both: how many times as
+    fast it is, with the 95 % interval."""
+
+    entry: str
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+
+    @property
+    def faster(self) -> bool:
+        """Whether it surely is."""
+        return self.speedup_low > 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """What was found of a kernel for one problem. `inputs` are the shapes of the problem's input tensors,
-    such as `4096x65536`; `date` is that of the measurement (ISO), `command` repeats it.
+    such as `4096x65536`; `date` is that of the measurement (ISO), `command` repeats it. `against` is there
+    where the entry that was the best for the problem on the device until then was measured beside it.
 
     Raises ValueError for an evaluation that is not correct: the library holds nothing else.
     """
@@ -31,6 +48,7 @@ class Measurement:
     inputs: tuple[str, ...] = ()
     date: str = ""
     command: str = ""
+    against: Against | None = None
 
     def __post_init__(self) -> None:
         if self.evaluation.status is not Status.CORRECT:
@@ -117,8 +135,8 @@ class Entry:
 
     @property
     def best(self) -> Measurement:
-        """The measurement with the largest speedup."""
-        return max(self.measurements, key=lambda each: each.evaluation.speedup)
+        """The measurement whose speedup is surely the largest."""
+        return max(self.measurements, key=lambda each: each.evaluation.speedup_low)
 
     def measured(self, problem_id: str, device: str) -> Evaluation | None:
         """What was last found for the problem on the device with this name, if it was correct."""

@@ -19,8 +19,8 @@ from pathlib import Path, PurePosixPath
 
 from evaluators.problem import Problem
 from kernel_library import cards
-from kernel_library.entry import Check, Entry, Hit
-from kernel_library.retrieval import rank
+from kernel_library.entry import Check, Entry, Hit, architecture_of
+from kernel_library.retrieval import bests, rank
 from kernel_library.store import Store
 from kernel_library.traits import Traits, traits_of
 
@@ -31,9 +31,10 @@ SEEDS = Path(__file__).parent / "seeds"
 
 class FolderLibrary:
     """Kernels that outlive the runs that found them. `root` is a local folder or any URL that fsspec opens
-    (`s3://bucket/library`); `seeds` the folder of the shipped ones, None for none.
+    (`s3://bucket/library`); `seeds` the folder of the shipped ones, None for none. The speedup of what is
+    added must surely be above `min_speedup`: the lower end of its 95 % interval is. 0 takes every kernel.
 
-    Raises ValueError for a root that nothing here opens.
+    Raises ValueError for a root that nothing here opens, and for a negative `min_speedup`.
     """
 
     def __init__(
@@ -41,8 +42,12 @@ class FolderLibrary:
         root: str | Path,
         *,
         seeds: str | Path | None = SEEDS,
+        min_speedup: float = 1.0,
         today: Callable[[], date] = date.today,
     ) -> None:
+        if not min_speedup >= 0:
+            raise ValueError(f"library.min_speedup is {min_speedup}; it must not be negative")
+        self._min_speedup = min_speedup
         self._own = Store(str(root))
         self._shipped = None if seeds is None else Store(str(seeds))
         self._today = today
@@ -54,6 +59,14 @@ class FolderLibrary:
         entries = self.entries()
         return rank(problem, traits_of(problem), entries, environment or {})[:k] if entries else []
 
+    def best(self, problem: Problem, environment: Mapping[str, str]) -> Entry | None:
+        """The fastest kernel that was measured on this very problem on such a device; None where there is
+        none. Raises OSError when the root cannot be read."""
+        architecture = architecture_of(problem.device, environment.get("architecture", ""))
+        entries = {each.id: each for each in self.entries() if each.runs_on(architecture)}
+        found = bests([*entries.values()]).get((problem.id, architecture))
+        return None if found is None else entries[found]
+
     def entries(self) -> list[Entry]:
         """Every entry, the shipped ones first, each with what `verify` found of it. One that cannot be read
         is logged and left out. Raises OSError when the root cannot be read."""
@@ -63,11 +76,23 @@ class FolderLibrary:
         found = [*shipped, *_read(self._own, paths)]
         return [replace(each, checks=tuple(checks.get(each.id, ()))) for each in found]
 
+    def refusal(self, entry: Entry) -> str | None:
+        """Why the entry is not taken in, in one line that says what would help; None where it is."""
+        timing = entry.measurements[0].evaluation.timing
+        assert timing is not None, "a measurement is correct"
+        if timing.speedup_low > self._min_speedup:
+            return None
+        interval = f"[{timing.speedup_low:.2f}, {timing.speedup_high:.2f}]"
+        return (
+            f"its speedup of {timing.speedup:.2f} {interval} is not surely above {self._min_speedup:.2f}; "
+            "library.min_speedup=0 takes it all the same"
+        )
+
     def add(self, entry: Entry) -> bool:
-        """Whether the entry is new to the user's root. What can be read off its reference, the date and the
-        command that measures it again are filled in where they are empty. Raises OSError when the root cannot
-        be written."""
-        if self._own.exists(f"{entry.id}/card.yaml"):
+        """Whether the entry is new to the user's root and fast enough to be taken in. What can be read off
+        its reference, the date and the command that measures it again are filled in where they are empty.
+        Raises OSError when the root cannot be written."""
+        if self.refusal(entry) is not None or self._own.exists(f"{entry.id}/card.yaml"):
             return False
         entry = self._complete(entry)
         self._own.write(f"{entry.id}/kernel.py", entry.kernel.source)

@@ -43,22 +43,37 @@ LIGHT = {"relu", "gelu", "silu", "sigmoid", "tanh", "exp", "leaky_relu", "elu", 
 
 
 def bests(entries: Sequence[Entry]) -> dict[tuple[str, str], str]:
-    """For each problem and architecture, by their ids, the id of the entry with the largest speedup there; of
-    equal ones the first by id. The others are history."""
-    best: dict[tuple[str, str], tuple[float, str]] = {}
+    """For each problem and architecture, by their ids, the id of the fastest entry there; the others are
+    history. Of those that are slower than none (see `slower`) it is the one with the largest lower end of its
+    speedup's interval; of equal ones the first by id."""
+    behind = slower(entries)
+    best: dict[tuple[str, str], tuple[bool, float, str]] = {}
     for entry in entries:
         for measurement in entry.measurements:
             place = (measurement.problem.id, measurement.architecture)
-            standing = (-measurement.evaluation.speedup, entry.id)
+            standing = ((*place, entry.id) in behind, -measurement.evaluation.speedup_low, entry.id)
             best[place] = min(best.get(place, standing), standing)
-    return {place: id for place, (_, id) in best.items()}
+    return {place: id for place, (_, _, id) in best.items()}
+
+
+def slower(entries: Iterable[Entry]) -> set[tuple[str, str, str]]:
+    """Those that are slower than another of these where one session measured both: problem, architecture and
+    entry, by their ids. It is the later one of the two, unless that one is surely the faster."""
+    there = {(m.problem.id, m.architecture, entry.id): m for entry in entries for m in entry.measurements}
+    found = set()
+    for (problem, architecture, id), measurement in there.items():
+        against = measurement.against
+        if against is not None and (problem, architecture, against.entry) in there:
+            found.add((problem, architecture, against.entry if against.faster else id))
+    return found
 
 
 def rank(
     problem: Problem, traits: Traits, entries: Sequence[Entry], environment: Mapping[str, str]
 ) -> list[Hit]:
     """The entries that help with the problem, the most helpful first: the best ones before the history; in
-    each the closest kind, then those measured on this architecture, right for this dtype, and the fastest.
+    each the closest kind, then those measured on this architecture, right for this dtype, and the fastest by
+    the lower ends of their intervals.
 
     `environment` is that of the device that is searched for, as an evaluation has it. Kernels that do not run
     on its architecture are only there to be read; those for a CPU say nothing to a GPU, nor the other way.
@@ -76,7 +91,7 @@ def rank(
     def key(hit: Hit) -> tuple[object, ...]:
         entry = hit.entry
         architectures = {m.architecture for m in entry.measurements}
-        speedup = hit.evaluation.speedup if hit.evaluation else entry.best.evaluation.speedup
+        speedup = (hit.evaluation or entry.best.evaluation).speedup_low
         kind, dtype = [*Kind].index(hit.kind), problem.dtype in entry.dtypes
         return entry.id not in best, kind, architecture not in architectures, not dtype, -speedup, entry.id
 

@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from evaluators.cache import cache_folder
 from evaluators.problem import Kernel
 from kernel_library.entry import Entry, Measurement, architecture_of, fits, shape_text
 from kernel_library.library import FolderLibrary
+from kernel_library.retrieval import slower
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +32,8 @@ def best(
     of `like`, the operation's first input or its first inputs.
 
     Each kernel that fits is judged by its measurement that is closest to the case: one on this architecture
-    and at this dtype is preferred, then the larger share of the roofline, then the larger speedup. Runs the
+    and at this dtype is preferred, then one that was not slower than another when one session measured both,
+    then the larger share of the roofline, then the larger lower end of the speedup's interval. Runs the
     kernel's source in this process: give a `root` that you trust. Raises LookupError, in one line, when none
     fits.
     """
@@ -61,7 +63,8 @@ def best(
         raise LookupError(
             f"the library has no function for {what}; it has {', '.join(have) or 'none at all'}"
         )
-    chosen = max(fitting, key=lambda entry: _promise(entry, architecture, dtype, tensors[0].numel()))
+    behind, elements = slower(fitting), tensors[0].numel()
+    chosen = max(fitting, key=lambda entry: _promise(entry, behind, architecture, dtype, elements))
     return load(chosen)
 
 
@@ -72,7 +75,9 @@ def load(entry: Entry) -> Callable[..., Any]:
     return function
 
 
-def _promise(entry: Entry, architecture: str, dtype: str, elements: int) -> tuple[float, ...]:
+def _promise(
+    entry: Entry, behind: Container[tuple[str, str, str]], architecture: str, dtype: str, elements: int
+) -> tuple[float, ...]:
     """What it may be expected to be worth, from the measurement that is closest to the case."""
 
     def closeness(measurement: Measurement) -> tuple[float, ...]:
@@ -82,7 +87,8 @@ def _promise(entry: Entry, architecture: str, dtype: str, elements: int) -> tupl
 
     closest = max(entry.measurements, key=closeness)
     found = closest.evaluation
-    return (*closeness(closest)[:2], found.roofline_share or 0.0, found.speedup)
+    ahead = (closest.problem.id, closest.architecture, entry.id) not in behind
+    return (*closeness(closest)[:2], ahead, found.roofline_share or 0.0, found.speedup_low)
 
 
 @functools.cache

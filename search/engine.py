@@ -119,6 +119,10 @@ class Engine:
     async def _round(self, number: int) -> None:
         """One round, or what is left of it. It stays open when a stop cuts it short."""
         work, state = self.session.work, self.session.state
+        if not state.proposed:
+            await self.session.compare_leaders(self._usable)
+        if work.stop is not None:
+            return
         expansions = self._select(number)
         work.spawn(self._propose_all(number, expansions), f"propose in round {number}")
         await work.drain(self.session.grace_s)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Problem
 from search.llm import ModelCall
+from search.ranking import LOWER_END
 from search.tree import Idea, Seed, Variant
 
 
@@ -30,6 +31,8 @@ class RunStarted(Event):
     """What is the same for all evaluations: device's name, versions."""
     entries: tuple[Seed, ...] = ()
     """The library's hits when the run began; a resumed run keeps to them."""
+    ranking: str = LOWER_END
+    """What the run ranks its kernels by (see `search.ranking`); a resumed run keeps to that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +93,21 @@ class RoundClosed(Event):
     best: Variant | None
     evaluations: int
     """Verdicts so far, reused ones not counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeadersCompared(Event):
+    """The variants that may be the fastest were measured against one another in one session, before a round
+    starts from them or one is confirmed. `evaluations` are theirs, in the same order."""
+
+    variants: tuple[Variant, ...]
+    evaluations: tuple[Evaluation, ...]
+
+    @property
+    def by_kernel(self) -> dict[str, Evaluation]:
+        """What was found, by kernel id."""
+        found = zip(self.variants, self.evaluations, strict=True)
+        return {variant.kernel.id: evaluation for variant, evaluation in found}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from search.events import (
     Event,
     IdeaImplemented,
     IdeaProposed,
+    LeadersCompared,
     ModelCalled,
     RoundClosed,
     RunFinished,
@@ -32,6 +33,7 @@ from search.events import (
     VariantWritten,
 )
 from search.llm import ModelCall, Spending
+from search.ranking import MEDIAN, Ranking
 from search.tree import Category, Idea, Seed, Tree, Variant
 
 logger = logging.getLogger(__name__)
@@ -140,7 +142,8 @@ class RunState:
         self.used_s = max(self.used_s, event.at_s)
         match event:
             case RunStarted():
-                self.started = self.started or event
+                if self.started is None:
+                    self.started, self.tree.ranking = event, Ranking(event.ranking)
                 self.finished = None
             case IdeaProposed(idea=idea, expansion=expansion):
                 self.tree.add_idea(idea)
@@ -156,6 +159,9 @@ class RunState:
             case RoundClosed(round=number):
                 self.tree.rounds_closed = number
                 self.proposed = {}
+            case LeadersCompared(evaluations=evaluations):
+                self.device_s += sum(each.device_s for each in evaluations)
+                self.tree.compare(event.by_kernel)
             case BestConfirmed(variant=variant, evaluation=evaluation):
                 self.device_s += evaluation.device_s
                 if evaluation.status is not Status.INFRASTRUCTURE_ERROR:
@@ -211,6 +217,10 @@ def encode(event: Event) -> dict[str, Any]:
         case RoundClosed():
             body = {"round": event.round, "evaluations": event.evaluations}
             name, body = "round_closed", {**body, "best": event.best and event.best.id}
+        case LeadersCompared():
+            body = {"ids": [variant.id for variant in event.variants]}
+            body["evaluations"] = [evaluation.to_json() for evaluation in event.evaluations]
+            name = "leaders_compared"
         case BestConfirmed():
             name, body = "best_confirmed", {"id": event.variant.id, "evaluation": event.evaluation.to_json()}
         case RunFinished():
@@ -235,6 +245,7 @@ class Decoder:
             case "run_started":
                 body["problem"] = _problem_from_json(body["problem"])
                 body["entries"] = tuple(_seed_from_json(entry) for entry in body["entries"])
+                body.setdefault("ranking", MEDIAN)  # older journals
                 return RunStarted(at_s=at_s, **body)
             case "idea_proposed":
                 return IdeaProposed(at_s=at_s, **{**body, "idea": _idea_from_json(body["idea"])})
@@ -252,6 +263,13 @@ class Decoder:
                 return VariantEvaluated(at_s=at_s, variant=variant, reused=body["reused"])
             case "round_closed":
                 return RoundClosed(at_s=at_s, **{**body, "best": self._variant(body["best"])})
+            case "leaders_compared":
+                found = tuple(Evaluation.from_json(each) for each in body["evaluations"])
+                variants = tuple(self._variants[id] for id in body["ids"])
+                for variant, evaluation in zip(variants, found, strict=True):
+                    if evaluation.status is not Status.INFRASTRUCTURE_ERROR:
+                        self._variants[variant.id] = replace(variant, evaluation=evaluation)
+                return LeadersCompared(at_s=at_s, variants=variants, evaluations=found)
             case "best_confirmed":
                 evaluation = Evaluation.from_json(body["evaluation"])
                 return BestConfirmed(at_s=at_s, variant=self._variants[body["id"]], evaluation=evaluation)

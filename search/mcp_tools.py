@@ -25,6 +25,7 @@ from evaluators.report import cut
 from search.agent import Agent, OnStage, Refused
 from search.proposers.llm.prompts import LANGUAGES as FIT
 from search.proposers.llm.prompts import LIBRARIES, TOLERANCES, Prompts
+from search.ranking import unconfirmed
 from search.tree import Category, Outcome, Seed, Variant, speedups_of
 
 EVERY_S = 5.0
@@ -173,10 +174,12 @@ class Submitted:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """How the run ended. `summary` is what `summary.json` in the run's folder holds."""
+    """How the run ended. `confirmed`: whether the whole interval of the best kernel's final measurement lies
+    above 1.00; `not_confirmed` says why not. `summary` is what `summary.json` in the run's folder holds."""
 
     reason: str
     confirmed: bool
+    not_confirmed: str
     best: KernelReport | None
     folder: str
     summary: dict[str, Any]
@@ -314,9 +317,11 @@ class Tools:
             tell("measuring the best kernel again")
             ended = await agent.finish()
             best = None if ended.best is None else _variant(ended.best, ended.confirmed, source=True)
+            why = unconfirmed(ended.confirmed) if best else "no kernel was correct"
             return Finished(
                 reason=ended.reason,
-                confirmed=ended.confirmed is not None,
+                confirmed=not why,
+                not_confirmed=why,
                 best=best,
                 folder=str(agent.session.journal.path.parent),
                 summary=self._written(),

@@ -117,6 +117,12 @@ class Evaluator(Protocol):
         """
         ...
 
+    async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:
+        """Several different kernels, 2 to 6, measured in alternating blocks of one session: an evaluation for
+        each, in the same order. The samples of those that are correct belong together turn by turn. Never
+        raises for a candidate's failure; where the session itself failed, that is every kernel's status."""
+        ...
+
 
 class Library(Protocol):
     """Kernels that outlive a run."""
@@ -124,6 +130,15 @@ class Library(Protocol):
     def lookup(self, problem: Problem, k: int, environment: Mapping[str, str] | None = None) -> list[Hit]:
         """At most k entries that help with the problem, the most helpful first. `environment`: the facts of
         the device that is searched for. Raises OSError when the library cannot be read."""
+        ...
+
+    def best(self, problem: Problem, environment: Mapping[str, str]) -> Entry | None:
+        """The fastest kernel for this very problem on such a device; None where there is none. Raises OSError
+        when the library cannot be read."""
+        ...
+
+    def refusal(self, entry: Entry) -> str | None:
+        """Why the entry will not be taken in, in one line; None where it will."""
         ...
 
     def add(self, entry: Entry) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
@@ -14,6 +14,7 @@ class RecordedEvaluations:
 
     def __init__(self, run: RunState) -> None:
         self._verdicts, self._confirmed = run.verdicts, run.confirmed
+        self._compared = run.tree.ranking.comparisons
         self._facts = run.started.environment if run.started else {}
 
     async def describe(self, problem: Problem) -> dict[str, str]:
@@ -36,6 +37,15 @@ class RecordedEvaluations:
             )
             return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=log)
         return found
+
+    async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:
+        """What the recording found when it measured these together; our own failure where it never did."""
+        ids = [kernel.id for kernel in kernels]
+        for each in self._compared:
+            if set(ids) == set(each.evaluations):
+                return [each.evaluations[id] for id in ids]
+        log = f"the recording never measured the kernels {', '.join(ids)} together"
+        return [Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=log) for _ in kernels]
 
     def close(self) -> None:
         """Nothing was started."""

@@ -52,6 +52,7 @@ from search.cli import (
 from search.engine import Engine
 from search.events import RunFinished
 from search.journal import Journal, JournalError, RunState, rebuild, replay
+from search.ranking import LOWER_END
 from search.recorded import RecordedEvaluations
 from search.run_folder import finalise
 from search.tree import HISTORY
@@ -161,6 +162,9 @@ async def search(
                 repairs=config.repairs,
                 outstanding=outstanding,
                 environment=facts,
+                ranking=recording.started.ranking
+                if repeats and recording and recording.started
+                else LOWER_END,
             )
             with _orderly_stop(engine):
                 finished = await engine.run()

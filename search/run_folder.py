@@ -14,6 +14,7 @@ from evaluators.evaluation import Evaluation, Timing
 from search.events import Event, IdeaProposed, RunStarted, VariantWritten
 from search.journal import RunState
 from search.llm import Spending
+from search.ranking import unconfirmed
 from search.tree import Idea, Variant
 
 
@@ -61,6 +62,8 @@ def finalise(folder: Path, state: RunState) -> dict[str, Any]:
     if best is not None and evaluation is not None and evaluation.timing is not None:
         timing = evaluation.timing
         figures = f"{timing.speedup:.3f}x eager ({timing.speedup_low:.3f} to {timing.speedup_high:.3f})"
+        why = unconfirmed(_final(state))
+        figures += f", not confirmed: {why}" * bool(why)
         title = f"Best kernel for {state.started.problem.name}: {figures}; variant {best.id}{_repairs(best)}"
         source = _header(title, state.tree.ideas[best.idea]) + best.kernel.source
         write_atomically(folder / "best.py", source)
@@ -73,7 +76,8 @@ def summarise(state: RunState) -> dict[str, Any]:
     """The figures of a run, as `summary.json` has them; times in the units that their names end in.
 
     `best` is null when nothing was correct, or held when measured again. Its figures and the baselines
-    are those of the confirming measurement where there is one. `statuses` counts the `evaluations`.
+    are those of the final measurement where there is one. `best.confirmed`: whether the interval of that one
+    clears 1.00 against eager; `best.not_confirmed` says why it does not. `statuses` counts the `evaluations`.
     `best.idea` is the idea's text. Raises ValueError for a state without a start.
     """
     if state.started is None:
@@ -105,14 +109,17 @@ def write_atomically(path: Path, text: str) -> None:
 
 def _winner(state: RunState) -> tuple[Variant | None, Evaluation | None]:
     """The variant to report, with its confirmation, or its evaluation in the search where it has none."""
-    if state.finished is not None:
-        best, confirmed = state.finished.best, state.finished.confirmed
-    else:
-        best, confirmed = next(iter(state.tree.best()), None), None
-    return best, confirmed or (best.evaluation if best else None)
+    best = state.finished.best if state.finished else next(iter(state.tree.best()), None)
+    return best, _final(state) or (best.evaluation if best else None)
+
+
+def _final(state: RunState) -> Evaluation | None:
+    """The winner's final measurement."""
+    return state.finished.confirmed if state.finished else None
 
 
 def _best(state: RunState, best: Variant, timing: Timing) -> dict[str, Any]:
+    why = unconfirmed(_final(state))
     return {
         "variant": best.id,
         "idea": state.tree.ideas[best.idea].text,
@@ -122,6 +129,8 @@ def _best(state: RunState, best: Variant, timing: Timing) -> dict[str, Any]:
         "speedup_low": timing.speedup_low,
         "speedup_high": timing.speedup_high,
         "speedup_vs_compile": timing.speedup_vs_compile,
+        "confirmed": not why,
+        "not_confirmed": why,
     }
 
 

@@ -14,13 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 from evaluators.evaluation import Evaluation, Status
-from evaluators.problem import Problem
-from kernel_library.entry import Entry, Lineage, Measurement
+from evaluators.problem import Kernel, Problem
+from kernel_library.entry import Against, Entry, Lineage, Measurement
 from search.budget import Budget
 from search.desk import Desk
 from search.events import (
     BestConfirmed,
     Event,
+    LeadersCompared,
     ModelCalled,
     RoundClosed,
     RunFinished,
@@ -31,12 +32,15 @@ from search.events import (
 from search.in_flight import InFlight
 from search.journal import Journal, rebuild
 from search.protocols import Evaluator, Library, Observer
+from search.ranking import LOWER_END, Comparison
 from search.tree import LIBRARY, Seed, Variant
 
 logger = logging.getLogger(__name__)
 
 CONFIRM_AT_MOST = 3
 """How many of the best variants are measured again before the run is said to have none."""
+COMPARE_AT_MOST = 4
+"""How many sessions find out which of the leaders is the fastest, before a round and before the end."""
 
 
 class Session:
@@ -45,7 +49,7 @@ class Session:
     At most `outstanding` evaluations are with the evaluator at a time. `library_entries` is how many kernels
     are asked of the library; `entries`, where they are given, stand for its answer. After a stop, work in
     flight is awaited for `grace_s` seconds and the best kernel's final measurement for `confirm_s` (0: the
-    best is reported unconfirmed).
+    best is reported unconfirmed). `ranking`: see `search.ranking`; a run that goes on keeps to its own.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Session:
         confirm_s: float = 60.0,
         environment: Mapping[str, str] | None = None,
         entries: Sequence[Seed] | None = None,
+        ranking: str = LOWER_END,
     ) -> None:
         if outstanding < 1:
             raise ValueError(f"outstanding is {outstanding}; at least one evaluation must be allowed")
@@ -77,6 +82,7 @@ class Session:
         self.confirm_s = confirm_s
         self.environment = dict(environment or {})
         self.outstanding = outstanding
+        self.ranking = ranking
         self.state = rebuild(journal.past)
         self.entries: tuple[Seed, ...] = tuple(entries or ())
         """The library's hits; a resumed run keeps to those that it began with."""
@@ -92,6 +98,8 @@ class Session:
         self._slots = asyncio.Semaphore(outstanding)
         self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._broken_observers: set[int] = set()
+        self._asked_in_vain: set[frozenset[str]] = set()
+        """The ids of kernels of which a session found nothing."""
 
     @property
     def now_s(self) -> float:
@@ -120,7 +128,7 @@ class Session:
                     raise ValueError(
                         f"{self.journal.path} has {what} {was}, not {now}; start a new run for that"
                     )
-            self.entries = started.entries
+            self.entries, self.ranking = started.entries, started.ranking
         elif self._ask_library and self.library is not None:
             self.entries = self._look_up(self.library)
 
@@ -133,6 +141,7 @@ class Session:
                 rounds=self.budget.rounds or 0,
                 environment=self.environment,
                 entries=self.entries,
+                ranking=self.ranking,
                 **self._identity,
             )
         )
@@ -165,13 +174,28 @@ class Session:
         self.record(RoundClosed(at_s=self.now_s, round=number, best=best, evaluations=evaluations))
         self.journal.sync()
 
+    async def compare_leaders(self, usable: Callable[[Kernel], bool] = lambda kernel: True) -> None:
+        """Measures the `usable` kernels that may be the fastest against one another, where that is not known.
+
+        To be called between rounds. Nothing is measured after a stop or once the time is up; what is under
+        way when the time runs out goes on, as an evaluation does. These measurements do not count as
+        evaluations, their time on the device counts. A session that fails leaves the order as it was.
+        """
+        for _ in range(COMPARE_AT_MOST):
+            leaders = self.state.tree.leaders(usable)
+            found = await self._compare([variant.kernel for variant in leaders]) if leaders else None
+            if found is None:
+                return
+            self.record(LeadersCompared(at_s=self.now_s, variants=tuple(leaders), evaluations=tuple(found)))
+
     async def finish(self, reason: Callable[[], str]) -> RunFinished:
         """Measures the best again, and ends the run with it, for the `reason` that there is then."""
+        await self.compare_leaders()
         best, confirmed = await self._confirm()
         finished = RunFinished(at_s=self.now_s, reason=reason(), best=best, confirmed=confirmed)
         self.record(finished)
         self.journal.sync()
-        self._offer(best, confirmed)
+        await self._offer(best, confirmed)
         return finished
 
     def close(self) -> None:
@@ -196,6 +220,24 @@ class Session:
             return await self.evaluator.evaluate(
                 self.problem, variant.kernel, on_stage=lambda stage: self._stage(variant, stage)
             )
+
+    async def _compare(self, kernels: Sequence[Kernel]) -> list[Evaluation] | None:
+        """What one session finds of these; None where it finds nothing, or did not take place."""
+        asked = frozenset(kernel.id for kernel in kernels)
+        if asked in self._asked_in_vain or self.work.stop is not None or self.budget.timed_out:
+            return None
+        comparing = self.evaluator.compare(self.problem, kernels)
+        task = self.work.spawn(comparing, f"compare {len(kernels)} kernels")
+        await self.work.drain(self.grace_s)
+        if task.cancelled() or task.exception() is not None:
+            return None
+        found = task.result()
+        failures = [each for each in found if each.status is Status.INFRASTRUCTURE_ERROR]
+        if len(found) - len(failures) < 2:
+            self._asked_in_vain.add(asked)
+            logger.warning("%d kernels could not be compared: %s", len(kernels), failures[0].log)
+            return None
+        return found
 
     async def _confirm(self) -> tuple[Variant | None, Evaluation | None]:
         """The best variant that holds when measured again; unconfirmed where there is no time for that."""
@@ -235,7 +277,7 @@ class Session:
             for hit in hits
         )
 
-    def _offer(self, best: Variant | None, confirmed: Evaluation | None) -> None:
+    async def _offer(self, best: Variant | None, confirmed: Evaluation | None) -> None:
         """The winner goes to the library once it has been measured again, never before, unless it came from
         there."""
         tree = self.state.tree
@@ -244,19 +286,38 @@ class Session:
         if tree.ideas[best.idea].proposer == LIBRARY:
             return
         line = tree.lineage(best)
+        measurement = Measurement(problem=self.problem, evaluation=confirmed)
         entry = Entry(
             kernel=best.kernel,
-            measurements=(Measurement(problem=self.problem, evaluation=confirmed),),
+            measurements=(measurement,),
             lineage=Lineage(
                 run=str(self.journal.path.parent),
                 start=line[0].parent,
                 ideas=tuple(tree.ideas[each.idea].text for each in line),
             ),
         )
+        if (why := self.library.refusal(entry)) is not None:
+            logger.info("the winner is not added to the library: %s", why)
+            return
         try:
-            self.library.add(entry)
+            against = await self._against(self.library.best(self.problem, self.environment), best.kernel)
+            self.library.add(replace(entry, measurements=(replace(measurement, against=against),)))
         except OSError as error:
             logger.warning("the winner could not be added to the library: %s", error)
+
+    async def _against(self, known: Entry | None, winner: Kernel) -> Against | None:
+        """How the winner does beside the library's best kernel for the problem; None where that is not there,
+        or could not be measured."""
+        if known is None or known.kernel.id == winner.id:
+            return None
+        paired = self.state.tree.ranking.speedup(winner.id, known.kernel.id)
+        if paired is None and (found := await self._compare([winner, known.kernel])) is not None:
+            together = Comparison(evaluations=dict(zip((winner.id, known.kernel.id), found, strict=True)))
+            paired = together.speedup(winner.id, known.kernel.id)
+        if paired is None:
+            return None
+        speedup, low, high = paired
+        return Against(entry=known.id, speedup=speedup, speedup_low=low, speedup_high=high)
 
     def _stage(self, variant: Variant, stage: str) -> None:
         self._notify(VariantStage(at_s=self.now_s, variant_id=variant.id, stage=stage))

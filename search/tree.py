@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, content_id
+from search.ranking import Comparison, Ranking
 
 HISTORY = ("all", "best", "summary", "none")
 BEST_TOLD = 8
@@ -150,13 +151,18 @@ def told(history: Sequence[Outcome], how: str) -> list[Outcome]:
 class Tree:
     """Everything tried so far, in the order in which it was proposed.
 
-    Only the engine and the journal's replay add to it; strategies and proposers read it.
+    Only the engine and the journal's replay add to it; strategies and proposers read it. `variants` have the
+    verdicts that they were given. The best variants that `best` and `history` name have what was found when
+    kernels were measured against one another, where that was done.
     """
 
     def __init__(self) -> None:
         self.ideas: dict[str, Idea] = {}
         self.variants: dict[str, Variant] = {}
         self.rounds_closed = 0
+        self.ranking = Ranking()
+        self._compared_after: list[int] = []
+        """For each comparison of the ranking, how many rounds were closed."""
         self._variants_of: dict[str, list[str]] = {}
 
     def add_idea(self, idea: Idea) -> None:
@@ -181,13 +187,27 @@ class Tree:
         self.variants[variant_id] = replace(variant, evaluation=evaluation)
         return self.variants[variant_id]
 
+    def compare(self, evaluations: Mapping[str, Evaluation]) -> None:
+        """Takes in what several kernels, by their ids, did when they were measured against one another.
+        Raises ValueError for samples that do not belong together."""
+        self.ranking.add(Comparison(evaluations=evaluations))
+        self._compared_after.append(self.rounds_closed)
+
     def variants_of(self, idea_id: str) -> tuple[Variant, ...]:
         """The variants of an idea, in the order in which they were written."""
         return tuple(self.variants[id] for id in self._variants_of[idea_id])
 
     def best(self, k: int = 1) -> list[Variant]:
         """The k fastest correct variants with different kernels, fastest first; ties by id."""
-        return fastest(self.variants.values(), k)
+        return fastest(self.variants.values(), k, self.ranking)
+
+    def leaders(self, usable: Callable[[Kernel], bool] = lambda kernel: True) -> list[Variant]:
+        """Of those with `usable` kernels, the ones to be measured against one another before one of them is
+        relied on; none where the best is clear (see `search.ranking`)."""
+        found = _by_kernel(self.variants.values())
+        found = {id: variant for id, variant in found.items() if usable(variant.kernel)}
+        own = _evaluations(found)
+        return [_ranked(found[kernel], self.ranking) for kernel in self.ranking.leaders(own)]
 
     def lineage(self, variant: Variant) -> list[Variant]:
         """The variants that led to this one, the first one first, itself the last."""
@@ -201,7 +221,7 @@ class Tree:
         outcomes = []
         for idea in self.ideas.values():
             variants = self.variants_of(idea.id)
-            best = fastest(variants, 1)
+            best = fastest(variants, 1, self.ranking)
             outcomes.append(Outcome(idea=idea, best=best[0] if best else None, variants=variants))
         return outcomes
 
@@ -211,6 +231,11 @@ class Tree:
         Its variants stand in the order of their ideas, whatever the order in which they were written.
         """
         earlier = Tree()
+        earlier.ranking = Ranking(self.ranking.by)
+        for comparison, closed in zip(self.ranking.comparisons, self._compared_after, strict=True):
+            if closed < round:
+                earlier.ranking.add(comparison)
+                earlier._compared_after.append(closed)
         earlier.rounds_closed = min(self.rounds_closed, round - 1)
         for idea in self.ideas.values():
             if idea.round < round:
@@ -221,28 +246,46 @@ class Tree:
         return earlier
 
 
-def fastest(variants: Iterable[Variant], k: int) -> list[Variant]:
-    """The k correct variants with the largest speedup and pairwise different kernels, fastest first.
+def fastest(variants: Iterable[Variant], k: int, ranking: Ranking | None = None) -> list[Variant]:
+    """The k fastest correct variants with pairwise different kernels, fastest first: by the ranking or, where
+    none is given, by the lower ends of their intervals. Each has the evaluation that it is ranked by.
 
     The answer does not depend on the order of `variants`: ties go to the earlier round, then by id.
     """
-    correct = [v for v in variants if v.evaluation is not None and v.evaluation.status is Status.CORRECT]
-    unique: dict[str, Variant] = {}
-    for variant in sorted(correct, key=_rank):
-        unique.setdefault(variant.kernel.id, variant)
-    return list(unique.values())[:k]
+    ranking = ranking or Ranking()
+    found = _by_kernel(variants)
+    own = _evaluations(found)
+    return [_ranked(found[kernel], ranking) for kernel in ranking.order(own)[:k]]
+
+
+def _ranked(variant: Variant, ranking: Ranking) -> Variant:
+    """The variant with the evaluation that it is ranked by."""
+    assert variant.evaluation is not None
+    counts = ranking.evaluation(variant.kernel.id, variant.evaluation)
+    return variant if counts is variant.evaluation else replace(variant, evaluation=counts)
+
+
+def _by_kernel(variants: Iterable[Variant]) -> dict[str, Variant]:
+    """The correct ones by kernel id; of equal kernels the one of the earliest round."""
+    found: dict[str, Variant] = {}
+    for variant in sorted(variants, key=lambda each: (each.round, each.id)):
+        if variant.evaluation is not None and variant.evaluation.status is Status.CORRECT:
+            found.setdefault(variant.kernel.id, variant)
+    return found
+
+
+def _evaluations(variants: Mapping[str, Variant]) -> dict[str, Evaluation]:
+    return {kernel: each.evaluation for kernel, each in variants.items() if each.evaluation is not None}
 
 
 def speedups_of(measured: Iterable[Seed | Variant], history: Iterable[Outcome] = ()) -> dict[str, float]:
     """By id, those over eager of all that have a verdict; 0 for what is not correct. An entry of the library
-    has what this search measured of it, as far as its `history` knows."""
+    has what this search measured of it, and the best variants of ideas what was last found of them, as far as
+    its `history` knows."""
     found = {each.id: each.evaluation.speedup for each in measured if each.evaluation is not None}
     for outcome in history:
-        if outcome.idea.proposer == LIBRARY and outcome.best is not None and outcome.best.evaluation:
-            found[outcome.idea.parent] = outcome.best.evaluation.speedup
+        if outcome.best is not None and outcome.best.evaluation:
+            found[outcome.best.id] = outcome.best.evaluation.speedup
+            if outcome.idea.proposer == LIBRARY:
+                found[outcome.idea.parent] = outcome.best.evaluation.speedup
     return found
-
-
-def _rank(variant: Variant) -> tuple[float, int, str]:
-    speedup = variant.evaluation.speedup if variant.evaluation else 0.0
-    return -speedup, variant.round, variant.id

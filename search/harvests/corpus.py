@@ -6,7 +6,7 @@ import json
 import logging
 import shlex
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 OWN_LICENSE = "apache-2.0"
 """Of what ships with the project: its references, and the kernels of the playbook's templates."""
+
+RULES = ("tolerance", "precision", "libraries", "device")
+"""The fields of a problem that say by what its kernels are judged."""
 
 T = TypeVar("T")
 Track = Callable[[Sequence[T], str], Iterable[T]]
@@ -68,11 +71,13 @@ class Run:
     @cached_property
     def judged(self) -> Mapping[str, Variant]:
         """Variants by id with the verdict that counts: one of a cheat wherever it was found, otherwise that
-        of the final measurement, otherwise the search's own. Our own failures are no verdicts."""
+        of the final measurement, otherwise that of the last comparison with other leaders, otherwise that of
+        its evaluation. Our own failures are no verdicts."""
         judged = {}
         for variant in self.state.tree.variants.values():
-            own = self.state.confirmed.get(variant.kernel.id) or variant.evaluation
-            verdict = self.rejected.get(variant.kernel.id) or own
+            kernel, own = variant.kernel.id, variant.evaluation
+            last = own and self.state.tree.ranking.evaluation(kernel, own)
+            verdict = self.rejected.get(kernel) or self.state.confirmed.get(kernel) or last
             if verdict is not None and verdict.status is not Status.INFRASTRUCTURE_ERROR:
                 judged[variant.id] = replace(variant, evaluation=verdict)
         return judged
@@ -255,6 +260,12 @@ def task(problem: Problem) -> dict[str, Any]:
     }
 
 
+def rules(problem: Problem) -> str:
+    """By what a kernel for the problem is judged, as JSON."""
+    known = asdict(problem)
+    return json.dumps({name: known[name] for name in RULES if name in known})
+
+
 def _with_cheats(runs: Sequence[Run]) -> list[Run]:
     """The runs, each told of the kernels that any of them found to cheat on the same reference."""
     cheats: dict[str, dict[str, Evaluation]] = {}
@@ -262,7 +273,8 @@ def _with_cheats(runs: Sequence[Run]) -> list[Run]:
         there = cheats.setdefault(_key(run.problem), {})
         variants = run.state.tree.variants.values()
         verdicts = [(each.kernel.id, each.evaluation) for each in variants if each.evaluation is not None]
-        for kernel_id, verdict in [*verdicts, *run.state.confirmed.items()]:
+        compared = [pair for each in run.state.tree.ranking.comparisons for pair in each.found.items()]
+        for kernel_id, verdict in [*verdicts, *compared, *run.state.confirmed.items()]:
             if verdict.status is Status.REJECTED:
                 there.setdefault(kernel_id, verdict)
     return [replace(run, rejected=cheats[_key(run.problem)]) for run in runs]

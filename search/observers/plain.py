@@ -10,6 +10,7 @@ from search.events import (
     BestConfirmed,
     Event,
     IdeaProposed,
+    LeadersCompared,
     RoundClosed,
     RunFinished,
     RunStarted,
@@ -17,6 +18,7 @@ from search.events import (
 )
 from search.observers import wording
 from search.observers.progress import Progress
+from search.ranking import unconfirmed
 from search.tree import Variant
 
 logger = logging.getLogger(__name__)
@@ -72,9 +74,14 @@ class PlainConsole:
                 if (spent := progress.spent).calls:
                     cost = wording.cost(spent, progress.model_limits, causes=progress.causes)
                     yield "models", "; ".join(cost)
+            case LeadersCompared(variants=variants):
+                best = f"{progress.best.id} {_timing(progress.best)}" if progress.best else "none"
+                yield "leaders", f"{len(variants)} measured against one another, best={best}"
             case BestConfirmed(variant=variant, evaluation=evaluation):
                 figures = wording.gain(evaluation.timing) if evaluation.timing else ""
-                yield "confirmed", f"{variant.id} {evaluation.status.value} {figures}".rstrip()
+                why = unconfirmed(evaluation)
+                text = f"{variant.id} {evaluation.status.value} {figures}".rstrip()
+                yield "confirmed", text + f", not confirmed: {why}" * bool(why)
             case RunFinished(reason=reason):
                 yield "finished", reason
 

@@ -13,6 +13,7 @@ from search.events import (
     Event,
     IdeaImplemented,
     IdeaProposed,
+    LeadersCompared,
     ModelCalled,
     RoundClosed,
     RunFinished,
@@ -22,6 +23,7 @@ from search.events import (
     VariantWritten,
 )
 from search.llm import Cause, ModelCall, Spending
+from search.ranking import Comparison, Ranking
 from search.tree import Idea, Variant, fastest
 
 FAILURE_SHOWN_S = 10.0
@@ -111,7 +113,8 @@ class Progress:
     `recorded`: the verdicts are a recording's, so that their pace is nobody's.
     `clock` gives seconds from any origin, and carries the time on between two events; `past` holds the events
     of earlier processes of the run. Tolerates what a journal's replay does not: a resumed run of which the
-    earlier events are unknown, and events seen twice. An event takes the same time however long the run is.
+    earlier events are unknown, and events seen twice. An event takes the same time however long the run is;
+    only a comparison of the leaders goes through all variants.
     """
 
     def __init__(
@@ -139,6 +142,8 @@ class Progress:
         self.rounds: dict[int, RoundSummary] = {}
         """The closed rounds, by number."""
         self.best: Variant | None = None
+        """By the run's ranking, with what was last found of it."""
+        self.ranking = Ranking()
         self.statuses: Counter[Status] = Counter()
         """Of the evaluations that this observer knows of, reused ones not counted."""
         self.evaluations = 0
@@ -270,6 +275,8 @@ class Progress:
         self._last_clock_s = self.clock()
         match event:
             case RunStarted():
+                if self.started is None and not self.ranking.comparisons:
+                    self.ranking = Ranking(event.ranking)
                 self.started, self.finished = event, None
                 if not self.rounds:
                     self._round_began_s = event.at_s
@@ -289,6 +296,8 @@ class Progress:
                 self._verdict(variant, reused)
             case RoundClosed():
                 self._close(event)
+            case LeadersCompared():
+                self._compare(event)
             case BestConfirmed(variant=variant, evaluation=evaluation):
                 self.confirmed[variant.kernel.id] = evaluation
                 self.device_s += evaluation.device_s
@@ -340,16 +349,28 @@ class Progress:
         if verdict is None or cell.variant.evaluation is not None:
             return
         cell.variant, cell.stage, cell.reused = variant, "evaluated", reused
-        self.best = _faster(self.best, variant)
+        self.best = self._faster(self.best, variant)
         idea = self.idea_of(variant)
         if idea is not None and idea.model:
             model = self._model(idea.model)
-            model.best = _faster(model.best, variant)
+            model.best = self._faster(model.best, variant)
         self.reused += reused
         if not reused:
             self.evaluations += 1
             self.statuses[verdict.status] += 1
             self.device_s += verdict.device_s
+
+    def _faster(self, best: Variant | None, other: Variant) -> Variant | None:
+        """The faster of the two, None where neither is correct."""
+        return next(iter(fastest([other] if best is None else [best, other], 1, self.ranking)), None)
+
+    def _compare(self, event: LeadersCompared) -> None:
+        if any(event.by_kernel == each.evaluations for each in self.ranking.comparisons):
+            return
+        self.ranking.add(Comparison(evaluations=event.by_kernel))
+        self.device_s += sum(each.device_s for each in event.evaluations)
+        known = [cell.variant for cell in self._cells.values()]
+        self.best = next(iter(fastest([*event.variants, *known], 1, self.ranking)), self.best)
 
     def _close(self, event: RoundClosed) -> None:
         if event.round in self.rounds:
@@ -379,8 +400,3 @@ class Progress:
                 name: replace(model, spending=replace(model.spending)) for name, model in self.models.items()
             },
         )
-
-
-def _faster(best: Variant | None, other: Variant) -> Variant | None:
-    """The faster of the two, None where neither is correct."""
-    return next(iter(fastest([other] if best is None else [best, other], 1)), None)

@@ -17,6 +17,7 @@ from search.events import Event, RoundClosed, RunFinished, RunStarted
 from search.llm import Spending
 from search.observers import wording
 from search.observers.progress import IdeaProgress, ModelProgress, Progress, RoundSummary
+from search.ranking import unconfirmed
 
 logger = logging.getLogger(__name__)
 
@@ -269,6 +270,7 @@ def run_summary(progress: Progress) -> dict[str, Any]:
     if best is not None:
         summary |= {"best_variant": best.id, "best_round": best.round, "best_idea": best.idea}
         summary |= {"best_repairs": best.repairs} if best.repairs else {}
+        summary |= {"confirmed": not unconfirmed(confirmed), "not_confirmed": unconfirmed(confirmed)}
     if confirmed is not None:
         summary["confirmed_status"] = confirmed.status.value
     if confirmed is not None and confirmed.timing is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from evaluators.evaluation import Evaluation, Status, Timing
 from search.llm import Cause, ModelCall, Spending
 from search.observers.progress import ModelProgress, Progress, RoundSummary
+from search.ranking import unconfirmed
 from search.tree import Variant
 
 COLUMNS = ("round", "ideas", "evals", "correct", "best ms", "speedup", "95 % interval", "idea")
@@ -216,15 +217,7 @@ def _winner_lines(progress: Progress, best: Variant) -> list[tuple[str, str]]:
         ("winner", f"variant {best.id}, round {best.round}, {best.kernel.language}{repairs(best)}"),
         ("idea", label(progress, best.idea)),
     ]
-    if confirmed is None:
-        lines.append(("confirmed", "no: it was not measured again"))
-    elif confirmed.timing is None:
-        reason = why_not_correct(confirmed)
-        lines.append(
-            ("confirmed", f"NO, {confirmed.status.value} when measured again" + f": {reason}" * bool(reason))
-        )
-    else:
-        lines.append(("confirmed", _against_baselines(confirmed.timing)))
+    lines.append(("confirmed", _confirmed(confirmed)))
     if best.evaluation and best.evaluation.timing:
         timing = best.evaluation.timing
         lines.append(("in search", _against_baselines(timing)))
@@ -236,6 +229,18 @@ def _winner_lines(progress: Progress, best: Variant) -> list[tuple[str, str]]:
                 ("began at", f"{milliseconds(began_ms)} ms, the first idea's kernel: {faster} faster")
             )
     return lines
+
+
+def _confirmed(evaluation: Evaluation | None) -> str:
+    """The figures of the final measurement, after the reason why they confirm nothing, where there is one."""
+    why = unconfirmed(evaluation)
+    if evaluation is None:
+        return f"no: {why}"
+    if evaluation.timing is None:
+        reason = why_not_correct(evaluation)
+        return f"NO, {why}" + f": {reason}" * bool(reason)
+    figures = _against_baselines(evaluation.timing)
+    return f"not confirmed, {why}: {figures}" if why else figures
 
 
 def _against_baselines(timing: Timing) -> str:

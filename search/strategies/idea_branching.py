@@ -12,10 +12,10 @@ from search.tree import Expansion, Seed, Tree
 class IdeaBranching:
     """Starts each round from the best `keep` kernels of all rounds so far and of the library.
 
-    Library entries stand among the variants by their evaluation until they are measured in this run; those
-    that were never measured come after everything that was. While there is neither, the round starts from
-    the reference. A round has `ideas`
-    ideas of `branch` variants each. They are shared by `shares`. Nothing is left to chance: ties go by id.
+    The order is the tree's (see `search.ranking`). Library entries stand among the variants by their
+    evaluation until they are measured in this run; those that were never measured come after everything that
+    was. While there is neither, the round starts from the reference. A round has `ideas` ideas of `branch`
+    variants each. They are shared by `shares`. Nothing is left to chance: ties go to variants, then by id.
 
     Raises ValueError for a number below one.
     """
@@ -42,9 +42,11 @@ class IdeaBranching:
     def _seeds(self, tree: Tree, entries: Sequence[Seed]) -> list[Seed]:
         tried = {v.kernel.id for v in tree.variants.values() if v.evaluation is not None}
         untried = [seed for seed in entries if seed.kernel.id not in tried]
-        measured = [variant.seed for variant in tree.best(self.keep)]
-        measured += [seed for seed in untried if _status(seed) is Status.CORRECT]
-        measured.sort(key=lambda seed: (-seed.evaluation.speedup if seed.evaluation else 0.0, seed.id))
+        candidates = [variant.seed for variant in tree.best(self.keep)]
+        candidates += sorted((seed for seed in untried if _is_correct(seed)), key=lambda seed: seed.id)
+        by_kernel = {seed.kernel.id: seed for seed in candidates}
+        evaluations = {kernel: seed.evaluation for kernel, seed in by_kernel.items() if seed.evaluation}
+        measured = [by_kernel[kernel] for kernel in tree.ranking.order(evaluations)]
         unmeasured = [seed for seed in untried if seed.evaluation is None]
         unique: dict[str, Seed] = {}
         for seed in (*measured, *unmeasured):
@@ -67,5 +69,5 @@ def shares(ideas: int, seeds: int) -> list[int]:
     return given
 
 
-def _status(seed: Seed) -> Status | None:
-    return None if seed.evaluation is None else seed.evaluation.status
+def _is_correct(seed: Seed) -> bool:
+    return seed.evaluation is not None and seed.evaluation.status is Status.CORRECT

@@ -120,6 +120,10 @@ def test_a_kernel_is_added_verified_and_used(tmp_path: Path, capsys: pytest.Capt
     call = [*problem, f"kernel={kernel}", "device=cpu", f"library.root={root}", *QUICK]
 
     kernel.write_text(f"{HONEST}\ndef tanhs(x, weight):\n    return torch.tanh(x @ weight)\n")
+    assert add.main([*call, "library.min_speedup=100"]) == 1
+    assert "not added: its speedup of" in capsys.readouterr().out.splitlines()[-1]
+    assert FolderLibrary(root, seeds=None).entries() == []
+    call.append("library.min_speedup=0")  # a kernel that is as fast as eager
     assert add.main([*call, "licence=MIT", "tags=[small, mine]"]) == 0
     (added,) = FolderLibrary(root, seeds=None).entries()
     assert capsys.readouterr().out.endswith(f"{added.id}: added\n")
@@ -161,7 +165,7 @@ def test_verify_marks_what_no_longer_holds(tmp_path: Path, capsys: pytest.Captur
     def keep(reference: str, source: str, speedup: float = 1.0) -> Entry:
         problem = shipped("level1/softmax", device="cpu", libraries="any")
         known = entry(type(problem)(name="file/x", source=reference), source, speedup)
-        FolderLibrary(root, seeds=None).add(known)
+        FolderLibrary(root, seeds=None, min_speedup=0).add(known)
         return known
 
     wrong = keep(REFERENCE, forward("return x"))

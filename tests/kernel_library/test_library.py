@@ -15,8 +15,9 @@ import pytest
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Problem
 from kernel_library import cards
-from kernel_library.entry import Check, Entry, Kind
+from kernel_library.entry import Against, Check, Entry, Kind
 from kernel_library.library import FolderLibrary
+from kernel_library.retrieval import bests
 from tests.kernel_library.entries import CPU, entry, reference, shipped
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +54,37 @@ def test_an_entry_is_added_once(root: str) -> None:
     assert not library(root).add(named(1, 5.0))
     (kept,) = library(root).entries()
     assert kept.best.evaluation.speedup == 2.0
+
+
+def test_what_is_not_surely_faster_than_eager_is_not_taken_in_unless_asked(tmp_path: Path) -> None:
+    """The lower end of its interval is 0.995."""
+    unsure = named(1, 1.005)
+    assert not library(tmp_path).add(unsure)
+    assert "1.00 [0.99, 1.02] is not surely above 1.00" in str(library(tmp_path).refusal(unsure))
+    assert library(tmp_path).entries() == []
+    assert FolderLibrary(tmp_path, seeds=None, min_speedup=0).add(unsure)
+    assert library(tmp_path).refusal(named(2, 1.05)) is None
+    with pytest.raises(ValueError, match="min_speedup is -1"):
+        FolderLibrary(tmp_path, min_speedup=-1)
+
+
+def test_the_best_is_the_one_that_was_faster_beside_the_other(root: str) -> None:
+    first, lucky = named(1, 2.0), named(2, 3.0)
+    assert library(root).best(PROBLEM, CPU) is None
+    library(root).add(first)
+
+    def against(speedup: float) -> Entry:
+        beside = Against(entry=first.id, speedup=speedup, speedup_low=speedup - 0.1, speedup_high=9.0)
+        return replace(lucky, measurements=(replace(lucky.measurements[0], against=beside),))
+
+    library(root).add(against(0.9))
+    best = library(root).best(PROBLEM, CPU)
+    assert best is not None and best.id == first.id, "though its interval is the lower one"
+    assert [hit.entry.id for hit in library(root).lookup(PROBLEM, 2, CPU)] == [first.id, lucky.id]
+    assert library(root).best(replace(PROBLEM, tolerance="strict"), CPU) is None
+    assert set(bests([first, against(1.2)]).values()) == {lucky.id}
+    assert set(bests([first, against(1.05)]).values()) == {first.id}, "not surely faster"
+    assert set(bests([against(0.9)]).values()) == {lucky.id}, "the other is gone"
 
 
 def test_what_its_reference_says_is_filled_in(tmp_path: Path) -> None:

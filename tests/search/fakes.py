@@ -11,6 +11,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,7 @@ class FakeEvaluator:
         self.thorough = thorough or verdict
         self.delay_s = delay_s
         self.seen: Counter[str] = Counter()
+        self.compared: list[list[str]] = []
         self.confirmed: list[str] = []
         self.running = 0
         self.most_running = 0
@@ -203,6 +205,28 @@ class FakeEvaluator:
             return self.verdict(kernel)
         finally:
             self.running -= 1
+
+    async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:
+        """Turns whose noise is the same for all: each kernel's ratio to another is exact."""
+        self.compared.append([kernel.id for kernel in kernels])
+        await pause(self.delay_s)
+        return [in_turns(self.verdict(kernel)) for kernel in kernels]
+
+
+def in_turns(evaluation: Evaluation, turns: int = 8) -> Evaluation:
+    """The evaluation with a sample for each turn of a session; eager takes 1 ms, and more in some turns, in
+    which all are slow."""
+    if evaluation.timing is None:
+        return evaluation
+    own, slow = evaluation.timing, [1 + 0.3 * (turn % 3) for turn in range(turns)]
+    return replace(
+        evaluation,
+        timing=replace(
+            own,
+            kernel_samples_ms=tuple(each / own.speedup for each in slow),
+            eager_samples_ms=tuple(slow),
+        ),
+    )
 
 
 class ScriptedModel:

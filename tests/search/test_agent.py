@@ -73,6 +73,12 @@ class OneEntry:
         self.entry = Entry(kernel=kernel("of the library"), measurements=(measured,))
         self.added: list[Entry] = []
 
+    def best(self, problem: Problem, environment: Mapping[str, str]) -> Entry | None:
+        return None
+
+    def refusal(self, entry: Entry) -> str | None:
+        return None
+
     def lookup(self, problem: Problem, k: int, environment: Mapping[str, str] | None = None) -> list[Hit]:
         found = self.entry.measurements[0].evaluation
         return [Hit(entry=self.entry, kind=Kind.PROBLEM, why="for this problem", evaluation=found)]

@@ -19,6 +19,7 @@ from search.events import (
     Event,
     IdeaImplemented,
     IdeaProposed,
+    LeadersCompared,
     ModelCalled,
     RoundClosed,
     RunFinished,
@@ -29,6 +30,7 @@ from search.events import (
 )
 from search.journal import Decoder, Journal, JournalError, encode, rebuild, replay
 from search.llm import Cause, ModelCall, Purpose, Usage
+from search.ranking import RANKINGS
 from search.tree import Category, Idea, Seed, Variant
 from tests.search.fakes import PROBLEM, correct, failed, kernel, search
 
@@ -126,8 +128,15 @@ def runs(draw: st.DrawFn) -> list[Event]:
         seed=draw(st.integers()),
         environment=draw(st.dictionaries(st.text(), st.text(), max_size=2)),
         entries=tuple(draw(st.lists(seeds, max_size=2))),
+        ranking=draw(st.sampled_from(RANKINGS)),
     )
     again = draw(evaluations())
+    together = tuple(draw(evaluations()) for _ in judged)
+    ours = Status.INFRASTRUCTURE_ERROR
+    ranked = [
+        replace(v, evaluation=v.evaluation if each.status is ours else each)
+        for v, each in zip(judged, together, strict=True)
+    ]
     return [
         started,
         IdeaProposed(at_s=2.0, idea=idea, number=1, expansion=draw(st.integers(0, 5))),
@@ -136,9 +145,10 @@ def runs(draw: st.DrawFn) -> list[Event]:
         IdeaImplemented(at_s=3.5, idea_id=idea.id, variants=len(written)),
         *(VariantEvaluated(at_s=4.0, variant=v, reused=draw(st.booleans())) for v in judged),
         RoundClosed(at_s=5.0, round=1, best=draw(st.none() | st.sampled_from(judged)), evaluations=3),
-        BestConfirmed(at_s=6.0, variant=judged[0], evaluation=again),
+        LeadersCompared(at_s=5.5, variants=tuple(judged), evaluations=together),
+        BestConfirmed(at_s=6.0, variant=ranked[0], evaluation=again),
         RunFinished(
-            at_s=7.0, reason=draw(st.text()), best=judged[0], confirmed=draw(st.none() | st.just(again))
+            at_s=7.0, reason=draw(st.text()), best=ranked[0], confirmed=draw(st.none() | st.just(again))
         ),
     ]
 

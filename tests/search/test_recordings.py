@@ -69,6 +69,7 @@ def test_every_prompt_is_made_again_word_by_word(tmp_path: Path) -> None:
         environment=before.started.environment,
         proposer=LLMProposer({"mailbox": model}, name="mailbox"),
         evaluator=RecordedEvaluations(recorded(folder)),
+        ranking=before.started.ranking,
     )
     after = state_of(tmp_path / "journal.jsonl")
     assert set(before.tree.ideas) == set(after.tree.ideas)

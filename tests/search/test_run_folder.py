@@ -27,6 +27,8 @@ BEST = [
     "speedup_low",
     "speedup_high",
     "speedup_vs_compile",
+    "confirmed",
+    "not_confirmed",
 ]
 
 

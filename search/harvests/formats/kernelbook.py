@@ -60,4 +60,6 @@ class Kernelbook:
                 "speedup": each.evaluation.speedup,
                 **each.origin,
             }
-            yield Row(values=values, compared=(reference, each.kernel.source), worth=each.evaluation.speedup)
+            yield Row(
+                values=values, compared=(reference, each.kernel.source), worth=each.evaluation.speedup_low
+            )

@@ -85,4 +85,4 @@ class Preference:
             **run.origin(chosen, rejected),
         }
         compared = (asked["reference"], chosen.kernel.source, rejected.kernel.source)
-        return Row(values=values, compared=compared, worth=chosen.evaluation.speedup)
+        return Row(values=values, compared=compared, worth=chosen.evaluation.speedup_low)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from search.harvests.corpus import Corpus, task
+from search.harvests.corpus import Corpus, rules, task
 from search.harvests.rows import ORIGIN, STRINGS, TASK, Column, Row, columns, timed, times
 
 
 class Sft:
-    """Supervised fine-tuning: every correct kernel of runs and library."""
+    """Supervised fine-tuning: every correct kernel of runs and library whose speedup is surely above
+    `min_speedup`: the lower end of its interval is. 0 takes every correct one. Raises ValueError for less.
+    """
 
     name = "sft"
-    about = (
-        "Supervised fine-tuning: a PyTorch reference and an optimisation idea, and a kernel that is right."
-    )
     columns = (
         *TASK,
+        *columns("string", rules="JSON: tolerance, precision, libraries and device, by which it was judged"),
         *columns("string", idea="the idea that was carried out", category="of the idea, one of six"),
         Column(name="lineage", type=STRINGS, meaning="the ideas carried out before it, oldest first"),
         *columns("string", kernel="source that defines `ModelNew`", language="`triton`, `cuda` or `cpp`"),
@@ -25,13 +25,25 @@ class Sft:
         *ORIGIN,
     )
 
+    def __init__(self, min_speedup: float = 1.0) -> None:
+        if not min_speedup >= 0:
+            raise ValueError(f"format.min_speedup is {min_speedup}; it must not be negative")
+        self._min_speedup = min_speedup
+        self.about = (
+            "Supervised fine-tuning: a PyTorch reference and an optimisation idea, and a kernel that is "
+            f"right. The lower end of the 95 % interval of its speedup over eager is above {min_speedup:g}."
+        )
+
     def rows(self, corpus: Corpus) -> Iterator[Row]:
-        """One for each correct kernel."""
+        """One for each correct kernel that is fast enough."""
         for each in corpus.solutions():
             timing = each.evaluation.timing
             assert timing is not None, "a solution is correct"
+            if timing.speedup_low <= self._min_speedup:
+                continue
             asked = task(each.problem)
             values = asked | {
+                "rules": rules(each.problem),
                 "idea": each.idea,
                 "category": each.category,
                 "lineage": list(each.lineage),
@@ -45,5 +57,5 @@ class Sft:
             yield Row(
                 values=values,
                 compared=(asked["reference"], each.kernel.source),
-                worth=each.evaluation.speedup,
+                worth=timing.speedup_low,
             )

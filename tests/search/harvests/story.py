@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from evaluators.evaluation import Evaluation, Status, Timing
 from evaluators.problem import Kernel, Problem
-from search.events import BestConfirmed, Event, IdeaProposed, RunStarted, VariantEvaluated, VariantWritten
+from search.events import (
+    BestConfirmed,
+    Event,
+    IdeaProposed,
+    LeadersCompared,
+    RunStarted,
+    VariantEvaluated,
+    VariantWritten,
+)
 from search.journal import Journal
 from search.tree import Category, Idea, Seed, Variant
 
@@ -104,6 +113,10 @@ class Story:
 
     def confirm(self, variant: Variant, evaluation: Evaluation) -> None:
         self._record(BestConfirmed(at_s=0.0, variant=variant, evaluation=evaluation))
+
+    def compare(self, found: Mapping[Variant, Evaluation]) -> None:
+        variants, evaluations = tuple(found), tuple(found.values())
+        self._record(LeadersCompared(at_s=0.0, variants=variants, evaluations=evaluations))
 
     def _record(self, event: Event) -> None:
         with Journal(self._journal) as journal:

@@ -70,6 +70,33 @@ def test_sft(tmp_path: Path) -> None:
         None,
     )
     assert "features = 8\n" in one["reference"]
+    assert json.loads(one["rules"])["tolerance"] == "kernelbench"
+    assert json.loads(one["rules"])["libraries"] == "any"
+
+
+@pytest.mark.parametrize(
+    ("min_speedup", "kept"), [(None, ["C", "D"]), (0.0, ["A", "B", "C", "D"]), (2.0, ["D"])]
+)
+def test_sft_takes_what_is_surely_fast_enough(
+    tmp_path: Path, min_speedup: float | None, kept: list[str]
+) -> None:
+    """B's median is 1.005, the lower end of its interval below 1."""
+    story = Story(tmp_path / "run", RELU)
+    idea = story.idea("an idea")
+    for each, speedup in ((A, 0.5), (B, 1.005), (C, 2.0), (D, 3.0)):
+        story.variant(idea, each, correct(speedup))
+    format = Sft() if min_speedup is None else Sft(min_speedup)
+    assert [name for row in rows(format, tmp_path) for name in names(row, "kernel")] == kept
+
+
+def test_a_kernel_has_the_times_of_the_last_comparison(tmp_path: Path) -> None:
+    story = Story(tmp_path / "run", RELU)
+    idea = story.idea("an idea")
+    one, two, cheat = (story.variant(idea, each, correct(2.0)) for each in (A, B, C))
+    story.compare({one: correct(1.5), two: failed(Status.INFRASTRUCTURE_ERROR)})
+    story.compare({one: correct(1.25), cheat: failed(Status.REJECTED)})
+    found = {names(row, "kernel")[0]: row["kernel_speedup"] for row in rows(Sft(), tmp_path)}
+    assert found == {"A": 1.25, "B": 2.0}
 
 
 def test_provenance(tmp_path: Path) -> None:
