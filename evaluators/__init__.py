@@ -7,8 +7,8 @@ Where to look, from the command down to the machine (each file says more at its 
     two lanes          pool, devices, health; on Ray: cluster, in threads: local
     builds             build, build_cache, inline (load_inline, headers/), warmup (Triton)
     a device           worker, watch, processes, standby
-    the verdict        referee, court, trial, contest, examination, audit, side, arena
-    right and fast     correctness, degenerate, timing, evenness
+    the reference      reference_session, distributions, degenerate, correctness; layouts, nested (inputs)
+    the verdict        referee, court, trial, examination, audit, contest, side, arena, timing, evenness
     between calls      weights, chain (what they are given changes)
     own work or not    attribution, census; peek (CPU); device_trace, library_kernels, libraries (GPU)
     what can be        roofline, work, ceilings

@@ -154,8 +154,8 @@ class Evaluation:
 
     @property
     def speedup_low(self) -> float:
-        """The lower end of the speedup's 95 % interval, which is what may be relied on; 0 for anything that is
-        not correct."""
+        """The lower end of the speedup's 95 % interval, which is what may be relied on; 0 for anything that
+        is not correct."""
         return self.timing.speedup_low if self.timing else 0.0
 
     def to_json(self) -> dict[str, Any]:

@@ -98,7 +98,8 @@ class Examination:
     def _try_distributions(self) -> None:
         """Each distribution once, and the problem's own inputs, in an order that nobody knows: each call
         comes after one on another, so that what is left of the call before shows."""
-        self._check_block(1, "after its weights were changed in place")
+        changed = self._reference.weight_forms or self._reference.buffer_forms
+        self._check_block(1, "after its weights were changed in place" if changed else "on fresh inputs")
         names = list(self._reference.distributions)
         secrets.SystemRandom().shuffle(names)
         capacity = self._court.capacity
