@@ -20,7 +20,7 @@ import pytest
 from evaluators import namespaces, process_tree, watch
 from evaluators.cause import cause_of
 from evaluators.evaluation import Evaluation, Status
-from evaluators.problem import Kernel, Problem
+from evaluators.problem import TOLERANCES, Kernel, Problem
 from evaluators.processes import UnfitProblem, WorkerBroken
 from evaluators.timing import SABOTAGED, Plan
 from evaluators.worker import Settings, Worker
@@ -161,27 +161,27 @@ INCORRECT: dict[str, tuple[str, str]] = {
             "key = x.data_ptr()\nif key not in cache:\n    cache[key] = honest(self, x)\nreturn cache[key]",
             before="cache = {}",
         ),
-        "wrong on fresh inputs",
+        "wrong ",
     ),
     "the answer to a fingerprint": (
         forward(
             "key = tuple(x.shape)\nif key not in cache:\n    cache[key] = honest(self, x)\nreturn cache[key]",
             before="cache = {}",
         ),
-        "wrong on fresh inputs",
+        "wrong ",
     ),
     "inputs changed so that the answer is easy": (forward("x.zero_()\nreturn x.clone()"), "instead of"),
     "one layer less": (forward("self.depth = 7; return honest(self, x)"), "instead of"),
     "only the first call": (
         forward("calls.append(1)\nreturn honest(self, x) if len(calls) < 2 else x", before="calls = []"),
-        "wrong on fresh inputs",
+        "wrong ",
     ),
     "the fourth time that its weights change, which no measurement goes without": (
         forward(
             "now = self.weight._version\nself.start = getattr(self, 'start', now)\n"
             "y = honest(self, x)\nreturn y if now - self.start < 7 else y.zero_()"
         ),
-        "wrong on fresh inputs after its weights were changed in place",
+        "wrong after its weights were changed in place",
     ),
     "weights of its own": (forward("nn.init.normal_(self.weight)\nreturn honest(self, x)"), "instead of"),
 }  # fmt: skip
@@ -195,15 +195,13 @@ def test_wrong_outputs_are_incorrect(judge: Judge, case: str) -> None:
     assert words in found.log
 
 
-def test_inputs_may_be_scribbled_on_after_use(judge: Judge) -> None:
-    """What the referee checks against is drawn anew."""
-    found = judge(forward("y = honest(self, x)\nx.fill_(7)\nreturn y"))
-    assert found.status is Status.CORRECT, found.log
-
-
-def test_a_view_of_the_input_written_in_place_is_a_fair_output(judge: Judge) -> None:
-    found = judge(forward("return x.copy_(honest(self, x))"))
-    assert found.status is Status.CORRECT, found.log
+@pytest.mark.parametrize(
+    "body", ["y = honest(self, x)\nx.fill_(7)\nreturn y", "return x.copy_(honest(self, x))"]
+)
+def test_inputs_are_to_be_as_they_were(judge: Judge, body: str) -> None:
+    found = judge(forward(body))
+    assert found.status is Status.INCORRECT, found
+    assert "it writes to its input 0, which the reference leaves as it is" in found.log
 
 
 @pytest.mark.parametrize(
@@ -318,20 +316,12 @@ def test_patched_clocks_change_nothing(judge: Judge, clock: str) -> None:
     assert found.timing.speedup < 3
 
 
-def test_work_that_is_handed_in_late_counts(judge: Judge) -> None:
-    """It is done while the output is copied, after the call."""
-    slow = forward(
-        "return honest(self, x).as_subclass(Lazy)",
-        before="class Lazy(torch.Tensor):\n"
-        "    @classmethod\n"
-        "    def __torch_function__(cls, function, types, args=(), kwargs=None):\n"
-        "        time.sleep(0.02 if function is torch.Tensor.copy_ else 0)\n"
-        "        return super().__torch_function__(function, types, args, kwargs)\n",
-    )
-    found = judge(slow)
-    assert found.status is Status.CORRECT, found.log
-    assert found.timing is not None
-    assert found.timing.kernel_ms > 15
+def test_an_output_is_a_plain_tensor(judge: Judge) -> None:
+    """What another kind of tensor does when it is copied would be done after the call."""
+    lazy = forward("return honest(self, x).as_subclass(Lazy)", before="class Lazy(torch.Tensor):\n    pass\n")
+    found = judge(lazy)
+    assert found.status is Status.INCORRECT, found
+    assert found.log == "output 0 is a Lazy, which is no plain tensor"
 
 
 @pytest.mark.parametrize(
@@ -471,21 +461,29 @@ def test_the_kernel_is_where_its_build_was(worker: Worker, tmp_path: Path) -> No
     assert found.status is Status.CORRECT, found.log
 
 
-def test_lower_precision_is_recorded_and_fails_strict(worker: Worker, judge: Judge) -> None:
-    source = forward("return honest(self, x.half().float())")
-    found = judge(source)
+def test_lower_precision_fails_but_where_the_problem_allows_it(worker: Worker) -> None:
+    kernel = Kernel(source=forward("return honest(self, x.half().float())"), language="cpp")
+    found = worker.measure(PROBLEM, kernel, b"")
+    assert found.status is Status.INCORRECT, found
+    assert found.correctness is not None
+    assert found.correctness.benchmark_rules == {"kernelbench": True, "kernelbench_v02": False}
+    found = worker.measure(replace(PROBLEM, precision="float16"), kernel, b"")
     assert found.status is Status.CORRECT, found.log
     assert found.correctness is not None
-    assert found.correctness.normwise_error > 10 * found.correctness.eager_error
+    assert found.correctness.normwise_error > 10 * found.correctness.eager_error, "what was spent is told"
 
 
-def test_a_kernel_for_one_distribution_only_is_flagged(judge: Judge) -> None:
-    found = judge(forward("return honest(self, x.clamp(-6, 6))"))
-    assert found.status is Status.CORRECT, found.log
+@pytest.mark.parametrize("tolerance", TOLERANCES)
+def test_a_kernel_for_one_distribution_only_is_incorrect_under_every_rule(
+    worker: Worker, tolerance: str
+) -> None:
+    kernel = Kernel(source=forward("return honest(self, x.clamp(-6, 6))"), language="cpp")
+    found = worker.measure(replace(PROBLEM, tolerance=tolerance), kernel, b"")
+    assert found.status is Status.INCORRECT, found
+    assert "wrong on inputs of the distribution '" in found.log
     assert found.correctness is not None
-    assert found.correctness.families["large"] is False
-    assert found.correctness.families["small"] is True
-    assert "large" in found.log
+    assert [name for name, right in found.correctness.families.items() if not right]
+    assert found.correctness.benchmark_rules["kernelbench"] is True
 
 
 def test_after_all_of_them_an_honest_kernel_is_correct(judge: Judge, worker: Worker) -> None:
