@@ -81,7 +81,7 @@ def test_the_best_is_the_one_that_was_faster_beside_the_other(root: str) -> None
     best = library(root).best(PROBLEM, CPU)
     assert best is not None and best.id == first.id, "though its interval is the lower one"
     assert [hit.entry.id for hit in library(root).lookup(PROBLEM, 2, CPU)] == [first.id, lucky.id]
-    assert library(root).best(replace(PROBLEM, tolerance="strict"), CPU) is None
+    assert library(root).best(replace(PROBLEM, dtype="float64"), CPU) is None
     assert set(bests([first, against(1.2)]).values()) == {lucky.id}
     assert set(bests([first, against(1.05)]).values()) == {first.id}, "not surely faster"
     assert set(bests([against(0.9)]).values()) == {lucky.id}, "the other is gone"

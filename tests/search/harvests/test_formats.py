@@ -70,8 +70,10 @@ def test_sft(tmp_path: Path) -> None:
         None,
     )
     assert "features = 8\n" in one["reference"]
-    assert json.loads(one["rules"])["tolerance"] == "kernelbench"
-    assert json.loads(one["rules"])["libraries"] == "any"
+    judged_by = json.loads(one["rules"])
+    assert {
+        name: getattr(RELU, name) for name in ("tolerance", "libraries", "device")
+    }.items() <= judged_by.items()
 
 
 @pytest.mark.parametrize(
