@@ -95,6 +95,15 @@ class Kernel:
         return content_id(self.source)
 
 
+def as_strict(known: Problem, asked: Problem) -> bool:
+    """Whether what is right by the rules of one problem is right by those of another, as far as they tell."""
+    if known.tolerance != "strict":
+        return TOLERANCES.index(known.tolerance) >= TOLERANCES.index(asked.tolerance)
+    if asked.tolerance == "strict":
+        return known.precision in ("", asked.precision)
+    return not known.precision or asked.tolerance == "kernelbench"
+
+
 def lower_precisions(tolerance: str, precision: str) -> tuple[str, ...]:
     """The types to which rules allow to round the factors of float32 products, sums staying in float32."""
     if tolerance == "kernelbench":

@@ -77,7 +77,12 @@ def _facts(evaluation: Evaluation, libraries: str) -> Iterator[tuple[str, str]]:
         if correctness.families:
             wrong = [name for name, right in correctness.families.items() if not right]
             of = f"{len(correctness.families)} further input distributions"
-            yield "families", f"wrong on {', '.join(wrong)}, of {of}" if wrong else f"right on {of}"
+            yield "inputs", f"wrong on {', '.join(wrong)}, of {of}" if wrong else f"right on {of}"
+        for name, why in correctness.untried.items():
+            yield "not tried", f"{name}: {why}"
+        if correctness.benchmark_rules:
+            rules = [f"{rule} {_passes(each)}" for rule, each in correctness.benchmark_rules.items()]
+            yield "allclose", f"with eager on the problem's own inputs: {', '.join(rules)}"
     if evaluation.own_share is not None:
         yield "own share", f"{evaluation.own_share:.0%} of the computing was the kernel's own"
     elif libraries == "no_library" and timing is not None:
@@ -93,6 +98,10 @@ def _facts(evaluation: Evaluation, libraries: str) -> Iterator[tuple[str, str]]:
         f"build {evaluation.build_s:.1f} s; device {evaluation.device_s:.1f} s"
         + (f" ({stages})" if stages else ""),
     )
+
+
+def _passes(passes: bool) -> str:
+    return "passes" if passes else "fails"
 
 
 def _speedups(evaluation: Evaluation) -> list[str]:

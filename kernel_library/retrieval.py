@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from evaluators.problem import LIBRARY_POLICIES, TOLERANCES, Problem
+from evaluators.problem import LIBRARY_POLICIES, Problem, as_strict
 from kernel_library.entry import Entry, Hit, Kind, architecture_of, fits
 from kernel_library.traits import Traits
 
@@ -147,7 +147,7 @@ def _is_right_for(problem: Problem, traits: Traits, entry: Entry) -> bool:
             m.problem.source == problem.source
             and m.problem.device == problem.device
             and (entry.name or m.problem.overrides == problem.overrides)
-            and TOLERANCES.index(m.problem.tolerance) >= TOLERANCES.index(problem.tolerance)
+            and as_strict(m.problem, problem)
             and LIBRARY_POLICIES.index(m.problem.libraries) >= LIBRARY_POLICIES.index(problem.libraries)
             for m in entry.measurements
         )

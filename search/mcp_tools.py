@@ -24,7 +24,7 @@ from evaluators.problem import LANGUAGES
 from evaluators.report import cut
 from search.agent import Agent, OnStage, Refused
 from search.proposers.llm.prompts import LANGUAGES as FIT
-from search.proposers.llm.prompts import LIBRARIES, TOLERANCES, Prompts
+from search.proposers.llm.prompts import LIBRARIES, Prompts, tolerance_of
 from search.ranking import unconfirmed
 from search.tree import Category, Outcome, Seed, Variant, speedups_of
 
@@ -209,7 +209,7 @@ class Tools:
                 sizes=dict(problem.overrides),
                 dtype=problem.dtype,
                 device=problem.device,
-                tolerance=TOLERANCES[problem.tolerance],
+                tolerance=tolerance_of(problem),
                 libraries=LIBRARIES[problem.libraries],
                 rules=Prompts().rules(problem),
                 languages=list(FIT[problem.device]),

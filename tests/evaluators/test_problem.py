@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluators.problem import DEVICES, DTYPES, LANGUAGES, TOLERANCES, Kernel, Problem, content_id
+from evaluators.problem import DEVICES, DTYPES, LANGUAGES, TOLERANCES, Kernel, Problem, as_strict, content_id
 
 ROOT = Path(__file__).parents[2]
 PROBLEM = Problem(name="level1/a", source="class Model: ...", overrides={"N": 4})
@@ -128,7 +128,7 @@ def test_an_equal_problem_has_an_equal_id(overrides: dict[str, object]) -> None:
 def test_ids_are_the_same_in_another_process() -> None:
     """No hash that differs between runs goes into them: journals and caches outlive a process."""
     code = (
-        "from evaluators.problem import Kernel, Problem\n"
+        "from evaluators.problem import as_strict, Kernel, Problem\n"
         "p = Problem(name='level1/a', source='class Model: ...', overrides={'N': 4})\n"
         "print(p.id, Kernel(source='x', language='cpp').id)"
     )
@@ -142,3 +142,29 @@ def test_ids_are_the_same_in_another_process() -> None:
             check=True,
         )
         assert done.stdout.split() == [PROBLEM.id, Kernel(source="x", language="cpp").id]
+
+
+@pytest.mark.parametrize(
+    ("known", "asked", "expected"),
+    [
+        (("strict", ""), ("strict", ""), True),
+        (("strict", ""), ("strict", "float16"), True),
+        (("strict", "float16"), ("strict", ""), False),
+        (("strict", "float16"), ("strict", "bfloat16"), False),
+        (("strict", "float16"), ("kernelbench", ""), True),
+        (("strict", "float16"), ("kernelbench_v02", ""), False),
+        (("strict", ""), ("kernelbench_v02", ""), True),
+        (("kernelbench", ""), ("strict", ""), False),
+        (("kernelbench_v02", ""), ("kernelbench", ""), True),
+    ],
+)
+def test_rules_that_are_as_strict(known: tuple[str, str], asked: tuple[str, str], expected: bool) -> None:
+    one, other = (replace(PROBLEM, tolerance=rule, precision=spent) for rule, spent in (known, asked))
+    assert as_strict(one, other) is expected
+
+
+def test_a_precision_goes_with_strict_alone() -> None:
+    with pytest.raises(ValueError, match=r"problem\.precision=float16 goes"):
+        replace(PROBLEM, tolerance="kernelbench", precision="float16")
+    assert replace(PROBLEM, precision="float16").lower_precisions == ("float16", "tfloat32")
+    assert replace(PROBLEM, dtype="float16").lower_precisions == ()

@@ -24,13 +24,22 @@ SHORT_LOG_CHARACTERS = 600
 BEST_IN_SUMMARY, LAST_IN_SUMMARY = 5, 5
 
 TOLERANCES = {
-    "kernelbench": "Outputs must be within 1e-2 of the reference's (absolute and relative), on several "
-    "draws of inputs: lower precision inside is allowed as far as it keeps to that.",
-    "kernelbench_v02": "Outputs must be within KernelBench v0.2's tolerance (1e-4 absolute and relative for "
-    "float32, 1e-2 for half precision).",
-    "strict": "Outputs must be as accurate as PyTorch's own at this dtype: at most four times its error "
-    "against float64, also on large, small, shifted and sparse inputs. Lower precision inside fails.",
+    "kernelbench": "Outputs must be within 1e-2 of the reference's, relative to each element and to the rms "
+    "of the outputs: lower precision inside is allowed as far as it keeps to that.",
+    "kernelbench_v02": "Outputs must be within KernelBench v0.2's tolerance (1e-4 for float32, 1e-2 for half "
+    "precision), relative to each element and to the rms of the outputs.",
+    "strict": "Outputs must be about as accurate as PyTorch's own at this dtype: another order of sums and "
+    "one more rounding are allowed, lower precision inside is not.",
 }
+PRECISION = (
+    "The factors of products may be rounded to {}, with sums in float32; nothing else may be of lower "
+    "precision."
+)
+INPUTS = (
+    "That holds on every input, not on the benchmark's numbers alone: also on shifted, tiny, huge, uneven, "
+    "sparse, constant and masked (-inf) ones, with one huge element in a row, with infinities and NaN, in "
+    "the layout that the reference is given, and with other weights. After the call inputs must be as before."
+)
 LIBRARIES = {
     "any": "A kernel may call libraries (cuBLAS, cuDNN, torch's own operators).",
     "no_library": "A kernel must do the computing itself: who calls cuBLAS, cuDNN, oneDNN, MKL or torch's "
@@ -154,7 +163,7 @@ class Prompts:
                 "sizes": ", ".join(f"{name} = {value}" for name, value in problem.overrides.items()),
                 "dtype": problem.dtype,
                 "device": "a GPU" if problem.device == "cuda" else "the CPU",
-                "tolerance": TOLERANCES[problem.tolerance],
+                "tolerance": tolerance_of(problem),
                 "libraries": LIBRARIES[problem.libraries],
                 "roofline": _roofline(seed.evaluation) if seed and seed.evaluation else "",
             },
@@ -226,6 +235,12 @@ def _verdict(evaluation: Evaluation) -> str:
         if failing := [name for name, passed in found.families.items() if not passed]:
             words.append(f" It leaves the tolerance on inputs of these kinds: {', '.join(failing)}.")
     return "".join(words)
+
+
+def tolerance_of(problem: Problem) -> str:
+    """What counts as right, in words."""
+    allowed = [PRECISION.format(problem.precision)] if problem.precision else []
+    return " ".join([TOLERANCES[problem.tolerance], *allowed, INPUTS])
 
 
 def _roofline(evaluation: Evaluation) -> str:

@@ -79,7 +79,7 @@ def test_the_question_for_ideas_tells_what_is_known() -> None:
         "NVIDIA H200",
         "132 streaming multiprocessors",
         "4300 GB/s",
-        "at most four times its error",
+        "another order of sums and",
         "rejected",
         "class ModelNew:  # the seed\n    x = 1\n\n\n\n    y = 2",
         "It takes 0.5 ms, 3 times as fast as PyTorch eager's 1.5 ms; torch.compile takes 1.2 ms.",
