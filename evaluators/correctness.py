@@ -225,7 +225,9 @@ def _split(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def rms_of(eager: torch.Tensor, ref: torch.Tensor) -> tuple[float, float]:
-    """Of eager's error and of the answer, over the elements where both are finite numbers."""
+    """Of eager's error and of the answer, over the elements where both are finite numbers; 0 of none."""
+    if not eager.numel():
+        return 0.0, 0.0
     eager, ref = as_pairs(eager), as_pairs(ref)
     chunks = list(zip(_split(eager), _split(ref), _split(eager), strict=True))
     norms, _ = _norms(chunks)

@@ -44,6 +44,8 @@ SINGLES = 4
 """Blocks of one call, against which the blocks of many are held."""
 CHAIN_CALLS = 32
 """Of a chain at most, so that a GPU's queue, which has room for a thousand launches, holds them all."""
+MUCH = 2**29
+"""Bytes of a call's inputs and outputs: of less, what the referee keeps for the next call is no matter."""
 LEAST_CALLS = 5
 """Of an arena, where they fit: what a call leaves behind is seen by the next, on another distribution."""
 CANARY_ELEMENTS = 2**26
@@ -99,6 +101,8 @@ class Court:
             else:
                 logger.warning("no trace of the device: nobody can tell whose kernels run")
         self._calibrate(sample, Plan(**options["plan"]))
+        self.reference.forget_sample()
+        self._trim()
 
     def _calibrate(self, sample: list[Any], plan: Plan) -> None:
         """Takes the baseline's times, and what blocks cost besides, before any candidate is there to make
@@ -249,6 +253,7 @@ class Court:
         if self.reference.draws_numbers:
             side.call_seeds = [self.reference.call_seed(draw.seed) for draw in draws]
         side.arena.poison()
+        self._trim()
 
     def check(
         self,
@@ -279,6 +284,11 @@ class Court:
             if found is not None:
                 return found
         return None
+
+    def _trim(self) -> None:
+        """Gives back the memory that drawing and comparing took, where it is much: runners need it."""
+        if self.device == "cuda" and self.arena.inputs.call_bytes + self.arena.outputs.call_bytes > MUCH:
+            self._torch.cuda.empty_cache()
 
     def _stirred(self, inputs: list[Any], after: list[torch.Tensor]) -> list[Any]:
         """As the runner had them: laid out as in the arena, one copy an argument."""

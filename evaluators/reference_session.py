@@ -183,6 +183,10 @@ class ReferenceSession:
         """Whether there are answers in float64."""
         return self._exact is not None
 
+    def forget_sample(self) -> None:
+        """Gives the memory of `sample` and `outputs` back: some are of several gigabytes."""
+        self.sample, self.outputs = [], []
+
     def near(self) -> Draw:
         """Inputs of a timed call: the problem's own, or those times a power of two or with a number added,
         which take as long; what is left of the call before is wrong for them."""
@@ -371,9 +375,10 @@ class ReferenceSession:
         """The outputs in float64; None where the reference does not run there, which it says once."""
         if self._exact is None:
             return None
+        widened = _wide if self.changed_inputs else _widened
         try:
             with self._torch.no_grad(), _default_dtype(self._torch.float64):
-                wide = map_tensors(_wide, inputs)
+                wide = map_tensors(widened, inputs)
                 return self._with_changed(tensors_of(self._exact(*wide)), wide)
         except (RuntimeError, TypeError, ValueError) as error:
             cause = str(error).partition("\n")[0]
@@ -505,8 +510,8 @@ class ReferenceSession:
         if self.rule.precision:
             return tensor.to(getattr(torch, self.rule.precision)).to(tensor.dtype)
         unit: float = torch.finfo(getattr(torch, self.rule.dtype)).eps / 2
-        wide = tensor.double()
-        return wide * (1 + unit * (2 * torch.rand_like(wide) - 1))  # zeros keep their signs
+        factors = torch.rand(tensor.shape, dtype=torch.float64, device=tensor.device)
+        return factors.mul_(2 * unit).add_(1 - unit).mul_(tensor)  # zeros keep their signs
 
     def _room(self) -> float:
         """Bytes for answers that are kept."""
@@ -542,6 +547,14 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_complex():
         return clone(tensor, dtype=torch.complex128)
     return clone(tensor, dtype=torch.float64) if tensor.is_floating_point() else clone(tensor)
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    """In float64, if it is of floating-point numbers; no copy of what need not be copied."""
+    import torch
+
+    known = tensor.dtype in (torch.float64, torch.complex128)
+    return tensor if known or not (tensor.is_floating_point() or tensor.is_complex()) else _wide(tensor)
 
 
 @contextmanager

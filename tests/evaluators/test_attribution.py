@@ -26,7 +26,7 @@ def court(device: str, libraries: str = "no_library", output_bytes: int = 1) -> 
         capacity=2 * CALLS,
         library_kernels=known if device == "cuda" and libraries == "no_library" else None,
         arena=SimpleNamespace(outputs=SimpleNamespace(call_bytes=output_bytes)),
-        stage_fresh=lambda families, side: [0] * len(families),
+        stage_fresh=lambda calls, side: [0] * calls,
     )
 
 

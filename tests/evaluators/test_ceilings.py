@@ -41,7 +41,8 @@ def test_the_ceilings_of_this_cpu(tmp_path: Path) -> None:
     assert time.monotonic() - start < 20  # 2.5 s on two cores of an EPYC that are not busy
     assert found.bytes_per_s > 1e9
     assert found.operations_per_s.keys() == {"float32", "float64", "bfloat16"}
-    assert found.operations_per_s["float32"] > found.operations_per_s["float64"] > 1e9
+    float32, float64 = (found.operations_per_s[dtype] for dtype in ("float32", "float64"))
+    assert float32 > float64 / 2 > 1e9  # twice as many of the one, but for what other processes take
     assert found.cache_bytes >= 2**18
     assert torch.get_float32_matmul_precision() == precision
     start = time.monotonic()

@@ -690,7 +690,7 @@ BROKEN = Problem(name="file/broken", source=REFERENCE.replace("return x\n", "rai
 def test_a_killed_actor_loses_nothing(clean: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGKILL to the process that holds the device, in the middle of an evaluation."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
-    pool = Pool(host := RayHost(settings=SETTINGS, on_gpu=False))
+    pool = Pool(host := RayHost(settings=replace(SETTINGS, timeout_s=30.0), on_gpu=False))
     stages: list[str] = []
     killed: list[int] = []
     niceness: int | None = None
