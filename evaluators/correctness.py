@@ -164,9 +164,10 @@ def compare(
     """`out` from the candidate, `ref` in float64 (or exact), `eager` from PyTorch at the task's dtype;
     all of one shape. Integer and boolean outputs must be equal, complex ones are judged as pairs. `own`: on
     the problem's own inputs. Without `exact` eager stands in for float64, and its error is taken for as large
-    as the shift. Where eager's answer is infinite, a kernel for a reference with `products` may have NaN: of
-    a factor that is written as a sum of narrower ones, infinity minus infinity is left. Beside them it takes
-    memory for some CHUNKs of float64."""
+    as the shift. Where eager's answer is not finite, a kernel for a reference with `products` may have
+    anything: of a factor that is written as a sum of narrower ones, infinity minus infinity is left, and the
+    largest of NaN and 0 is 0 for many an instruction. Beside them it takes memory for some CHUNKs of
+    float64."""
     import torch
 
     if not out.numel():
@@ -280,9 +281,7 @@ def _broken(
     import torch
 
     expected = torch.where(eager.isfinite(), ref, eager.to(ref.dtype))
-    agrees = (out == expected) | (expected.isnan() & ~out.isfinite())
-    if products:
-        agrees |= out.isnan()
+    agrees = (out == expected) | (expected.isnan() & ~out.isfinite()) | products
     return torch.where(_finite(ref, eager), ~out.isfinite(), ~agrees)
 
 

@@ -341,29 +341,31 @@ class ReferenceSession:
             def outputs(seed: int) -> tuple[list[torch.Tensor], list[Any]]:
                 seed_all(seed)
                 given = map_tensors(clone, sample)
-                return tensors_of(self.eager(*given)), given
+                found = tensors_of(self.eager(*given))
+                if any(each.layout != self._torch.strided for each in found):
+                    raise UnfitReference("an output is a sparse tensor")
+                return found, given
 
             first, given = outputs(seed)
-            kept = [each.clone() for each in first]
+            kept = [clone(each) for each in first]
             before, after = tensors_in(sample), tensors_in(given)
             self.changed_inputs = [
                 number for number, pair in enumerate(zip(before, after, strict=True)) if not _equal(*pair)
             ]
-            again, _ = outputs(seed)
-            if not all(_about_equal(*pair) for pair in zip(again, kept, strict=True)):
+            del first, given
+            if not all(_about_equal(*pair) for pair in zip(outputs(seed)[0], kept, strict=True)):
                 raise UnfitReference(
                     "it keeps state: its second answer to the same inputs is another than its first"
                 )
-            other, _ = outputs(seed + 1)
+            other = outputs(seed + 1)[0]
             self.draws_numbers = not all(_about_equal(*pair) for pair in zip(other, kept, strict=True))
-            if any(each.layout != self._torch.strided for each in first):
-                raise UnfitReference("an output is a sparse tensor")
+            del other
         if self.draws_numbers:
             self._exact = None  # other types draw other numbers
         self.parameters_bytes = sum(_bytes(each) for each in self.eager.parameters())
         if self._exact is not None and self._run_exact(sample) is None:
             self._exact = None
-        return first
+        return kept
 
     def _with_changed(self, outputs: list[torch.Tensor], given: list[Any]) -> list[torch.Tensor]:
         if not self.changed_inputs:
@@ -410,6 +412,7 @@ class ReferenceSession:
                     self.untried[candidates[0].name] = why
         finally:
             self.restore_weights()
+        self.shifts_on("")  # now: later there is less memory
 
     def _candidates(self, tensors: Sequence[torch.Tensor]) -> Iterator[list[Distribution]]:
         for each in DISTRIBUTIONS:
@@ -444,6 +447,7 @@ class ReferenceSession:
             if not self._is_right(eager, exact, answer.shifts[number], number, own):
                 return "eager PyTorch is not right there"
         self.distributions[distribution.name] = distribution
+        self._shifts_kept[distribution.name] = answer.shifts
         self._keep((self._state, distribution.name), seed, answer)
         return ""
 

@@ -308,6 +308,18 @@ def test_where_the_reference_is_not_finite_the_same_is_asked(
     assert accepts(out, ref, tolerance) is same
 
 
+@pytest.mark.parametrize("wanted", [NAN, INF])
+def test_products_of_infinities_are_told_from_finite_numbers_alone(wanted: float) -> None:
+    ref = torch.randn(100, dtype=torch.float64)
+    ref[3] = wanted
+    for out, right in (
+        (ref.float(), True),
+        (ref.float().nan_to_num(0.0, 0.0), True),
+        (ref.float() * NAN, False),
+    ):
+        assert (not compare(out, ref, ref.float(), "strict", products=True).problem) is right
+
+
 @pytest.mark.parametrize("tolerance", TOLERANCES)
 def test_an_output_that_nobody_wrote_fails(tolerance: str) -> None:
     poison = torch.full((400,), 255, dtype=torch.uint8)
