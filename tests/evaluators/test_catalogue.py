@@ -30,6 +30,8 @@ SETTINGS = {
     ),
     "cuda": Settings(timeout_s=60.0, compile_mode="", plan=Plan(block_ms=10.0, precision=0.05, max_s=1.0)),
 }
+UNKNOWN_TRIES = 4
+"""For a kernel of which too little was seen: its share is not known, and decides nothing."""
 LANGUAGES = {"cpu": "cpp", "cuda": "triton"}
 
 
@@ -73,7 +75,11 @@ def test_the_verdict(worker_on: Callable[[str], Worker], device: str, fixture: F
         torch = pytest.importorskip("torch")
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA GPU")
-    complaint = fixture.complaint(judge(worker_on(device), fixture, device))
+    for _ in range(UNKNOWN_TRIES):
+        found = judge(worker_on(device), fixture, device)
+        complaint = fixture.complaint(found)
+        if not (complaint and fixture.rule == "library" and found.own_share is None):
+            break  # or a busy machine has kept the looks away from it
     assert not complaint, complaint
 
 
