@@ -1,7 +1,7 @@
 """An extension in C++ that calls at::mm and at::tanh: own code by name, the library's by work."""
 
 # problem: tanhs_no_library
-# device: any
+# device: cuda
 # verdict: rejected
 # rule: library
 # defence: a census of the code that runs
