@@ -193,7 +193,7 @@ def test_it_builds_on_kernels_whose_knobs_it_can_read(tmp_path: Path) -> None:
     assert not playbook.extends(PROBLEMS["matmul"], own)
     assert not playbook.extends(conv, Kernel(source="class ModelNew: ...", language="cpp"))
     shipped = {each.id: each.kernel for each in FolderLibrary(tmp_path).entries()}
-    assert playbook.extends(replace(conv, device="cuda"), shipped["conv2d/triton"])
+    assert playbook.extends(replace(conv, device="cuda", precision="float16"), shipped["conv2d/triton"])
     assert not playbook.extends(conv, shipped["conv2d/cpp"])
 
 
