@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators import weights
 from evaluators.correctness import (
-    HALF_EPS,
     Comparison,
     Places,
     Shift,
@@ -365,7 +364,6 @@ class ReferenceSession:
             del other
         if self.draws_numbers:
             self._exact = None  # other types draw other numbers
-        self.parameters_bytes = sum(_bytes(each) for each in self.eager.parameters())
         if self._exact is not None and self._run_exact(sample) is None:
             self._exact = None
         return kept
@@ -530,11 +528,6 @@ class ReferenceSession:
         if self.device == "cuda":
             return KEPT_SHARE * self._torch.cuda.get_device_properties(0).total_memory
         return 2.0**30
-
-    @property
-    def is_half(self) -> bool:
-        """Whether the task's dtype is one of 16 bits."""
-        return self._torch.finfo(getattr(self._torch, self.rule.dtype)).eps > HALF_EPS
 
 
 def _in_double(module: nn.Module) -> nn.Module:
