@@ -229,7 +229,7 @@ class ReferenceSession:
 
     def seed_on(self, name: str) -> int:
         """Of the inputs whose answers are kept for a distribution, with the weights that there are."""
-        return self.answer_on(name)[0]
+        return self._kept_on(name)[0]
 
     def shifts_on(self, name: str) -> list[Shift]:
         """How far the answers on a distribution move by a rounding of the inputs, measured once."""
@@ -240,14 +240,18 @@ class ReferenceSession:
 
     def answer_on(self, name: str) -> tuple[int, Answer]:
         """The answer on a distribution with the weights that there are, and the seed of its inputs."""
+        seed, answer = self._kept_on(name)
+        if not answer.eager:
+            answer = self._answer(self.distributions[name], seed, shifts=answer.shifts)
+        return seed, answer
+
+    def _kept_on(self, name: str) -> tuple[int, Answer]:
+        """The same, but without elements where there was no room for them."""
         key = self._state, name
         if key not in self._kept:
             seed = secrets.randbits(62)
             self._keep(key, seed, self._answer(self.distributions[name], seed))
-        seed, answer = self._kept[key]
-        if not answer.eager:
-            answer = self._answer(self.distributions[name], seed, shifts=answer.shifts)
-        return seed, answer
+        return self._kept[key]
 
     def _keep(self, key: tuple[str, str], seed: int, answer: Answer) -> None:
         """The answer, or, where there is no room, what it takes to work it out again."""
