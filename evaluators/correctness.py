@@ -237,6 +237,16 @@ def rms_of(eager: torch.Tensor, ref: torch.Tensor) -> tuple[float, float]:
     return norms[1] / math.sqrt(eager.numel()), norms[2] / math.sqrt(eager.numel())
 
 
+def about_equal(one: torch.Tensor, other: torch.Tensor, most: float) -> bool:
+    """Whether they are of one shape and, normwise, no further apart than that; integers are equal."""
+    if one.shape != other.shape:
+        return False
+    if not (other.is_floating_point() or other.is_complex()):
+        return bool((one == other).all())
+    error, scale = rms_of(one, other)
+    return error <= most * scale
+
+
 def _norms(chunks: list[Chunk], *, finite: bool = False) -> tuple[list[float], list[float]]:
     """Euclidean norms and largest elements, in float64, of the error, of eager's error, and of the answer;
     with `finite` of the places where the answer is a finite number."""

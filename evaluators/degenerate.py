@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from evaluators.correctness import Comparison, pick, rms_of
+from evaluators.correctness import Comparison, about_equal, pick
 from evaluators.nested import replaced, tensors_in
 from evaluators.reference_session import Answer, Draw, ReferenceSession
 
@@ -76,7 +76,8 @@ def examine(reference: ReferenceSession) -> list[str]:
                     reference.untried[f"input {number}"] = says
                 elif why:
                     found.append(f"the outputs hardly depend on input {number}: {why}")
-        for lazy in _parts(inputs, reference) if _bytes(inputs) < MOST_BYTES else ():
+        size = sum(each.nbytes for each in tensors_in(inputs))
+        for lazy in _parts(inputs, reference) if size < MOST_BYTES else ():
             if why := _passes(lazy, inputs, answer, reference):
                 found.append(why)
     return found
@@ -221,18 +222,6 @@ def _parts(inputs: list[Any], reference: ReferenceSession) -> Iterator[Lazy]:
                 )
 
 
-def _bytes(inputs: list[Any]) -> int:
-    return sum(each.numel() * each.element_size() for each in tensors_in(inputs))
-
-
-def _about_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """But for sums in another order."""
-    if not (other.is_floating_point() or other.is_complex()):
-        return bool((one == other).all())
-    error, scale = rms_of(one, other)
-    return error <= ROUNDING * scale
-
-
 def _half(
     index: int, axis: int, reference: ReferenceSession
 ) -> Callable[[list[Any], str, Outputs], Outputs | None]:
@@ -257,7 +246,7 @@ def _half(
                     [made.narrow(axis, 0, size // 2), known.narrow(axis, size // 2, size - size // 2)], axis
                 )
             merged.append(made)
-        if not name and all(map(_about_equal, merged, right)):
+        if not name and all(about_equal(*pair, ROUNDING) for pair in zip(merged, right, strict=True)):
             return None  # nothing depends on the other half
         return merged
 

@@ -22,6 +22,7 @@ from evaluators.correctness import (
     Comparison,
     Places,
     Shift,
+    about_equal,
     as_pairs,
     compare,
     passes_allclose,
@@ -255,7 +256,7 @@ class ReferenceSession:
 
     def _keep(self, key: tuple[str, str], seed: int, answer: Answer) -> None:
         """The answer, or, where there is no room, what it takes to work it out again."""
-        size = sum(_bytes(each) for each in (*answer.eager, *answer.exact))
+        size = sum(each.nbytes for each in (*answer.eager, *answer.exact))
         if self._kept_bytes + size > self._room():
             answer, size = Answer(eager=[], exact=[], shifts=answer.shifts, places=[]), 0
         self._kept_bytes += size
@@ -359,12 +360,12 @@ class ReferenceSession:
                 number for number, pair in enumerate(zip(before, after, strict=True)) if not _equal(*pair)
             ]
             del first, given
-            if not all(_about_equal(*pair) for pair in zip(outputs(seed)[0], kept, strict=True)):
+            if not all(about_equal(*pair, SAME) for pair in zip(outputs(seed)[0], kept, strict=True)):
                 raise UnfitReference(
                     "it keeps state: its second answer to the same inputs is another than its first"
                 )
             other = outputs(seed + 1)[0]
-            self.draws_numbers = not all(_about_equal(*pair) for pair in zip(other, kept, strict=True))
+            self.draws_numbers = not all(about_equal(*pair, SAME) for pair in zip(other, kept, strict=True))
             del other
         if self.draws_numbers:
             self._exact = None  # other types draw other numbers
@@ -600,17 +601,3 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     if not one.is_floating_point():
         return torch.equal(one, other)
     return torch.equal(torch.nan_to_num(one, 0.0), torch.nan_to_num(other, 0.0))
-
-
-def _about_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Not further apart than sums in another order."""
-    if one.shape != other.shape:
-        return False
-    if not (one.is_floating_point() or one.is_complex()):
-        return _equal(one, other)
-    error, scale = rms_of(one, other)
-    return error <= SAME * scale
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
