@@ -29,6 +29,7 @@ class Deadline:
         self.limit_s = limit_s
         self._start = time.monotonic()
         self._waited_s = 0.0
+        self._used_before_s: float | None = None
         self._known: dict[int, _Waiting] = {}
 
     @property
@@ -43,13 +44,16 @@ class Deadline:
         own = list(own)
         threads = [*(each for pid in own for each in process_tree.threads(pid)[:MOST_THREADS]), *ours]
         now = time.monotonic()
+        used_s = process_tree.cpu_s(own)
+        if self._used_before_s is None:
+            self._used_before_s = used_s  # before the limit began
         self._known = {each: self._known.get(each) or _Waiting(each, now) for each in threads}
         # They run side by side: of their waits since the last look the longest counts.
         longest_s = max((each.more_s(now) for each in self._known.values()), default=0.0)
         self._waited_s = min(self._waited_s + longest_s, now - self._start)
         if now > self._start + min(self.limit_s + self._waited_s, PATIENCE * self.limit_s):
             return True
-        return process_tree.cpu_s(own) > self.limit_s * (os.cpu_count() or 1)
+        return used_s - self._used_before_s > self.limit_s * (os.cpu_count() or 1)
 
 
 class _Waiting:

@@ -39,12 +39,13 @@ NEEDS_ALL = re.compile(
 
 
 def install() -> None:
-    """From now on this process builds extensions as above. Imports `torch.utils.cpp_extension`, which asks
-    whether there is a GPU: not for a process that will be forked."""
+    """From now on this process builds extensions as above; a second call changes nothing. Imports
+    `torch.utils.cpp_extension`, which asks whether there is a GPU: not for a process that will be forked."""
     from torch.utils import cpp_extension
 
     build = cpp_extension._write_ninja_file_and_build_library
-    cpp_extension._write_ninja_file_and_build_library = functools.partial(_build_library, build)
+    if getattr(build, "func", None) is not _build_library:
+        cpp_extension._write_ninja_file_and_build_library = functools.partial(_build_library, build)
 
 
 def used_header(sources: Iterable[tuple[str, str]], include_paths: Iterable[str]) -> str:

@@ -83,6 +83,15 @@ def test_processes_that_wait_for_one_another_have_had_their_time(monkeypatch: py
         assert used_until_over(0.5, crowd) == pytest.approx(0.5, abs=SLACK_S)
 
 
+@pytest.mark.usefixtures("endless_patience")
+def test_cpu_time_from_before_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    with running(BURN, count=4) as crowd:
+        while cpu_s(crowd) < 0.5:
+            time.sleep(0.01)
+        assert used_until_over(0.5, crowd) == pytest.approx(0.5, abs=SLACK_S)
+
+
 @pytest.mark.parametrize("state", ["S", "T"], ids=["asleep", "stopped"])
 def test_sleep_counts_and_waits_from_before_do_not(state: str) -> None:
     """Before the deadline began the process has waited for a core for about a second."""

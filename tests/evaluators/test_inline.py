@@ -125,6 +125,17 @@ def test_another_source_is_not_taken_for_the_built_one(extension: Build, tmp_pat
     assert "ninja" in answer["error"].lower()
 
 
+def test_a_second_installation_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.utils import cpp_extension
+
+    name = "_write_ninja_file_and_build_library"
+    monkeypatch.setattr(cpp_extension, name, getattr(cpp_extension, name))
+    inline.install()
+    installed = getattr(cpp_extension, name)
+    inline.install()
+    assert getattr(cpp_extension, name) is installed
+
+
 CUDA_EXTENSION = '''
 from torch.utils.cpp_extension import load_inline
 
