@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from evaluators.evaluation import Evaluation, Status, Timing
-from evaluators.timing import MIN_PAIRS, interval
+from evaluators.evaluation import Evaluation, Status
+from evaluators.timing import MIN_PAIRS, interval, paired_speedup
 
 LOWER_END, MEDIAN = "lower_end", "median"
 RANKINGS = (LOWER_END, MEDIAN)
@@ -54,14 +54,9 @@ class Comparison:
         """How many times as fast the one is as the other, with the 95 % interval; None where this session
         did not time both, or in too few turns."""
         one, other = (self.found[each].timing if each in self.found else None for each in (kernel, over))
-        return None if one is None or other is None else paired_speedup(one, other)
-
-
-def paired_speedup(one: Timing, other: Timing) -> tuple[float, float, float] | None:
-    """How many times as fast `one` is as `other`, with the 95 % interval, from the turns of one session; None
-    where there are too few."""
-    ratios = [b / a for a, b in zip(one.kernel_samples_ms, other.kernel_samples_ms, strict=True)]
-    return interval(ratios) if len(ratios) >= MIN_PAIRS else None
+        if one is None or other is None or len(one.kernel_samples_ms) < MIN_PAIRS:
+            return None
+        return paired_speedup(one.kernel_samples_ms, other.kernel_samples_ms)
 
 
 def unconfirmed(evaluation: Evaluation | None) -> str:

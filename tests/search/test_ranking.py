@@ -11,7 +11,7 @@ import pytest
 from evaluators.evaluation import Evaluation, Status, Timing
 from evaluators.problem import Kernel, Problem
 from evaluators.timing import interval
-from search.ranking import LOWER_END, MEDIAN, Comparison, Ranking, paired_speedup, unconfirmed
+from search.ranking import LOWER_END, MEDIAN, Comparison, Ranking, unconfirmed
 from search.tree import Idea, Seed
 from tests.search.fakes import FakeEvaluator, FakeProposer, failed, kernel, search
 
@@ -126,9 +126,8 @@ def test_what_fails_beside_others_is_not_relied_on_and_our_own_failure_says_noth
 def test_samples_of_one_session_belong_together() -> None:
     with pytest.raises(ValueError, match=r"\[1, 2\] turns"):
         Comparison(evaluations={"a": found(1, 2, 3, [1.0]), "b": found(1, 2, 3, [1.0, 2.0])})
-    few = found(1, 2, 3, [1.0]).timing
-    assert few is not None
-    assert paired_speedup(few, few) is None
+    few = found(1, 2, 3, [1.0])
+    assert Comparison(evaluations={"a": few, "b": few}).speedup("a", "b") is None
 
 
 @pytest.mark.parametrize(
