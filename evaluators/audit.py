@@ -62,7 +62,7 @@ class Audit:
         chosen = secrets.SystemRandom().sample(order[1:], min(CHECKED_LINKS, calls - 1))
         for call, outputs in [(seen.call, seen.outputs), *((each, snapshot(each)) for each in chosen)]:
             if call in before:
-                self._examination.require(draws[call], outputs, after=snapshot(before[call]), spot=True)
+                self._examination.require_chained(draws[call], outputs, snapshot(before[call]))
         return block.call_ms(self._court.overhead(calls).total_ms)
 
     def _unproven_ms(self, calls: int) -> float:

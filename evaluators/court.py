@@ -16,7 +16,6 @@ from evaluators import chain
 from evaluators.arena import Arena, Layout
 from evaluators.ceilings import ceilings_of
 from evaluators.channel import Channel, Message
-from evaluators.correctness import Comparison
 from evaluators.degenerate import examine
 from evaluators.evaluation import Roofline
 from evaluators.evenness import Evenness, evenness
@@ -24,10 +23,11 @@ from evaluators.layouts import clone, span_of
 from evaluators.library_kernels import LibraryKernels, installed
 from evaluators.nested import replaced, tensors_in
 from evaluators.problem import lower_precisions
-from evaluators.reference_session import Draw, ReferenceSession, UnfitReference
+from evaluators.reference_session import Answer, Draw, ReferenceSession, UnfitReference
 from evaluators.roofline import roofline, too_fast
 from evaluators.side import Side
 from evaluators.timing import SLACK_MS, Block, Overhead, Plan, block_sizes, smoothed
+from evaluators.usable_distributions import open_distributions
 from evaluators.work import count
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Court:
         if not problem["allow_degenerate"]:
             self._require_judge()
         else:
-            self.reference.open_distributions()
+            open_distributions(self.reference)
         if self.device == "cuda":
             torch.cuda.empty_cache()  # candidates need the memory
         cache = Path(options["cache"])
@@ -255,26 +255,13 @@ class Court:
         side.arena.poison()
         self._trim()
 
-    def check(
-        self,
-        outputs: list[torch.Tensor],
-        draw: Draw,
-        *,
-        after: list[torch.Tensor] | None = None,
-        spot: bool = False,
-    ) -> Comparison | None:
-        """Compares outputs with the reference's on these inputs, in a chain stirred by the answer before
-        (`after`); None where eager itself has no answer for those."""
-        own = not draw.distribution
-        if after is None:
-            return self.reference.judge(outputs, self.reference.answer(draw, spot=spot), own=own)
+    def answer_after(self, before: list[torch.Tensor], draw: Draw) -> Answer | None:
+        """The right outputs of a call of a chain, whose inputs are stirred by the answer before; None where
+        eager itself has none for those."""
         try:
-            answer = self.reference.answer(
-                draw, stirred=lambda inputs: self._stirred(inputs, after), spot=spot
-            )
+            return self.reference.answer(draw, stirred=lambda each: self._stirred(each, before), spot=True)
         except (RuntimeError, ValueError):
             return None
-        return self.reference.judge(outputs, answer, own=own)
 
     def spoilt_input(self, side: Side, calls: Iterable[int]) -> int | None:
         """The number of an input tensor that is not as it was before these calls of the last block, though

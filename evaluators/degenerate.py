@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from evaluators.correctness import Comparison, about_equal, pick
 from evaluators.nested import replaced, tensors_in
 from evaluators.reference_session import Answer, Draw, ReferenceSession
+from evaluators.usable_distributions import open_distributions
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +51,7 @@ def examine(reference: ReferenceSession) -> list[str]:
     import torch
 
     with torch.no_grad():
-        reference.open_distributions()
+        open_distributions(reference)
         seeds = secrets.randbits(62), secrets.randbits(62)
         inputs, answer = reference.draw(seeds[0]), reference.answer(Draw(seed=seeds[0]))
         if not all(each.numel() for each in answer.eager):
@@ -239,12 +240,9 @@ def _half(
         for made, known in zip(found, right, strict=True):
             if made.shape != known.shape:
                 return None
-            if (
-                made.dim() == whole.dim() and made.shape[axis] == size
-            ):  # what is about the other half is right
-                made = torch.cat(
-                    [made.narrow(axis, 0, size // 2), known.narrow(axis, size // 2, size - size // 2)], axis
-                )
+            if made.dim() == whole.dim() and made.shape[axis] == size:  # the other half of it is right
+                halves = made.narrow(axis, 0, size // 2), known.narrow(axis, size // 2, size - size // 2)
+                made = torch.cat(halves, axis)
             merged.append(made)
         if not name and all(about_equal(*pair, ROUNDING) for pair in zip(merged, right, strict=True)):
             return None  # nothing depends on the other half

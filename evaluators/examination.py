@@ -14,7 +14,7 @@ from evaluators.correctness import Comparison
 from evaluators.court import Court
 from evaluators.distributions import DESCRIPTIONS
 from evaluators.evaluation import Status
-from evaluators.reference_session import Draw
+from evaluators.reference_session import Answer, Draw
 from evaluators.side import Refused, Side
 from evaluators.timing import Block, Plan
 from evaluators.weights import WeightChange
@@ -78,7 +78,7 @@ class Examination:
         forms, buffers = self._reference.weight_forms, self._reference.buffer_forms
         alike, known = self._side.change_weights(change, forms, buffers)
         self._reference.change_weights(replace(change, buffers=known), alike=alike)
-        if not (alike or change.padded or change.turn) and not self._is_right_once():
+        if not (alike or change.padded or change.turn is not None) and not self._is_right_once():
             self._restore_weights()
             self._padded = True  # unless it is wrong with that, too
             return self.change_weights(replace(change, padded=True), check)
@@ -133,7 +133,8 @@ class Examination:
         block = self._side.block(calls)
         seen = self.seen(calls)
         self._require_inputs([seen.call])
-        return block, lambda: self.require(draws[seen.call], seen.outputs, spot=True)
+        draw = draws[seen.call]
+        return block, lambda: self._require(draw, seen.outputs, self._reference.answer(draw, spot=True))
 
     def seen(self, calls: int) -> Spot:
         """A look at the last block, all of whose calls must have been answered."""
@@ -145,30 +146,25 @@ class Examination:
             )
         return spot
 
-    def require(
-        self,
-        draw: Draw,
-        outputs: Outputs,
-        *,
-        where: str = "on fresh inputs",
-        after: Outputs | None = None,
-        spot: bool = False,
+    def require_chained(self, draw: Draw, outputs: Outputs, before: Outputs) -> None:
+        """The right outputs of a call of a chain, which came after the answer `before`."""
+        if answer := self._court.answer_after(before, draw):
+            self._require(draw, outputs, answer, after=" that depend on the answer before")
+
+    def _require(
+        self, draw: Draw, outputs: Outputs, answer: Answer, *, where: str = "on fresh inputs", after: str = ""
     ) -> None:
-        """The right outputs for the inputs of this seed (see `Court.check`)."""
-        comparison = self._court.check(outputs, draw, after=after, spot=spot)
-        if comparison is None:
-            return
+        comparison = self._reference.judge(outputs, answer, own=not draw.distribution)
         if not draw.distribution:
             self._comparisons.append(comparison)
         if comparison.problem:
             where = f"on {described(draw.distribution)}" if draw.distribution else where
-            where += " that depend on the answer before" if after is not None else ""
-            raise Refused(Status.INCORRECT, f"wrong {where}: {comparison.problem}")
+            raise Refused(Status.INCORRECT, f"wrong {where}{after}: {comparison.problem}")
 
     def is_right(self, outputs: Outputs, draw: Draw) -> bool:
         """Whether they are, of which nothing follows yet."""
-        comparison = self._court.check(outputs, draw, spot=True)
-        return comparison is None or not comparison.problem
+        answer = self._reference.answer(draw, spot=True)
+        return not self._reference.judge(outputs, answer, own=not draw.distribution).problem
 
     def correctness(self) -> dict[str, Any] | None:
         """What an evaluation says of it; None where no answer was comparable."""
@@ -189,10 +185,11 @@ class Examination:
         draws = self._court.stage_fresh(calls, self._side, own=True)
         block = self._side.block(calls)
         answers = [self._side.arena.snapshot(call) for call in range(calls)]
-        if not self._benchmark_rules:
-            self._benchmark_rules = self._reference.benchmark_rules(answers[0], draws[0])
         for draw, outputs in zip(draws, answers, strict=True):
-            self.require(draw, outputs, where=where)
+            answer = self._reference.answer(draw)
+            if not self._benchmark_rules:
+                self._benchmark_rules = self._reference.benchmark_rules(outputs, answer)
+            self._require(draw, outputs, answer, where=where)
         self._require_inputs(range(calls))
         return block.call_ms(self._court.overhead(calls).total_ms)
 

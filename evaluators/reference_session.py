@@ -7,12 +7,9 @@ kernel is a process of its own that ends with its verdict, so what one has seen 
 
 from __future__ import annotations
 
-import copy
 import logging
 import secrets
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,10 +24,10 @@ from evaluators.correctness import (
     compare,
     passes_allclose,
     pick,
-    rms_of,
     some_places,
 )
-from evaluators.distributions import DISTRIBUTIONS, LARGEST, OWN, SMALLEST, Distribution, far_scales
+from evaluators.distributions import Distribution
+from evaluators.double import DoubleReference
 from evaluators.layouts import clone
 from evaluators.nested import map_tensors, template_of, tensors_in, tensors_of
 from evaluators.reference import init_inputs, load_module, make_inputs, make_model, seed_all
@@ -42,25 +39,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LONGEST_S = 120.0
-"""Of this process's own time, for trying out distributions: those that are left then are not tried on kernels
-either."""
-CHAOTIC = 5e-4
-"""Relative to the outputs, or a hundred times as much as on the problem's own inputs: where a rounding of the
-inputs moves the answer further, another order of sums decides what it is."""
-NEAR_OVERFLOW = 0.02
-"""Relative: an answer as near to the largest finite number may or may not be infinite."""
 NEAR_OWN = ("small", "large", "shifted")
 """Distributions of inputs in timed calls."""
 KEPT_SHARE = 0.05
 """Of the device's memory, for answers that are kept."""
-RIGHT = 64.0
-"""So many times its own error on the problem's inputs eager may have on a distribution to be called right."""
 SAME = 1e-3
 """Normwise: answers of one reference to the same inputs differ by less, if it keeps no state."""
-ROUNDED_WELL, ROUNDED = 4.0, 0.01
-"""So many times the shift on the problem's own inputs, or that part of the outputs: more says that the
-precision which a problem allows is too narrow for a distribution."""
 
 
 class UnfitReference(Exception):
@@ -124,7 +108,7 @@ class ReferenceSession:
         self._kept: dict[tuple[str, str], tuple[int, Answer]] = {}
         self._module = load_module(problem["source"], problem["overrides"])
         self.eager = self._make(self.seed)
-        self._exact: nn.Module | None = _in_double(self.eager)
+        self._exact: DoubleReference | None = DoubleReference(self.eager)
         self._before: list[torch.Tensor] = []
         self._state = ""
         """Which weights it has; "" the constructor's."""
@@ -211,10 +195,9 @@ class ReferenceSession:
         shifts = self.shifts_on(draw.distribution)
         return Answer(eager=eager, exact=exact, shifts=shifts, places=places)
 
-    def benchmark_rules(self, outputs: list[torch.Tensor], draw: Draw) -> dict[str, bool]:
-        """Whether the benchmark's own rules, flat tolerances around eager's answer, would take them."""
-        eager = self.run(self.draw(draw.seed, draw.distribution), draw.seed)
-        pairs = list(zip(outputs, eager, strict=True))
+    def benchmark_rules(self, outputs: list[torch.Tensor], answer: Answer) -> dict[str, bool]:
+        """Whether the benchmark's own rules, flat tolerances around eager's whole answer, would take them."""
+        pairs = list(zip(outputs, answer.eager, strict=True))
         rules = ("kernelbench", "kernelbench_v02")
         return {rule: all(passes_allclose(*pair, rule) for pair in pairs) for rule in rules}
 
@@ -224,7 +207,7 @@ class ReferenceSession:
         orders = self.distributions[name].orders
         found = self.judge(outputs, answer, own=False, indices=orders)
         if found.problem and any(each is not None for each in answer.places):  # in words about the whole
-            whole = self._answer(self.distributions[name], seed, some=False)
+            whole = self.work_out(self.distributions[name], seed, some=False)
             found = self.judge(outputs, whole, own=False, indices=orders)
         return found
 
@@ -243,7 +226,7 @@ class ReferenceSession:
         """The answer on a distribution with the weights that there are, and the seed of its inputs."""
         seed, answer = self._kept_on(name)
         if not answer.eager:
-            answer = self._answer(self.distributions[name], seed, shifts=answer.shifts)
+            answer = self.work_out(self.distributions[name], seed, shifts=answer.shifts)
         return seed, answer
 
     def _kept_on(self, name: str) -> tuple[int, Answer]:
@@ -251,7 +234,7 @@ class ReferenceSession:
         key = self._state, name
         if key not in self._kept:
             seed = secrets.randbits(62)
-            self._keep(key, seed, self._answer(self.distributions[name], seed))
+            self._keep(key, seed, self.work_out(self.distributions[name], seed))
         return self._kept[key]
 
     def _keep(self, key: tuple[str, str], seed: int, answer: Answer) -> None:
@@ -262,9 +245,17 @@ class ReferenceSession:
         self._kept_bytes += size
         self._kept[key] = seed, answer
 
-    def _answer(
+    def take_in(self, distribution: Distribution, seed: int, answer: Answer) -> None:
+        """Kernels are tried on it from now on, and the answer to the inputs of this seed is kept."""
+        self.distributions[distribution.name] = distribution
+        self._shifts_kept[distribution.name] = answer.shifts
+        self._keep((self._state, distribution.name), seed, answer)
+
+    def work_out(
         self, of: Distribution, seed: int, *, shifts: list[Shift] | None = None, some: bool = True
     ) -> Answer:
+        """The answer to the inputs of this seed under a distribution; of a large output to `some` elements.
+        Raises what the reference raises."""
         inputs = list(of.applied(self.draw(seed)))
         eager, exact = self.answers(inputs, seed)
         shifts = self._shifts(inputs, exact) if shifts is None else shifts
@@ -329,14 +320,8 @@ class ReferenceSession:
             self._copy_weights()
 
     def _copy_weights(self) -> None:
-        if self._exact is None:
-            return
-        nn = self._torch.nn
-        with self._torch.no_grad():
-            exact, eager = self._exact, self.eager
-            for tensors in (nn.Module.parameters, nn.Module.buffers):
-                for wide, narrow in zip(tensors(exact), tensors(eager), strict=True):
-                    wide.copy_(narrow)
+        if self._exact is not None:
+            self._exact.copy_weights(self.eager)
 
     # What the reference is like
 
@@ -380,112 +365,13 @@ class ReferenceSession:
         return outputs + [tensors[number] for number in self.changed_inputs]
 
     def _run_exact(self, inputs: list[Any]) -> list[torch.Tensor] | None:
-        """The outputs in float64; None where the reference does not run there, which it says once."""
+        """The outputs in float64; None where the reference does not run there."""
         if self._exact is None:
             return None
-        widened = _wide if self.changed_inputs else _widened
-        try:
-            with self._torch.no_grad(), _default_dtype(self._torch.float64):
-                wide = map_tensors(widened, inputs)
-                return self._with_changed(tensors_of(self._exact(*wide)), wide)
-        except (RuntimeError, TypeError, ValueError) as error:
-            cause = str(error).partition("\n")[0]
-            logger.warning("the reference does not run in float64, its own dtype stands in: %s", cause)
-            return None
+        found = self._exact.run(inputs, changes_inputs=bool(self.changed_inputs))
+        return None if found is None else self._with_changed(*found)
 
-    # Distributions
-
-    def open_distributions(self) -> None:
-        """Finds those on which the reference is right, and works out its answers there."""
-        deadline = time.process_time() + LONGEST_S
-        self._choose_signs()
-        change = self.everywhere()
-        self.change_weights(change, alike=True)
-        try:
-            own = self._answer(OWN, secrets.randbits(62))
-            tensors = tensors_in(self.sample)
-            for candidates in self._candidates(tensors):
-                right, why = 0, ""
-                for each in candidates:
-                    if time.process_time() > deadline:
-                        why = "the reference takes too long"
-                        break
-                    why = self._try_out(each, own)
-                    right += not why
-                    if right == 2:
-                        break
-                if not right:
-                    self.untried[candidates[0].name] = why
-        finally:
-            self.restore_weights()
-        self.shifts_on("")  # now: later there is less memory
-
-    def _candidates(self, tensors: Sequence[torch.Tensor]) -> Iterator[list[Distribution]]:
-        for each in DISTRIBUTIONS:
-            if not any(each.changes(tensor) for tensor in tensors):
-                continue
-            if each.nonfinite and not self._bears_infinities():
-                continue
-            yield [each]
-        if any(each.is_floating_point() or each.is_complex() for each in tensors):
-            yield far_scales(LARGEST)
-            yield far_scales(SMALLEST)
-
-    def _bears_infinities(self) -> bool:
-        """Whether the answer to them is one whatever way it is computed. Products of lower precision may be
-        padded with zeros, of which infinities make NaN, and complex products be written in several ways."""
-        if any(each.is_complex() for each in (*tensors_in(self.sample), *self.outputs)):
-            return False
-        return not (self.has_products and self.rule.precision)
-
-    def _try_out(self, distribution: Distribution, own: Answer) -> str:
-        """Takes a distribution in, or says why not."""
-        seed = secrets.randbits(62)
-        try:
-            answer = self._answer(distribution, seed)
-        except (RuntimeError, ValueError, IndexError) as error:
-            if "CUDA error" in str(error):
-                raise
-            return f"the reference raises {type(error).__name__}"
-        for number, (eager, exact) in enumerate(zip(answer.eager, answer.exact, strict=True)):
-            if eager.shape != own.eager[number].shape:
-                return "the outputs have another shape there"
-            if not self._is_right(eager, exact, answer.shifts[number], number, own):
-                return "eager PyTorch is not right there"
-        self.distributions[distribution.name] = distribution
-        self._shifts_kept[distribution.name] = answer.shifts
-        self._keep((self._state, distribution.name), seed, answer)
-        return ""
-
-    def _is_right(
-        self, eager: torch.Tensor, exact: torch.Tensor, shift: Shift, number: int, own: Answer
-    ) -> bool:
-        if not eager.numel() or not (eager.is_floating_point() or eager.is_complex()):
-            return True
-        error, scale = rms_of(eager, exact)
-        own_error, own_scale = rms_of(own.eager[number], own.exact[number])
-        own_shift = own.shifts[number].rms / max(own_scale, 1e-300)
-        eps = self._torch.finfo(eager.dtype).eps
-        relative = RIGHT * own_error / max(own_scale, 1e-300) + 64 * eps
-        if not self.rule.precision:
-            relative += 16 * own_shift + 16 * shift.rms / max(scale, 1e-300)
-        if error > relative * scale or not _same_finite(eager, exact):
-            return False
-        most = (
-            max(ROUNDED_WELL * own_shift, ROUNDED) if self.rule.precision else max(100 * own_shift, CHAOTIC)
-        )
-        return shift.rms <= most * scale
-
-    def _choose_signs(self) -> None:
-        """Whether the reference bears weights of other signs."""
-        for self.signed_weights in (True, False):
-            self.change_weights(self.everywhere(), alike=True)
-            try:
-                outputs = self.run(self.sample)
-                if all(bool(each.isfinite().all()) for each in outputs if each.is_floating_point()):
-                    return
-            finally:
-                self.restore_weights()
+    # Roundings
 
     def _shifts(self, inputs: list[Any], exact: list[torch.Tensor]) -> list[Shift]:
         """How far the right answer moves when the inputs, and with a `precision` the weights, are rounded."""
@@ -503,13 +389,13 @@ class ReferenceSession:
         if not self.rule.precision:
             return self._run_exact(rounded)
         with self._torch.no_grad():
-            before = [each.clone() for each in self._exact.parameters()]
-            for each in self._exact.parameters():
+            before = [each.clone() for each in self._exact.module.parameters()]
+            for each in self._exact.module.parameters():
                 each.copy_(self._rounded(each))
             try:
                 return self._run_exact(rounded)
             finally:
-                for each, was in zip(self._exact.parameters(), before, strict=True):
+                for each, was in zip(self._exact.module.parameters(), before, strict=True):
                     each.copy_(was)
 
     def _rounded(self, tensor: torch.Tensor) -> Any:
@@ -533,64 +419,6 @@ class ReferenceSession:
         if self.device == "cuda":
             return KEPT_SHARE * self._torch.cuda.get_device_properties(0).total_memory
         return 2.0**30
-
-
-def _in_double(module: nn.Module) -> nn.Module:
-    """A copy in float64: parameters, buffers, and tensors that are plain attributes."""
-    import torch
-
-    found = copy.deepcopy(module).double()
-    for each in found.modules():
-        for name, value in vars(each).items():
-            if isinstance(value, torch.Tensor):
-                setattr(each, name, _wide(value))
-    for tensor in (*found.parameters(), *found.buffers()):
-        if tensor.is_complex():
-            tensor.data = tensor.data.to(torch.complex128)
-    return found
-
-
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in float64, if it is of floating-point numbers."""
-    import torch
-
-    if tensor.is_complex():
-        return clone(tensor, dtype=torch.complex128)
-    return clone(tensor, dtype=torch.float64) if tensor.is_floating_point() else clone(tensor)
-
-
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    """In float64, if it is of floating-point numbers; no copy of what need not be copied."""
-    import torch
-
-    known = tensor.dtype in (torch.float64, torch.complex128)
-    return tensor if known or not (tensor.is_floating_point() or tensor.is_complex()) else _wide(tensor)
-
-
-@contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """What `torch.zeros` and the like make meanwhile."""
-    import torch
-
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-def _same_finite(eager: torch.Tensor, exact: torch.Tensor) -> bool:
-    """Whether the same elements are infinite, with the same signs, or NaN, once the exact answer is rounded
-    to eager's dtype; and no element is so near to the largest finite number that a rounding decides."""
-    import torch
-
-    eager, exact = as_pairs(eager), as_pairs(exact)
-    most = torch.finfo(eager.dtype).max
-    rounded = exact.to(eager.dtype)
-    same = (eager == rounded) | (eager.isnan() & rounded.isnan())
-    near = (exact.abs() > (1 - NEAR_OVERFLOW) * most) & (exact.abs() < (1 + NEAR_OVERFLOW) * most)
-    return bool((eager.isfinite() & rounded.isfinite() & ~near | ~rounded.isfinite() & same & ~near).all())
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from evaluators.arena import Spot
 from evaluators.audit import Audit
+from evaluators.correctness import Comparison
 from evaluators.court import CHAIN_CALLS
 from evaluators.evaluation import Status
 from evaluators.examination import Examination
@@ -53,13 +53,25 @@ class Arena:
 
 
 @dataclass
+class Reference:
+    """Every answer is right."""
+
+    weight_forms = ()
+    checked: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def judge(self, outputs: list[torch.Tensor], answer: tuple[int, int], *, own: bool) -> Comparison:
+        seed, before = answer
+        self.checked.append((seed, int(outputs[0]), before))
+        return Comparison(error=0.0, eager_error=0.0, problem="")
+
+
+@dataclass
 class Court:
-    """Knows each call's secret; every answer is right."""
+    """Knows each call's secret."""
 
     link_ms = LINK_MS
-    reference = SimpleNamespace(weight_forms=())
+    reference: Reference = field(default_factory=Reference)
     arena = Arena()
-    checked: list[tuple[int, int, int]] = field(default_factory=list)
 
     def overhead(self, calls: int) -> Overhead:
         return Overhead(total_ms=BESIDES_MS, delivery_ms=0.0)
@@ -67,10 +79,8 @@ class Court:
     def stage_fresh(self, calls: int, side: Side, *, own: bool = False) -> list[Draw]:
         return [Draw(seed=100 + call) for call in range(calls)]
 
-    def check(
-        self, outputs: list[torch.Tensor], draw: Draw, *, after: list[torch.Tensor], spot: bool
-    ) -> None:
-        self.checked.append((draw.seed, int(outputs[0]), int(after[0])))
+    def answer_after(self, before: list[torch.Tensor], draw: Draw) -> tuple[int, int]:
+        return draw.seed, int(before[0])
 
 
 def judge(
@@ -80,8 +90,8 @@ def judge(
     court, side = Court(), Side(cost, waits=waits, missing=missing)
     audit = Audit(court, side, Examination(court, side))  # type: ignore[arg-type]
     more_ms = audit.batching_ms(calls, side.block(calls).call_ms(BESIDES_MS))
-    assert court.checked, "who is fast in a chain must be right there"
-    for seed, call, before in court.checked:
+    assert court.reference.checked, "who is fast in a chain must be right there"
+    for seed, call, before in court.reference.checked:
         assert seed == 100 + call
         assert before == call + 1, "the one that was made before"
     return more_ms, audit.remarks
