@@ -64,7 +64,7 @@ class Court:
         self._torch = torch
         self.problem, self._options = problem, options
         self.device: str = problem["device"]
-        self.reference = ReferenceSession(problem)
+        self.reference = ReferenceSession(problem, keep_range=options["keep_range"])
         sample, outputs = self.reference.sample, self.reference.outputs
         tensors = tensors_in(sample)
         rough_ms = self._rough_ms()

@@ -5,6 +5,7 @@ worker, hands to it, and with the worker:
 
     -> open {problem, ...} + eager runner's channel
     <- opened {facts} | unfit {error}: the reference's fault | failed {error}: another's
+       | asserted: the reference has failed on the device, where nothing runs any more for this process
     -> judge {plan, ...} + candidate's channel (+ the compiled baseline's)
     <- compiled {runs}, stage {stage}, ..., verdict {status, ...}
     <- warning {text}, before any answer
@@ -47,6 +48,8 @@ MACHINES_FAULT = re.compile(
     r"\b(CUDA|cuDNN|CUBLAS|CUFFT) error|CUDNN_STATUS|[Oo]ut ?[Oo]f ?[Mm]emory|AcceleratorError"
 )
 """In the cause of an error that may be gone on another device, or at another time."""
+ASSERTED = "device-side assert triggered"
+"""In the cause of an error of a kernel that has refused its inputs, as PyTorch's losses and lookups do."""
 DEVICE_FACTS = (
     "multi_processor_count",
     "total_memory",
@@ -127,14 +130,19 @@ def main() -> None:
                 worker.send({"op": "unfit", "error": f"{text} {hint}"})
             except Exception as error:
                 # The process's last resort: a fault of ours or of the reference must reach the worker.
-                worker.send(_failure(order["op"], error))
+                worker.send(_failure(order, error))
 
 
-def _failure(order: str, error: Exception) -> Message:
+def _failure(order: Message, error: Exception) -> Message:
     """What the worker is told of an order that failed. What goes wrong while a problem is being opened is the
     reference's doing, unless the machine lacks something."""
     text = str(error) if isinstance(error, Refused) else traceback.format_exc()
-    if order != "open" or isinstance(error, (OSError, MemoryError)) or MACHINES_FAULT.search(cause_of(text)):
+    opens = order["op"] == "open"
+    asserted = opens and ASSERTED in text
+    if asserted and not order["options"]["keep_range"]:
+        return {"op": "asserted"}
+    machines = isinstance(error, (OSError, MemoryError)) or MACHINES_FAULT.search(cause_of(text))
+    if not opens or (machines and not asserted):
         return {"op": "failed", "error": text}
     return {"op": "unfit", "error": f"the reference cannot be run:\n{text}"}
 

@@ -96,12 +96,15 @@ class Rule:
 class ReferenceSession:
     """Draws inputs, answers, compares. `problem`: the fields of a `Problem`."""
 
-    def __init__(self, problem: dict[str, Any]) -> None:
-        """Raises UnfitReference, and what the reference raises."""
+    def __init__(self, problem: dict[str, Any], *, keep_range: bool = False) -> None:
+        """`keep_range`: no distribution may leave the range of the problem's own inputs, out of which the
+        reference has failed in a way that ended the process. Raises UnfitReference, and what the reference
+        raises."""
         import torch
 
         self._torch, self.problem, self.rule = torch, problem, Rule.of(problem)
         self.device: str = problem["device"]
+        self.keep_range = keep_range
         self.seed = secrets.randbits(62)
         """Of the constructor's arguments and weights."""
         self._secret, self._kept_bytes = secrets.randbits(62), 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evaluators.correctness import as_pairs, rms_of
 from evaluators.distributions import DISTRIBUTIONS, LARGEST, OWN, SMALLEST, Distribution, far_scales
@@ -34,6 +34,8 @@ ROUNDED_WELL, ROUNDED = 4.0, 0.01
 precision which a problem allows is too narrow for a distribution."""
 FAR_SCALES = 2
 """So many of the scales at either end of the type's range are taken in."""
+
+RANGE_DRAWS = 16
 
 
 def open_distributions(reference: ReferenceSession) -> None:
@@ -97,6 +99,8 @@ def _bears_infinities(tensors: Sequence[torch.Tensor], reference: ReferenceSessi
 def _try_out(distribution: Distribution, own: Answer, reference: ReferenceSession) -> str:
     """Takes a distribution in, or says why not. `own`: the answer to the problem's own inputs."""
     seed = secrets.randbits(62)
+    if reference.keep_range and not _keeps_range(distribution, reference.sample):
+        return "the reference fails on the device for values out of the range of its own inputs"
     try:
         answer = reference.work_out(distribution, seed)
     except (RuntimeError, ValueError, IndexError) as error:
@@ -110,6 +114,21 @@ def _try_out(distribution: Distribution, own: Answer, reference: ReferenceSessio
             return "eager PyTorch is not right there"
     reference.take_in(distribution, seed, answer)
     return ""
+
+
+def _keeps_range(distribution: Distribution, sample: list[Any]) -> bool:
+    """Whether all values lie between the least and the largest of the same tensor before, in some draws: one
+    distribution has scales that are drawn."""
+    return all(
+        bool((new.amin() >= old.amin()) & (new.amax() <= old.amax()))
+        for _ in range(RANGE_DRAWS)
+        for old, new in zip(
+            map(as_pairs, tensors_in(sample)),
+            map(as_pairs, tensors_in(distribution.applied(sample))),
+            strict=True,
+        )
+        if old.numel()
+    )
 
 
 def _is_right(answer: Answer, number: int, own: Answer, *, lower: bool) -> bool:

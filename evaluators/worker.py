@@ -105,6 +105,8 @@ class Worker:
         self._case: Case | None = None
         self._warned: set[tuple[str, str]] = set()
         """The referee's warnings so far, each with its problem."""
+        self._range_kept: set[str] = set()
+        """The ids of problems whose references have failed on the device out of their inputs' range."""
 
     @cached_property
     def gpu(self) -> Gpu:
@@ -190,6 +192,10 @@ class Worker:
                 before.close()
             case = Case(processes, self._root, self._specs(problem))
             answer = self._ask_to_open(case)
+            if answer.get("op") == "asserted" and problem.id not in self._range_kept:
+                self._range_kept.add(problem.id)
+                self.close()  # nothing runs on the device any more for these processes
+                return self._opened(problem)
             if answer.get("op") != "opened":
                 # Unfit, or what became of the baseline's runner.
                 raise UnfitProblem(answer.get("error") or f"the reference cannot be run: {answer['log']}")
@@ -203,6 +209,7 @@ class Worker:
             "max_calls": self._settings.max_calls,
             "plan": asdict(self._settings.plan),
             "cache": str(cache_folder()),
+            "keep_range": case.problem.id in self._range_kept,
         }
         order = {"op": "open", "problem": asdict(case.problem), "options": options, "pid": case.eager.pid}
         case.referee.send(order, (case.eager.channel.fileno(),))

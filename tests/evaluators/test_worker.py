@@ -635,6 +635,24 @@ def test_a_broken_reference_is_told_with_its_reason(
     assert second._processes is second._case is None, "a broken worker keeps nothing"
 
 
+def test_a_reference_that_asserts_on_the_device_is_opened_again_within_its_range(second: Worker) -> None:
+    """As a loss does on a GPU whose inputs must be probabilities; here the error alone."""
+    refuses = """
+        if not (x.amin() >= -8 and x.amax() <= 8):
+            raise RuntimeError("CUDA error: device-side assert triggered")
+"""
+    source = REFERENCE.replace("        for _ in", f"{refuses}        for _ in")
+    problem = Problem(name="file/asserts", source=source)
+    for _ in range(2):
+        found = second.measure(problem, Kernel(source=HONEST, language="cpp"), b"")
+        assert found.status is Status.CORRECT, found.log
+    assert found.correctness is not None
+    assert "range of its own inputs" in found.correctness.untried["large"]
+    assert {"small", "near zero", "constant rows"} <= found.correctness.families.keys()
+    with pytest.raises(UnfitProblem, match="device-side assert"):
+        second.open(Problem(name="file/never", source=source.replace("x.amax() <= 8", "x.amax() <= 1")))
+
+
 def test_a_reference_that_hangs_is_unfit(second: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "GONE_S", 0.5)
     monkeypatch.setattr(second, "_settings", replace(SETTINGS, open_timeout_s=1.0))
