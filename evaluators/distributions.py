@@ -28,8 +28,9 @@ FAR = (60, 40, 30, 20, 14, 10)
 what a kernel has in between has room, too; or the only one."""
 FAR_OUT = 1e4
 """How many times the rms the one outlier is."""
-SPIKE = 200.0
-"""The same for the largest element of each row: e to this power is beyond float32."""
+SPIKE = 230.0
+"""The same for the largest element of each row, or down to three quarters of it: e to this power is beyond
+float32, and its square is not beyond float16."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,20 +45,22 @@ class Distribution:
     boolean: Change | None = None
     nonfinite: bool = False
     orders: bool = True
+    only: frozenset[int] | None = None
+    """The numbers of the input tensors that it changes; None of all."""
 
     def changes(self, tensor: torch.Tensor) -> bool:
         """Whether it is about tensors of this dtype."""
         return self._change(tensor) is not None and tensor.numel() > 0
 
-    def applied(self, inputs: Any, only: int | None = None) -> Any:
-        """The inputs, changed, in the layout that they had; with `only`, the tensor of this number alone."""
+    def applied(self, inputs: Any) -> Any:
+        """The inputs, changed, in the layout that they had."""
         number = -1
 
         def change(tensor: torch.Tensor) -> torch.Tensor:
             nonlocal number
             number += 1
             how = self._change(tensor)
-            if how is None or not tensor.numel() or only not in (None, number):
+            if how is None or not tensor.numel() or (self.only is not None and number not in self.only):
                 return tensor
             found = rewritten(tensor, _changed(how, tensor.detach()))
             return found.requires_grad_(tensor.requires_grad)
@@ -159,7 +162,15 @@ def _spikes(x: torch.Tensor) -> torch.Tensor:
         return x
     rows = x.reshape(-1, x.shape[-1]).clone()
     place = torch.randint(x.shape[-1], (len(rows), 1), device=x.device)
-    return rows.scatter_(1, place, (SPIKE * _rms(x)).expand(len(rows), 1)).view(x.shape)
+    return _with_spikes(x, rows, place)
+
+
+def _with_spikes(x: torch.Tensor, rows: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    """Of various sizes: with one for all, its own rounding would decide how near answers must be."""
+    import torch
+
+    size = 1 - torch.rand(place.shape, dtype=x.dtype, device=x.device) / 4
+    return rows.scatter_(1, place, SPIKE * _rms(x) * size).view(x.shape)
 
 
 def _edge_spikes(x: torch.Tensor) -> torch.Tensor:
@@ -171,7 +182,7 @@ def _edge_spikes(x: torch.Tensor) -> torch.Tensor:
         return x
     rows, width = x.reshape(-1, x.shape[-1]).clone(), x.shape[-1]
     place = (width - torch.randint(min(5, width + 1), (len(rows), 1), device=x.device)) % width
-    return rows.scatter_(1, place, (SPIKE * _rms(x)).expand(len(rows), 1)).view(x.shape)
+    return _with_spikes(x, rows, place)
 
 
 def _near_zero(x: torch.Tensor) -> torch.Tensor:

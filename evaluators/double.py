@@ -1,4 +1,8 @@
-"""A reference in float64: what its answers would be if nothing were rounded."""
+"""A reference in float64: what its answers would be if nothing were rounded.
+
+Attention is computed by its formula there. PyTorch's fused kernels leave masked keys out, for which the
+formula has zero times their value: what infinities come to depends on the kernel, and this tells where.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +41,10 @@ class DoubleReference:
         """Its outputs, and the inputs in float64, as they are after the call. None where it does not run,
         which is said in the log. `changes_inputs`: whether it writes to them."""
         import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
 
         try:
-            with torch.no_grad(), _default_dtype(torch.float64):
+            with torch.no_grad(), _default_dtype(torch.float64), sdpa_kernel(SDPBackend.MATH):
                 wide = map_tensors(_wide_copy if changes_inputs else _wide, inputs)
                 return tensors_of(self.module(*wide)), wide
         except (RuntimeError, TypeError, ValueError) as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from evaluators.correctness import as_pairs, rms_of
@@ -82,6 +83,10 @@ def _candidates(reference: ReferenceSession) -> Iterator[list[Distribution]]:
             continue
         if each.nonfinite and not _bears_infinities(tensors, reference):
             continue
+        if each.nonfinite and each.orders and reference.has_products:
+            if not (masks := _masks(each, len(tensors), reference)):
+                continue
+            each = replace(each, only=masks)
         yield [each]
     if any(each.is_floating_point() or each.is_complex() for each in tensors):
         yield far_scales(LARGEST)
@@ -94,6 +99,18 @@ def _bears_infinities(tensors: Sequence[torch.Tensor], reference: ReferenceSessi
     if any(each.is_complex() for each in (*tensors, *reference.outputs)):
         return False
     return not (reference.has_products and reference.rule.precision)
+
+
+def _masks(masked: Distribution, count: int, reference: ReferenceSession) -> frozenset[int]:
+    """The numbers of the input tensors in which minus infinity is a mask: the answer stays finite. In a
+    factor of a product it does not."""
+
+    def is_mask(number: int) -> bool:
+        inputs = replace(masked, only=frozenset({number})).applied(reference.sample)
+        outputs = reference.run(inputs)
+        return all(bool(each.isfinite().all()) for each in outputs if each.is_floating_point())
+
+    return frozenset(number for number in range(count) if is_mask(number))
 
 
 def _try_out(distribution: Distribution, own: Answer, reference: ReferenceSession) -> str:

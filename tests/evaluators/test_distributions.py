@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -94,7 +95,7 @@ def test_only_tensors_of_its_kind_change_in_containers_too() -> None:
     x, ids = torch.randn(4, 5), torch.arange(3)
     first, (same, scale) = BY_NAME["large"].applied([x, (ids, 2.0)])
     assert torch.equal(first, x * 128) and same is ids and scale == 2.0
-    one, other = BY_NAME["large"].applied([x, x], only=1)
+    one, other = replace(BY_NAME["large"], only=frozenset({1})).applied([x, x])
     assert one is x and torch.equal(other, x * 128)
 
 
