@@ -7,9 +7,11 @@ kernel is a process of its own that ends with its verdict, so what one has seen 
 
 from __future__ import annotations
 
+import logging
 import math
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,7 +29,7 @@ from evaluators.correctness import (
     some_places,
 )
 from evaluators.distributions import Distribution
-from evaluators.double import DoubleReference
+from evaluators.double import FAILURES, DoubleReference
 from evaluators.layouts import clone
 from evaluators.nested import map_tensors, template_of, tensors_in, tensors_of
 from evaluators.reference import init_inputs, load_module, make_inputs, make_model, seed_all
@@ -36,6 +38,8 @@ from evaluators.weights import WeightChange
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+logger = logging.getLogger(__name__)
 
 NEAR_OWN = ("small", "large", "shifted")
 """Distributions of inputs in timed calls."""
@@ -359,8 +363,13 @@ class ReferenceSession:
             del other
         if self.draws_numbers:
             self._exact = None  # other types draw other numbers
-        if self._exact is not None and self._run_exact(sample) is None:
-            self._exact = None
+        if self._exact is not None:
+            try:
+                self._exact.run(sample, changes_inputs=bool(self.changed_inputs))
+            except FAILURES as error:
+                cause = str(error).partition("\n")[0]
+                logger.warning("the reference does not run in float64, its own dtype stands in: %s", cause)
+                self._exact = None
         return kept
 
     def _with_changed(self, outputs: list[torch.Tensor], given: list[Any]) -> list[torch.Tensor]:
@@ -370,11 +379,12 @@ class ReferenceSession:
         return outputs + [tensors[number] for number in self.changed_inputs]
 
     def _run_exact(self, inputs: list[Any]) -> list[torch.Tensor] | None:
-        """The outputs in float64; None where the reference does not run there."""
+        """The outputs in float64; None where the reference does not run there, or not on such inputs."""
         if self._exact is None:
             return None
-        found = self._exact.run(inputs, changes_inputs=bool(self.changed_inputs))
-        return None if found is None else self._with_changed(*found)
+        with suppress(*FAILURES):
+            return self._with_changed(*self._exact.run(inputs, changes_inputs=bool(self.changed_inputs)))
+        return None
 
     # Roundings
 

@@ -55,7 +55,9 @@ def test_the_reference_itself_and_another_order_of_sums_are_right(tolerance: str
 
     session = opened(softmax, lambda: [matrix()], tolerance=tolerance)
     assert len(session.distributions) + len(session.untried) == 18
-    assert session.untried.keys() <= ({"negative"} if tolerance == "kernelbench" else set())
+    assert session.untried.keys() <= (
+        {"negative", "large", "largest"} if tolerance == "kernelbench" else set()
+    )
     assert wrong_on(session, softmax) == set()
     assert wrong_on(session, other) == set()
 
@@ -78,8 +80,10 @@ def test_softmaxes_that_are_right_on_the_benchmarks_numbers_alone(tolerance: str
     for kernel, where in (
         (no_maximum, {"spikes", "spikes at the edge", "large"}),
         (tail_left_out_of_the_maximum, {"spikes at the edge"}),
-        (maximum_from_zero, {"negative"} & {*session.distributions}),
+        (maximum_from_zero, {"negative"}),
     ):
+        if tolerance == "kernelbench":  # rounded to float16, inputs of these two may decide the answer
+            where -= {"large", "negative"} - {*session.distributions}
         found = wrong_on(session, kernel)
         assert "" not in found, "on the problem's own inputs it is right"
         assert where <= found
