@@ -47,9 +47,8 @@ def test_killing_a_tree_that_is_gone_is_no_error() -> None:
 
 def test_memory_counts_what_is_touched_and_what_only_a_descriptor_holds() -> None:
     before = process_tree.memory_bytes([os.getpid()])
-    held = mmap.mmap(
-        -1, 64 * 2**20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    )  # not of what malloc has left
+    # Not of what malloc has left.
+    held = mmap.mmap(-1, 64 * 2**20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     held.write(bytes(len(held)))
     touched = process_tree.memory_bytes([os.getpid()]) - before
     assert 60 * 2**20 < touched < 80 * 2**20
