@@ -114,6 +114,15 @@ def test_strict_allows_a_few_ulp_where_eager_is_exact() -> None:
     assert not accepts((ref * (1 + 20 * one_ulp)).float(), ref, "strict")
 
 
+@pytest.mark.parametrize(("error", "right"), [(2.4e-6, True), (4.4e-6, False)])
+def test_products_may_cost_what_winograds_transforms_do(error: float, right: bool) -> None:
+    """Of an answer in which eager is off by 2.6e-7; the larger error is that of two bfloat16 terms."""
+    ref = torch.randn(256, 256, dtype=torch.float64)
+    eager, out = ((ref + off * torch.randn_like(ref)).float() for off in (2.6e-7, error))
+    assert (not compare(out, ref, eager, "strict", products=True).problem) is right
+    assert compare(out, ref, eager, "strict").problem
+
+
 @pytest.mark.parametrize("tolerance", TOLERANCES)
 def test_zeros_in_place_of_a_long_softmax(tolerance: str) -> None:
     """Outputs near 1.5e-5 are judged on their own scale."""
