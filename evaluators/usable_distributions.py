@@ -81,24 +81,28 @@ def _candidates(reference: ReferenceSession) -> Iterator[list[Distribution]]:
     for each in DISTRIBUTIONS:
         if not any(each.changes(tensor) for tensor in tensors):
             continue
-        if each.nonfinite and not _bears_infinities(tensors, reference):
-            continue
-        if each.nonfinite and each.orders and reference.has_products:
-            if not (masks := _masks(each, len(tensors), reference)):
+        if each.nonfinite:
+            if why := _no_infinities(tensors, reference):
+                reference.untried[each.name] = why
                 continue
-            each = replace(each, only=masks)
+            if each.orders and reference.has_products:
+                if not (masks := _masks(each, len(tensors), reference)):
+                    reference.untried[each.name] = "no input is a mask: its infinities are in products"
+                    continue
+                each = replace(each, only=masks)
         yield [each]
     if any(each.is_floating_point() or each.is_complex() for each in tensors):
         yield far_scales(LARGEST)
         yield far_scales(SMALLEST)
 
 
-def _bears_infinities(tensors: Sequence[torch.Tensor], reference: ReferenceSession) -> bool:
-    """Whether the answer to them is one whatever way it is computed. Products of lower precision may be
-    padded with zeros, of which infinities make NaN, and complex products be written in several ways."""
+def _no_infinities(tensors: Sequence[torch.Tensor], reference: ReferenceSession) -> str:
+    """Why the answer to them depends on how it is computed; "" where it does not."""
     if any(each.is_complex() for each in (*tensors, *reference.outputs)):
-        return False
-    return not (reference.has_products and reference.rule.precision)
+        return "complex products of infinities can be written in several ways"
+    if reference.has_products and reference.rule.precision:
+        return "factors of lower precision may be padded with zeros, of which infinities make NaN"
+    return ""
 
 
 def _masks(masked: Distribution, count: int, reference: ReferenceSession) -> frozenset[int]:
