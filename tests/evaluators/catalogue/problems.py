@@ -501,6 +501,30 @@ def get_init_inputs():
 """
 
 
+CAUSAL_ATTENTION = """
+import torch
+from torch import nn
+
+heads, length, width = 32, 1024, 64
+
+class Model(nn.Module):
+    def forward(self, q, k, v):
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+def get_inputs():
+    return [torch.randn(heads, length, width) for _ in range(3)]
+
+def get_init_inputs():
+    return []
+"""
+
+BIASED_ATTENTION = (
+    CAUSAL_ATTENTION.replace("q, k, v):", "q, k, v, bias):")
+    .replace("is_causal=True", "attn_mask=bias")
+    .replace("for _ in range(3)]", "for _ in range(3)] + [torch.randn(length, length)]")
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A reference at the size for a GPU, what to change for a CPU, and the rules."""
@@ -533,6 +557,12 @@ CASES = {
     "matmul": Case(source=MATMUL, cpu_sizes={"width": 256}, tolerance="strict"),
     "matmul_no_library": Case(
         source=MATMUL, cpu_sizes={"width": 256}, tolerance="strict", libraries="no_library"
+    ),
+    "causal_attention": Case(
+        source=CAUSAL_ATTENTION, cpu_sizes={"heads": 4, "length": 128}, tolerance="strict"
+    ),
+    "biased_attention": Case(
+        source=BIASED_ATTENTION, cpu_sizes={"heads": 4, "length": 128}, tolerance="strict"
     ),
     "residual": Case(source=RESIDUAL, cpu_sizes={"width": 256}, tolerance="strict"),
     "layernorm": Case(source=LAYERNORM, cpu_sizes={"rows": 512, "columns": 2048}),
