@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from evaluators.correctness import Comparison, about_equal, pick
-from evaluators.nested import replaced, tensors_in
+from evaluators.nested import plain_values, replaced, tensors_in
 from evaluators.reference_session import Answer, Draw, ReferenceSession
 from evaluators.usable_distributions import open_distributions
 
@@ -77,6 +77,9 @@ def examine(reference: ReferenceSession) -> list[str]:
                     reference.untried[f"input {number}"] = says
                 elif why:
                     found.append(f"the outputs hardly depend on input {number}: {why}")
+        if values := plain_values(reference.template):
+            says = f"equal in every draw: {', '.join(map(repr, values))}; a kernel may rely on that"
+            reference.untried["numbers and strings among the inputs"] = says
         size = sum(each.nbytes for each in tensors_in(inputs))
         for lazy in _parts(inputs, reference) if size < MOST_BYTES else ():
             if why := _passes(lazy, inputs, answer, reference):

@@ -76,6 +76,17 @@ def filled(template: Any, tensors: Sequence[torch.Tensor]) -> Any:
     return content
 
 
+def plain_values(template: Any) -> list[bool | int | float | str]:
+    """Numbers and strings in a form, in order."""
+    ((kind, content), *_) = template.items()
+    if kind == "value":
+        return [] if content is None else [content]
+    if kind == "tensor":
+        return []
+    parts = content.values() if kind == "dict" else content
+    return [value for each in parts for value in plain_values(each)]
+
+
 def tensors_of(output: Any) -> list[torch.Tensor]:
     """The tensors of an output, of which lists, tuples and dicts may hold several. Raises TypeError, in
     words, where there is none, or something else."""

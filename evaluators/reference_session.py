@@ -32,7 +32,7 @@ from evaluators.correctness import (
 from evaluators.distributions import Distribution
 from evaluators.double import FAILURES, DoubleReference
 from evaluators.layouts import clone
-from evaluators.nested import map_tensors, template_of, tensors_in, tensors_of
+from evaluators.nested import map_tensors, plain_values, template_of, tensors_in, tensors_of
 from evaluators.reference import init_inputs, load_module, make_inputs, make_model, seed_all
 from evaluators.weights import WeightChange
 
@@ -128,6 +128,7 @@ class ReferenceSession:
         """Whether it multiplies matrices, convolves or attends (see `correctness.compare`)."""
         try:
             self.template = template_of(sample)
+            self._require_equal_values()
             self.outputs = self._look_at(sample)
         except TypeError as error:
             raise UnfitReference(str(error)) from error
@@ -335,6 +336,16 @@ class ReferenceSession:
             self._exact.copy_weights(self.eager)
 
     # What the reference is like
+
+    def _require_equal_values(self) -> None:
+        """Runners are told once what is no tensor. Raises UnfitReference."""
+        if values := plain_values(self.template):
+            others = plain_values(template_of(self.draw(secrets.randbits(62))))
+            if repr(values) != repr(others):
+                raise UnfitReference(
+                    f"numbers or strings among its inputs differ from draw to draw ({values} and {others}): "
+                    "only tensors may"
+                )
 
     def _look_at(self, sample: list[Any]) -> list[torch.Tensor]:
         """Its outputs; finds out what it does besides. Raises UnfitReference."""

@@ -212,6 +212,17 @@ def test_an_input_that_nothing_changes_is_named_as_what_a_kernel_may_ignore() ->
     assert session.untried["input 1"].startswith("equal in every draw")
 
 
+def test_numbers_among_the_inputs_are_named_and_may_not_differ_from_draw_to_draw() -> None:
+    def reference(x: torch.Tensor, factor: float) -> torch.Tensor:
+        return x.exp() * factor
+
+    session = session_of(reference, lambda: [matrix(), 0.5])
+    assert examine(session) == []
+    assert "0.5; a kernel may rely on that" in session.untried["numbers and strings among the inputs"]
+    with pytest.raises(UnfitReference, match="differ from draw to draw"):
+        session_of(reference, lambda: [matrix(), float(torch.rand(()))])
+
+
 def test_an_input_that_matters_in_few_places_matters() -> None:
     def reference(x: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
         return torch.cat([x[:7], last, x[7:]]).exp()
