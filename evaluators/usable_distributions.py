@@ -37,6 +37,9 @@ FAR_SCALES = 2
 """So many of the scales at either end of the type's range are taken in."""
 
 RANGE_DRAWS = 16
+OUT_OF_RANGE = "the reference fails on the device for values out of the range of its own inputs"
+RAISED = (RuntimeError, ValueError, IndexError)
+"""By a reference that does not take some inputs."""
 
 
 def open_distributions(reference: ReferenceSession) -> None:
@@ -97,7 +100,9 @@ def _candidates(reference: ReferenceSession) -> Iterator[list[Distribution]]:
 
 
 def _no_infinities(tensors: Sequence[torch.Tensor], reference: ReferenceSession) -> str:
-    """Why the answer to them depends on how it is computed; "" where it does not."""
+    """Why they are not tried; "" where they are."""
+    if reference.keep_range:
+        return OUT_OF_RANGE
     if any(each.is_complex() for each in (*tensors, *reference.outputs)):
         return "complex products of infinities can be written in several ways"
     if reference.has_products and reference.rule.precision:
@@ -111,7 +116,11 @@ def _masks(masked: Distribution, count: int, reference: ReferenceSession) -> fro
 
     def is_mask(number: int) -> bool:
         inputs = replace(masked, only=frozenset({number})).applied(reference.sample)
-        outputs = reference.run(inputs)
+        try:
+            outputs = reference.run(inputs)
+        except RAISED as error:
+            _require_device(error)
+            return False
         return all(bool(each.isfinite().all()) for each in outputs if each.is_floating_point())
 
     return frozenset(number for number in range(count) if is_mask(number))
@@ -121,12 +130,11 @@ def _try_out(distribution: Distribution, own: Answer, reference: ReferenceSessio
     """Takes a distribution in, or says why not. `own`: the answer to the problem's own inputs."""
     seed = secrets.randbits(62)
     if reference.keep_range and not _keeps_range(distribution, reference.sample):
-        return "the reference fails on the device for values out of the range of its own inputs"
+        return OUT_OF_RANGE
     try:
         answer = reference.work_out(distribution, seed)
-    except (RuntimeError, ValueError, IndexError) as error:
-        if "CUDA error" in str(error):
-            raise
+    except RAISED as error:
+        _require_device(error)
         return f"the reference raises {type(error).__name__}"
     for number, eager in enumerate(answer.eager):
         if eager.shape != own.eager[number].shape:
@@ -135,6 +143,12 @@ def _try_out(distribution: Distribution, own: Answer, reference: ReferenceSessio
             return "eager PyTorch is not right there"
     reference.take_in(distribution, seed, answer)
     return ""
+
+
+def _require_device(error: Exception) -> None:
+    """Raises the error where it is the device's, on which nothing runs any more."""
+    if "CUDA error" in str(error):
+        raise error
 
 
 def _keeps_range(distribution: Distribution, sample: list[Any]) -> bool:
