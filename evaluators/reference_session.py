@@ -11,7 +11,6 @@ import logging
 import math
 import secrets
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -52,6 +51,12 @@ SAME = 1e-3
 
 class UnfitReference(Exception):
     """No kernel can be judged by this reference; the message has the findings."""
+
+
+def raise_if_lost(error: Exception) -> None:
+    """Raises an error of the GPU itself, after which nothing runs in this process any more."""
+    if "CUDA error" in str(error):
+        raise error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,6 +385,7 @@ class ReferenceSession:
             try:
                 self._exact.run(sample, changes_inputs=bool(self.changed_inputs))
             except FAILURES as error:
+                raise_if_lost(error)
                 cause = str(error).partition("\n")[0]
                 logger.warning("the reference does not run in float64, its own dtype stands in: %s", cause)
                 self._exact = None
@@ -395,9 +401,11 @@ class ReferenceSession:
         """The outputs in float64; None where the reference does not run there, or not on such inputs."""
         if self._exact is None:
             return None
-        with suppress(*FAILURES):
+        try:
             return self._with_changed(*self._exact.run(inputs, changes_inputs=bool(self.changed_inputs)))
-        return None
+        except FAILURES as error:
+            raise_if_lost(error)
+            return None
 
     # Roundings
 
@@ -409,7 +417,7 @@ class ReferenceSession:
         return [Shift.between(*pair) for pair in zip(moved, exact, strict=True)]
 
     def _moved(self, inputs: list[Any]) -> list[torch.Tensor] | None:
-        rounded = map_tensors(self._rounded, inputs)
+        rounded = map_tensors(self._rounded_input, inputs)
         if self._exact is None:
             dtype = getattr(self._torch, self.rule.dtype)
             narrow = map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, rounded)
@@ -425,6 +433,12 @@ class ReferenceSession:
             finally:
                 for each, was in zip(self._exact.module.parameters(), before, strict=True):
                     each.copy_(was)
+
+    def _rounded_input(self, tensor: torch.Tensor) -> Any:
+        """Within the tensor's own range where the reference must not leave it."""
+        rounded = self._rounded(tensor)
+        bounded = self.keep_range and tensor.is_floating_point() and tensor.numel()
+        return rounded.clamp(*tensor.aminmax()) if bounded else rounded
 
     def _rounded(self, tensor: torch.Tensor) -> Any:
         """To the precision that the rule allows; without one, off by at most half an ulp of the dtype."""

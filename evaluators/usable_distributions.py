@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from evaluators.correctness import as_pairs, rms_of
 from evaluators.distributions import DISTRIBUTIONS, LARGEST, OWN, SMALLEST, Distribution, far_scales
 from evaluators.nested import tensors_in
-from evaluators.reference_session import Answer, ReferenceSession
+from evaluators.reference_session import Answer, ReferenceSession, raise_if_lost
 
 if TYPE_CHECKING:
     import torch
@@ -35,8 +35,8 @@ ROUNDED_WELL, ROUNDED = 4.0, 0.01
 precision which a problem allows is too narrow for a distribution."""
 FAR_SCALES = 2
 """So many of the scales at either end of the type's range are taken in."""
-
 RANGE_DRAWS = 16
+"""In which a distribution must stay in the range of the inputs."""
 OUT_OF_RANGE = "the reference fails on the device for values out of the range of its own inputs"
 RAISED = (RuntimeError, ValueError, IndexError)
 """By a reference that does not take some inputs."""
@@ -89,7 +89,7 @@ def _candidates(reference: ReferenceSession) -> Iterator[list[Distribution]]:
                 reference.untried[each.name] = why
                 continue
             if each.orders and reference.has_products:
-                if not (masks := _masks(each, len(tensors), reference)):
+                if not (masks := _masks(each, tensors, reference)):
                     reference.untried[each.name] = "no input is a mask: its infinities are in products"
                     continue
                 each = replace(each, only=masks)
@@ -110,7 +110,9 @@ def _no_infinities(tensors: Sequence[torch.Tensor], reference: ReferenceSession)
     return ""
 
 
-def _masks(masked: Distribution, count: int, reference: ReferenceSession) -> frozenset[int]:
+def _masks(
+    masked: Distribution, tensors: Sequence[torch.Tensor], reference: ReferenceSession
+) -> frozenset[int]:
     """The numbers of the input tensors in which minus infinity is a mask: the answer stays finite. In a
     factor of a product it does not."""
 
@@ -119,11 +121,13 @@ def _masks(masked: Distribution, count: int, reference: ReferenceSession) -> fro
         try:
             outputs = reference.run(inputs)
         except RAISED as error:
-            _require_device(error)
+            raise_if_lost(error)
             return False
         return all(bool(each.isfinite().all()) for each in outputs if each.is_floating_point())
 
-    return frozenset(number for number in range(count) if is_mask(number))
+    return frozenset(
+        number for number, tensor in enumerate(tensors) if masked.changes(tensor) and is_mask(number)
+    )
 
 
 def _try_out(distribution: Distribution, own: Answer, reference: ReferenceSession) -> str:
@@ -134,7 +138,7 @@ def _try_out(distribution: Distribution, own: Answer, reference: ReferenceSessio
     try:
         answer = reference.work_out(distribution, seed)
     except RAISED as error:
-        _require_device(error)
+        raise_if_lost(error)
         return f"the reference raises {type(error).__name__}"
     for number, eager in enumerate(answer.eager):
         if eager.shape != own.eager[number].shape:
@@ -143,12 +147,6 @@ def _try_out(distribution: Distribution, own: Answer, reference: ReferenceSessio
             return "eager PyTorch is not right there"
     reference.take_in(distribution, seed, answer)
     return ""
-
-
-def _require_device(error: Exception) -> None:
-    """Raises the error where it is the device's, on which nothing runs any more."""
-    if "CUDA error" in str(error):
-        raise error
 
 
 def _keeps_range(distribution: Distribution, sample: list[Any]) -> bool:
@@ -169,26 +167,21 @@ def _keeps_range(distribution: Distribution, sample: list[Any]) -> bool:
 def _is_right(answer: Answer, number: int, own: Answer, *, lower: bool) -> bool:
     """Whether eager's output of this number is right enough to judge by. `lower`: whether the problem allows
     lower precision."""
+    import torch
+
     eager, exact, shift = answer.eager[number], answer.exact[number], answer.shifts[number]
     if not eager.numel() or not (eager.is_floating_point() or eager.is_complex()):
         return True
     error, scale = rms_of(eager, exact)
     own_error, own_scale = rms_of(own.eager[number], own.exact[number])
     own_shift = own.shifts[number].rms / max(own_scale, 1e-300)
-    relative = RIGHT * own_error / max(own_scale, 1e-300) + 64 * _eps(eager)
+    relative = RIGHT * own_error / max(own_scale, 1e-300) + 64 * torch.finfo(eager.dtype).eps
     if not lower:
         relative += 16 * own_shift + 16 * shift.rms / max(scale, 1e-300)
     if error > relative * scale or not _same_finite(eager, exact):
         return False
-    return shift.rms <= scale * (
-        max(ROUNDED_WELL * own_shift, ROUNDED) if lower else max(100 * own_shift, CHAOTIC)
-    )
-
-
-def _eps(tensor: torch.Tensor) -> float:
-    import torch
-
-    return torch.finfo(tensor.dtype).eps
+    most = max(ROUNDED_WELL * own_shift, ROUNDED) if lower else max(100 * own_shift, CHAOTIC)
+    return shift.rms <= most * scale
 
 
 def _same_finite(eager: torch.Tensor, exact: torch.Tensor) -> bool:

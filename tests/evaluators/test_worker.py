@@ -653,6 +653,37 @@ def test_a_reference_that_asserts_on_the_device_is_opened_again_within_its_range
         second.open(Problem(name="file/never", source=source.replace("x.amax() <= 8", "x.amax() <= 1")))
 
 
+BETWEEN_0_AND_1 = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x, target):
+        for each in (x, target):
+            if not (each.amin() >= 0 and each.amax() <= 1):
+                raise RuntimeError("CUDA error: device-side assert triggered")
+        return nn.functional.binary_cross_entropy(x, target)
+
+
+def get_inputs():
+    return [torch.rand(64, 128), torch.rand(64, 128).round()]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_reference_of_probabilities_is_not_left_by_a_rounding(second: Worker) -> None:
+    """Targets of exactly 1 that were off by half an ulp would be out of the range."""
+    same = Kernel(source=BETWEEN_0_AND_1.replace("class Model", "class ModelNew"), language="cpp")
+    found = second.measure(Problem(name="file/probabilities", source=BETWEEN_0_AND_1), same, b"")
+    assert found.status is Status.CORRECT, found.log
+    assert found.correctness is not None
+    assert "range of its own inputs" in found.correctness.untried["large"]
+
+
 def test_a_reference_that_hangs_is_unfit(second: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "GONE_S", 0.5)
     monkeypatch.setattr(second, "_settings", replace(SETTINGS, open_timeout_s=1.0))
