@@ -144,6 +144,8 @@ class ReferenceSession:
             [name, list(buffers[name].shape), str(buffers[name].dtype)] for name in names
         ]
         self._shifts_kept: dict[str, list[Shift]] = {}
+        self._seeds: dict[str, int] = {}
+        """Of the inputs of each distribution with which it was found fit: scales are drawn, too."""
         self._everywhere = secrets.randbits(62)
         self.signed_weights = True
         self.distributions: dict[str, Distribution] = {}
@@ -245,7 +247,7 @@ class ReferenceSession:
         """The same, but without elements where there was no room for them."""
         key = self._state, name
         if key not in self._kept:
-            seed = secrets.randbits(62)
+            seed = self._seeds[name]
             self._keep(key, seed, self.work_out(self.distributions[name], seed))
         return self._kept[key]
 
@@ -260,6 +262,7 @@ class ReferenceSession:
     def take_in(self, distribution: Distribution, seed: int, answer: Answer) -> None:
         """Kernels are tried on it from now on, and the answer to the inputs of this seed is kept."""
         self.distributions[distribution.name] = distribution
+        self._seeds[distribution.name] = seed
         self._shifts_kept[distribution.name] = answer.shifts
         self._keep((self._state, distribution.name), seed, answer)
 

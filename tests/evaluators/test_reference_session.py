@@ -169,6 +169,25 @@ def test_lower_precision_that_is_allowed_is_right_everywhere() -> None:
     assert wrong_on(wide, half) == {"largest", "smallest"}, "bfloat16 holds larger and smaller numbers"
 
 
+def test_parts_of_a_sum_may_be_rounded_where_no_sum_is_too_large() -> None:
+    def halfway(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        first = (a[:, :64].float() @ b[:64].float()).half()
+        return (first.float() + a[:, 64:].float() @ b[64:].float()).half()
+
+    def draw() -> list[Any]:
+        return [5 * matrix().half(), 5 * torch.randn(128, 96).half()]
+
+    reasons = set()
+    for _ in range(8):
+        session = session_of(torch.matmul, draw, dtype="float16")
+        session.has_products = True
+        open_distributions(session)
+        session.change_weights(session.everywhere(padded=True), alike=True)
+        assert wrong_on(session, halfway) == set()
+        reasons.add(session.untried["large"])
+    assert reasons == {"sums of products are too large for the type there"}
+
+
 def test_a_recurrence_with_a_state_of_zeros_runs_in_float64() -> None:
     def recurrence(x: torch.Tensor) -> torch.Tensor:
         state = torch.zeros(x.shape[0], x.shape[1] // 2)
