@@ -40,15 +40,20 @@ class Audit:
     def batching_ms(self, calls: int, kernel_ms: float) -> float:
         """ms that a call takes longer in a chain, in which none can begin before the answer to the one before
         is there, if it is far longer. Raises Refused if it is, but for kernels that wait for the GPU in every
-        call: nothing hides the launches of a chain there, and their noise is no proof."""
+        call: nothing hides the launches of a chain there, and their noise is no proof. Raises RuntimeError
+        where no chain was queued before it began, although blocks were: their launches count in it."""
         waits = self._side.waits and not self._side.queued_some
         link_ms, chain_ms, reason = self._court.link_ms[waits], math.inf, None
+        queued = False
         for _ in range(MOST_CHAINS):
             chain_ms = min(chain_ms, self._chain_ms(min(calls, CHAIN_CALLS)))
+            queued = queued or not self._side.late
             reason = batched(chain_ms, kernel_ms, link_ms, SLACK)
             if reason is None:
                 return 0.0
         if not waits:
+            if not queued:
+                raise RuntimeError("no chain of calls was queued in time: the machine is busy")
             raise Refused(Status.REJECTED, str(reason), "batched calls")
         self.remarks.append(f"it waits for the GPU in every call, and is timed in a chain: {reason}")
         return chain_ms - link_ms - kernel_ms

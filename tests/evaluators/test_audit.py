@@ -32,6 +32,7 @@ class Side:
     cost: Cost
     waits: bool = False
     queued_some: bool = False
+    late: bool = False
     missing: int | None = None
 
     def spot(self, calls: int) -> Spot:
@@ -84,10 +85,10 @@ class Court:
 
 
 def judge(
-    cost: Cost, *, waits: bool = False, calls: int = 192, missing: int | None = None
+    cost: Cost, *, waits: bool = False, late: bool = False, calls: int = 192, missing: int | None = None
 ) -> tuple[float, list[str]]:
     """ms a call that count besides, and the remarks. Raises what the audit raises."""
-    court, side = Court(), Side(cost, waits=waits, missing=missing)
+    court, side = Court(), Side(cost, waits=waits, late=late, missing=missing)
     audit = Audit(court, side, Examination(court, side))  # type: ignore[arg-type]
     more_ms = audit.batching_ms(calls, side.block(calls).call_ms(BESIDES_MS))
     assert court.reference.checked, "who is fast in a chain must be right there"
@@ -122,6 +123,15 @@ def test_calls_computed_together_are_rejected(alone_ms: float, more_ms: float) -
     with pytest.raises(Refused, match="not computed singly") as refused:
         judge(together(alone_ms, more_ms))
     assert (refused.value.status, refused.value.rule) == (Status.REJECTED, "batched calls")
+
+
+def test_a_chain_that_was_queued_too_late_is_no_proof() -> None:
+    def launches(calls: int, chained: bool) -> float:
+        return calls * (0.15 if chained else 0.03)
+
+    with pytest.raises(RuntimeError, match="busy"):
+        judge(launches, late=True)
+    assert judge(lambda n, chained: n * 0.03, late=True) == (0.0, [])
 
 
 @ALL_AT_ONCE
