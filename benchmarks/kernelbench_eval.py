@@ -33,21 +33,20 @@ from evaluators import process_tree
 TRIALS, TIMED_CALLS = 5, 10
 LARGEST_FILE = 2**30
 FORKING = threading.Lock()
-"""One at a time: another job's process would hold the end of the pipe whose closing tells of a death."""
+"""One at a time: another job's process would hold the end of the pipe whose closing tells of a death. Nor is
+the file of the results open then: there are kernels that write to whatever file they find open."""
 
 
 def main(jobs: Path, results: Path, at_a_time: int, timeout_s: float) -> None:
     """Evaluates all jobs and writes each result as it comes."""
     evaluate = imported()
-    lock = threading.Lock()
-    with results.open("w") as file, ThreadPoolExecutor(at_a_time) as threads:
 
-        def one(job: dict[str, Any]) -> None:
-            found = {"name": job["name"], **evaluated(job, evaluate, timeout_s)}
-            with lock:
-                file.write(json.dumps(found) + "\n")
-                file.flush()
+    def one(job: dict[str, Any]) -> None:
+        found = {"name": job["name"], **evaluated(job, evaluate, timeout_s)}
+        with FORKING, results.open("a") as file:
+            file.write(json.dumps(found) + "\n")
 
+    with ThreadPoolExecutor(at_a_time) as threads:
         list(threads.map(one, [json.loads(line) for line in jobs.read_text().splitlines()]))
 
 

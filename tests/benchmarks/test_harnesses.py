@@ -84,6 +84,17 @@ def some(name: str, source: str, words: str = "", *, gains: bool = False) -> Ent
     return Entrant(sort=CHEAT, asked=asked, gains=gains)
 
 
+WRITES_TO_OPEN_FILES = """
+import os
+for each in map(int, os.listdir("/proc/self/fd")):
+    try:
+        if "results" in os.readlink(f"/proc/self/fd/{each}"):
+            os.write(each, b"[" * 100_000)
+    except OSError:
+        pass
+"""
+
+
 def test_their_half(clone: Path) -> None:
     known = [
         some("right", "# right"),
@@ -91,12 +102,15 @@ def test_their_half(clone: Path) -> None:
         some("slow", "# right", gains=True),
         some("dead", "# dies"),
         some("late", "# sleeps"),
+        some("vandal", f"# wrong{WRITES_TO_OPEN_FILES}"),
         some("integers", "# right", "randint"),
     ]
     given = harnesses.options_of([f"kernelbench={clone}", "their_timeout_s=20", "at_a_time=2"])
     found = harnesses.run_theirs(known, given)
     verdicts = {name: verdict for name, (verdict, _) in found.items()}
-    assert verdicts == {"right": YES, "wrong": NO, "slow": NO, "dead": NO, "late": NO, "integers": ""}
+    integers = verdicts.pop("integers")
+    assert (integers, verdicts.pop("right")) == ("", YES)
+    assert verdicts == dict.fromkeys(["wrong", "slow", "dead", "late", "vandal"], NO)
     assert found["dead"][1] == "it died"
     assert found["late"][1] == "nothing after 20 s"
     assert found["integers"][1].startswith("cannot judge the problem")
