@@ -10,10 +10,11 @@ import asyncio
 import logging
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from evaluators.build import Build
 from evaluators.cause import cause_of
@@ -108,6 +109,7 @@ class Pool:
         """How many tries were followed by another, by the cause."""
         self._architecture = ""
         self._asking, self._opening = asyncio.Lock(), asyncio.Lock()
+        self._at_work: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self.devices_set_aside: dict[int, str] = {}
         """Why, by the device's number. The last device is kept whatever it does, and stands here, too."""
 
@@ -135,9 +137,19 @@ class Pool:
         )  # whoever awaits it or not
         job = _Job(problem, kernel, thorough, on_stage or (lambda stage: None), opening)
         try:
-            return await self._settle(job)
+            async with self._alone(problem, [kernel]):
+                return await self._settle(job)
         finally:
             opening.cancel()
+
+    @asynccontextmanager
+    async def _alone(self, problem: Problem, kernels: Iterable[Kernel]) -> AsyncIterator[None]:
+        """Each kernel is at work once at a time: its folder has the same name every time."""
+        async with AsyncExitStack() as stack:
+            for name in sorted({each.id for each in kernels}):
+                lock = self._at_work.setdefault((problem.id, name), asyncio.Lock())
+                await stack.enter_async_context(lock)
+            yield
 
     async def compare(
         self, problem: Problem, kernels: Sequence[Kernel], *, thorough: bool = True
@@ -153,7 +165,8 @@ class Pool:
         unique = {each.id: each for each in kernels}
         jobs = [_Job(problem, each, thorough, lambda stage: None, opening) for each in unique.values()]
         try:
-            found = await self._settle_together(problem, jobs, thorough)
+            async with self._alone(problem, unique.values()):
+                found = await self._settle_together(problem, jobs, thorough)
         finally:
             opening.cancel()
         return [found[each.id] for each in kernels]

@@ -299,6 +299,19 @@ def test_on_a_gpu_builds_go_on_during_a_measurement() -> None:
     assert ("build", "measure") in host.overlaps
 
 
+def test_a_kernel_is_at_work_once_at_a_time() -> None:
+    """Its scratch folder has one name for one problem: equal kernels would remove each other's."""
+
+    async def run(pool: Pool) -> None:
+        same = [pool.evaluate(ON_GPU, kernel()) for _ in range(4)]
+        await asyncio.gather(*same, pool.compare(ON_GPU, [kernel(), kernel("other")]))
+
+    host = FakeHost(devices=4, cores=8, work_s=0.01)
+    asyncio.run(run(Pool(host)))
+    assert host.most["measure"] == 1
+    assert host.measured[kernel().id] == 4
+
+
 def test_what_is_built_ahead_of_the_devices_has_a_bound() -> None:
     class Counting(FakeHost):
         ahead = 0
