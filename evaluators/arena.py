@@ -249,7 +249,8 @@ class Arena:
 
         start = call * self.inputs.call_bytes
         now, before = (each[start : start + self.inputs.call_bytes] for each in (self.memory, staged))
-        if not self._changed and torch.equal(now, before):
+        words = now.view(torch.int64), before.view(torch.int64)  # comparing takes a byte for each
+        if not self._changed and torch.equal(*words):
             return None
         for number, slot in enumerate(self.inputs.slots):
             size = extent(slot.shape, slot.stride) * getattr(torch, slot.dtype).itemsize

@@ -71,17 +71,12 @@ class Shift:
     @classmethod
     def between(cls, moved: torch.Tensor, ref: torch.Tensor) -> Shift:
         """Where the answer is a finite number; infinite where what it moves to is not."""
-        import torch
-
         if not (ref.is_floating_point() or ref.is_complex()) or not ref.numel():
             return cls()
-        exact = as_pairs(ref).double()
-        norm, difference = torch.linalg.vector_norm, as_pairs(moved).double() - exact
-        norms = float(norm(difference)), float(norm(difference, math.inf))
-        if not all(map(math.isfinite, norms)):
-            difference = difference.where(exact.isfinite(), 0.0).nan_to_num(math.inf, math.inf, math.inf)
-            norms = float(norm(difference)), float(norm(difference, math.inf))
-        return cls(rms=norms[0] / math.sqrt(exact.numel()), largest=norms[1])
+        moved, ref = as_pairs(moved), as_pairs(ref)
+        parts = [_distances(*pair) for pair in zip(_split(moved), _split(ref), strict=True)]
+        rms = math.hypot(*(norm for norm, _ in parts)) / math.sqrt(ref.numel())
+        return cls(rms=rms, largest=max(largest for _, largest in parts))
 
 
 NO_SHIFT = Shift()
@@ -153,7 +148,8 @@ def passes_allclose(out: torch.Tensor, eager: torch.Tensor, tolerance: str) -> b
     if out.dtype != eager.dtype:
         return False
     bound = tolerance_of(tolerance, eager.dtype)
-    return torch.allclose(out, eager, rtol=bound, atol=bound)
+    chunks = zip(_split(out), _split(eager), strict=True)
+    return all(torch.allclose(*chunk, rtol=bound, atol=bound) for chunk in chunks)
 
 
 def compare(
@@ -220,6 +216,19 @@ def compare(
         if count:
             text = f"{found}; normwise error {error:.3g}, eager's own {eager_error:.3g}"
     return Comparison(error=error, eager_error=eager_error, problem=text)
+
+
+def _distances(moved: torch.Tensor, ref: torch.Tensor) -> tuple[float, float]:
+    """Euclidean, and the largest, where `ref` is finite; infinite where `moved` is not."""
+    import torch
+
+    norm, exact = torch.linalg.vector_norm, ref.double()
+    difference = moved.double() - exact
+    norms = float(norm(difference)), float(norm(difference, math.inf))
+    if not all(map(math.isfinite, norms)):
+        difference = difference.where(exact.isfinite(), 0.0).nan_to_num(math.inf, math.inf, math.inf)
+        norms = float(norm(difference)), float(norm(difference, math.inf))
+    return norms
 
 
 def _allowed(factors: Factors, eager: float, ulp: float, shift: float) -> float:

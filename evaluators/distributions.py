@@ -88,9 +88,14 @@ def _changed(how: Change, tensor: torch.Tensor) -> torch.Tensor:
 
 def _rms(x: torch.Tensor) -> torch.Tensor:
     """Of the finite elements; 1 where all are zero."""
-    finite = x.isfinite()
-    square = x.where(finite, 0.0).double().square().sum() / finite.sum().clamp(min=1)
-    return square.sqrt().where(square > 0, 1.0).to(x.dtype)
+    import torch
+
+    norm, count = torch.linalg.vector_norm(x, dtype=torch.float64), x.numel()
+    if not norm.isfinite():
+        finite = x.isfinite()
+        norm, count = torch.linalg.vector_norm(x.where(finite, 0.0), dtype=torch.float64), int(finite.sum())
+    found: torch.Tensor = norm / math.sqrt(max(count, 1))
+    return found.where(found > 0, 1.0).to(x.dtype)
 
 
 def scaled(exponent: int) -> Change:
@@ -191,7 +196,7 @@ def _near_zero(x: torch.Tensor) -> torch.Tensor:
     roundings of a long sum add up."""
     import torch
 
-    kind = torch.randint(64, x.shape, device=x.device)
+    kind = torch.randint(64, x.shape, device=x.device, dtype=torch.uint8)
     tiny = torch.finfo(x.dtype).tiny / 8
     found = x.where(kind != 0, 0.0).where(kind != 1, -0.0)
     return found.where(kind != 2, x.sign() * tiny)
