@@ -23,7 +23,6 @@ from evaluators.examination import Examination
 from evaluators.side import Refused, Side
 from evaluators.timing import (
     MIN_PAIRS,
-    SLACK_MS,
     Block,
     Plan,
     credible_ms,
@@ -114,7 +113,7 @@ class Contest:
         """One a candidate. Raises RuntimeError where something has slowed the baseline down: nobody knows
         which of them."""
         if self._court.device == "cuda" and self.alive:
-            slack_ms = SLACK_MS["cuda"] / self._eager_calls
+            slack_ms = self._court.slack_ms(self._eager_calls)
             if reason := sabotaged(self._before, self._eager, slack_ms):
                 raise RuntimeError(f"with several kernels there: {reason}")
         return [each.verdict or self._judged(each) for each in self._entries]
@@ -126,7 +125,7 @@ class Contest:
         self._stack.close()
 
     def _judged(self, entry: Entry) -> Message:
-        slack_ms = SLACK_MS[self._court.device] / self._eager_calls
+        slack_ms = self._court.slack_ms(self._eager_calls)
         on_gpu = self._court.device == "cuda"
         most_ms = credible_ms(self._before, slack_ms) if on_gpu else float("inf")
         eager = [min(each, most_ms) for each in self._eager]

@@ -39,7 +39,7 @@ from evaluators.contest import Contest, Step
 from evaluators.court import Court
 from evaluators.reference_session import UnfitReference
 from evaluators.side import Refused
-from evaluators.timing import SLACK_MS, Plan, sabotaged
+from evaluators.timing import Plan, sabotaged
 from evaluators.trial import Trial
 
 logger = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ def main() -> None:
                     worker.send({"op": "turned", "failed": step.run()})
                 elif order["op"] == "recheck" and court is not None:
                     plan = Plan(**order["plan"])
-                    slack_ms = SLACK_MS[court.device] / court.eager_calls(plan)
+                    slack_ms = court.slack_ms(court.eager_calls(plan))
                     slow = sabotaged(order["before_ms"], court.eager_alone(plan), slack_ms)
                     worker.send({"op": "rechecked", "slow": slow is not None})
             except ChannelClosed:

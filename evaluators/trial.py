@@ -20,7 +20,6 @@ from evaluators.side import Refused, Side
 from evaluators.timing import (
     RESOLUTION_MS,
     SABOTAGED,
-    SLACK_MS,
     Block,
     Plan,
     credible_ms,
@@ -133,7 +132,7 @@ class Trial:
         if kernel_ms <= RESOLUTION_MS:
             self._require_true_overhead(calls)
         if on_gpu:
-            if reason := sabotaged(self._before, samples.eager, SLACK_MS["cuda"] / self._eager_calls):
+            if reason := sabotaged(self._before, samples.eager, self._court.slack_ms(self._eager_calls)):
                 raise Refused(Status.REJECTED, reason, SABOTAGED)
             more_ms = self._audit.more_ms(calls, kernel_ms)
             samples.kernel = [each + more_ms for each in samples.kernel]
@@ -149,7 +148,7 @@ class Trial:
         # On a CPU the candidate is stopped beside the baseline; what runs slower there is the machine.
         most_ms = math.inf
         if self._court.device == "cuda":
-            most_ms = credible_ms(self._before, SLACK_MS["cuda"] / self._eager_calls)
+            most_ms = credible_ms(self._before, self._court.slack_ms(self._eager_calls))
         samples = Samples(most_ms=most_ms)
 
         def kernel_block() -> None:
