@@ -45,7 +45,8 @@ SINGLES = 4
 CHAIN_CALLS = 32
 """Of a chain at most, so that a GPU's queue, which has room for a thousand launches, holds them all."""
 MUCH = 2**29
-"""Bytes of a call's inputs and outputs: of less, what the referee keeps for the next call is no matter."""
+"""Bytes of a call's inputs and outputs: of less, what the referee keeps for the next call is no matter, nor
+how the time varies that copying them takes."""
 LEAST_CALLS = 5
 """Of an arena, where they fit: what a call leaves behind is seen by the next, on another distribution."""
 CANARY_ELEMENTS = 2**26
@@ -196,9 +197,10 @@ class Court:
         return now_ms < OVERSTATED * known_ms - SLACK_MS["cuda"]
 
     def slack_ms(self, calls: int) -> float:
-        """ms that a call of a block of so many may take longer for no reason: by the clock, and by what the
-        block costs besides, which is taken off its time and varies, too."""
-        return (SLACK_MS[self.device] + BESIDES_VARIES * self.overhead(calls).total_ms) / calls
+        """ms that a call of a block of so many may take longer for no reason: by the clock and, where much
+        is copied, by what the block costs besides, which is taken off its time and varies, too."""
+        besides_ms = BESIDES_VARIES * self.overhead(calls).total_ms if self._copies_much else 0.0
+        return (SLACK_MS[self.device] + besides_ms) / calls
 
     def eager_calls(self, plan: Plan) -> int:
         """Calls of the baseline's blocks."""
@@ -282,8 +284,12 @@ class Court:
 
     def _trim(self) -> None:
         """Gives back the memory that drawing and comparing took, where it is much: runners need it."""
-        if self.device == "cuda" and self.arena.inputs.call_bytes + self.arena.outputs.call_bytes > MUCH:
+        if self.device == "cuda" and self._copies_much:
             self._torch.cuda.empty_cache()
+
+    @property
+    def _copies_much(self) -> bool:
+        return self.arena.inputs.call_bytes + self.arena.outputs.call_bytes > MUCH
 
     def _stirred(self, inputs: list[Any], after: list[torch.Tensor]) -> list[Any]:
         """As the runner had them: laid out as in the arena, one copy an argument."""

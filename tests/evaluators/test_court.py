@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from evaluators.arena import Arena
+from evaluators.arena import Arena, Layout
 from evaluators.court import Court
 from evaluators.timing import Overhead
 
@@ -39,6 +41,18 @@ def test_what_a_block_costs_besides_is_overstated_where_it_costs_less_now(
     court._overheads = {64: Overhead(total_ms=1.0, delivery_ms=0.0)}
     court.eager = Eager(now_ms)  # type: ignore[assignment]
     assert court.overstates(64) is overstated
+
+
+@pytest.mark.parametrize(("elements", "slack_ms"), [(2**20, 0.005), (2**28, 0.405)])
+def test_what_is_copied_may_vary_where_it_is_much(elements: int, slack_ms: float) -> None:
+    """A reference of which 1 GiB is copied in and out took a tenth longer beside a kernel than before."""
+    court = object.__new__(Court)
+    court.device = "cuda"
+    court._overheads = {2: Overhead(total_ms=4.0, delivery_ms=0.0)}
+    tensor = torch.empty(elements, device="meta")
+    layout = Layout.of([tensor], 2)
+    court.arena = SimpleNamespace(inputs=layout, outputs=layout)  # type: ignore[assignment]
+    assert court.slack_ms(2) == pytest.approx(slack_ms)
 
 
 class Runner:
