@@ -73,7 +73,7 @@ class Examination:
 
     def change_weights(self, change: WeightChange, check: Callable[[], T]) -> T:
         """What `check` finds with other weights on both sides."""
-        if not (self._reference.weight_forms or self._reference.buffer_forms):
+        if not self._reference.has_weights:
             return check()
         forms, buffers = self._reference.weight_forms, self._reference.buffer_forms
         alike, known = self._side.change_weights(change, forms, buffers)
@@ -98,7 +98,7 @@ class Examination:
     def _try_distributions(self) -> None:
         """Each distribution once, and the problem's own inputs, in an order that nobody knows: each call
         comes after one on another, so that what is left of the call before shows."""
-        changed = self._reference.weight_forms or self._reference.buffer_forms
+        changed = self._reference.has_weights
         self._check_block(1, "after its weights were changed in place" if changed else "on fresh inputs")
         names = list(self._reference.distributions)
         secrets.SystemRandom().shuffle(names)

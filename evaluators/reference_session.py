@@ -325,8 +325,15 @@ class ReferenceSession:
         names = tuple(str(form[0]) for form in self.buffer_forms)
         return WeightChange(seed=self._everywhere, signed=self.signed_weights, padded=padded, buffers=names)
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether there are any to change."""
+        return bool(self.weight_forms or self.buffer_forms)
+
     def change_weights(self, how: WeightChange, *, alike: bool) -> None:
         """Other weights for the reference, in both precisions (see `weights.change`)."""
+        if not self.has_weights:
+            return
         self._buffers = how.buffers
         self._before = weights.change(self.eager, how, alike=alike)
         self._state = f"{how.turn}/{alike}/{how.padded}/{how.signed}/{how.buffers}"
