@@ -36,18 +36,18 @@ def test_the_peak_is_that_of_the_precision_that_passes(dtype: str, lower: bool, 
 def test_the_ceilings_of_this_cpu(tmp_path: Path) -> None:
     cache = tmp_path / "deeper" / "ceilings.json"
     precision = torch.get_float32_matmul_precision()
-    start = time.monotonic()
+    start = time.process_time()
     found = ceilings_of("cpu", cache)
-    assert time.monotonic() - start < 20  # 2.5 s on two cores of an EPYC that are not busy
+    assert time.process_time() - start < 20  # 5 s on two cores of an EPYC
     assert found.bytes_per_s > 1e9
     assert found.operations_per_s.keys() == {"float32", "float64", "bfloat16"}
     float32, float64 = (found.operations_per_s[dtype] for dtype in ("float32", "float64"))
     assert float32 > float64 / 2 > 1e9  # twice as many of the one, but for what other processes take
     assert found.cache_bytes >= 2**18
     assert torch.get_float32_matmul_precision() == precision
-    start = time.monotonic()
+    start = time.process_time()
     assert ceilings_of("cpu", cache) == found
-    assert time.monotonic() - start < 0.5
+    assert time.process_time() - start < 0.5
     assert [path.name for path in cache.parent.iterdir()] == ["ceilings.json"]
 
 
