@@ -154,7 +154,7 @@ class Examination:
     def _require(
         self, draw: Draw, outputs: Outputs, answer: Answer, *, where: str = "on fresh inputs", after: str = ""
     ) -> None:
-        comparison = self._reference.judge(outputs, answer, own=not draw.distribution)
+        comparison = self._reference.judge_draw(outputs, answer, own=not draw.distribution)
         if not draw.distribution:
             self._comparisons.append(comparison)
         if comparison.problem:
@@ -164,7 +164,7 @@ class Examination:
     def is_right(self, outputs: Outputs, draw: Draw) -> bool:
         """Whether they are, of which nothing follows yet."""
         answer = self._reference.answer(draw, spot=True)
-        return not self._reference.judge(outputs, answer, own=not draw.distribution).problem
+        return not self._reference.judge_draw(outputs, answer, own=not draw.distribution).problem
 
     def correctness(self) -> dict[str, Any] | None:
         """What an evaluation says of it; None where no answer was comparable."""

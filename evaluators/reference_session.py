@@ -10,14 +10,17 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from evaluators import weights
 from evaluators.correctness import (
     CHUNK,
+    HALF_EPS,
+    NO_SHIFT,
     Comparison,
     Places,
     Shift,
@@ -31,8 +34,9 @@ from evaluators.correctness import (
 from evaluators.distributions import Distribution
 from evaluators.double import FAILURES, DoubleReference
 from evaluators.layouts import clone
-from evaluators.nested import map_tensors, plain_values, template_of, tensors_in, tensors_of
+from evaluators.nested import map_tensors, plain_values, replaced, template_of, tensors_in, tensors_of
 from evaluators.reference import init_inputs, load_module, make_inputs, make_model, seed_all
+from evaluators.roundings import rounded
 from evaluators.weights import WeightChange
 
 if TYPE_CHECKING:
@@ -45,6 +49,9 @@ NEAR_OWN = ("small", "large", "shifted")
 """Distributions of inputs in timed calls."""
 KEPT_SHARE = 0.05
 """Of the device's memory, for answers that are kept."""
+ROUNDINGS = 2
+"""In which a shift is measured: where a softmax has two largest values that are nearly equal, one may by
+chance move it little."""
 SAME = 1e-3
 """Normwise: answers of one reference to the same inputs differ by less, if it keeps no state."""
 
@@ -63,12 +70,13 @@ def raise_if_lost(error: Exception) -> None:
 class Answer:
     """The right outputs for one set of inputs. `exact` is float64's, or eager's where there is none; `shifts`
     how far they move by a rounding of the inputs, one an output; `places`: which elements these are, where
-    not all were kept."""
+    not all were kept. `shifts_here` measures on exactly these inputs, where `shifts` are those of others."""
 
     eager: list[torch.Tensor]
     exact: list[torch.Tensor]
     shifts: list[Shift]
     places: list[Places | None]
+    shifts_here: Callable[[], list[Shift]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,11 +211,19 @@ class ReferenceSession:
     ) -> Answer:
         """The right outputs for a set of inputs, drawn anew, and in a chain `stirred`. A `spot` check looks
         at some elements of a large output, nobody knows which."""
-        inputs = self.draw(draw.seed, draw.distribution)
-        eager, exact = self.answers(inputs if stirred is None else stirred(inputs), draw.seed)
-        places = [some_places(each) if spot else None for each in exact]
-        shifts = self.shifts_on(draw.distribution)
-        return Answer(eager=eager, exact=exact, shifts=shifts, places=places)
+
+        def inputs() -> list[Any]:
+            drawn = self.draw(draw.seed, draw.distribution)
+            return drawn if stirred is None else stirred(drawn)
+
+        eager, exact = self.answers(inputs(), draw.seed)
+        return Answer(
+            eager=eager,
+            exact=exact,
+            shifts=self.shifts_on(draw.distribution),
+            places=[some_places(each) if spot else None for each in exact],
+            shifts_here=lambda: self._shifts(inputs(), exact),
+        )
 
     def benchmark_rules(self, outputs: list[torch.Tensor], answer: Answer) -> dict[str, bool]:
         """Whether the benchmark's own rules, flat tolerances around eager's whole answer, would take them."""
@@ -318,6 +334,14 @@ class ReferenceSession:
             found.append(comparison)
         return max(found, key=lambda c: (bool(c.problem), c.error))
 
+    def judge_draw(self, outputs: list[torch.Tensor], answer: Answer, *, own: bool) -> Comparison:
+        """The same of an `answer` to inputs that were drawn for one call: what seems wrong is judged once
+        more by how far a rounding moves this very answer, since in some draws it is much further."""
+        found = self.judge(outputs, answer, own=own)
+        if found.problem and answer.shifts_here is not None:
+            found = self.judge(outputs, replace(answer, shifts=answer.shifts_here()), own=own)
+        return found
+
     # Weights
 
     def everywhere(self, *, padded: bool = False) -> WeightChange:
@@ -422,57 +446,74 @@ class ReferenceSession:
     # Roundings
 
     def _shifts(self, inputs: list[Any], exact: list[torch.Tensor]) -> list[Shift]:
-        """How far the right answer moves when the inputs, and with a `precision` the weights, are rounded."""
-        moved = self._moved(inputs)
-        if moved is None:
-            return [Shift() for _ in exact]
-        return [Shift.between(*pair) for pair in zip(moved, exact, strict=True)]
+        """How far the right answer moves when the inputs, and with a `precision` the weights, are rounded,
+        and in wide types how far eager's lies from it then, which rounds in between, too. The largest of
+        some roundings count."""
+        shifts = [NO_SHIFT for _ in exact]
+        for distance, outputs in self._moved(inputs):
+            found = [distance(*pair) for pair in zip(outputs, exact, strict=True)]
+            del outputs
+            shifts = [shift.at_least(other) for shift, other in zip(shifts, found, strict=True)]
+        return shifts
 
-    def _moved(self, inputs: list[Any]) -> list[torch.Tensor] | None:
-        rounded = map_tensors(self._rounded_input, inputs)
-        if self._exact is None:
-            dtype = getattr(self._torch, self.rule.dtype)
-            narrow = map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, rounded)
-            return None if self.draws_numbers else self.run(narrow)
-        if not self.rule.precision:
-            return self._run_exact(rounded)
+    def _moved(self, inputs: list[Any]) -> Iterator[tuple[Callable[..., Shift], list[torch.Tensor]]]:
+        """Answers to inputs that are rounded, each with what measures their distance."""
+        if self.draws_numbers:
+            return
+        for _ in range(1 if self.rule.precision else ROUNDINGS):
+            given = map_tensors(self._rounded_input, inputs)
+            if self._exact is None:
+                yield Shift.between, self.run(_in_types_of(inputs, given))
+                continue
+            with self._rounded_weights():
+                if (moved := self._run_exact(given)) is None:
+                    return
+                yield Shift.between, moved
+            del moved
+            if self._is_wide and not self.rule.precision:
+                try:
+                    yield Shift.of_eager, self.run(_in_types_of(inputs, given))
+                except FAILURES as error:  # some references take no value that is rounded up
+                    raise_if_lost(error)
+                    return
+
+    @property
+    def _is_wide(self) -> bool:
+        return self._torch.finfo(getattr(self._torch, self.rule.dtype)).eps <= HALF_EPS
+
+    @contextmanager
+    def _rounded_weights(self) -> Iterator[None]:
+        """The weights in float64 rounded to the precision that the rule allows, where it does."""
+        if self._exact is None or not self.rule.precision:
+            yield
+            return
         with self._torch.no_grad():
             before = [each.clone() for each in self._exact.module.parameters()]
             for each in self._exact.module.parameters():
-                each.copy_(self._rounded(each))
+                each.copy_(rounded(each, self.rule.precision, self.rule.dtype))
             try:
-                return self._run_exact(rounded)
+                yield
             finally:
                 for each, was in zip(self._exact.module.parameters(), before, strict=True):
                     each.copy_(was)
 
     def _rounded_input(self, tensor: torch.Tensor) -> Any:
         """Within the tensor's own range where the reference must not leave it."""
-        rounded = self._rounded(tensor)
+        found = rounded(tensor, self.rule.precision, self.rule.dtype)
         bounded = self.keep_range and tensor.is_floating_point() and tensor.numel()
-        return rounded.clamp(*tensor.aminmax()) if bounded else rounded
-
-    def _rounded(self, tensor: torch.Tensor) -> Any:
-        """To the precision that the rule allows; without one, off by at most half an ulp of the dtype."""
-        torch = self._torch
-        if tensor.is_complex():
-            return torch.view_as_complex(self._rounded(torch.view_as_real(tensor)))
-        if not tensor.is_floating_point():
-            return tensor
-        if self.rule.precision == "tfloat32":
-            bits = tensor.float().contiguous().view(torch.int32)
-            return ((bits + 0x1000) & ~0x1FFF).view(torch.float32).to(tensor.dtype)
-        if self.rule.precision:
-            return tensor.to(getattr(torch, self.rule.precision)).to(tensor.dtype)
-        unit: float = torch.finfo(getattr(torch, self.rule.dtype)).eps / 2
-        factors = torch.rand(tensor.shape, dtype=torch.float64, device=tensor.device)
-        return factors.mul_(2 * unit).add_(1 - unit).mul_(tensor)  # zeros keep their signs
+        return found.clamp(*tensor.aminmax()) if bounded else found
 
     def _room(self) -> float:
         """Bytes for answers that are kept."""
         if self.device == "cuda":
             return KEPT_SHARE * self._torch.cuda.get_device_properties(0).total_memory
         return 2.0**30
+
+
+def _in_types_of(inputs: list[Any], rounded: list[Any]) -> list[Any]:
+    """The rounded inputs in the types of those that they were made of."""
+    pairs = zip(tensors_in(rounded), tensors_in(inputs), strict=True)
+    return list(replaced(inputs, [new.to(old.dtype) for new, old in pairs]))
 
 
 def _leave_open(eager: list[torch.Tensor], exact: list[torch.Tensor], finite: list[torch.Tensor]) -> None:

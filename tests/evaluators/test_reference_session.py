@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional
 
-from evaluators.correctness import Comparison
+from evaluators.correctness import NO_SHIFT, Comparison
 from evaluators.reference_session import Draw, ReferenceSession
 from evaluators.usable_distributions import open_distributions
 from tests.evaluators.references import problem_of, session_of
@@ -146,6 +147,24 @@ def test_an_infinity_in_a_product_may_spread_but_may_not_change_the_rest() -> No
     open_distributions(session)
     assert wrong_on(session, spreads) == set()
     assert wrong_on(session, zeroes) == {"infinite", "NaN"}
+
+
+def test_what_a_rounding_decides_is_judged_by_this_very_answer() -> None:
+    """Two largest scores that are nearly equal: of another draw no rounding moves the softmax so far."""
+    tied = torch.randn(64, 128) * 2**14
+    tied[:, 1] = tied[:, 0] = tied.amax(-1) + 2**13
+
+    def other(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x * torch.tensor([1.0, 1 + 2.0**-23] * 64), -1)
+
+    session = session_of(softmax, lambda: [tied])
+    answer = session.answer(Draw.fresh())
+    elsewhere = replace(answer, shifts=[NO_SHIFT])
+    assert session.judge([other(tied)], elsewhere).problem
+    assert not session.judge_draw([other(tied)], elsewhere, own=True).problem
+    wrong = other(tied)
+    wrong[0, 5] += 0.1
+    assert session.judge_draw([wrong], elsewhere, own=True).problem
 
 
 def test_lower_precision_that_is_allowed_is_right_everywhere() -> None:

@@ -1,0 +1,27 @@
+"""Values that are rounded once, as a problem's rule allows its factors to be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def rounded(tensor: torch.Tensor, precision: str, dtype: str) -> torch.Tensor:
+    """Of the same shape and device, and of the same type where a `precision` is given: to that. Without one
+    in float64, off by at most half an ulp of `dtype`, at random. Integers and booleans as they are."""
+    import torch
+
+    if tensor.is_complex():
+        return torch.view_as_complex(rounded(torch.view_as_real(tensor), precision, dtype))
+    if not tensor.is_floating_point():
+        return tensor
+    if precision == "tfloat32":
+        bits = tensor.float().contiguous().view(torch.int32)
+        return ((bits + 0x1000) & ~0x1FFF).view(torch.float32).to(tensor.dtype)
+    if precision:
+        return tensor.to(getattr(torch, precision)).to(tensor.dtype)
+    unit: float = torch.finfo(getattr(torch, dtype)).eps / 2
+    factors = torch.rand(tensor.shape, dtype=torch.float64, device=tensor.device)
+    return factors.mul_(2 * unit).add_(1 - unit).mul_(tensor)  # zeros keep their signs
