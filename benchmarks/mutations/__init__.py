@@ -47,24 +47,27 @@ class BadEdit(ValueError):
 @dataclass(frozen=True)
 class Edit:
     """One change: `old`, which occurs once, becomes `new`; `why` it is wrong. `case` counts the problems of a
-    library kernel (`benchmarks.seeds.CASES`): in which of them it shows."""
+    library kernel (`benchmarks.seeds.CASES`): in which of them it shows. `spends`: a precision; where a
+    problem allows that, the change is no mistake."""
 
     kind: str
     why: str
     old: str
     new: str
     case: int = 0
+    spends: str = ""
 
 
 @dataclass(frozen=True)
 class Wrap:
-    """Lines of a `forward(self, *inputs)` around the reference's own, which is `self.right(*inputs)`."""
+    """Lines of a `forward(self, *inputs)` around the reference's own, which is `self.right(*inputs)`.
+    `without`: problems in which it would show in nothing; `spends` as in an `Edit`."""
 
     kind: str
     why: str
     body: str
     without: tuple[str, ...] = ()
-    """Problems in which it would show in nothing."""
+    spends: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,11 +129,13 @@ WRAPS = (
         "near = [v.bfloat16().to(v.dtype) if v.is_floating_point() else v for v in inputs]\n"
         "return self.right(*near)",
         without=("library/cross_entropy",),
+        spends="bfloat16",
     ),
     Wrap(
         "precision",
         "The output is rounded to bfloat16.",
         "return self.right(*inputs).bfloat16().to(x.dtype)",
+        spends="bfloat16",
     ),
     Wrap(
         "constant",
@@ -240,7 +245,7 @@ def _of_texts() -> Iterator[Mutant]:
         for number, edit in enumerate(changes, 1):
             changed = replaced(source, edit.old, edit.new, f"{base}, {edit.kind} {number}")
             chosen = cases if base.startswith(TORCH) else [cases[edit.case]]
-            yield from _mutants(base, f"{base} {edit.kind} {number}", edit.kind, edit.why, changed, chosen)
+            yield from _mutants(base, f"{base} {edit.kind} {number}", edit, changed, chosen)
 
 
 def _of_wraps() -> Iterator[Mutant]:
@@ -252,15 +257,15 @@ def _of_wraps() -> Iterator[Mutant]:
                 continue
             body = "\n".join(f"        {line}" for line in wrap.body.splitlines())
             source = right + TEMPLATE.format(why=wrap.why, body=body)
-            name = f"{base} {wrap.kind} w{number}"
-            yield from _mutants(base, name, wrap.kind, wrap.why, source, cases_of(base))
+            yield from _mutants(base, f"{base} {wrap.kind} w{number}", wrap, source, cases_of(base))
 
 
 def _mutants(
-    base: str, name: str, kind: str, why: str, source: str, cases: Sequence[Case]
+    base: str, name: str, change: Edit | Wrap, source: str, cases: Sequence[Case]
 ) -> Iterator[Mutant]:
-    if kind not in KINDS:
+    if change.kind not in KINDS:
         raise BadEdit(f"{name}: the kind must be one of {', '.join(KINDS)}")
     kernel = Kernel(source=source, language=language_of(source))
     for case in cases:
-        yield Mutant(name=name, base=base, kind=kind, why=why, case=case, kernel=kernel)
+        if not change.spends or change.spends != problem_of(case).precision:
+            yield Mutant(name=name, base=base, kind=change.kind, why=change.why, case=case, kernel=kernel)

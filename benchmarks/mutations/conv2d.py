@@ -168,6 +168,7 @@ TORCH = [
         "Weights are rounded to bfloat16.",
         FORWARD,
         SPLIT("x", "conv.weight.bfloat16().float()", "conv.bias"),
+        spends="bfloat16",
     ),
     Edit(
         "stale",

@@ -73,6 +73,11 @@ def test_a_change_that_no_longer_fits_is_refused(old: str, monkeypatch: pytest.M
         mutations.mutants()
 
 
+def test_what_a_problem_allows_is_no_mistake() -> None:
+    rounded = [each for each in ALL if each.name == "torch:level1/conv2d precision w5"]
+    assert [each.case.device for each in rounded] == ["cuda"]  # on a CPU factors may be rounded to bfloat16
+
+
 def test_an_unknown_kind_or_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     fits = "total = tl.zeros([BLOCK], tl.float32)"
     monkeypatch.setattr(mutations, "edits", lambda: {"sum_rows/triton": [Edit("odd", "Wrong.", fits, "")]})
