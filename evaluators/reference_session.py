@@ -33,7 +33,7 @@ from evaluators.correctness import (
 )
 from evaluators.distributions import Distribution
 from evaluators.double import FAILURES, DoubleReference
-from evaluators.layouts import clone
+from evaluators.layouts import clone, holds_all
 from evaluators.nested import map_tensors, plain_values, replaced, template_of, tensors_in, tensors_of
 from evaluators.reference import init_inputs, load_module, make_inputs, make_model, seed_all
 from evaluators.roundings import rounded
@@ -292,6 +292,7 @@ class ReferenceSession:
         shifts = self._shifts(inputs, exact) if shifts is None else shifts
         del inputs
         if self.has_products and not of.orders:
+            eager, exact = list(map(_writable, eager)), list(map(_writable, exact))
             _leave_open(eager, exact, self.run(self.draw(seed), seed))
         places = [some_places(each) if some else None for each in exact]
         return Answer(
@@ -514,6 +515,11 @@ def _in_types_of(inputs: list[Any], rounded: list[Any]) -> list[Any]:
     """The rounded inputs in the types of those that they were made of."""
     pairs = zip(tensors_in(rounded), tensors_in(inputs), strict=True)
     return list(replaced(inputs, [new.to(old.dtype) for new, old in pairs]))
+
+
+def _writable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy of one whose elements share memory (`expand`)."""
+    return tensor if holds_all(tensor) else tensor.contiguous()
 
 
 def _leave_open(eager: list[torch.Tensor], exact: list[torch.Tensor], finite: list[torch.Tensor]) -> None:

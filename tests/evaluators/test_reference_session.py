@@ -149,6 +149,17 @@ def test_an_infinity_in_a_product_may_spread_but_may_not_change_the_rest() -> No
     assert wrong_on(session, zeroes) == {"infinite", "NaN"}
 
 
+@pytest.mark.filterwarnings("error")
+def test_an_output_of_a_product_may_be_expanded() -> None:
+    def repeated(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x.mT).sum(-1, keepdim=True).expand(-1, 3)
+
+    session = session_of(repeated, lambda: [torch.randn(16, 16)])
+    session.has_products = True
+    open_distributions(session)
+    assert wrong_on(session, repeated) == set()
+
+
 def test_what_a_rounding_decides_is_judged_by_this_very_answer() -> None:
     """Two largest scores that are nearly equal: of another draw no rounding moves the softmax so far."""
     tied = torch.randn(64, 128) * 2**14
