@@ -116,7 +116,7 @@ CPP = [
         "tail",
         "The last columns are not written.",
         "for (int64_t first = 0; first < cols; first += PART)\n        for (int64_t row",
-        "for (int64_t first = 0; first + PART < cols; first += PART)\n        for (int64_t row",
+        "for (int64_t first = 0; first < cols - PART; first += PART)\n        for (int64_t row",
     ),
     Edit(
         "precision",

@@ -129,7 +129,7 @@ CPP = [
         "stale",
         "Threads share one sum.",
         "double sum = 0.0;",
-        "static double sum; sum = 0.0;",
+        "static volatile double sum; sum = 0.0;",
     ),
     Edit(
         "part",
