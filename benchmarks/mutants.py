@@ -7,12 +7,12 @@
 
 A mutant is a right kernel with one change that makes it wrong by more than rounding; they are made in
 `benchmarks/mutations`, and `benchmarks/witness.py` says on which inputs each is wrong. Found is each that
-compiles and does not come out `correct`. Prints found and all by kind, then each survivor with what is wrong
-with it and what the evaluator said. `only` takes mutants whose name contains one of its words, `count` so many
-of them at random, `part` those of every third problem; `limit_s` ends it, and what has no verdict by then is
-named. `out` gets the verdicts as JSON, which `merge` puts together. `honest=true` evaluates the library's
-kernels and the references themselves: all are to be `correct`. Exit status 0 when 99 % are found, or all honest
-kernels correct. All GPUs that are visible are used.
+compiles and does not come out `correct`. Prints found and all by kind, then each survivor with what is
+wrong with it and what the evaluator said. `only` takes mutants whose name contains one of its words,
+`count` so many of them at random, `part` those of every third problem; `limit_s` ends it, and what has no
+verdict by then is named. `out` gets the verdicts as JSON, which `merge` puts together. `honest=true`
+evaluates the library's kernels and the references themselves: all are to be `correct`. Exit status 0 when
+99 % are found, or all honest kernels correct. All GPUs that are visible are used.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Verdict:
 
     @property
     def right(self) -> bool:
-        """Whether a mutant was found, or an honest kernel correct. What is our own failure is neither, and
+        """Whether a mutant was found, or an honest kernel correct. What is our own failure is neither,
         nor is a mutant that does not compile."""
         if self.kind == HONEST:
             return self.status == Status.CORRECT
