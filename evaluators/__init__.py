@@ -8,7 +8,7 @@ Where to look, from the command down to the machine (each file says more at its 
     builds             build, build_cache, inline (load_inline, headers/), warmup (Triton)
     a device           worker, watch, processes, standby
     the reference      reference_session, double (float64), correctness, degenerate; layouts, nested (inputs)
-    its inputs         distributions, usable_distributions
+    its inputs         distributions, usable_distributions, roundings
     the verdict        referee, court, trial, examination, audit, contest, side, arena, timing, evenness
     between calls      weights, chain (what they are given changes)
     own work or not    attribution, census; peek (CPU); device_trace, library_kernels, libraries (GPU)

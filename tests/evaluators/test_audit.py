@@ -60,7 +60,7 @@ class Reference:
     weight_forms = ()
     checked: list[tuple[int, int, int]] = field(default_factory=list)
 
-    def judge(self, outputs: list[torch.Tensor], answer: tuple[int, int], *, own: bool) -> Comparison:
+    def judge_draw(self, outputs: list[torch.Tensor], answer: tuple[int, int], *, own: bool) -> Comparison:
         seed, before = answer
         self.checked.append((seed, int(outputs[0]), before))
         return Comparison(error=0.0, eager_error=0.0, problem="")
