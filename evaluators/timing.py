@@ -50,6 +50,10 @@ slower the baseline may run beside a kernel than before the kernel was loaded.""
 
 BLOCK_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
+MOST_CPU_CALLS = 32
+"""Of a block on a CPU, where each costs about 2 ms besides: with 256 a search of a softmax of 4,096 elements
+took twelve seconds a kernel for its eleven pairs."""
+
 QUIET_TURNS, MOST_TURNS, NOT_LESS = 2, 24, 0.99
 """When the least of several measurements is known: after so many turns, at most, without a time below that
 part of the least before."""
@@ -72,12 +76,14 @@ class Plan:
     precision: float
     max_s: float
     least_calls: int = 1
+    most_calls: int = BLOCK_SIZES[-1]
 
     def calls(self, call_ms: float, capacity: int) -> int:
         """Calls of a block for a module that takes `call_ms`, at most `capacity`; one where a call alone
         outlasts ten blocks."""
         if call_ms > 10 * self.block_ms:
             return 1
+        capacity = min(capacity, self.most_calls)
         wanted = max(self.block_ms / max(call_ms, 1e-6), self.least_calls)
         return next((n for n in block_sizes(capacity) if n >= wanted), capacity)
 
@@ -90,8 +96,10 @@ class Plan:
 
     def on(self, device: str) -> Plan:
         """The plan for blocks there: on a CPU their figure is the median of their calls, some of which other
-        processes disturb."""
-        return replace(self, block_ms=self.block_ms / 4, least_calls=3) if device == "cpu" else self
+        processes disturb, and stopping and starting the runner takes a call longer than a short kernel."""
+        if device != "cpu":
+            return self
+        return replace(self, block_ms=self.block_ms / 4, least_calls=3, most_calls=MOST_CPU_CALLS)
 
     def lengthened(self, factor: float) -> Plan:
         """With so many times the time."""

@@ -17,6 +17,7 @@ from evaluators.timing import (
     LOOKS,
     MIN_PAIRS,
     MORE_PAIRS,
+    MOST_CPU_CALLS,
     MOST_TURNS,
     RESOLUTION_MS,
     SYSTEMATIC,
@@ -188,6 +189,13 @@ def test_a_block_has_between_one_call_and_the_capacity(call_ms: float, capacity:
 @given(st.floats(0, 1e3), st.floats(0, 1e3), st.integers(1, 100))
 def test_slower_modules_get_no_more_calls(a: float, b: float, capacity: int) -> None:
     assert PLAN.calls(max(a, b), capacity) <= PLAN.calls(min(a, b), capacity)
+
+
+def test_on_a_cpu_a_block_of_short_calls_does_not_last() -> None:
+    assert PLAN.calls(1e-3, 256) == 256
+    assert PLAN.on("cuda") == PLAN
+    assert PLAN.on("cpu").calls(1e-3, 256) == MOST_CPU_CALLS
+    assert PLAN.on("cpu").calls(1e-3, 8) == 8
 
 
 @given(st.integers(1, 1000), st.floats(1e-3, 1e3), st.floats(0, 1e3))
