@@ -160,6 +160,10 @@ def test_an_output_of_a_product_may_be_expanded() -> None:
     assert wrong_on(session, repeated) == set()
 
 
+def no_memory() -> Any:
+    raise torch.OutOfMemoryError
+
+
 def test_what_a_rounding_decides_is_judged_by_this_very_answer() -> None:
     """Two largest scores that are nearly equal: of another draw no rounding moves the softmax so far."""
     tied = torch.randn(64, 128) * 2**14
@@ -176,6 +180,8 @@ def test_what_a_rounding_decides_is_judged_by_this_very_answer() -> None:
     wrong = other(tied)
     wrong[0, 5] += 0.1
     assert session.judge_draw([wrong], elsewhere, own=True).problem
+    full = replace(elsewhere, shifts_here=no_memory)
+    assert session.judge_draw([wrong], full, own=True).problem
 
 
 def test_lower_precision_that_is_allowed_is_right_everywhere() -> None:
