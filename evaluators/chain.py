@@ -18,8 +18,8 @@ from evaluators.layouts import span_of
 if TYPE_CHECKING:
     import torch
 
-FEWEST, MOST = 2**16, 2**22
-"""Shares that an answer gives: of more elements the first count, fewer are repeated for longer inputs."""
+MOST = 2**22
+"""Shares that an answer gives: of more elements the first count."""
 SMALLEST = 1e-30
 """Answers that differ by less do not differ."""
 GROWTH = 0.5
@@ -43,16 +43,14 @@ def shares_of(answers: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def stir(inputs: Iterable[torch.Tensor], shares: torch.Tensor) -> None:
     """Lets a call's floating-point inputs grow in place, gaps between elements included; signs and zeros
-    stay."""
-    import torch
-
-    spans = [span_of(each.detach()) for each in _floating(inputs)]
-    longest = max(map(len, spans), default=0)
-    if len(shares) < min(longest, FEWEST):
-        shares = shares.repeat(-(-min(longest, FEWEST) // len(shares)))
-    for span in spans:
-        for part in torch.split(span, len(shares)):
-            part.addcmul_(part, shares[: len(part)], value=GROWTH)
+    stay. Fewer shares than elements are repeated. That takes two launches a tensor, however few the shares:
+    a GPU's queue holds about a thousand."""
+    for each in _floating(inputs):
+        span = span_of(each.detach())
+        whole = len(span) - len(span) % len(shares)
+        rows, rest = span[:whole].view(-1, len(shares)), span[whole:]
+        rows.addcmul_(rows, shares, value=GROWTH)
+        rest.addcmul_(rest, shares[: len(rest)], value=GROWTH)
 
 
 def _floating(inputs: Iterable[torch.Tensor]) -> list[torch.Tensor]:

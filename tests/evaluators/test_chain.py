@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from evaluators.arena import ALIGNMENT, Layout, create_shared
-from evaluators.chain import FEWEST, can_stir, shares_of, stir
+from evaluators.chain import can_stir, shares_of, stir
 from evaluators.runner import Session
 
 SOURCE = """
@@ -44,14 +45,26 @@ def test_shares_tell_the_elements_of_an_answer_apart(dtype: torch.dtype) -> None
     assert shares.std() > 0.1
 
 
-@pytest.mark.parametrize("elements", [3, 4096, FEWEST, FEWEST + 1, 200_000])
+@pytest.mark.parametrize("elements", [2, 3, 4096, 200_001])
 def test_a_short_answer_is_repeated(elements: int) -> None:
     x, answer = torch.rand(elements) + 1, torch.tensor([1.0, 2.0, 3.0])
     (found,) = stirred(x, answer=answer)
-    three = shares_of([answer]).repeat(-(-FEWEST // 3))
-    assert len(three) < 200_000
-    expected = x.split(len(three))[0] * (1 + three / 2)[:elements]
-    torch.testing.assert_close(found[: len(three)], expected)
+    shares = shares_of([answer]).repeat(elements)[:elements]
+    torch.testing.assert_close(found, x * (1 + shares / 2))
+
+
+@pytest.mark.parametrize("shares", [1, 7, 8192])
+def test_a_link_takes_few_launches_however_short_the_answer(shares: int) -> None:
+    class Counting(TorchDispatchMode):
+        launches = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.launches += func is torch.ops.aten.addcmul_.default
+            return func(*args, **(kwargs or {}))
+
+    with Counting() as counted:  # type: ignore[no-untyped-call]
+        stir([torch.rand(2048, 2048), torch.rand(5)], torch.rand(shares))
+    assert counted.launches <= 4
 
 
 def test_no_answer_brings_about_the_shares_it_likes() -> None:
