@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluators.arena import ALIGNMENT, Layout, create_shared, free_shared, open_shared
+from evaluators.arena import ALIGNMENT, Arena, Layout, create_shared, free_shared, open_shared
 
 ROOT = Path(__file__).parents[2]
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.bool)
@@ -256,3 +256,17 @@ def test_device_memory_is_given_back() -> None:
     assert torch.cuda.mem_get_info()[0] == free
     with pytest.raises(MemoryError, match="memory"):
         create_shared(2**50, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_a_snapshot_whose_memory_is_reserved_asks_the_device_for_none() -> None:
+    big = torch.empty(2**26, device="cuda")
+    arena = Arena([big], [big, big[:1000].half()], 1, "cuda", changed=[0])
+    torch.cuda.empty_cache()
+    arena.reserve_snapshot()
+    before = torch.cuda.memory_stats()["num_device_alloc"]
+    taken = arena.snapshot(0)
+    assert len(taken) == 3
+    assert torch.cuda.memory_stats()["num_device_alloc"] == before
+    arena.free()
