@@ -124,7 +124,6 @@ class Session:
 
         problem, self._device = order["problem"], order["problem"]["device"]
         self._on_gpu = self._device == "cuda"
-        self._output: list[torch.Tensor] = []
         self._kept: list[list[torch.Tensor]] = []
         self._weights: list[torch.Tensor] = []
         self._changed_buffers: list[str] = []
@@ -154,8 +153,9 @@ class Session:
         their places. On a GPU the work is queued behind the gate, which opens when the inputs are there.
 
         With `stand_in` n, fresh outputs are filled n times instead of running the module. Without `deliver`
-        the outputs stay where they are until the next run, those of all its calls. In a `chain` each call
-        depends on the answer before (see `chain.py`); who is to `wait` waits for the GPU after each call.
+        the outputs stay where they are until the next run, those of all its calls; otherwise none outlives
+        its run, so that large ones leave memory to the referee. In a `chain` each call depends on the answer
+        before (see `chain.py`); who is to `wait` waits for the GPU after each call.
         """
         import torch
 
@@ -176,15 +176,15 @@ class Session:
                     start = time.perf_counter()
                     for _ in range(order["stand_in"]):
                         filled.append([torch.ones_like(place) for place in self._outputs[call]])
-                    self._output = filled[-1]
+                    output = filled[-1]
                     filling_s += time.perf_counter() - start
                     filled.clear()
                 else:
-                    self._output = _laid_out(self._model(*self._inputs[call]), self._outputs[call])
+                    output = _laid_out(self._model(*self._inputs[call]), self._outputs[call])
                 if order["deliver"]:
-                    self._deliver(call, self._output)
+                    self._deliver(call, output)
                 else:
-                    self._kept.append(self._output)
+                    self._kept.append(output)
                 if order["chain"]:
                     before = call
                 if order["wait"]:
