@@ -162,6 +162,7 @@ class Side:
         Last what the call has left in its inputs' memory, which may be its outputs'."""
         order = shuffled(calls)
         block = self._queued_block(RUN | {"deliver": False}, order)
+        self._spot = None  # it shows outputs that are not handed in, and takes as much memory as they
         place = secrets.randbelow(calls)
         left = self.arena.overwritten(order[place])
         self.arena.hide()
