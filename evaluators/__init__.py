@@ -17,3 +17,8 @@ Where to look, from the command down to the machine (each file says more at its 
     untrusted code     runner, zygote, nest, sandbox, namespaces, process_tree, scratch
     plumbing           channel, cuda_driver, elf, cache
 """
+
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent
+"""This package's folder, from which its files are found: a module that moves takes no path along."""

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from evaluators import sandbox
+from evaluators import PACKAGE, sandbox
 from evaluators.cache import cache_folder
 from evaluators.problem import Kernel, Problem
 
@@ -86,7 +86,7 @@ class BuildCache:
 def build_key(problem: Problem, kernel: Kernel, architecture: str) -> str:
     """Of everything that a build depends on: candidate, problem (Triton is compiled for its shapes),
     architecture, toolchain, this package. 64 hexadecimal digits."""
-    parts = [asdict(problem), kernel.source, kernel.language, architecture, _toolchain(), _own_code()]
+    parts = [asdict(problem), kernel.source, kernel.language, architecture, _toolchain(), own_code()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -106,10 +106,10 @@ def _toolchain() -> Mapping[str, str]:
 
 
 @functools.cache
-def _own_code() -> str:
-    """A hash of this package: what compiles, and with which headers."""
+def own_code(package: Path = PACKAGE) -> str:
+    """A hash of this package in all its folders: what compiles, and with which headers."""
     digest = hashlib.sha256()
-    package = Path(__file__).resolve().parent
-    for path in sorted([*package.glob("*.py"), *package.glob("headers/*/*")]):
+    files = (path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    for path in sorted(files):
         digest.update(f"{path.relative_to(package)} {path.stat().st_size}\n".encode() + path.read_bytes())
     return digest.hexdigest()

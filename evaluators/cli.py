@@ -27,6 +27,8 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.logging import RichHandler
 
+from evaluators import PACKAGE
+
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_UNREAD = 141
@@ -83,9 +85,8 @@ def command(
 
 def config_folder() -> Path:
     """`configs/` beside the packages (a checkout) or inside `search` (an installation)."""
-    root = Path(__file__).resolve().parent.parent
-    beside = root / "configs"
-    return beside if (beside / "run.yaml").exists() else root / "search" / "configs"
+    beside = PACKAGE.parent / "configs"
+    return beside if (beside / "run.yaml").exists() else PACKAGE.parent / "search" / "configs"
 
 
 def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:

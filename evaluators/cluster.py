@@ -255,7 +255,7 @@ def _connect(address: str) -> None:
     os.environ.setdefault("RAY_worker_niceness", "0")
     if not address:
         # As a `runtime_env` it would keep Ray from using the processes that it has started ahead.
-        with _python_path(str(Path(evaluators.__file__).parent.parent)):
+        with _python_path(str(evaluators.PACKAGE.parent)):
             ray.init(include_dashboard=False, num_cpus=_allowed_cores(), **quiet)
         return
     ray.init(address=address, runtime_env={"py_modules": [evaluators]}, **quiet)

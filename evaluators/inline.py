@@ -19,7 +19,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-HEADERS = Path(__file__).resolve().parent / "headers"
+from evaluators import PACKAGE
+
+HEADERS = PACKAGE / "headers"
 USED_HEADER = "ideatree_used.h"
 
 WORDS = {

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluators import PACKAGE
 from evaluators.layouts import clone
 from evaluators.nested import map_tensors
 from evaluators.problem import Problem, Size
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-PROBLEMS = Path(__file__).parent / "problems"
+PROBLEMS = PACKAGE / "problems"
 REQUIRED = ("Model", "get_inputs", "get_init_inputs")
 
 

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from evaluators import PACKAGE
 from evaluators.process_tree import prctl
 
 MAX_FILE_BYTES = 2 * 2**30
@@ -144,11 +145,11 @@ def _restrict_files(scratch: Path, readable: Iterable[Path], devices: Iterable[P
     read = AccessFS.READ_FILE | AccessFS.READ_DIR | AccessFS.EXECUTE
     device = AccessFS.READ_FILE | AccessFS.WRITE_FILE | AccessFS.IOCTL_DEV | AccessFS.READ_DIR
     inside = ~(AccessFS.MAKE_BLOCK | AccessFS.MAKE_CHAR | AccessFS.IOCTL_DEV)
-    ours = Path(__file__).resolve().parent  # not the folder around it: a checkout holds runs and notes
-    installed = [Path(p) for p in (sys.prefix, sys.base_prefix, *sys.path) if p and Path(p) != ours.parent]
+    # Not the folder around the package: a checkout holds runs and notes.
+    installed = [Path(p) for p in (sys.prefix, sys.base_prefix, *sys.path) if p and Path(p) != PACKAGE.parent]
     try:
         with Ruleset(scoped=Scope.SIGNAL | Scope.ABSTRACT_UNIX_SOCKET) as rules:
-            for path in {*(Path(p) for p in READABLE), *installed, ours, *readable}:
+            for path in {*(Path(p) for p in READABLE), *installed, PACKAGE, *readable}:
                 if path.exists():
                     rules.allow_path(path, read if path.is_dir() else AccessFS.READ_FILE | AccessFS.EXECUTE)
             for path in (*map(Path, WRITABLE_DEVICES), *devices):

@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from evaluators import libraries, namespaces, process_tree, runner
+from evaluators import PACKAGE, libraries, namespaces, process_tree, runner
 from evaluators.channel import Channel, ChannelClosed, Message
 
 ALSO_IMPORTED = ("triton.language", "setuptools")
@@ -70,8 +70,7 @@ def start_module(
     process finds its end, and `more`, under the descriptors that are its arguments. Its standard error goes
     to `errors`, or where this process's does."""
     ours, theirs = Channel.pair()
-    root = str(Path(__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(filter(None, [str(PACKAGE.parent), environment.get("PYTHONPATH", "")]))
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", module, *map(str, (theirs.fileno(), *more))],
         env=environment | {"PYTHONPATH": path},

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluators import build_cache
-from evaluators.build_cache import BuildCache, build_key
+from evaluators import PACKAGE, build_cache
+from evaluators.build_cache import BuildCache, build_key, own_code
 from evaluators.problem import Kernel, Problem
 
 PROBLEM = Problem(name="file/x", source="class Model: ...", overrides={"N": 4})
@@ -127,10 +127,31 @@ def test_a_key_depends_on_everything_that_a_build_does() -> None:
 
 def test_a_key_depends_on_the_toolchain_and_on_our_code(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = {build_key(PROBLEM, KERNEL, "9.0")}
-    monkeypatch.setattr(build_cache, "_own_code", lambda: "other")
+    monkeypatch.setattr(build_cache, "own_code", lambda: "other")
     keys.add(build_key(PROBLEM, KERNEL, "9.0"))
     monkeypatch.setattr(build_cache, "_toolchain", lambda: {"package torch": "1.0"})
     keys.add(build_key(PROBLEM, KERNEL, "9.0"))
     assert len(keys) == 3
     monkeypatch.undo()
     assert "package torch" in build_cache._toolchain()
+
+
+@pytest.mark.parametrize("name", ["builder.py", "build/deep/builder.py", "headers/torch/extension.h"])
+def test_our_code_counts_in_whichever_folder_it_lies(tmp_path: Path, name: str) -> None:
+    """A stale build would be served after a change that the key does not see."""
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("one")
+    before = own_code.__wrapped__(tmp_path)
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "builder.pyc").write_text("compiled")
+    assert own_code.__wrapped__(tmp_path) == before
+    path.write_text("two")
+    changed = own_code.__wrapped__(tmp_path)
+    path.rename(path.with_name(f"other_{path.name}"))
+    assert len({before, changed, own_code.__wrapped__(tmp_path)}) == 3
+
+
+def test_the_package_is_the_whole_of_it() -> None:
+    assert PACKAGE.name == "evaluators"
+    assert Path(build_cache.__file__).is_relative_to(PACKAGE)
