@@ -185,7 +185,7 @@ class Side:
 
     def _queued_block(self, order: Message, calls: list[int]) -> Block:
         """On a GPU: all calls are queued behind the gate, then the inputs are shown and it opens."""
-        self.arena.reserve_snapshot()
+        self.arena.rehearse_spot(len(calls))
         self._synchronize()
         with self._awake():
             self._channel.send(

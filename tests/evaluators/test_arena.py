@@ -260,13 +260,14 @@ def test_device_memory_is_given_back() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_a_snapshot_whose_memory_is_reserved_asks_the_device_for_none() -> None:
+def test_a_spot_that_was_rehearsed_asks_the_device_for_no_memory() -> None:
     big = torch.empty(2**26, device="cuda")
     arena = Arena([big], [big, big[:1000].half()], 1, "cuda", changed=[0])
+    arena.poison()
     torch.cuda.empty_cache()
-    arena.reserve_snapshot()
+    arena.rehearse_spot(1)
     before = torch.cuda.memory_stats()["num_device_alloc"]
-    taken = arena.snapshot(0)
-    assert len(taken) == 3
+    taken = arena.spot(1)
+    assert (taken.missing, len(taken.outputs)) == (0, 3)
     assert torch.cuda.memory_stats()["num_device_alloc"] == before
     arena.free()

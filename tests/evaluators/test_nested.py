@@ -32,7 +32,7 @@ def test_outputs_by_their_tensors(output: Any, expected: list[torch.Tensor]) -> 
     assert [id(each) for each in tensors_of(output)] == [id(each) for each in expected]
 
 
-@pytest.mark.parametrize("output", [None, 1.0, (), [], {}, (ONE, 1.0), "tensor", {"x": object()}], ids=repr)
+@pytest.mark.parametrize("output", [None, 1.0, (), [], {}, (ONE, 1.0), "tensor", {"x": ...}], ids=repr)
 def test_no_other_output_is_taken(output: Any) -> None:
     with pytest.raises(TypeError, match=r"the output (holds|is) a"):
         tensors_of(output)

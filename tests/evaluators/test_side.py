@@ -117,7 +117,7 @@ def test_the_outputs_are_looked_at_before_the_clock_stops(made: Any, monkeypatch
     spot = found.spot(CALLS)
     assert spot.missing is None
     torch.testing.assert_close(spot.outputs[0], tanhs(*inputs[spot.call]))
-    assert len(looked) == 1, "once a block"
+    assert len(looked) == 2, "rehearsed before the clock starts, and once a block"
     found.arena.poison()
     found.block(CALLS, deliver=False)
     assert found.spot(CALLS).missing is not None, "nobody wrote them"
