@@ -31,13 +31,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from evaluators.cluster import RayHost
+from evaluators.device.worker import Settings
 from evaluators.evaluation import Evaluation, Status
-from evaluators.local import LocalHost
-from evaluators.pool import Pool
 from evaluators.problem import Kernel, Problem
+from evaluators.scheduler.local_host import LocalHost
+from evaluators.scheduler.pool import Pool
+from evaluators.scheduler.ray_host import RayHost
 from evaluators.timing import Plan
-from evaluators.worker import Settings
 
 MARK = "CUDAHOSTCXX"
 """A variable that crosses into all processes of the evaluator and that none reads: it finds what is left."""

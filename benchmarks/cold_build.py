@@ -26,7 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from evaluators import inline
+from evaluators.runner import thin_headers
 
 MAX_CPU_S = 15.0
 
@@ -184,7 +184,7 @@ def build(name: str, thin: bool, architecture: str) -> Cost:
 
     source = SOURCES[name]
     if thin:
-        inline.install()
+        thin_headers.install()
     error = ""
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"TORCH_CUDA_ARCH_LIST": architecture, "MAX_JOBS": "2", "HOME": folder}
@@ -202,7 +202,7 @@ def build(name: str, thin: bool, architecture: str) -> Cost:
         took_s = time.perf_counter() - began
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         ninja = Path(folder, "build.ninja")
-        headers = "thin" if ninja.exists() and str(inline.HEADERS) in ninja.read_text() else "full"
+        headers = "thin" if ninja.exists() and str(thin_headers.HEADERS) in ninja.read_text() else "full"
         if not error:
             error = compare(module, source)
     return Cost(wall_s=took_s, cpu_s=usage.ru_utime + usage.ru_stime, headers=headers, error=error)

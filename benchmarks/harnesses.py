@@ -37,10 +37,10 @@ from benchmarks.mutants import honest as honest_kernels
 from benchmarks.mutations import KINDS, BadEdit, mutants
 from benchmarks.throughput import STAND_IN
 from evaluators.cli import UsageError
+from evaluators.device.worker import Settings
 from evaluators.evaluation import Status
 from evaluators.problem import Kernel, Problem, language_of
 from evaluators.timing import Plan
-from evaluators.worker import Settings
 from tests.evaluators.catalogue import GROUPS, NO_GAIN, NO_GAIN_SPEEDUP, fixtures
 from tests.evaluators.catalogue import problems as catalogue
 
@@ -235,7 +235,7 @@ def evaluated(jobs: Sequence[dict[str, str]], given: dict[str, str]) -> dict[str
 
 def kill(process: subprocess.Popen[bytes]) -> None:
     """Ends it with all that it has started."""
-    from evaluators import process_tree
+    from evaluators.system import process_tree
 
     process_tree.kill_tree(process.pid)
     process.wait()

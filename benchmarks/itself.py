@@ -21,9 +21,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from evaluators.cli import UsageError, build, choose_device, compose_config
+from evaluators.device.worker import Worker
 from evaluators.evaluation import Timing
 from evaluators.problem import Kernel, Problem
-from evaluators.worker import Worker
 
 TO_REACH = 0.94
 

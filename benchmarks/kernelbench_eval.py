@@ -28,7 +28,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from evaluators import process_tree
+from evaluators.system import process_tree
 
 TRIALS, TIMED_CALLS = 5, 10
 LARGEST_FILE = 2**30

@@ -34,12 +34,12 @@ from benchmarks import mutations
 from benchmarks.mutations import KINDS, TORCH, BadEdit, Mutant, mutants
 from benchmarks.seeds import CASES
 from evaluators.cli import UsageError, choose_device
+from evaluators.device.worker import Settings
 from evaluators.evaluation import Evaluation, Status
-from evaluators.local import LocalHost
-from evaluators.pool import Pool
 from evaluators.problem import Kernel, Problem, language_of
+from evaluators.scheduler.local_host import LocalHost
+from evaluators.scheduler.pool import Pool
 from evaluators.timing import Plan
-from evaluators.worker import Settings
 
 GOAL = 0.99
 EVERY = 20

@@ -31,16 +31,17 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.seeds import CASES, HALF, Case
-from evaluators import process_tree, sandbox
-from evaluators.build import build_environment, scratch_folder
+from evaluators.build.builder import build_environment, scratch_folder
 from evaluators.cli import UsageError, build, choose_device, compose_config
+from evaluators.device.child_processes import WorkerBroken
 from evaluators.evaluation import Evaluation
-from evaluators.local import LocalHost
-from evaluators.pool import Pool, WorkerDied
+from evaluators.isolation import confinement
 from evaluators.problem import Kernel, Problem, language_of
-from evaluators.processes import WorkerBroken
-from evaluators.reference import init_inputs, load_module, make_inputs, make_model
-from evaluators.runner import import_candidate
+from evaluators.reference.loading import init_inputs, load_module, make_inputs, make_model
+from evaluators.runner.runner_process import import_candidate
+from evaluators.scheduler.local_host import LocalHost
+from evaluators.scheduler.pool import Pool, WorkerDied
+from evaluators.system import process_tree
 
 PARTS = Path(__file__).parent / "peers"
 SETTINGS = ("problem=level1/softmax", "kernel=none", "evaluator.timeout_s=90", "evaluator.open_timeout_s=120")
@@ -218,7 +219,7 @@ class Comparison:
                 tempfile.TemporaryDirectory() as root,
                 scratch_folder(problem, kernel, Path(root), built.archive) as scratch,
             ):
-                places = sandbox.scratch_variables(scratch) | build_environment(architecture)
+                places = confinement.scratch_variables(scratch) | build_environment(architecture)
                 return await asyncio.wait_for(call_outside(problem, scratch, places), OUTSIDE_TIMEOUT_S)
         except (TimeoutError, WorkerDied) as error:
             return {"failed": f"{type(error).__name__} {error}"}

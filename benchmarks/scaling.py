@@ -28,11 +28,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from evaluators.device.worker import Settings
 from evaluators.evaluation import Evaluation
-from evaluators.pool import Pool
 from evaluators.problem import Kernel
-from evaluators.reference import load_problem
-from evaluators.worker import Settings
+from evaluators.reference.loading import load_problem
+from evaluators.scheduler.pool import Pool
 
 PROBLEM = "level1/matmul"
 KERNEL = Path(__file__).parent / "kernels" / "level1_1" / "triton_blocks.py"
@@ -94,7 +94,7 @@ def make_kernels(source: str, language: str, count: int) -> list[Kernel]:
 
 async def run_here(options: Options) -> Run:
     """The load on the GPUs that this process sees."""
-    from evaluators.cluster import RayHost
+    from evaluators.scheduler.ray_host import RayHost
 
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores * options.part])
     problem = load_problem(PROBLEM, device=options.device)

@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from evaluators.cli import UsageError, build, choose_device, compose_config
 from evaluators.evaluation import Evaluation
-from evaluators.local import LocalHost
-from evaluators.pool import Pool
 from evaluators.problem import Kernel, Problem, language_of
+from evaluators.scheduler.local_host import LocalHost
+from evaluators.scheduler.pool import Pool
 from kernel_library import cards
 from kernel_library.entry import Measurement
 from kernel_library.traits import traits_of

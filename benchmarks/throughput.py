@@ -42,11 +42,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from evaluators.device.worker import Settings
 from evaluators.evaluation import Evaluation
-from evaluators.pool import Pool
 from evaluators.problem import Kernel, Problem
-from evaluators.reference import load_problem
-from evaluators.worker import Settings
+from evaluators.reference.loading import load_problem
+from evaluators.scheduler.pool import Pool
 
 KERNELS = Path(__file__).parent / "kernels"
 MIN_RATIO, MIN_RATE, MAX_HELD_S = 10.0, 20.0, 2.0
@@ -150,7 +150,7 @@ class Ours(Half):
 
 async def run_ours(samples: Sequence[Sample], options: Options, ours: Ours) -> None:
     """Fills `ours` in as verdicts come."""
-    from evaluators.cluster import RayHost
+    from evaluators.scheduler.ray_host import RayHost
 
     began = time.monotonic()
     problems = {sample.reference: problem_of(sample.reference, options.device) for sample in samples}

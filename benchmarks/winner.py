@@ -24,8 +24,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from evaluators.cli import UsageError, build, choose_device, compose_config
-from evaluators.pool import Pool
 from evaluators.problem import Kernel, Problem
+from evaluators.scheduler.pool import Pool
 from search.budget import Budget
 from search.engine import Engine
 from search.journal import Journal

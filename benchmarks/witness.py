@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.mutations import Mutant, mutants, problem_of, source_of
-from evaluators import inline
 from evaluators.cli import UsageError
 from evaluators.problem import Problem, Size
-from evaluators.reference import load_module, make_inputs, make_model
+from evaluators.reference.loading import load_module, make_inputs, make_model
+from evaluators.runner import thin_headers
 
 if TYPE_CHECKING:
     import torch
@@ -234,7 +234,7 @@ def is_wrong(out: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor, bound:
 def _imported(source: str, folder: Path) -> ModuleType:
     """The kernel as a module; Triton reads its source from a file, and C++ is built beside it."""
     os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
-    inline.install()
+    thin_headers.install()
     file = folder / "kernel.py"
     file.write_text(source)
     spec = importlib.util.spec_from_file_location("kernel", file)

@@ -1,21 +1,23 @@
 """Building, checking and timing of untrusted kernels. Knows nothing of search.
 
-Where to look, from the command down to the machine (each file says more at its top):
+Where to look, from the command down to the machine; each file says more at its top. Imports point down:
 
-    the command        evaluate, cli, report
-    words              problem, reference, evaluation, cause; problems/ has the shipped references
-    two lanes          pool, devices, health; on Ray: cluster, in threads: local
-    builds             build, build_cache, inline (load_inline, headers/), warmup (Triton)
-    a device           worker, watch, processes, standby
-    the reference      reference_session, double (float64), correctness, degenerate; layouts, nested (inputs)
-    its inputs         distributions, usable_distributions, roundings
-    the verdict        referee, court, trial, examination, audit, contest, side, arena, timing, evenness
-    between calls      weights, chain (what they are given changes)
-    own work or not    attribution, census; peek (CPU); device_trace, library_kernels, libraries (GPU)
-    what can be        roofline, work, ceilings
-    a busy machine     deadline
-    untrusted code     runner, zygote, nest, sandbox, namespaces, process_tree, scratch
-    plumbing           channel, cuda_driver, elf, cache
+    the command   evaluate, report; cli (what all commands share)
+    words         problem, evaluation, timing (its statistics), cause; problems/ has the shipped references
+    scheduler/    pool, device_queue, device_health; hosts: local_host (threads), ray_host
+    device/       worker, watchdog, child_processes
+    judge/        judge_process, reference_session, runner_client; candidate_evaluation with its parts
+                  correctness_checks, timing_checks, evenness, attribution (stack_samples, vendor_kernels);
+                  head_to_head
+    build/        builder, build_cache
+    runner/       runner_process, shared_buffers; fork_server, node_fork_server, prefork;
+                  thin_headers (headers/), triton_precompile
+    reference/    loading, reference_model, float64, rounding, comparison, validation;
+                  containers, strided_layouts, input_distributions, usable_distributions;
+                  weight_changes, dependent_calls; operation_count, machine_peaks, roofline
+    isolation/    confinement, namespaces, scratch, vendor_libraries
+    system/       channel, deadline, process_tree, process_inspection, cuda_driver, cupti_trace, elf,
+                  user_cache
 """
 
 from pathlib import Path

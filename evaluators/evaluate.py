@@ -24,7 +24,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 from rich.console import Console
 
-from evaluators import process_tree, report
+from evaluators import report
 from evaluators.cause import cause_of
 from evaluators.cli import (
     UsageError,
@@ -37,11 +37,12 @@ from evaluators.cli import (
     one_of,
     positive,
 )
+from evaluators.device.child_processes import WorkerBroken
+from evaluators.device.worker import Settings
 from evaluators.evaluation import Evaluation, Status
-from evaluators.pool import Host, Pool
 from evaluators.problem import DEVICES, LANGUAGES, Kernel, Problem, language_of
-from evaluators.processes import WorkerBroken
-from evaluators.worker import Settings
+from evaluators.scheduler.pool import Host, Pool
+from evaluators.system import process_tree
 
 EVERY_S = 5.0
 """How often a line says that a long stage goes on."""

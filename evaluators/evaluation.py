@@ -86,7 +86,7 @@ class Correctness:
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """What the machine allows for the problem: see `evaluators.roofline`.
+    """What the machine allows for the problem: see `evaluators.reference.roofline`.
 
     `bytes` that must move at least and `operations` of the reference, by one call; `floor_ms` the time that
     the measured ceilings need for them, and `bound` which of the two says so, `memory` or `compute`.
@@ -116,7 +116,7 @@ class Evaluation:
     `rule` names what a `rejected` kernel broke. `environment` says where it was measured: device,
     driver, torch, isolation level. `device_s` is how long the device was held, and `stages_s` where that
     time went. `own_share` is the part of the computing that the kernel's own code did, None where that is not
-    known (see `evaluators.census`).
+    known (see `evaluators.judge.stack_samples`).
     """
 
     status: Status

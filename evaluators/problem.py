@@ -28,14 +28,14 @@ class Problem:
     """A PyTorch reference in KernelBench's format, and the rules by which a kernel for it is judged.
 
     `source` defines `Model`, `get_inputs()` and `get_init_inputs()`, with sizes as module globals;
-    `overrides` replaces such globals by name. `tolerance` names a rule of `evaluators.correctness`, and
-    `precision` the type to which a kernel may round the factors of products, sums staying in the problem's
-    own ("": they stay, too; for `strict` alone).
+    `overrides` replaces such globals by name. `tolerance` names a rule of
+    `evaluators.reference.comparison`, and `precision` the type to which a kernel may round the factors of
+    products, sums staying in the problem's own ("": they stay, too; for `strict` alone).
     `libraries`: whether a kernel may leave the work to libraries (`any`) or must do it itself
-    (`no_library`, see `evaluators.census`). `allow_degenerate` accepts a reference that cannot judge (see
-    `evaluators.degenerate`). `floor` rejects a kernel that is faster than the machine can be (see
-    `evaluators.roofline`); it is to be false for problems with an algebraic short cut. Raises ValueError
-    when a field has a value that no evaluation could use.
+    (`no_library`, see `evaluators.judge.attribution`). `allow_degenerate` accepts a reference that cannot
+    judge (see `evaluators.reference.validation`). `floor` rejects a kernel that is faster than the machine
+    can be (see `evaluators.reference.roofline`); it is to be false for problems with an algebraic short cut.
+    Raises ValueError when a field has a value that no evaluation could use.
     """
 
     name: str

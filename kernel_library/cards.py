@@ -12,7 +12,7 @@ from typing import Any
 
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Kernel, Problem, Size
-from evaluators.reference import PROBLEMS
+from evaluators.reference.loading import PROBLEMS
 from kernel_library.entry import Against, Check, Entry, Lineage, Measurement
 
 LEFT_OUT = ("kernel_samples_ms", "eager_samples_ms", "stages_s", "device_s", "build_s")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluators.problem import Problem
-from evaluators.reference import as_task, load_module
+from evaluators.reference.loading import as_task, load_module
 from kernel_library.entry import shape_text
 
 logger = logging.getLogger(__name__)

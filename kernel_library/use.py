@@ -12,8 +12,8 @@ from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluators.cache import cache_folder
 from evaluators.problem import Kernel
+from evaluators.system.user_cache import cache_folder
 from kernel_library.entry import Entry, Measurement, architecture_of, fits, shape_text
 from kernel_library.library import FolderLibrary
 from kernel_library.retrieval import slower

@@ -20,6 +20,13 @@ from search.run_folder import RunFolder
 
 DEVICES = ("auto", "cuda", "cpu")
 OUTSTANDING_PER_LANE = 4
+MOVED = {
+    "evaluators.cluster.RayHost": "evaluators.scheduler.ray_host.RayHost",
+    "evaluators.local.LocalHost": "evaluators.scheduler.local_host.LocalHost",
+    "evaluators.reference.load_problem": "evaluators.reference.loading.load_problem",
+    "evaluators.worker.Settings": "evaluators.device.worker.Settings",
+}
+"""Where the configs of earlier runs found what has another place today."""
 
 
 def check_wandb(config: DictConfig) -> None:
@@ -51,9 +58,20 @@ def stored_config(folder: Path, key: str) -> DictConfig:
     stored = folder / ".hydra" / "config.yaml"
     if not stored.exists() or not (folder / "journal.jsonl").exists():
         raise UsageError(f"{key}={folder}: no run folder (it has no .hydra/config.yaml and journal.jsonl)")
-    config = OmegaConf.load(stored)
+    config = OmegaConf.create(_renamed(OmegaConf.to_container(OmegaConf.load(stored))))
     assert isinstance(config, DictConfig)
     return config
+
+
+def _renamed(value: Any) -> Any:
+    """A stored config, or a part of it, with each `_target_` where it is today."""
+    if isinstance(value, list):
+        return [_renamed(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: MOVED.get(each, each) if key == "_target_" else _renamed(each) for key, each in value.items()
+    }
 
 
 def new_folder(config: DictConfig, problem: Problem, arguments: Sequence[str]) -> Path:

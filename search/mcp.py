@@ -23,7 +23,6 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.console import Console
 
-from evaluators import process_tree
 from evaluators.cause import cause_of
 from evaluators.cli import (
     EXIT_USAGE,
@@ -37,10 +36,11 @@ from evaluators.cli import (
     one_line,
     one_of,
 )
-from evaluators.pool import Host, Pool
+from evaluators.device.child_processes import WorkerBroken
+from evaluators.device.worker import Settings
 from evaluators.problem import Problem
-from evaluators.processes import WorkerBroken
-from evaluators.worker import Settings
+from evaluators.scheduler.pool import Host, Pool
+from evaluators.system import process_tree
 from search.agent import Agent, OnStage, Refused
 from search.budget import Budget
 from search.cli import (

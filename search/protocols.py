@@ -100,7 +100,7 @@ class Proposer(Protocol):
 
 
 class Evaluator(Protocol):
-    """Builds, checks and times kernels; `evaluators.pool` has the implementations."""
+    """Builds, checks and times kernels; `evaluators.scheduler.pool` has the implementations."""
 
     async def evaluate(
         self,

@@ -36,10 +36,10 @@ from evaluators.cli import (
     one_of,
     positive,
 )
-from evaluators.pool import Pool
+from evaluators.device.child_processes import WorkerBroken
+from evaluators.device.worker import Settings
 from evaluators.problem import Problem
-from evaluators.processes import WorkerBroken
-from evaluators.worker import Settings
+from evaluators.scheduler.pool import Pool
 from search.budget import Budget
 from search.cli import (
     DEVICES,

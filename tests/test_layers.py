@@ -167,15 +167,15 @@ def test_imports_point_down() -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("evaluators.worker", "import search.tree"),
-        ("evaluators.worker", "def f():\n    from search import tree"),
-        ("evaluators.worker", "from kernel_library import library"),
-        ("evaluators.problem", "from evaluators import worker"),
+        ("evaluators.device.worker", "import search.tree"),
+        ("evaluators.device.worker", "def f():\n    from search import tree"),
+        ("evaluators.device.worker", "from kernel_library import library"),
+        ("evaluators.problem", "from evaluators.device import worker"),
         ("evaluators.problem", "import torch"),
         ("evaluators.evaluation", "def f():\n    import numpy as np"),
         ("kernel_library.library", "from search.tree import Seed"),
         ("kernel_library.library", "import search"),
-        ("search.tree", "from evaluators.worker import Worker"),
+        ("search.tree", "from evaluators.device.worker import Worker"),
         ("search.tree", "from search.engine import Engine"),
         ("search.journal", "from search.strategies.idea_branching import IdeaBranching"),
         ("search.journal", "from .strategies import idea_branching"),
@@ -198,7 +198,7 @@ def test_a_planted_violation_is_found(module: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("evaluators.worker", "from evaluators import referee, problem\nimport torch"),
+        ("evaluators.device.worker", "from evaluators import problem\nfrom evaluators.judge import judge_process\nimport torch"),
         ("evaluators.evaluate", "import hydra"),
         ("kernel_library.library", "from evaluators.evaluation import Evaluation"),
         ("search.strategies.greedy", "from search.tree import Tree\nfrom . import idea_branching"),
@@ -239,8 +239,40 @@ def test_the_map_of_the_evaluators_has_every_module() -> None:
     """It stands at the top of the package, for who looks for the place of a change."""
     package = ROOT / "evaluators"
     text = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
-    rows = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in text.splitlines()]
-    listed = {name for row in rows if len(row) == 2 for name in re.findall(r"\w+(?![\w/])", row[1])}
-    for path in package.glob("*.py"):
-        if path.stem != "__init__":
-            assert path.stem in listed, f"{path.stem} has no place in the map"
+    rooms: dict[str, set[str]] = {}
+    room = ""
+    for line in text.partition("Imports point down:")[2].splitlines():
+        room = line[: len("    the command ")].strip() or room  # a room's second line has no name
+        rooms.setdefault(room, set()).update(re.findall(r"\w+(?![\w/])", line[len("    the command ") :]))
+    for path in package.rglob("*.py"):
+        folder, name = path.relative_to(package).parts[:-1], path.stem
+        if folder[:1] == ("problems",) or name == "__init__":
+            continue
+        listed = rooms[f"{folder[0]}/"] if folder else rooms["the command"] | rooms["words"]
+        assert name in listed, f"{path.relative_to(package)} has no place in the map"
+
+
+# From the highest to the lowest; what does not stand here stands above all rooms.
+ROOMS = {
+    "scheduler": {"device", "build", "runner", "isolation", "system"},
+    "device": {"build", "runner", "isolation", "system"},
+    "judge": {"runner", "reference", "isolation", "system"},
+    "build": {"runner", "isolation", "system"},
+    "runner": {"reference", "isolation", "system"},
+    "reference": set[str](),
+    "isolation": {"system"},
+    "system": set[str](),
+}
+
+
+def test_rooms_of_the_evaluators_import_downwards() -> None:
+    known = modules()
+    for module, path in known.items():
+        package, _, rest = module.partition(".")
+        room = rest.split(".")[0]
+        if package != "evaluators" or room not in ROOMS:
+            continue
+        found = imports(module, path.read_text(), set(known), is_package=path.name == "__init__.py")
+        for target in (each.target.split(".") for each in found):
+            if target[0] == "evaluators" and len(target) > 1 and target[1] in ROOMS:
+                assert target[1] in {room, *ROOMS[room]}, f"{module} imports {'.'.join(target)}"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from benchmarks.seeds import CASES, SEEDS, Case
 from evaluators.problem import Kernel, Problem, language_of
-from evaluators.reference import PROBLEMS
+from evaluators.reference.loading import PROBLEMS
 
 KINDS = {
     "term": "a term is left out",

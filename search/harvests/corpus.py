@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
-from evaluators.reference import PROBLEMS
+from evaluators.reference.loading import PROBLEMS
 from kernel_library.entry import Entry
 from kernel_library.library import FolderLibrary
 from search.harvests.identity import fingerprint, sized

@@ -13,7 +13,7 @@ from benchmarks.mutants import HONEST, Asked
 from benchmarks.mutations import KINDS
 from evaluators.cli import UsageError
 from evaluators.problem import Kernel, Problem
-from evaluators.reference import load_module
+from evaluators.reference.loading import load_module
 from tests.evaluators.catalogue import GROUPS
 
 EVAL = """

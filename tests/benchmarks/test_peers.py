@@ -10,7 +10,7 @@ import pytest
 from benchmarks import peers, seeds
 from benchmarks.peers import FILES, PARTS, PEERS, Peer, main
 from benchmarks.seeds import Case
-from evaluators.build import Build
+from evaluators.build.builder import Build
 from evaluators.cli import UsageError
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem

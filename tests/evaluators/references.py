@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from evaluators.reference_session import ReferenceSession
+from evaluators.reference.reference_model import ReferenceSession
 
 SOURCE = """
 from torch import nn

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.build import build
+from evaluators.build.builder import build
+from evaluators.device.worker import Settings, Worker
 from evaluators.evaluation import Evaluation, Status, Timing
 from evaluators.problem import Kernel
 from evaluators.timing import Plan
-from evaluators.worker import Settings, Worker
 from tests.evaluators.catalogue import ROOT, Fixture, fixtures, read
 from tests.evaluators.catalogue.problems import CASES, problem
 from tests.evaluators.catalogue.table import PAGE, page

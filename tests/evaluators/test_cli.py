@@ -22,9 +22,9 @@ from evaluators.cli import (
     one_of,
     positive,
 )
+from evaluators.device.worker import Settings
 from evaluators.problem import Problem
 from evaluators.timing import Plan
-from evaluators.worker import Settings
 
 CONV = "problem=level1/conv2d"
 CONFIGS = Path(__file__).parents[2] / "configs"

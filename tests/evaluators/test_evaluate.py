@@ -13,10 +13,10 @@ import pytest
 
 from evaluators.evaluate import main
 from evaluators.evaluation import Evaluation, Status
+from evaluators.isolation.scratch import scratch_root
 from evaluators.problem import language_of
-from evaluators.scratch import scratch_root
 from tests.evaluators.conftest import Marked, gone
-from tests.evaluators.test_worker import HONEST, REFERENCE, forward
+from tests.evaluators.device.test_worker import HONEST, REFERENCE, forward
 
 ROOT = Path(__file__).parents[2]
 QUICK = (

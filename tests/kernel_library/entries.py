@@ -7,7 +7,7 @@ from typing import Any
 
 from evaluators.evaluation import Correctness, Evaluation, Roofline, Status, Timing
 from evaluators.problem import Kernel, Problem
-from evaluators.reference import load_problem
+from evaluators.reference.loading import load_problem
 from kernel_library.entry import Entry, Measurement
 
 GPU = {"device": "NVIDIA H200", "architecture": "9.0", "torch": "2.11"}

@@ -22,8 +22,8 @@ from search.agent import Agent, OnStage, Refused
 from search.journal import Journal, replay
 from search.run_folder import finalise
 from tests.evaluators.conftest import MARK, Marked, gone, marked  # noqa: F401  (a fixture)
+from tests.evaluators.device.test_worker import HONEST, REFERENCE, forward
 from tests.evaluators.test_evaluate import QUICK
-from tests.evaluators.test_worker import HONEST, REFERENCE, forward
 from tests.search.fakes import state_of
 from tests.search.test_agent import MEMORY, OneEntry, agent, good
 

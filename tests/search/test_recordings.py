@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from hydra.utils import get_object
+from omegaconf import OmegaConf
 
 from search import run
+from search.cli import stored_config
 from search.journal import RunState, rebuild, replay
 from search.llm import Question
 from search.proposers.llm.proposer import LLMProposer
@@ -42,6 +46,13 @@ def test_a_recording_replays_to_the_same_tree(
     assert after.finished is not None
     assert before.finished.best == after.finished.best
     assert before.finished.confirmed == after.finished.confirmed
+
+
+@pytest.mark.parametrize("folder", RECORDINGS, ids=lambda path: path.name)
+def test_what_the_config_of_an_earlier_run_names_is_there(folder: Path) -> None:
+    targets = re.findall(r"_target_: (\S+)", OmegaConf.to_yaml(stored_config(folder, "resume")))
+    assert len(targets) > 8
+    assert all(callable(get_object(each)) for each in targets)
 
 
 def test_every_prompt_is_made_again_word_by_word(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from evaluators.problem import LOWER, Problem, Size
-from evaluators.reference import load_module
+from evaluators.reference.loading import load_module
 
 if TYPE_CHECKING:
     from torch import fx, nn

@@ -14,8 +14,8 @@ from unittest import mock
 
 import pytest
 
-from evaluators import inline
-from evaluators.correctness import compare
+from evaluators.reference.comparison import compare
+from evaluators.runner import thin_headers
 
 if TYPE_CHECKING:
     import torch
@@ -178,7 +178,7 @@ def seed(op: str) -> types.ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     with mock.patch.object(cpp_extension, build, getattr(cpp_extension, build)):
-        inline.install()
+        thin_headers.install()
         spec.loader.exec_module(module)
     return module
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evaluators.correctness import compare
+from evaluators.reference.comparison import compare
 from tests.kernel_library.seeds.test_triton_seeds import HALF, HALVES, SEEDS, Case, problem_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evaluators.correctness import compare
+from evaluators.reference.comparison import compare
 
 if TYPE_CHECKING:
     import torch

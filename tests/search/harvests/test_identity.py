@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluators.problem import Problem
-from evaluators.reference import PROBLEMS, load_module, load_problem
+from evaluators.reference.loading import PROBLEMS, load_module, load_problem
 from search.harvests.dataset import split_of
 from search.harvests.identity import canonical, fingerprint, operators, sized
 from tests.search.harvests.story import reference

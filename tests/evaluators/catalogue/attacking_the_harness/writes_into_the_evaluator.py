@@ -16,7 +16,7 @@ import evaluators
 
 def writable():
     try:
-        with (Path(evaluators.__file__).parent / "runner.py").open("r+b"):
+        with (Path(evaluators.__file__).parent / "runner" / "runner_process.py").open("r+b"):
             return True
     except OSError:
         return False

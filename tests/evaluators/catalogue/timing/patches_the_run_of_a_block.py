@@ -11,7 +11,7 @@ import sys
 import torch
 from torch import nn
 
-Session = sys.modules["evaluators.runner"].Session
+Session = sys.modules["evaluators.runner.runner_process"].Session
 run = Session.run
 
 

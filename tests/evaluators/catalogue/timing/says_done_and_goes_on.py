@@ -11,7 +11,7 @@ import os
 import torch
 from torch import nn
 
-from evaluators.channel import Channel
+from evaluators.system.channel import Channel
 
 ZOMBIES, BEFORE = 80, 52
 

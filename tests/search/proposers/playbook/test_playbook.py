@@ -13,7 +13,7 @@ import pytest
 
 from evaluators.evaluation import Evaluation, Status, Timing
 from evaluators.problem import Kernel, Problem
-from evaluators.reference import load_problem
+from evaluators.reference.loading import load_problem
 from kernel_library.library import FolderLibrary
 from search.proposers.playbook.plan import CROSS_OVER, NAIVE, RETUNE, Plan
 from search.proposers.playbook.playbook import Playbook

@@ -5,7 +5,7 @@ import textwrap
 import pytest
 
 from evaluators.problem import Problem
-from evaluators.reference import load_problem
+from evaluators.reference.loading import load_problem
 from search.proposers.playbook.workload import Workload, recognise
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from evaluators.problem import Problem
-from evaluators.reference import load_module, load_problem
+from evaluators.reference.loading import load_module, load_problem
 from search.proposers.playbook.move import Knob, Knobs, Template
 from search.proposers.playbook.templates import template_for
 from search.proposers.playbook.templates.cpp import machine

@@ -1,0 +1,1 @@
+"""One device: the worker that owns its processes, and the watchdog over them."""

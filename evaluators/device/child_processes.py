@@ -1,0 +1,180 @@
+"""The processes of a device's evaluator: the referee and the zygote, which last, and a problem's runners."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evaluators.build.builder import build_environment, runner_spec
+from evaluators.problem import Problem
+from evaluators.runner.fork_server import Output, Ward, Zygote, start_module
+from evaluators.runner.prefork import Standby
+from evaluators.system import process_tree
+from evaluators.system.channel import ChannelClosed
+from evaluators.system.cuda_driver import Gpu
+
+RUNNER_CORES = 4
+"""For the runners of a GPU, which launch kernels: one that takes all that it gets starves neither the builds
+nor the measurement on another GPU."""
+
+
+class WorkerBroken(Exception):
+    """A process of the evaluator's own failed: no verdict on the kernel. Start a new worker, or ask again."""
+
+
+class UnfitProblem(WorkerBroken):
+    """The reference does not run, or cannot judge a kernel: so it is on every device, however often it is
+    opened."""
+
+
+class Processes:
+    """The referee and the zygote; both have imported torch and go from problem to problem."""
+
+    def __init__(self, environment: Mapping[str, str], device: str) -> None:
+        """Starts them with these variables, for problems on such a `device`. Raises ChannelClosed or
+        OSError."""
+        self.device = device
+        # Threads of the referee's that spin after work of their own would disturb the block that follows.
+        quiet = dict(environment) | {"OMP_WAIT_POLICY": "passive"}
+        self.errors = Output()
+        """What the referee writes to standard error: its warnings come by the channel."""
+        self._referee, self.referee = start_module(
+            "evaluators.judge.judge_process", quiet, errors=self.errors
+        )
+        self.referee_pid = self._referee.pid
+        try:
+            self.zygote = Zygote.start(dict(environment))  # both import torch: side by side
+        except (ChannelClosed, OSError):
+            self._end_referee()
+            raise
+
+    def close(self) -> None:
+        """Ends them, and every runner."""
+        self.zygote.close()
+        self._end_referee()
+
+    def _end_referee(self) -> None:
+        self.referee.close()
+        process_tree.kill_tree(self._referee.pid)
+        self._referee.wait()
+        self.errors.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerSpecs:
+    """What runners for a problem are forked with. `gpu`: the one that they may use, and no other."""
+
+    problem: Problem
+    gpu: Gpu | None
+    cpu_s: int
+    compile_mode: str
+
+    def candidate(self, scratch: Path) -> dict[str, Any]:
+        """For any candidate."""
+        architecture = self.gpu.architecture if self.gpu is not None else ""
+        return self._spec(
+            scratch,
+            role="candidate",
+            cpu_s=self.cpu_s,
+            environment=build_environment(architecture),
+            libraries=self.problem.libraries,
+            cores=self._cores(),
+        )
+
+    def baseline(self, scratch: Path, role: str) -> dict[str, Any]:
+        """`role`: `eager` or `compiled`."""
+        return self._spec(
+            scratch,
+            role=role,
+            cpu_s=10**7,
+            environment={},
+            compile_mode=self.compile_mode,
+            cores=self._cores() if role == "eager" else [],  # the other one compiles, on all of them
+        )
+
+    def _cores(self) -> list[int]:
+        return runner_cores(self.gpu.number) if self.gpu is not None else []
+
+    def _spec(self, scratch: Path, *, environment: dict[str, str], **more: Any) -> dict[str, Any]:
+        if self.gpu is None:
+            return runner_spec(scratch, environment=environment, **more)
+        environment = environment | self.gpu.variables
+        return runner_spec(scratch, environment=environment, devices=self.gpu.files, **more)
+
+
+def runner_cores(number: int) -> list[int]:
+    """The cores for the runners of the GPU with this number: no more than half of those that this process may
+    use, and other ones than for the next GPUs, as far as there are enough."""
+    allowed = sorted(os.sched_getaffinity(0))
+    share = max(1, min(RUNNER_CORES, len(allowed) // 2))
+    start = number % (len(allowed) // share) * share
+    return allowed[start : start + share]
+
+
+class Case:
+    """The runners of one problem: its baselines, and the one on standby for the next candidate."""
+
+    def __init__(self, processes: Processes, root: Path, specs: RunnerSpecs) -> None:
+        """Forks the eager baseline; scratch folders lie in `root`. Raises ChannelClosed or OSError."""
+        self.referee, self.zygote = processes.referee, processes.zygote
+        self.referee_pid = processes.referee_pid
+        self._errors = processes.errors
+        self._root, self._specs = root, specs
+        self.problem = specs.problem
+        self.facts: dict[str, str] = {}
+        """Of device and software, once the referee has opened the problem."""
+        self.standby = Standby(self.zygote, root, specs.candidate)
+        self.eager = self._fork("eager")
+        self._compiled: Ward | None = None
+        self._coming: Ward | None = None
+        self._asked_compiled = False
+
+    def fork_compiled(self) -> list[Ward]:
+        """The `torch.compile` baseline, when it is asked for the first time."""
+        if self._asked_compiled or not self._specs.compile_mode:
+            return []
+        self._asked_compiled = True
+        self._coming = self._fork("compiled")
+        return [self._coming]
+
+    def keep_compiled(self, runs: bool) -> None:
+        """Keeps the `torch.compile` baseline, or ends it where it cannot run the reference. Raises
+        ChannelClosed or ChannelTimeout."""
+        ward, self._coming = self._coming, None
+        if runs:
+            self._compiled = ward
+        elif ward is not None:
+            self.zygote.end(ward)
+
+    def judges(self) -> list[int]:
+        """The processes of ours that a candidate has to wait for: the referee and the baselines."""
+        wards = [ward for ward in (self.eager, self._compiled, self._coming) if ward is not None]
+        below = (pid for ward in wards for pid in (ward.pid, *process_tree.descendants(ward.pid)))
+        return [self.referee_pid, *below]
+
+    def trim_output(self) -> None:
+        """Frees the memory of what the processes of ours have written so far, where that is much."""
+        for output in (self._errors, self.eager.output, *([self._compiled.output] if self._compiled else [])):
+            output.trim()
+
+    def dead_baseline(self) -> str:
+        """What is to be said of one that died; "" where none did."""
+        for name, ward in (("eager", self.eager), ("torch.compile", self._compiled)):
+            if ward is not None and ward.exit_code is not None:
+                return f"the {name} baseline died with status {ward.exit_code}: {ward.output.end()}"
+        return ""
+
+    def close(self) -> None:
+        """Ends all of them. Raises ChannelClosed or ChannelTimeout."""
+        self.standby.drop()
+        for ward in (self.eager, self._compiled):
+            if ward is not None:
+                self.zygote.end(ward)
+
+    def _fork(self, role: str) -> Ward:
+        scratch = self._root / f"{role}-{os.getpid()}"
+        scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return self.zygote.fork(self._specs.baseline(scratch, role))

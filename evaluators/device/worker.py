@@ -1,0 +1,372 @@
+"""Holds one device and gives verdicts: owns the processes of a measurement, the deadlines and the statuses.
+
+It never imports a candidate and never touches the device itself, so nothing that a kernel does to either
+can take it down.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from evaluators.build.build_cache import BuildCache
+from evaluators.build.builder import scratch_folder
+from evaluators.cause import cause_of
+from evaluators.device.child_processes import (
+    Case,
+    Processes,
+    RunnerSpecs,
+    UnfitProblem,
+    WorkerBroken,
+    runner_cores,
+)
+from evaluators.device.watchdog import Deaf, Stages, Watch
+from evaluators.evaluation import Correctness, Evaluation, Roofline, Status, Timing
+from evaluators.isolation import confinement
+from evaluators.problem import Kernel, Problem
+from evaluators.runner.fork_server import Ward
+from evaluators.system.channel import ChannelClosed, ChannelTimeout, Message
+from evaluators.system.cuda_driver import Gpu, first_gpu
+from evaluators.system.user_cache import cache_folder
+from evaluators.timing import SABOTAGED, Plan
+
+logger = logging.getLogger(__name__)
+
+ACCUSATIONS = 2
+"""So often must a kernel have slowed the baseline down: others may use the device for a while, too, and who
+does it on purpose does it again."""
+CPU_VARIABLES = {
+    "OMP_WAIT_POLICY": "active",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+    "MALLOC_TOP_PAD_": str(64 * 2**20),
+}
+"""For runners on a CPU. Memory that is freed stays with the process: the page faults of large outputs would
+otherwise cost more than many kernels, and differ between two processes that do the same. OpenMP's threads do
+not sleep between calls (they are stopped): to wake one up takes up to 15 ms on a virtual machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a worker measures. Times in seconds, `block_ms` per block of calls."""
+
+    build_timeout_s: float = 180.0
+    timeout_s: float = 30.0
+    thorough_timeout_s: float = 300.0
+    open_timeout_s: float = 300.0
+    memory_gb: float = 16.0
+    scratch_gb: float = 4.0
+    build_cache_gb: float = 4.0
+    """Disk for builds kept across runs, in the user's cache folder; 0 keeps none."""
+    isolation: str = "limits"
+    """The least level of `sandbox.LEVELS` that candidates must be confined by."""
+    max_calls: int = 256
+    plan: Plan = field(default_factory=lambda: Plan(block_ms=10.0, precision=0.02, max_s=1.0))
+    thorough_plan: Plan = field(default_factory=lambda: Plan(block_ms=20.0, precision=0.005, max_s=5.0))
+    compile_mode: str = "max-autotune-no-cudagraphs"
+    """Mode of the `torch.compile` baseline; "" leaves that baseline out."""
+    threads: int | None = None
+    """CPU threads of kernels and baselines; None gives them one a core (on a GPU, of their few)."""
+
+    def plan_of(self, thorough: bool) -> Plan:
+        """How long a measurement is."""
+        return self.thorough_plan if thorough else self.plan
+
+    @property
+    def build_cache(self) -> BuildCache | None:
+        """Where builds are kept."""
+        return BuildCache(max_bytes=int(self.build_cache_gb * 2**30)) if self.build_cache_gb > 0 else None
+
+    def __post_init__(self) -> None:
+        limits = (
+            "build_timeout_s",
+            "timeout_s",
+            "thorough_timeout_s",
+            "open_timeout_s",
+            "memory_gb",
+            "scratch_gb",
+            "max_calls",
+        )
+        for name in (*limits, *(["threads"] if self.threads is not None else [])):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"evaluator.{name} is {getattr(self, name)}; it must be positive")
+        confinement.missing("", self.isolation)
+
+
+class Worker:
+    """One device's evaluator. Not thread-safe: one measurement at a time."""
+
+    def __init__(self, *, root: Path, settings: Settings, visible_gpu: str = "") -> None:
+        """`root`: the folder for scratch folders, the same as the builds'. `visible_gpu`: the value of
+        CUDA_VISIBLE_DEVICES for its processes, "" to leave it as it is."""
+        self._root, self._settings = root, settings
+        self._environment = confinement.clean_environment()
+        if visible_gpu:
+            self._environment["CUDA_VISIBLE_DEVICES"] = visible_gpu
+        self._processes: Processes | None = None
+        self._case: Case | None = None
+        self._warned: set[tuple[str, str]] = set()
+        """The referee's warnings so far, each with its problem."""
+        self._range_kept: set[str] = set()
+        """The ids of problems whose references have failed on the device out of their inputs' range."""
+
+    @cached_property
+    def gpu(self) -> Gpu:
+        """The device, where that is a GPU; asked of the driver, once. Raises OSError where there is none."""
+        return first_gpu(self._environment)
+
+    def prepare(self, device: str) -> Processes:
+        """What every problem on such a device needs, started if it is not running. Raises ChannelClosed or
+        OSError."""
+        if self._processes is not None and self._processes.device != device:
+            self.close()
+        if self._processes is None:
+            self._processes = Processes(self._environment | self._variables(device), device)
+        return self._processes
+
+    def _variables(self, device: str) -> dict[str, str]:
+        if device == "cpu":
+            threads = self._settings.threads
+            return CPU_VARIABLES | ({"OMP_NUM_THREADS": str(threads)} if threads is not None else {})
+        # As many as their cores. None of them spins: nothing that is timed waits for them.
+        return {"OMP_NUM_THREADS": str(self._settings.threads or len(runner_cores(0)))}
+
+    def open(self, problem: Problem) -> dict[str, str]:
+        """Starts what is not running and opens the problem: reference, baseline, shared memory. Returns
+        the facts of device and software. Raises WorkerBroken with the reason, UnfitProblem where that is the
+        reference."""
+        return self._opened(problem).facts
+
+    def measure(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        archive: bytes,
+        *,
+        thorough: bool = False,
+        on_stage: Callable[[str], None] | None = None,
+    ) -> Evaluation:
+        """Checks and times a built kernel; `on_stage` is told when a stage begins. Raises WorkerBroken when
+        the fault is not the kernel's."""
+        case = self._opened(problem)
+        stages = Stages(on_stage)
+        for _ in range(ACCUSATIONS):
+            with scratch_folder(problem, kernel, self._root, archive) as scratch:
+                verdict = self._try_candidate(case, scratch, thorough, stages)
+            if verdict.get("rule") != SABOTAGED:
+                break
+            self._require_recovery(case, verdict, thorough)
+        canary = {"canary_ms": verdict["canary_ms"]} if "canary_ms" in verdict else {}
+        return _evaluation(verdict, case.facts | canary, stages.seconds())
+
+    def compare(
+        self, problem: Problem, kernels: Sequence[Kernel], archives: Sequence[bytes], *, thorough: bool = True
+    ) -> list[Evaluation]:
+        """Checks built kernels, no two of them equal, and times them against one another and eager in turns:
+        an evaluation each, whose samples are aligned by turn. A kernel that fails has its failing status, and
+        the others go on without it. What takes long (audits of GPU times, the census of libraries) is left to
+        the kernels' own evaluations, which come before. Raises WorkerBroken when the fault is no kernel's."""
+        case = self._opened(problem)
+        start = time.monotonic()
+        with ExitStack() as stack:
+            scratches = [
+                stack.enter_context(scratch_folder(problem, kernel, self._root, archive))
+                for kernel, archive in zip(kernels, archives, strict=True)
+            ]
+            verdicts = self._try_candidates(case, scratches, thorough)
+        each_s = (time.monotonic() - start) / len(kernels)
+        return [_evaluation(verdict, case.facts, {"comparing": each_s}) for verdict in verdicts]
+
+    def close(self) -> None:
+        """Ends every process."""
+        if self._processes is not None:
+            self._processes.close()
+        self._processes = self._case = None
+
+    def _opened(self, problem: Problem) -> Case:
+        """The processes stay from problem to problem, but for the runners."""
+        if self._case is not None and self._case.problem.id == problem.id:
+            return self._case
+        with self._closing_on_failure("the evaluator's own processes did not come up"):
+            processes = self.prepare(problem.device)
+            before, self._case = self._case, None
+            if before is not None:
+                before.close()
+            case = Case(processes, self._root, self._specs(problem))
+            answer = self._ask_to_open(case)
+            if answer.get("op") == "asserted" and problem.id not in self._range_kept:
+                self._range_kept.add(problem.id)
+                self.close()  # nothing runs on the device any more for these processes
+                return self._opened(problem)
+            if answer.get("op") != "opened":
+                # Unfit, or what became of the baseline's runner.
+                raise UnfitProblem(answer.get("error") or f"the reference cannot be run: {answer['log']}")
+            case.facts = {key: str(value) for key, value in answer["facts"].items()}
+            self._require_isolation(case.facts["isolation"])
+        self._case = case
+        return case
+
+    def _ask_to_open(self, case: Case) -> Message:
+        options = {
+            "max_calls": self._settings.max_calls,
+            "plan": asdict(self._settings.plan),
+            "cache": str(cache_folder()),
+            "keep_range": case.problem.id in self._range_kept,
+        }
+        order = {"op": "open", "problem": asdict(case.problem), "options": options, "pid": case.eager.pid}
+        case.referee.send(order, (case.eager.channel.fileno(),))
+        case.eager.channel.close()
+        try:
+            return self._watch(case, self._settings.open_timeout_s).answer(case.eager)
+        except Deaf as deaf:
+            raise UnfitProblem(f"the reference cannot be run: {deaf}") from deaf
+
+    def _require_isolation(self, reached: str) -> None:
+        demanded = self._settings.isolation
+        if missing := confinement.missing(reached, demanded):
+            raise WorkerBroken(
+                f"evaluator.isolation={demanded} is not to be had here: this machine gives {reached}, "
+                f"without {' and '.join(missing)}"
+            )
+
+    def _try_candidate(self, case: Case, scratch: Path, thorough: bool, stages: Stages) -> Message:
+        settings = self._settings
+        timeout_s = settings.thorough_timeout_s if thorough else settings.timeout_s
+        with self._closing_on_failure("the referee, the zygote or a runner of ours died"):
+            ward = case.standby.take(scratch)
+            try:
+                wards = [ward, *(case.fork_compiled() if thorough else [])]
+                order = {
+                    "op": "judge",
+                    "fds": len(wards),
+                    "pids": [each.pid for each in wards],
+                    "scratch": str(scratch),
+                    "plan": asdict(settings.plan_of(thorough)),
+                    "thorough": thorough,
+                }
+                case.referee.send(order, tuple(each.channel.fileno() for each in wards))
+                for each in wards:
+                    each.channel.close()
+                return self._watch(case, timeout_s).answer(ward, scratch, stages)
+            finally:
+                stages.enter("ending")
+                with self._closing_on_failure("a runner could not be ended"):
+                    case.zygote.end(ward)
+
+    def _try_candidates(self, case: Case, scratches: list[Path], thorough: bool) -> list[Message]:
+        """The verdicts, in order. Whoever's turn it is, is watched, and has as much time for the turn as an
+        evaluation by itself has."""
+        limit_s = self._settings.timeout_s
+        lost: dict[int, Message] = {}
+        wards: dict[int, Ward] = {}
+        with self._closing_on_failure("the referee, the zygote or a runner of ours died"):
+            try:
+                for number, scratch in enumerate(scratches):
+                    wards[number] = case.standby.take(scratch)
+                order = {
+                    "op": "compare",
+                    "fds": len(wards),
+                    "pids": [each.pid for each in wards.values()],
+                    "plan": asdict(self._settings.plan_of(thorough)),
+                }
+                case.referee.send(order, tuple(each.channel.fileno() for each in wards.values()))
+                for each in wards.values():
+                    each.channel.close()
+                _require_word(self._watch(case, limit_s).answer(case.eager))
+                while True:
+                    case.referee.send({"op": "next"})
+                    answer = _require_word(self._watch(case, limit_s).answer(case.eager))
+                    if answer["op"] == "verdicts":
+                        return [lost.get(n, verdict) for n, verdict in enumerate(answer["verdicts"])]
+                    number = answer["candidate"]
+                    case.referee.send({"op": "go"})
+                    if number is None:
+                        _require_word(self._watch(case, limit_s).answer(case.eager))
+                        continue
+                    answer = self._watch(case, limit_s).answer(wards[number], scratches[number])
+                    if "status" in answer:
+                        lost[number] = answer
+                    if "status" in answer or answer["failed"]:  # what it has begun ends with it
+                        case.zygote.end(wards.pop(number))
+            finally:
+                with self._closing_on_failure("a runner could not be ended"):
+                    for each in wards.values():
+                        case.zygote.end(each)
+
+    def _require_recovery(self, case: Case, verdict: Message, thorough: bool) -> None:
+        """Raises WorkerBroken where the baseline is as slow without the kernel that is said to slow it."""
+        plan = self._settings.plan_of(thorough)
+        order = {"op": "recheck", "before_ms": verdict["before_ms"], "plan": asdict(plan)}
+        with self._closing_on_failure("the referee or the zygote died"):
+            case.referee.send(order)
+            answer = self._watch(case, self._settings.timeout_s).answer(case.eager)
+        if answer["slow"]:
+            raise WorkerBroken(
+                "the baseline is slower now than before without any kernel: the machine is busy"
+            )
+
+    def _watch(self, case: Case, timeout_s: float) -> Watch:
+        return Watch(
+            case,
+            timeout_s=timeout_s,
+            memory_bytes=int(self._settings.memory_gb * 2**30),
+            scratch_bytes=int(self._settings.scratch_gb * 2**30),
+            warn=lambda text: self._warn(case.problem, text),
+        )
+
+    def _warn(self, problem: Problem, text: str) -> None:
+        """Once for each problem, however many kernels the referee says it of."""
+        if (problem.id, text) not in self._warned:
+            self._warned.add((problem.id, text))
+            logger.warning("%s: %s", problem.name, cause_of(text))
+
+    def _specs(self, problem: Problem) -> RunnerSpecs:
+        settings = self._settings
+        return RunnerSpecs(
+            problem=problem,
+            gpu=self.gpu if problem.device == "cuda" else None,
+            cpu_s=int(max(settings.timeout_s, settings.thorough_timeout_s)) * 64,
+            compile_mode=settings.compile_mode,
+        )
+
+    @contextmanager
+    def _closing_on_failure(self, what: str) -> Iterator[None]:
+        """Whatever of ours fails in the block, all of it is ended. Raises WorkerBroken."""
+        try:
+            yield
+        except WorkerBroken:
+            self.close()
+            raise
+        except (ChannelClosed, ChannelTimeout, OSError) as error:
+            said = self._processes.errors.end() if self._processes is not None else ""
+            self.close()
+            raise WorkerBroken(f"{what}: {error}\n{said}".strip()) from error
+
+
+def _require_word(answer: Message) -> Message:
+    """The referee's answer to an order about the baseline. Raises WorkerBroken where it was late."""
+    if "op" not in answer:
+        raise WorkerBroken(f"the baseline came to no end: {answer['log']}")
+    return answer
+
+
+def _evaluation(verdict: Message, environment: dict[str, str], stages_s: dict[str, float]) -> Evaluation:
+    timing, correctness = verdict.get("timing"), verdict.get("correctness")
+    roofline = verdict.get("roofline")
+    return Evaluation(
+        status=Status(verdict["status"]),
+        timing=Timing.from_json(timing) if timing else None,
+        correctness=Correctness(**correctness) if correctness else None,
+        log=verdict.get("log", ""),
+        rule=verdict.get("rule", ""),
+        environment=environment,
+        device_s=sum(stages_s.values()),
+        stages_s=stages_s,
+        roofline=Roofline(**roofline) if roofline else None,
+        own_share=verdict.get("own_share"),
+    )

@@ -1,0 +1,1 @@
+"""What a process with a candidate may see and do."""

@@ -1,0 +1,208 @@
+"""One candidate before the court: it is loaded, checked, counted and timed, and gets its verdict."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+
+from evaluators.evaluation import Status, Timing
+from evaluators.judge.attribution import Attribution
+from evaluators.judge.correctness_checks import Examination
+from evaluators.judge.evenness import UNEVEN
+from evaluators.judge.reference_session import Court
+from evaluators.judge.runner_client import Refused, Side
+from evaluators.judge.timing_checks import Audit
+from evaluators.reference import weight_changes
+from evaluators.system.channel import Message
+from evaluators.timing import (
+    RESOLUTION_MS,
+    SABOTAGED,
+    Block,
+    Plan,
+    credible_ms,
+    sabotaged,
+    timing_of,
+)
+
+Stage = Callable[[str], None]
+
+
+@dataclass
+class Samples:
+    """ms a call of each block; of a baseline's at most `most_ms` counts."""
+
+    most_ms: float
+    kernel: list[float] = field(default_factory=list)
+    eager: list[float] = field(default_factory=list)
+    compiled: list[float] = field(default_factory=list)
+    kernel_blocks: list[Block] = field(default_factory=list)
+    eager_blocks: list[Block] = field(default_factory=list)
+
+    @property
+    def fair(self) -> list[float]:
+        """The baseline's, as they count."""
+        return [min(each, self.most_ms) for each in self.eager]
+
+    @property
+    def ratios(self) -> list[float]:
+        """The speedups, a pair of blocks each."""
+        return [eager / kernel for kernel, eager in zip(self.kernel, self.fair, strict=True)]
+
+
+class Trial:
+    """One candidate before the court. `say` is told when a stage begins."""
+
+    def __init__(
+        self, court: Court, side: Side, plan: Plan, scratch: str, *, thorough: bool, say: Stage
+    ) -> None:
+        self._court, self._side, self._plan = court, side, plan.on(court.device)
+        self._eager_calls = court.eager_calls(self._plan)
+        self._compiled = court.compiled if thorough else None
+        self._say = say
+        self._examination = Examination(court, side)
+        self._audit = Audit(court, side, self._examination)
+        self._attribution = Attribution(court, side, scratch)
+        self._remarks: list[str] = []
+        self._before: list[float] = []
+        """The baseline's ms a call while the candidate had not been loaded."""
+
+    def verdict(self) -> Message:
+        """Loads, checks and times the candidate; always a verdict. Raises ChannelClosed if it died."""
+        import torch
+
+        timing: Timing | None = None
+        status, log, rule = Status.CORRECT, "", ""
+        try:
+            self._say("loading")
+            self._court.lower_overhead()
+            self._before = self._court.eager_alone(self._plan)
+            self._eager_calls = self._court.eager_calls(self._plan)
+            self._court.load(self._side)
+            self._say("checking")
+            call_ms = self._examination.begin(self._plan)
+            self._say("counting")
+            self._attribution.count()
+            self._say("timing")
+            timing = self._time(call_ms)
+        except Refused as refused:
+            status, log, rule = refused.status, refused.log, refused.rule
+            if "torch._inductor" in log and self._court.problem["libraries"] == "no_library":
+                status, rule = Status.REJECTED, "library"
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            status, log = Status.CRASHED, f"beside it there is no memory left to check it: {error}"
+        finally:
+            self._court.reference.restore_weights()
+        return {
+            "op": "verdict",
+            "status": status.value,
+            "log": log or "\n".join(self._audit.remarks + self._remarks),
+            "rule": rule,
+            "timing": None if timing is None else asdict(timing),
+            "correctness": self._examination.correctness(),
+            "roofline": asdict(self._court.roofline()),
+            "own_share": self._attribution.own_share,
+            "before_ms": self._before,
+        }
+
+    def _time(self, call_ms: float) -> Timing:
+        """Samples, audits, and what they come to."""
+        self._court.lower_overhead()
+        on_gpu = self._court.device == "cuda"
+        calls = self._block_calls(call_ms)
+        samples = self._sample(calls, call_ms)
+        sampled_ms = statistics.median(samples.kernel)
+        # Who was slower before is sampled again: short blocks are for slow kernels.
+        if on_gpu and self._plan.calls(sampled_ms, self._court.capacity) > 2 * calls:
+            longer = self._block_calls(sampled_ms)
+            if longer > 2 * calls:
+                calls = longer
+                samples = self._sample(calls, call_ms)
+        even = self._court.evenness(samples.kernel_blocks, samples.eager_blocks)
+        if even.reason:
+            raise Refused(Status.REJECTED, even.reason, UNEVEN)
+        if even.uneven:
+            self._remarks.append(f"{even.remark}: it is timed by their mean")
+            samples.kernel = [even.factor * each for each in samples.kernel]
+        kernel_ms, eager_ms = statistics.median(samples.kernel), statistics.median(samples.fair)
+        if on_gpu and eager_ms <= RESOLUTION_MS:
+            raise RuntimeError("the reference seems to take no time: what a block costs besides is wrong")
+        if kernel_ms <= RESOLUTION_MS:
+            self._require_true_overhead(calls)
+        if on_gpu:
+            if reason := sabotaged(self._before, samples.eager, self._court.slack_ms(self._eager_calls)):
+                raise Refused(Status.REJECTED, reason, SABOTAGED)
+            more_ms = self._audit.more_ms(calls, kernel_ms)
+            samples.kernel = [each + more_ms for each in samples.kernel]
+            kernel_ms += more_ms
+        if reason := self._court.too_fast(kernel_ms, eager_ms, calls):
+            self._require_true_overhead(calls)
+            raise Refused(Status.REJECTED, reason, "roofline")
+        return timing_of(samples.kernel, samples.fair, samples.compiled)
+
+    def _sample(self, calls: int, call_ms: float) -> Samples:
+        """Alternates blocks of kernel and baselines (ABBA) until the interval is narrow enough; then a last
+        check with other weights."""
+        # On a CPU the candidate is stopped beside the baseline; what runs slower there is the machine.
+        most_ms = math.inf
+        if self._court.device == "cuda":
+            most_ms = credible_ms(self._before, self._court.slack_ms(self._eager_calls))
+        samples = Samples(most_ms=most_ms)
+
+        def kernel_block() -> None:
+            samples.kernel.append(self._examination.timed_block(calls))
+            samples.kernel_blocks += [each] if (each := self._examination.timed) else []
+
+        def eager_block() -> None:
+            samples.eager_blocks.append(self._court.baseline_block(self._court.eager, self._eager_calls))
+            samples.eager.append(self._baseline_ms(samples.eager_blocks[-1]))
+
+        def compiled_block(side: Side) -> None:
+            block = self._court.baseline_block(side, self._eager_calls)
+            samples.compiled.append(self._baseline_ms(block))
+
+        steps: list[Callable[[], None]] = [kernel_block, eager_block]
+        if (other := self._compiled) is not None:
+            steps.append(lambda: compiled_block(other))
+        start = time.monotonic()
+        moments = weight_changes.moments()
+        while True:
+            if next(moments):
+                self._examination.settle()
+                self._examination.change_some_weights()
+            for step in steps if len(samples.kernel) % 2 == 0 else reversed(steps):
+                step()
+            self._examination.settle()
+            elapsed_s = time.monotonic() - start
+            if self._plan.enough(samples.ratios, elapsed_s):
+                even = self._court.evenness(samples.kernel_blocks, samples.eager_blocks)
+                if not (even.undecided and self._plan.may_go_on(len(samples.kernel), elapsed_s)):
+                    break
+        self._examination.change_some_weights()
+        return samples
+
+    def _require_true_overhead(self, calls: int) -> None:
+        """Raises RuntimeError where a kernel seems too fast because of a mistake of ours."""
+        if self._court.overstates(calls):
+            raise RuntimeError("what a block costs besides was measured on a busy machine")
+
+    def _block_calls(self, call_ms: float) -> int:
+        """Calls of the kernel's blocks, as many as can be queued at once, which is tried; as many as the
+        baseline's where both are about as fast, so that what blocks cost besides is the same."""
+        capacity = self._court.capacity
+        calls, tried = self._plan.calls(call_ms, capacity), 0
+        while calls > tried:
+            tried, call_ms = calls, self._examination.timed_block(calls)
+            self._examination.settle()
+            room = self._court.queue_room(self._side, calls)
+            self._eager_calls = min(self._eager_calls, room)  # nobody gains by being measured in short blocks
+            calls = min(self._plan.calls(call_ms, capacity), room)
+            if max(calls, self._eager_calls) <= 2 * min(calls, self._eager_calls):
+                calls = self._eager_calls
+        return calls
+
+    def _baseline_ms(self, block: Block) -> float:
+        """ms a call."""
+        return block.call_ms(self._court.overhead(block.calls).total_ms)

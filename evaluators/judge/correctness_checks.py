@@ -1,0 +1,209 @@
+"""A candidate's answers on inputs that nobody has seen before: whether they are right."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from evaluators.evaluation import Status
+from evaluators.judge.reference_session import Court
+from evaluators.judge.runner_client import Refused, Side
+from evaluators.reference import weight_changes
+from evaluators.reference.comparison import Comparison
+from evaluators.reference.input_distributions import DESCRIPTIONS
+from evaluators.reference.reference_model import Answer, Draw
+from evaluators.reference.weight_changes import WeightChange
+from evaluators.runner.shared_buffers import Spot
+from evaluators.timing import Block, Plan
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+
+CHECKED_CALLS = 3
+SLOW_MS = 50.0
+"""Of a call: it need not be made once more for caches to be as before."""
+
+Outputs = list["torch.Tensor"]
+
+
+class Examination:
+    """Asks one candidate, and remembers how right it was. What finds it wrong raises Refused."""
+
+    def __init__(self, court: Court, side: Side) -> None:
+        self._court, self._side, self._reference = court, side, court.reference
+        self._families: dict[str, bool] = {}
+        self._comparisons: list[Comparison] = []
+        self._benchmark_rules: dict[str, bool] = {}
+        self._turns = itertools.cycle(weight_changes.turns(len(self._reference.weight_forms)))
+        self._padded = False
+        """Whether zeros among its weights are padding (see `weights.WeightChange`)."""
+        self._pending: list[Callable[[], None]] = []
+        self.timed: Block | None = None
+        """The last block that was timed."""
+
+    def begin(self, plan: Plan) -> float:
+        """The problem's own inputs, then with other weights every distribution. Returns about how long a call
+        takes in ms, of two the shorter."""
+        first = self._check_block(1, "on fresh inputs")
+        self.change_weights(self._reference.everywhere(), self._try_distributions)
+        again = self._check_block(
+            plan.calls(first, min(CHECKED_CALLS, self._court.capacity)), "on fresh inputs"
+        )
+        return min(first, again)
+
+    def change_some_weights(self) -> None:
+        """A check with other values in some weights, those whose turn it is: a kernel that leaves some out,
+        or has kept something made of them, is wrong. Then, where calls are short, one to get used to the old
+        ones again, which the next check is about."""
+        if not self._reference.weight_forms:
+            return
+        change = WeightChange(seed=secrets.randbits(62), turn=tuple(next(self._turns)), padded=self._padded)
+
+        def check() -> float:
+            return self._check_block(1, "after its weights were changed in place")
+
+        if self.change_weights(change, check) < SLOW_MS:
+            self._court.stage_fresh(1, self._side)
+            self._side.block(1)
+
+    def change_weights(self, change: WeightChange, check: Callable[[], T]) -> T:
+        """What `check` finds with other weights on both sides."""
+        if not self._reference.has_weights:
+            return check()
+        forms, buffers = self._reference.weight_forms, self._reference.buffer_forms
+        alike, known = self._side.change_weights(change, forms, buffers)
+        self._reference.change_weights(replace(change, buffers=known), alike=alike)
+        if not (alike or change.padded or change.turn is not None) and not self._is_right_once():
+            self._restore_weights()
+            self._padded = True  # unless it is wrong with that, too
+            return self.change_weights(replace(change, padded=True), check)
+        found = check()
+        self._restore_weights()
+        return found
+
+    def _restore_weights(self) -> None:
+        self._reference.restore_weights()
+        self._side.restore_weights()
+
+    def _is_right_once(self) -> bool:
+        draws = self._court.stage_fresh(1, self._side, own=True)
+        self._side.block(1)
+        return self.is_right(self._side.arena.snapshot(0), draws[0])
+
+    def _try_distributions(self) -> None:
+        """Each distribution once, and the problem's own inputs, in an order that nobody knows: each call
+        comes after one on another, so that what is left of the call before shows."""
+        changed = self._reference.has_weights
+        self._check_block(1, "after its weights were changed in place" if changed else "on fresh inputs")
+        names = list(self._reference.distributions)
+        secrets.SystemRandom().shuffle(names)
+        capacity = self._court.capacity
+        for start in range(0, len(names), capacity):
+            chosen = names[start : start + capacity]
+            self._court.stage_distributions(chosen, self._side)
+            self._side.block(len(chosen))
+            for call, name in enumerate(chosen):
+                comparison = self._reference.check_on(self._side.arena.snapshot(call), name)
+                self._families[name] = not comparison.problem
+                if comparison.problem:
+                    raise Refused(Status.INCORRECT, f"wrong on {described(name)}: {comparison.problem}")
+            self._require_inputs(range(len(chosen)))
+
+    def timed_block(self, calls: int) -> float:
+        """ms a call in a block on fresh inputs, whose answers are checked by `settle`."""
+        overhead_ms = self._court.overhead(calls).total_ms
+        block, check = self.spot_check(calls)
+        self._pending.append(check)
+        self.timed = block
+        return block.call_ms(overhead_ms)
+
+    def settle(self) -> None:
+        """Does the checks that were put off, so that both sides' blocks come after the same work."""
+        while self._pending:
+            self._pending.pop()()
+
+    def spot_check(self, calls: int) -> tuple[Block, Callable[[], None]]:
+        """A block on fresh inputs, and what checks one of its calls; the others are glanced at."""
+        draws = self._court.stage_fresh(calls, self._side)
+        block = self._side.block(calls)
+        seen = self.seen(calls)
+        self._require_inputs([seen.call])
+        draw = draws[seen.call]
+        return block, lambda: self._require(draw, seen.outputs, self._reference.answer(draw, spot=True))
+
+    def seen(self, calls: int) -> Spot:
+        """A look at the last block, all of whose calls must have been answered."""
+        spot = self._side.spot(calls)
+        if spot.missing is not None:
+            raise Refused(
+                Status.INCORRECT,
+                f"when the runner said it was done, call {spot.missing} had not been answered",
+            )
+        return spot
+
+    def require_chained(self, draw: Draw, outputs: Outputs, before: Outputs) -> None:
+        """The right outputs of a call of a chain, which came after the answer `before`."""
+        if answer := self._court.answer_after(before, draw):
+            self._require(draw, outputs, answer, after=" that depend on the answer before")
+
+    def _require(
+        self, draw: Draw, outputs: Outputs, answer: Answer, *, where: str = "on fresh inputs", after: str = ""
+    ) -> None:
+        comparison = self._reference.judge_draw(outputs, answer, own=not draw.distribution)
+        if not draw.distribution:
+            self._comparisons.append(comparison)
+        if comparison.problem:
+            where = f"on {described(draw.distribution)}" if draw.distribution else where
+            raise Refused(Status.INCORRECT, f"wrong {where}{after}: {comparison.problem}")
+
+    def is_right(self, outputs: Outputs, draw: Draw) -> bool:
+        """Whether they are, of which nothing follows yet."""
+        answer = self._reference.answer(draw, spot=True)
+        return not self._reference.judge_draw(outputs, answer, own=not draw.distribution).problem
+
+    def correctness(self) -> dict[str, Any] | None:
+        """What an evaluation says of it; None where no answer was comparable."""
+        finite = [c for c in self._comparisons if c.error != float("inf")]
+        if not finite:
+            return None
+        return {
+            "checked_calls": len(self._comparisons),
+            "normwise_error": max(c.error for c in finite),
+            "eager_error": max(c.eager_error for c in finite),
+            "families": self._families,
+            "untried": self._reference.untried,
+            "benchmark_rules": self._benchmark_rules,
+        }
+
+    def _check_block(self, calls: int, where: str) -> float:
+        """Some calls on the problem's own inputs, all of which are checked. Returns ms a call."""
+        draws = self._court.stage_fresh(calls, self._side, own=True)
+        block = self._side.block(calls)
+        answers = [self._side.arena.snapshot(call) for call in range(calls)]
+        for draw, outputs in zip(draws, answers, strict=True):
+            answer = self._reference.answer(draw)
+            if not self._benchmark_rules:
+                self._benchmark_rules = self._reference.benchmark_rules(outputs, answer)
+            self._require(draw, outputs, answer, where=where)
+        self._require_inputs(range(calls))
+        return block.call_ms(self._court.overhead(calls).total_ms)
+
+    def _require_inputs(self, calls: Iterable[int]) -> None:
+        """That the inputs of these calls of the last block are as they were."""
+        number = self._court.spoilt_input(self._side, calls)
+        if number is not None:
+            raise Refused(
+                Status.INCORRECT,
+                f"it writes to its input {number}, which the reference leaves as it is: a caller would find "
+                "other values there after the call",
+            )
+
+
+def described(name: str) -> str:
+    """A distribution in words."""
+    return f"inputs of the distribution '{name}' ({DESCRIPTIONS[name]})"

@@ -1,0 +1,252 @@
+"""Several candidates before the court at once, timed against one another and against eager, in turns.
+
+Each has a runner and an arena of its own, and only one of all runners runs at a time. The worker, which
+watches the process whose turn it is, asks for one step after the other: a candidate that dies or hangs drops
+out, and the others go on.
+"""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+
+from evaluators.evaluation import Status
+from evaluators.judge.correctness_checks import Examination
+from evaluators.judge.evenness import UNEVEN
+from evaluators.judge.reference_session import Court
+from evaluators.judge.runner_client import Refused, Side
+from evaluators.reference import weight_changes
+from evaluators.system.channel import Channel, ChannelClosed, Message
+from evaluators.timing import (
+    MIN_PAIRS,
+    Block,
+    Plan,
+    credible_ms,
+    sabotaged,
+    timing_of,
+)
+
+ALIKE = 4
+"""Kernels whose blocks would have so many times fewer calls than the fastest's have their own number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """`run` says whether the candidate has failed, and raises ChannelClosed when its runner died.
+    `candidate`: the number of the one that runs; None where only the baseline does."""
+
+    candidate: int | None
+    run: Callable[[], bool]
+
+
+@dataclass
+class Entry:
+    """One candidate, its checks and its samples, one a round."""
+
+    number: int
+    side: Side
+    examination: Examination
+    moments: Iterator[bool] = field(default_factory=weight_changes.moments)
+    call_ms: float = 0.0
+    calls: int = 1
+    samples_ms: list[float] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    verdict: Message | None = None
+    """Of one that has failed."""
+
+
+class Contest:
+    """Candidates whose own evaluations came before: what those found is asked again in short (own inputs,
+    changed weights, distributions, spot checks of timed calls), the audits of GPU times are not."""
+
+    def __init__(self, court: Court, channels: list[Channel], pids: list[int], plan: Plan) -> None:
+        """`channels` and `pids`: of the candidates' runners."""
+        self._court = court
+        self._stack = ExitStack()
+        arenas = self._stack.enter_context(court.arenas(len(pids)))
+        sides = [court.candidate(*each) for each in zip(channels, pids, arenas, strict=True)]
+        self._plan = plan.on(court.device).lengthened((len(sides) + 1) / 2)
+        self._entries = [
+            Entry(number=number, side=side, examination=Examination(court, side))
+            for number, side in enumerate(sides)
+        ]
+        self._before: list[float] = []
+        self._eager: list[float] = []
+        self._eager_blocks: list[Block] = []
+        self._eager_calls = court.eager_calls(self._plan)
+        self._room = court.capacity
+        """Calls that everybody can queue: nobody gains by being measured in short blocks."""
+        self.steps: Iterator[Step] = self._steps()
+        """What is to be done, one after the other."""
+
+    @property
+    def alive(self) -> list[Entry]:
+        """Those that have not failed."""
+        return [each for each in self._entries if each.verdict is None]
+
+    def _steps(self) -> Iterator[Step]:
+        yield Step(candidate=None, run=self._before_any)
+        for each in self.alive:
+            yield self._step(each, self._enter)
+        for _ in range(2):  # the first tells how many calls, which are then tried
+            self._share_out()
+            for each in self.alive:
+                yield self._step(each, self._try_block)
+        self._share_out()
+        start, order = time.monotonic(), self._order()
+        while self.alive and not self._enough(time.monotonic() - start):
+            for entry in next(order):
+                if entry is None:
+                    yield Step(candidate=None, run=self._eager_block)
+                elif entry.verdict is None:
+                    yield self._step(entry, self._block)
+            for each in self.alive:
+                yield self._step(each, self._check)
+        for each in self.alive:
+            yield self._step(each, self._check_last)
+
+    def verdicts(self) -> list[Message]:
+        """One a candidate. Raises RuntimeError where something has slowed the baseline down: nobody knows
+        which of them."""
+        if self._court.device == "cuda" and self.alive:
+            slack_ms = self._court.slack_ms(self._eager_calls)
+            if reason := sabotaged(self._before, self._eager, slack_ms):
+                raise RuntimeError(f"with several kernels there: {reason}")
+        return [each.verdict or self._judged(each) for each in self._entries]
+
+    def close(self) -> None:
+        """Lets the runners end, and gives their memory back."""
+        for each in self._entries:
+            each.side.close()
+        self._stack.close()
+
+    def _judged(self, entry: Entry) -> Message:
+        slack_ms = self._court.slack_ms(self._eager_calls)
+        on_gpu = self._court.device == "cuda"
+        most_ms = credible_ms(self._before, slack_ms) if on_gpu else float("inf")
+        eager = [min(each, most_ms) for each in self._eager]
+        remarks: list[str] = []
+        status, rule = Status.CORRECT, ""
+        even = self._court.evenness(entry.blocks, self._eager_blocks)
+        samples_ms = entry.samples_ms
+        if even.uneven:
+            remarks.append(f"{even.remark}: it is timed by their mean")
+            samples_ms = [even.factor * each for each in samples_ms]
+        log = "\n".join(remarks)
+        timing = timing_of(samples_ms, eager)
+        if reason := even.reason:
+            status, log, rule = Status.REJECTED, reason, UNEVEN
+        elif reason := self._court.too_fast(timing.kernel_ms, timing.eager_ms, entry.calls):
+            status, log, rule = Status.REJECTED, reason, "roofline"
+        return {
+            "status": status.value,
+            "log": log,
+            "rule": rule,
+            "timing": asdict(timing) if status is Status.CORRECT else None,
+            "correctness": entry.examination.correctness(),
+            "roofline": asdict(self._court.roofline()),
+        }
+
+    def _step(self, entry: Entry, what: Callable[[Entry], None]) -> Step:
+        """A candidate that fails in it drops out."""
+
+        import torch
+
+        def run() -> bool:
+            try:
+                what(entry)
+            except Refused as refused:
+                self._drop(entry, refused.status, refused.log, refused.rule)
+            except (MemoryError, torch.OutOfMemoryError) as error:
+                log = f"beside it and the others there is no memory left to check it: {error}"
+                self._drop(entry, Status.CRASHED, log)
+            except ChannelClosed:
+                self._drop(entry, Status.CRASHED, "its runner died")  # how, the worker finds out
+                entry.side.close()  # whoever waits for the dead one is stopped
+                raise
+            finally:
+                self._court.reference.restore_weights()
+            return entry.verdict is not None
+
+        return Step(candidate=entry.number, run=run)
+
+    def _drop(self, entry: Entry, status: Status, log: str, rule: str = "") -> None:
+        entry.verdict = {"status": status.value, "log": log, "rule": rule}
+
+    def _before_any(self) -> bool:
+        self._court.lower_overhead()
+        self._before = self._court.eager_alone(self._plan)
+        return False
+
+    def _enter(self, entry: Entry) -> None:
+        self._court.load(entry.side)
+        entry.call_ms = entry.examination.begin(self._plan)
+
+    def _share_out(self) -> None:
+        """As many calls for all blocks, eager's too, where they are about as fast, so that what blocks cost
+        besides is the same."""
+        if not self.alive:
+            return
+        wanted = [
+            min(self._plan.calls(each.call_ms, self._court.capacity), self._room) for each in self.alive
+        ]
+        most = max(wanted)
+
+        def shared(own: int) -> int:
+            return most if ALIKE * own >= most else own
+
+        for each, own in zip(self.alive, wanted, strict=True):
+            each.calls = shared(own)
+        self._eager_calls = shared(min(self._court.eager_calls(self._plan), self._room))
+
+    def _try_block(self, entry: Entry) -> None:
+        """A block to warm up, which tells how long a call takes in one."""
+        entry.call_ms = entry.examination.timed_block(entry.calls)
+        entry.examination.settle()
+        if self._court.device == "cuda":
+            self._room = min(self._room, self._court.queue_room(entry.side, entry.calls))
+
+    def _order(self) -> Iterator[list[Entry | None]]:
+        """Who is measured in which order, round after round: a random one, then the same backwards, so that
+        drift meets all alike."""
+        while True:
+            order: list[Entry | None] = [None, *self.alive]
+            secrets.SystemRandom().shuffle(order)
+            yield order
+            yield order[::-1]
+
+    def _block(self, entry: Entry) -> None:
+        entry.samples_ms.append(entry.examination.timed_block(entry.calls))
+        entry.blocks += [block] if (block := entry.examination.timed) else []
+
+    def _eager_block(self) -> bool:
+        block = self._court.baseline_block(self._court.eager, self._eager_calls)
+        self._eager_blocks.append(block)
+        self._eager.append(block.call_ms(self._court.overhead(block.calls).total_ms))
+        return False
+
+    def _check(self, entry: Entry) -> None:
+        entry.examination.settle()
+        if next(entry.moments):
+            entry.examination.change_some_weights()
+
+    def _check_last(self, entry: Entry) -> None:
+        entry.examination.change_some_weights()
+
+    def _enough(self, elapsed_s: float) -> bool:
+        """Whether the fastest is told from every other, and from eager, as well as the plan asks."""
+        alive = self.alive
+        if self._plan.may_go_on(len(self._eager), elapsed_s) and len(self._eager) >= MIN_PAIRS:
+            seen = (self._court.evenness(each.blocks, self._eager_blocks) for each in alive)
+            if any(each.undecided for each in seen):
+                return False
+        leader = min(alive, key=lambda each: statistics.median(each.samples_ms or [0.0]))
+        others = [self._eager, *(each.samples_ms for each in alive if each is not leader)]
+        return all(
+            self._plan.enough([b / a for a, b in zip(leader.samples_ms, other, strict=True)], elapsed_s)
+            for other in others
+        )

@@ -1,0 +1,204 @@
+"""The trusted process: draws secret inputs, knows the right answers, holds the clock, gives the verdict.
+
+It never has a candidate in its address space; it speaks with runners over channels that its parent, the
+worker, hands to it, and with the worker:
+
+    -> open {problem, ...} + eager runner's channel
+    <- opened {facts} | unfit {error}: the reference's fault | failed {error}: another's
+       | asserted: the reference has failed on the device, where nothing runs any more for this process
+    -> judge {plan, ...} + candidate's channel (+ the compiled baseline's)
+    <- compiled {runs}, stage {stage}, ..., verdict {status, ...}
+    <- warning {text}, before any answer
+    -> compare {plan, pids, ...} + the candidates' channels: see `head_to_head.py`
+    <- comparing
+    -> next: whose turn is it?
+    <- turn {candidate} | verdicts {verdicts: [{status, ...}, ...]}
+    -> go: the turn may begin
+    <- turned {failed}: whether the candidate drops out, and its runner is to be ended
+    -> recheck {before_ms, plan}: is the baseline as slow now that the candidate is gone?
+    <- rechecked {slow}
+
+It waits for a runner without a limit of its own: the worker holds the deadlines and kills the runner, which
+closes the channel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import sys
+import traceback
+from typing import Any
+
+from evaluators.cause import cause_of
+from evaluators.judge.candidate_evaluation import Trial
+from evaluators.judge.head_to_head import Contest, Step
+from evaluators.judge.reference_session import Court
+from evaluators.judge.runner_client import Refused
+from evaluators.reference.reference_model import UnfitReference
+from evaluators.system import process_tree
+from evaluators.system.channel import Channel, ChannelClosed, Message
+from evaluators.timing import Plan, sabotaged
+
+logger = logging.getLogger(__name__)
+
+MACHINES_FAULT = re.compile(
+    r"\b(CUDA|cuDNN|CUBLAS|CUFFT) error|CUDNN_STATUS|[Oo]ut ?[Oo]f ?[Mm]emory|AcceleratorError"
+)
+"""In the cause of an error that may be gone on another device, or at another time."""
+ASSERTED = "device-side assert triggered"
+"""In the cause of an error of a kernel that has refused its inputs, as PyTorch's losses and lookups do."""
+DEVICE_FACTS = (
+    "multi_processor_count",
+    "total_memory",
+    "L2_cache_size",
+    "shared_memory_per_block_optin",
+    "shared_memory_per_multiprocessor",
+    "regs_per_multiprocessor",
+    "max_threads_per_multi_processor",
+)
+"""torch's names; for whoever writes kernels."""
+
+
+class _ToWorker(logging.Handler):
+    """Sends the text of each record to the worker, which has a console or a log."""
+
+    def __init__(self, worker: Channel) -> None:
+        super().__init__()
+        self._worker = worker
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        self._worker.send({"op": "warning", "text": record.getMessage()})
+
+
+def main() -> None:
+    """The referee's process: serves its worker until the channel closes."""
+    process_tree.die_with_parent()
+    process_tree.rename("referee")
+    import torch  # noqa: F401  (takes seconds: while the zygote does the same, not when the first order comes)
+
+    worker = Channel.from_fd(int(sys.argv[1]))
+    logging.basicConfig(level=logging.WARNING, handlers=[_ToWorker(worker)])
+    court: Court | None = None
+    contest: Contest | None = None
+    step: Step | None = None
+    with contextlib.suppress(ChannelClosed):
+        while True:
+            order = worker.receive()
+            try:
+                if order["op"] == "open":
+                    if court is not None:
+                        court.close()
+                    court = None
+                    channel = Channel.from_fd(worker.take_fds(1)[0])
+                    court = Court(order["problem"], channel, order["pid"], order["options"])
+                    facts = {
+                        "isolation": court.eager.isolation,
+                        "arena_bytes": court.arena.memory.numel(),
+                        **court.ceilings(),
+                        **_facts(court.device),
+                    }
+                    worker.send({"op": "opened", "facts": facts})
+                elif order["op"] == "judge" and court is not None:
+                    worker.send(_judge(court, worker, order))
+                elif order["op"] == "compare" and court is not None:
+                    channels = [Channel.from_fd(fd) for fd in worker.take_fds(order["fds"])]
+                    contest = Contest(court, channels, order["pids"], Plan(**order["plan"]))
+                    worker.send({"op": "comparing"})
+                elif order["op"] == "next" and contest is not None:
+                    if (step := next(contest.steps, None)) is not None:
+                        worker.send({"op": "turn", "candidate": step.candidate})
+                        continue
+                    worker.send({"op": "verdicts", "verdicts": contest.verdicts()})
+                    contest.close()
+                    contest = None
+                elif order["op"] == "go" and step is not None:
+                    worker.send({"op": "turned", "failed": step.run()})
+                elif order["op"] == "recheck" and court is not None:
+                    plan = Plan(**order["plan"])
+                    slack_ms = court.slack_ms(court.eager_calls(plan))
+                    slow = sabotaged(order["before_ms"], court.eager_alone(plan), slack_ms)
+                    worker.send({"op": "rechecked", "slow": slow is not None})
+            except ChannelClosed:
+                worker.send({"op": "lost"})  # a runner died; the worker knows which and why
+            except UnfitReference as unfit:
+                text = f"the reference cannot judge a kernel: {unfit}"
+                hint = "(problem.allow_degenerate=true lets it, all the same)"
+                worker.send({"op": "unfit", "error": f"{text} {hint}"})
+            except Exception as error:
+                # The process's last resort: a fault of ours or of the reference must reach the worker.
+                worker.send(_failure(order, error))
+
+
+def _failure(order: Message, error: Exception) -> Message:
+    """What the worker is told of an order that failed. What goes wrong while a problem is being opened is the
+    reference's doing, unless the machine lacks something."""
+    text = str(error) if isinstance(error, Refused) else traceback.format_exc()
+    opens = order["op"] == "open"
+    asserted = opens and ASSERTED in text
+    if asserted and not order["options"]["keep_range"]:
+        return {"op": "asserted"}
+    machines = isinstance(error, (OSError, MemoryError)) or MACHINES_FAULT.search(cause_of(text))
+    if not opens or (machines and not asserted):
+        return {"op": "failed", "error": text}
+    return {"op": "unfit", "error": f"the reference cannot be run:\n{text}"}
+
+
+def _judge(court: Court, worker: Channel, order: Message) -> Message:
+    fds = worker.take_fds(order["fds"])
+    if len(fds) > 1:
+        _take_compiled(court, Channel.from_fd(fds[1]), order["pids"][1])
+        worker.send({"op": "compiled", "runs": court.compiled is not None})
+    canary_ms = court.canary_ms()
+    side = court.candidate(Channel.from_fd(fds[0]), order["pids"][0])
+
+    def say(stage: str) -> None:
+        worker.send({"op": "stage", "stage": stage})
+
+    try:
+        trial = Trial(
+            court, side, Plan(**order["plan"]), order["scratch"], thorough=order["thorough"], say=say
+        )
+        return trial.verdict() | ({} if canary_ms is None else {"canary_ms": f"{canary_ms:.4g}"})
+    finally:
+        side.close()
+
+
+def _take_compiled(court: Court, channel: Channel, pid: int) -> None:
+    """The `torch.compile` baseline, kept for the candidates that follow."""
+    try:
+        court.compiled = court.baseline(channel, pid)
+        court.compiled.block(min(2, court.capacity))
+    except (Refused, ChannelClosed) as error:
+        logger.warning("torch.compile could not run the reference: %s", error)
+        court.compiled = None
+
+
+def _facts(device: str) -> dict[str, Any]:
+    import torch
+
+    facts = {"device": _cpu_name(), "torch": str(torch.__version__)}
+    if device == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        facts["device"] = properties.name
+        facts["architecture"] = f"{properties.major}.{properties.minor}"
+        facts["cuda"] = torch.version.cuda or ""
+        for name in DEVICE_FACTS:
+            if hasattr(properties, name):
+                facts[name] = getattr(properties, name)
+    return facts
+
+
+def _cpu_name() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                return f"{line.partition(':')[2].strip()}, {os.cpu_count()} cores"
+    return f"CPU, {os.cpu_count()} cores"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,400 @@
+"""What the referee knows and holds: secret inputs, right answers, the baselines, and the shared memory."""
+
+from __future__ import annotations
+
+import logging
+import os
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evaluators.evaluation import Roofline
+from evaluators.judge.evenness import Evenness, evenness
+from evaluators.judge.runner_client import Side
+from evaluators.judge.vendor_kernels import LibraryKernels, installed
+from evaluators.problem import lower_precisions
+from evaluators.reference import dependent_calls
+from evaluators.reference.containers import replaced, tensors_in
+from evaluators.reference.machine_peaks import ceilings_of
+from evaluators.reference.operation_count import count
+from evaluators.reference.reference_model import Answer, Draw, ReferenceSession, UnfitReference
+from evaluators.reference.roofline import roofline, too_fast
+from evaluators.reference.strided_layouts import clone, span_of
+from evaluators.reference.usable_distributions import open_distributions
+from evaluators.reference.validation import examine
+from evaluators.runner.shared_buffers import Arena, Layout
+from evaluators.system.channel import Channel, Message
+from evaluators.timing import SLACK_MS, Block, Overhead, Plan, block_sizes, smoothed
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+MEMORY_SHARE = 0.15
+"""Of the device's memory, for the arena of a candidate; the same again for the baselines' and, at most, for
+what is staged."""
+ARENAS = 3
+"""So many arenas' memory may those of candidates have together that are there at once."""
+SINGLES = 4
+"""Blocks of one call, against which the blocks of many are held."""
+CHAIN_CALLS = 32
+"""Of a chain at most, so that a GPU's queue, which has room for a thousand launches, holds them all."""
+MUCH = 2**29
+"""Bytes of a call's inputs and outputs: of less, what the referee keeps for the next call is no matter, nor
+how the time varies that copying them takes."""
+LEAST_CALLS = 5
+"""Of an arena, where they fit: what a call leaves behind is seen by the next, on another distribution."""
+CANARY_ELEMENTS = 2**26
+BESIDES_VARIES = 0.2
+"""By this share. With the reference itself as candidate, blocks with 4 and 9 GB to copy took about a tenth
+longer on an H200 than before it was there; the half of that time and more is taken off."""
+OVERSTATED = 0.9
+"""Of what a block costs besides: less than that is no noise."""
+
+
+class Court:
+    """One problem, opened: the reference in two precisions, its baselines, and the arenas."""
+
+    def __init__(self, problem: dict[str, Any], channel: Channel, pid: int, options: dict[str, Any]) -> None:
+        """`channel` and `pid`: of the eager baseline's runner. Raises UnfitReference, Refused when
+        the reference does not run there, ChannelClosed when it died."""
+        import torch
+
+        self._torch = torch
+        self.problem, self._options = problem, options
+        self.device: str = problem["device"]
+        self.reference = ReferenceSession(problem, keep_range=options["keep_range"])
+        sample, outputs = self.reference.sample, self.reference.outputs
+        tensors = tensors_in(sample)
+        rough_ms = self._rough_ms()
+        self.work = count(self.reference.eager, sample, outputs)
+        self.reference.has_products = self.work.operations > 0
+        if not problem["allow_degenerate"]:
+            self._require_judge()
+        else:
+            open_distributions(self.reference)
+        if self.device == "cuda":
+            torch.cuda.empty_cache()  # candidates need the memory
+        cache = Path(options["cache"])
+        self._ceilings_file = cache / "ceilings.json"
+        self._ceilings = ceilings_of(self.device, self._ceilings_file)
+        self.capacity = self._room(tensors, outputs, rough_ms)
+        changed = self.reference.changed_inputs
+        self.arena = Arena(tensors, outputs, self.capacity, self.device, changed)
+        self._baseline_arena = Arena(tensors, outputs, self.capacity, self.device, changed)
+        layout = Layout.of(tensors, self.capacity, as_they_are=True)
+        self._staged = torch.empty(layout.bytes, dtype=torch.uint8, device=self.device)
+        self._places = layout.views(self._staged)
+        for call in range(self.capacity):
+            self._stage(call, sample)
+        self._canary = torch.rand(CANARY_ELEMENTS, device=self.device) if self.device == "cuda" else None
+        self.compiled: Side | None = None
+        self.eager = self.baseline(channel, pid)
+        self.eager.block(1)  # warms up
+        self.library_kernels: LibraryKernels | None = None
+        """On a GPU: what a candidate's kernels may not be. None where that is not asked, or where
+        the device's trace shows not even the reference's."""
+        if problem["libraries"] == "no_library" and self.device == "cuda":
+            if self.eager.census(1):
+                self.library_kernels = installed(cache)
+            else:
+                logger.warning("no trace of the device: nobody can tell whose kernels run")
+        self._calibrate(sample, Plan(**options["plan"]))
+        self.reference.forget_sample()
+        self._trim()
+
+    def _calibrate(self, sample: list[Any], plan: Plan) -> None:
+        """Takes the baseline's times, and what blocks cost besides, before any candidate is there to make
+        them look larger."""
+        self.link_ms: dict[bool, float] = {}
+        """What a call costs more in a chain, by whether the module waits for the GPU in every call; empty
+        where there are no chains."""
+        if self.device == "cuda":
+            sizes = block_sizes(self.capacity)
+            some = (n for n in sizes if n & (n - 1) == 0 or n == self.capacity)
+            self._overheads = smoothed({n: self.eager.overhead(n) for n in some}, sizes)
+            calls = min(self.capacity, CHAIN_CALLS)
+            if calls > 1 and dependent_calls.can_stir(tensors_in(sample)):
+                self.link_ms = {wait: self.eager.link_ms(calls, wait=wait) for wait in (False, True)}
+        else:
+            self._take_overhead(self.eager.overhead(1))
+        calls = min(self.capacity, 2)
+        for _ in range(3):
+            self.eager_call_ms = self.eager.block(calls).call_ms(self.overhead(calls).total_ms)
+            calls = plan.calls(self.eager_call_ms, self.capacity)
+        self._eager_room = self.capacity
+        if self.device == "cuda":
+            if calls > 1:
+                longest = max(n for n in block_sizes(self.capacity) if n <= 2 * calls)
+                self.eager.block(longest)  # of a thorough measurement
+                self._eager_room = self.queue_room(self.eager, longest)
+            singles, late = [], []
+            for _ in range(SINGLES):
+                singles.append(self.eager.block(1).call_ms(self.overhead(1).total_ms))
+                late.append(self.eager.late)
+            self.eager.fills_queue = all(late)
+            self.waking_ms = max(min(singles) - self.eager_call_ms, 0.0)
+            """What a call alone takes longer than one of many."""
+
+    def close(self) -> None:
+        """Gives the memory back; the runners must be gone."""
+        for side in (self.eager, self.compiled):
+            if side is not None:
+                side.close()
+        self.arena.free()
+        self._baseline_arena.free()
+        if self.device == "cuda":
+            del self._staged, self._places
+            self._torch.cuda.empty_cache()
+
+    def baseline(self, channel: Channel, pid: int) -> Side:
+        """A runner of ours that has loaded the reference; all of them share one arena."""
+        side = Side(channel, self._baseline_arena, self._staged, pid, ours=True)
+        side.load(self._load_order(self._baseline_arena))
+        return side
+
+    @contextmanager
+    def arenas(self, count: int) -> Iterator[list[Arena]]:
+        """One for each of so many candidates that are there at once: what shares memory could spoil the
+        other's outputs. Meanwhile blocks have as many calls as there is room for in all of them."""
+        whole = self.capacity
+        room = ARENAS * whole // count
+        calls = whole if room >= whole else max(n for n in block_sizes(whole) if n <= max(room, 1))
+        inputs, outputs = self._places[0], self.arena.output_views[0]
+        more: list[Arena] = []
+        try:
+            for _ in range(count - 1):
+                more.append(Arena(inputs, outputs, calls, self.device))
+            self.capacity = calls
+            yield [self.arena, *more]
+        finally:
+            self.capacity = whole
+            for each in more:
+                each.free()
+
+    def candidate(self, channel: Channel, pid: int, arena: Arena | None = None) -> Side:
+        """The candidate's runner, nothing loaded yet. `arena`: where it is not the court's own."""
+        side = Side(channel, arena or self.arena, self._staged, pid)
+        side.expected_ms = self.eager_call_ms
+        side.fills_queue = self.eager.fills_queue
+        return side
+
+    def overhead(self, calls: int) -> Overhead:
+        """What a block of so many calls costs besides; `calls` is one of `block_sizes`."""
+        return self._overheads[calls]
+
+    def overstates(self, calls: int) -> bool:
+        """On a GPU: whether such a block costs less besides than was measured when the problem was opened. A
+        machine that was busy then makes it look more, and every kernel faster."""
+        if self.device != "cuda":
+            return False
+        known_ms, now_ms = self.overhead(calls).total_ms, self.eager.overhead(calls).total_ms
+        return now_ms < OVERSTATED * known_ms - SLACK_MS["cuda"]
+
+    def slack_ms(self, calls: int) -> float:
+        """ms that a call of a block of so many may take longer for no reason: by the clock and, where much
+        is copied, by what the block costs besides, which is taken off its time and varies, too."""
+        besides_ms = BESIDES_VARIES * self.overhead(calls).total_ms if self._copies_much else 0.0
+        return (SLACK_MS[self.device] + besides_ms) / calls
+
+    def eager_calls(self, plan: Plan) -> int:
+        """Calls of the baseline's blocks."""
+        return min(plan.calls(self.eager_call_ms, self.capacity), self._eager_room)
+
+    def queue_room(self, side: Side, calls: int) -> int:
+        """On a GPU, after a block of so many calls: how many can be queued before a block begins, as far as
+        is seen. A queue has room for about a thousand launches. Who is late with a single call waits for the
+        GPU, and may have as many as there are."""
+        size = calls
+        while side.late and size > 1:
+            size = max(n for n in block_sizes(self.capacity) if n <= size // 2)
+            side.block(size)
+        return self.capacity if side.late or size == calls else size
+
+    def baseline_block(self, side: Side, calls: int) -> Block:
+        """A baseline's block on fresh inputs, as a candidate's."""
+        self.stage_fresh(calls, side)
+        return side.block(calls)
+
+    def evenness(self, kernel: Sequence[Block], eager: Sequence[Block]) -> Evenness:
+        """Of a kernel's blocks and eager's, which have alternated."""
+        overhead_ms = self.overhead(1).total_ms if self.device == "cpu" else 0.0
+        return evenness(kernel, eager, overhead_ms=overhead_ms, slack_ms=SLACK_MS[self.device])
+
+    def eager_alone(self, plan: Plan) -> list[float]:
+        """The baseline's time a call in ms, while no candidate has run anything."""
+        calls = self.eager_calls(plan)
+        times = [self.eager.block(calls).call_ms(self.overhead(calls).total_ms) for _ in range(3)]
+        if self.device == "cpu":  # a machine that was busy before made it seem longer
+            self.eager_call_ms = min(self.eager_call_ms, *times)
+        return times
+
+    def lower_overhead(self) -> None:
+        """On a CPU: takes a smaller overhead where one is seen now. Noise only adds to it, and one that was
+        measured while the machine was busy would be taken off times that do not hold it."""
+        if self.device == "cpu":
+            seen = self.eager.overhead(1)
+            self._take_overhead(min(seen, self.overhead(1), key=lambda each: each.total_ms))
+
+    def load(self, candidate: Side) -> None:
+        """Raises Refused or ChannelClosed."""
+        candidate.load(self._load_order(candidate.arena))
+
+    def stage_fresh(self, calls: int, side: Side, *, own: bool = False) -> list[Draw]:
+        """Draws inputs for so many calls, which nobody has seen, and poisons the side's outputs. They are
+        the problem's `own`, or near to them (see `ReferenceSession.near`), each call's otherwise."""
+        draws = [Draw.fresh() if own else self.reference.near() for _ in range(calls)]
+        self._stage_all(draws, side)
+        return draws
+
+    def stage_distributions(self, names: list[str], side: Side) -> None:
+        """The same with inputs of one distribution a call, whose answers are known."""
+        draws = [Draw(seed=self.reference.seed_on(name), distribution=name) for name in names]
+        self._stage_all(draws, side)
+
+    def _stage_all(self, draws: list[Draw], side: Side) -> None:
+        for call, draw in enumerate(draws):
+            self._stage(call, self.reference.draw(draw.seed, draw.distribution))
+        if self.reference.draws_numbers:
+            side.call_seeds = [self.reference.call_seed(draw.seed) for draw in draws]
+        side.arena.poison()
+        self._trim()
+
+    def answer_after(self, before: list[torch.Tensor], draw: Draw) -> Answer | None:
+        """The right outputs of a call of a chain, whose inputs are stirred by the answer before; None where
+        eager itself has none for those."""
+        try:
+            return self.reference.answer(draw, stirred=lambda each: self._stirred(each, before), spot=True)
+        except (RuntimeError, ValueError):
+            return None
+
+    def spoilt_input(self, side: Side, calls: Iterable[int]) -> int | None:
+        """The number of an input tensor that is not as it was before these calls of the last block, though
+        the reference leaves it alone."""
+        for call in calls:
+            found = side.arena.altered(self._staged, call)
+            if found is not None:
+                return found
+        return None
+
+    def _trim(self) -> None:
+        """Gives back the memory that drawing and comparing took, where it is much: runners need it."""
+        if self.device == "cuda" and self._copies_much:
+            self._torch.cuda.empty_cache()
+
+    @property
+    def _copies_much(self) -> bool:
+        return self.arena.inputs.call_bytes + self.arena.outputs.call_bytes > MUCH
+
+    def _stirred(self, inputs: list[Any], after: list[torch.Tensor]) -> list[Any]:
+        """As the runner had them: laid out as in the arena, one copy an argument."""
+        tensors = [clone(each) for each in tensors_in(inputs)]
+        dependent_calls.stir(tensors, dependent_calls.shares_of(after))
+        return list(replaced(inputs, tensors))
+
+    def roofline(self) -> Roofline:
+        """The problem's floor on this device."""
+        lower = lower_precisions(self.problem["tolerance"], self.problem["precision"])
+        return roofline(self.work, self._ceilings, self.problem["dtype"], lower=bool(lower))
+
+    def ceilings(self) -> dict[str, str]:
+        """What this device reached at best, as facts for whoever writes kernels."""
+        rates = {f"{n}_tflop_per_s": f"{r / 1e12:.3g}" for n, r in self._ceilings.operations_per_s.items()}
+        return {"copy_gb_per_s": f"{self._ceilings.bytes_per_s / 1e9:.4g}", **rates}
+
+    def too_fast(self, kernel_ms: float, eager_ms: float, calls: int) -> str | None:
+        """Why a kernel cannot take so little, in blocks of so many calls; None where it can."""
+        if not self.problem["floor"]:
+            return None
+
+        def reason() -> str | None:
+            return too_fast(
+                kernel_ms=kernel_ms,
+                eager_ms=eager_ms,
+                work=self.work,
+                ceilings=self._ceilings,
+                footprint_bytes=calls * self.arena.inputs.call_bytes,
+            )
+
+        if reason() is None:
+            return None
+        self._ceilings = ceilings_of(self.device, self._ceilings_file, again=True)
+        return reason()
+
+    def canary_ms(self) -> float | None:
+        """Time of a small copy of ours: what it says of the GPU does not depend on any kernel. None on a CPU,
+        where a slow one would tell of the other processes."""
+        if self._canary is None:
+            return None
+        times = []
+        for _ in range(7):
+            self.synchronize()
+            start = time.perf_counter()
+            for _ in range(4):
+                self._canary.clone()
+            self.synchronize()
+            times.append((time.perf_counter() - start) * 1e3)
+        return statistics.median(times[2:])
+
+    def synchronize(self) -> None:
+        """Waits for the device."""
+        if self.device == "cuda":
+            self._torch.cuda.synchronize()
+
+    def _take_overhead(self, single: Overhead) -> None:
+        """On a CPU, where calls are made one by one."""
+        self._overheads = {
+            n: replace(single, total_ms=n * single.total_ms) for n in block_sizes(self.capacity)
+        }
+
+    def _require_judge(self) -> None:
+        """Raises UnfitReference."""
+        if findings := examine(self.reference):
+            raise UnfitReference("; ".join(findings))
+
+    def _stage(self, call: int, values: list[Any]) -> None:
+        for place, value in zip(self._places[call], tensors_in(values), strict=True):
+            if value.shape != place.shape:
+                shapes = f"{tuple(place.shape)} and {tuple(value.shape)}"
+                raise UnfitReference(f"its inputs have other shapes in every draw: {shapes}")
+            if value.stride() == place.stride():
+                span_of(place).copy_(span_of(value))
+            else:
+                place.copy_(value)
+
+    def _load_order(self, arena: Arena) -> Message:
+        return {
+            "problem": self.problem,
+            "seed": self.reference.seed,
+            "arena": arena.description,
+            "arguments": self.reference.template,
+            "inputs": arena.inputs.to_json(),
+            "outputs": arena.outputs.to_json(),
+        }
+
+    def _rough_ms(self) -> float:
+        """About how long the reference takes in ms, which is warm."""
+        self.synchronize()
+        start = time.perf_counter()
+        for _ in range(3):
+            self.reference.run(self.reference.sample)
+        self.synchronize()
+        return (time.perf_counter() - start) / 3 * 1e3
+
+    def _room(self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], rough_ms: float) -> int:
+        """Calls of an arena."""
+        layouts = Layout.of(inputs, 1, as_they_are=True), Layout.of(outputs, 1)
+        call_bytes = sum(each.bytes for each in layouts)
+        if self.device == "cuda":
+            budget = self._torch.cuda.get_device_properties(0).total_memory * MEMORY_SHARE
+        else:
+            budget = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE / 4
+        room = max(1, int(budget // call_bytes))
+        floor_ms = self.roofline().floor_ms if self.device == "cuda" else rough_ms
+        wanted = Plan(**self._options["plan"]).capacity(rough_ms, floor_ms, self._options["max_calls"])
+        return min(room, max(wanted, LEAST_CALLS))

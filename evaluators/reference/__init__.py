@@ -1,0 +1,1 @@
+"""What is to be computed: references, their inputs, right answers, and the least time they need."""

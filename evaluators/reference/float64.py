@@ -1,0 +1,86 @@
+"""A reference in float64: what its answers would be if nothing were rounded.
+
+Attention is computed by its formula there. PyTorch's fused kernels leave masked keys out, for which the
+formula has zero times their value: what infinities come to depends on the kernel, and this tells where.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from evaluators.reference.containers import map_tensors, tensors_of
+from evaluators.reference.strided_layouts import clone
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+FAILURES = (RuntimeError, TypeError, ValueError)
+
+
+class DoubleReference:
+    """A copy of a module in float64: parameters, buffers, and tensors that are plain attributes."""
+
+    def __init__(self, eager: nn.Module) -> None:
+        import torch
+
+        self.module = copy.deepcopy(eager).double()
+        for each in self.module.modules():
+            for name, value in vars(each).items():
+                if isinstance(value, torch.Tensor):
+                    setattr(each, name, _wide_copy(value))
+        for tensor in (*self.module.parameters(), *self.module.buffers()):
+            if tensor.is_complex():
+                tensor.data = tensor.data.to(torch.complex128)
+
+    def run(self, inputs: list[Any], *, changes_inputs: bool) -> tuple[list[torch.Tensor], list[Any]]:
+        """Its outputs, and the inputs in float64, as they are after the call. `changes_inputs`: whether it
+        writes to them. Raises one of FAILURES where it does not run there."""
+        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        with torch.no_grad(), _default_dtype(torch.float64), sdpa_kernel(SDPBackend.MATH):
+            wide = map_tensors(_wide_copy if changes_inputs else _wide, inputs)
+            return tensors_of(self.module(*wide)), wide
+
+    def copy_weights(self, eager: nn.Module) -> None:
+        """The parameters and buffers of the module that this is a copy of, as they are now."""
+        import torch
+
+        with torch.no_grad():
+            for tensors in (torch.nn.Module.parameters, torch.nn.Module.buffers):
+                for wide, narrow in zip(tensors(self.module), tensors(eager), strict=True):
+                    wide.copy_(narrow)
+
+
+def _wide_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy, in float64 if it is of floating-point numbers."""
+    import torch
+
+    if tensor.is_complex():
+        return clone(tensor, dtype=torch.complex128)
+    return clone(tensor, dtype=torch.float64) if tensor.is_floating_point() else clone(tensor)
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """In float64, if it is of floating-point numbers; no copy of what need not be copied."""
+    import torch
+
+    known = tensor.dtype in (torch.float64, torch.complex128)
+    return tensor if known or not (tensor.is_floating_point() or tensor.is_complex()) else _wide_copy(tensor)
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """What `torch.zeros` and the like make meanwhile."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

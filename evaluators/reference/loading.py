@@ -1,0 +1,194 @@
+"""Loads references: finds their source, checks their form, runs them as modules.
+
+The form is KernelBench's: `Model`, `get_inputs()`, `get_init_inputs()`, sizes as module globals.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import random
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evaluators import PACKAGE
+from evaluators.problem import Problem, Size
+from evaluators.reference.containers import map_tensors
+from evaluators.reference.strided_layouts import clone
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+PROBLEMS = PACKAGE / "problems"
+REQUIRED = ("Model", "get_inputs", "get_init_inputs")
+
+
+class BadReference(ValueError):
+    """A file that is no reference, with one line that says why."""
+
+
+def load_problem(
+    name: str,
+    *,
+    path: str | None = None,
+    sizes: Mapping[str, Size] | None = None,
+    cpu_sizes: Mapping[str, Size] | None = None,
+    dtype: str = "float32",
+    tolerance: str = "strict",
+    precision: str = "",
+    cpu_precision: str = "",
+    device: str = "cpu",
+    libraries: str = "any",
+    floor: bool = True,
+    allow_degenerate: bool = False,
+) -> Problem:
+    """The problem `name`: a shipped reference (`level1/conv2d`), or the user's own file at `path`.
+
+    `sizes` replaces module globals of the reference; on a CPU `cpu_sizes` does so first, and a
+    `cpu_precision` takes the place of `precision`. Raises BadReference, in one line, when there is no such
+    file or it lacks what a reference must have.
+    """
+    file = Path(path).expanduser() if path else PROBLEMS / f"{name}.py"
+    try:
+        source = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadReference(f"the reference {file} cannot be read: {error}") from error
+    overrides = {**((cpu_sizes or {}) if device == "cpu" else {}), **(sizes or {})}
+    check_source(source, str(file), overrides)
+    return Problem(
+        name=f"file/{file.stem}" if path else name,
+        source=source,
+        overrides=overrides,
+        dtype=dtype,
+        tolerance=tolerance,
+        precision=cpu_precision if cpu_precision and device == "cpu" else precision,
+        device=device,
+        libraries=libraries,
+        floor=floor,
+        allow_degenerate=allow_degenerate,
+    )
+
+
+def check_source(source: str, file: str, overrides: Mapping[str, Size]) -> None:
+    """Reads the source without running it. Raises BadReference."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        raise BadReference(f"{file} is not Python: line {error.lineno}: {error.msg}") from error
+    defined = {name for node in tree.body for name in _names_bound(node)}
+    assigned = {name for node in tree.body for name in _names_assigned(node)}
+    missing = [name for name in REQUIRED if name not in defined]
+    if missing:
+        raise BadReference(
+            f"{file} defines no {' and no '.join(missing)}; a reference needs {', '.join(REQUIRED)}"
+        )
+    for name in overrides:
+        if name not in assigned:
+            near = difflib.get_close_matches(name, assigned, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise BadReference(f"{file} has no module global {name} to override{hint}")
+
+
+def load_module(source: str, overrides: Mapping[str, Size], name: str = "reference") -> types.ModuleType:
+    """Runs the source as a module of its own and replaces the overridden globals.
+
+    The sizes are replaced after the very statements that assign them, so that globals computed from them
+    follow.
+    """
+    module = types.ModuleType(name)
+    module.__file__ = f"<{name}>"
+    sys.modules[name] = module
+    tree = ast.parse(source)
+    body: list[ast.stmt] = []
+    for node in tree.body:
+        body.append(node)
+        for target in _names_assigned(node):
+            if target in overrides:
+                body += ast.parse(f"{target} = {_as_size(overrides[target])!r}").body
+    tree.body = body
+    exec(compile(tree, module.__file__, "exec", dont_inherit=True), module.__dict__)
+    return module
+
+
+def make_model(
+    module: types.ModuleType, cls: str, init_inputs: Sequence[Any], *, seed: int, device: str, dtype: str
+) -> nn.Module:
+    """`cls(*init_inputs)` with weights drawn from `seed`, on the device, at the dtype: the same on every
+    side that draws in the same order."""
+    import torch
+
+    seed_all(seed)
+    model: nn.Module = getattr(module, cls)(*init_inputs)
+    return model.to(device=device, dtype=getattr(torch, dtype))
+
+
+def init_inputs(module: types.ModuleType, seed: int) -> list[Any]:
+    """The constructor's arguments, from `seed` should they be random."""
+    seed_all(seed)
+    return list(module.get_init_inputs())
+
+
+def make_inputs(module: types.ModuleType, *, seed: int, device: str, dtype: str) -> list[Any]:
+    """One set of inputs from `seed`, drawn on the device; floating tensors at the task's dtype, integers
+    and plain values as they are."""
+    import torch
+
+    seed_all(seed)
+    with torch.device(device):
+        values = list(module.get_inputs())
+    return [as_task(value, device, dtype) for value in values]
+
+
+def as_task(value: Any, device: str, dtype: str) -> Any:
+    """Its tensors on the device, at the dtype if they are floating, in the layout that they have and with
+    `requires_grad` as it is; lists, tuples and dicts are gone through, anything else is unchanged."""
+    import torch
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        wanted = getattr(torch, dtype) if tensor.is_floating_point() else tensor.dtype
+        found = tensor.detach()
+        if tensor.device.type != torch.device(device).type or tensor.dtype != wanted:
+            found = clone(found, device=device, dtype=wanted)
+        return found.requires_grad_(tensor.requires_grad)
+
+    return map_tensors(moved, value)
+
+
+def seed_all(seed: int) -> None:
+    """Seeds every generator that a reference might draw from."""
+    import numpy
+    import torch
+
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    # `torch.manual_seed` keeps the caller's stack for each kind of device that is not there: 0.2 ms a call
+    torch.default_generator.manual_seed(seed)
+    if torch.version.cuda:
+        torch.cuda.manual_seed_all(seed)
+
+
+def _as_size(value: Any) -> Any:
+    """Lists are tuples that came by way of JSON."""
+    return tuple(_as_size(each) for each in value) if isinstance(value, list | tuple) else value
+
+
+def _names_bound(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        return [node.name]
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [(alias.asname or alias.name).split(".")[0] for alias in node.names]
+    return _names_assigned(node)
+
+
+def _names_assigned(node: ast.stmt) -> list[str]:
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    stored = (each for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
+    return [name.id for name in stored if isinstance(name.ctx, ast.Store)]

@@ -1,0 +1,213 @@
+"""The work of a reference: the bytes and operations of one call.
+
+Two counts of it. The plain one is for the reader. The cautious one is for rejecting a kernel: only what no
+honest kernel can leave out, so that it errs on the kernel's side.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from evaluators.reference.containers import map_tensors, tensors_in, tensors_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """The work of one call. `bytes`: inputs, parameters and buffers read once, outputs written once;
+    `operations`: multiplications and additions of matmuls, convolutions and attention.
+
+    The `needed_` figures are the cautious ones: 0 where nothing could be shown.
+    """
+
+    bytes: int
+    operations: int
+    needed_input_bytes: int = 0
+    needed_output_bytes: int = 0
+    needed_parameter_bytes: int = 0
+    needed_operations: int = 0
+
+
+def count(module: nn.Module, inputs: list[Any], outputs: list[torch.Tensor]) -> Work:
+    """The work of `module(*inputs)`, which gives `outputs`.
+
+    Runs copies of the module, forward and backward: an input or parameter counts as needed as far as its
+    gradient is not zero for a random cotangent, an operation as far as its factors are not zero, forward and
+    backward. Attention runs as its two matmuls, so that what a mask leaves out is seen. Inputs and module
+    stay as they are. Never raises for an odd reference: what could not be counted is 0, and a warning says
+    so.
+    """
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    tensors = tensors_in(inputs)
+    moved = (*tensors, *outputs, *module.parameters(), *module.buffers())
+    work = Work(
+        bytes=sum(map(_bytes, moved)),
+        operations=0,
+        needed_output_bytes=_written_bytes(outputs, inputs),
+    )
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            work, products = _add_operations(work, module, inputs)
+            work = _add_needed(work, module, inputs, products)
+    except Exception as error:  # the reference's code may raise anything; it runs well without this count
+        logger.warning("the work of the reference could not be counted: %s: %s", type(error).__name__, error)
+    if any(v.is_cuda for v in (*tensors, *outputs)):
+        torch.cuda.empty_cache()  # candidates need the memory; the gradients are gone by now
+    return work
+
+
+def _add_operations(work: Work, module: nn.Module, inputs: list[Any]) -> tuple[Work, int]:
+    """Runs a copy of the module. Returns the operations with no factor that is zero, too."""
+    import torch
+
+    twin = copy.deepcopy(module)
+    with torch.no_grad():
+        _, operations, products = _counted(lambda: twin(*_cloned(inputs)))
+    return replace(work, operations=operations), products
+
+
+def _add_needed(work: Work, module: nn.Module, inputs: list[Any], products: int) -> Work:
+    """Runs a copy of the module forward and backward."""
+    import torch
+
+    twin = copy.deepcopy(module)
+    leaves = map_tensors(lambda v: v.detach().requires_grad_() if _is_floating(v) else v, inputs)
+    parameters = [p.requires_grad_() for p in twin.parameters() if p.is_floating_point()]
+    with torch.enable_grad():
+        given = _cloned(leaves)
+        outputs = [v for v in tensors_of(twin(*given)) if v.requires_grad and not _is_view(v, given)]
+    wanted = [v for v in tensors_in(leaves) if _is_floating(v)]
+    if not outputs or not wanted + parameters:
+        return work
+    cotangents = [torch.randn_like(each) for each in outputs]
+    gradients, _, backward = _counted(
+        lambda: torch.autograd.grad(outputs, wanted + parameters, cotangents, allow_unused=True)
+    )
+    needed = [0 if g is None or g.is_sparse else _nonzeros(g) * g.element_size() for g in gradients]
+    return replace(
+        work,
+        needed_input_bytes=sum(needed[: len(wanted)]),
+        needed_parameter_bytes=sum(needed[len(wanted) :]),
+        # Backward has at most two products for each one that the outputs depend on, none for the others.
+        needed_operations=min(products, backward // 2),
+    )
+
+
+def _counted(run: Callable[[], Any]) -> tuple[Any, int, int]:
+    """What `run` returns, its operations but for those that an attention's mask leaves out, and those of all
+    with no factor that is zero."""
+    from torch.nn.functional import scaled_dot_product_attention
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.flop_counter import flop_registry
+
+    attended = 1.0
+
+    class Masks(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal attended
+            if func is scaled_dot_product_attention:
+                attended = _attended_share(*args, **(kwargs or {}))
+            try:
+                return func(*args, **(kwargs or {}))
+            finally:
+                attended = 1.0
+
+    class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        operations = 0
+        products = 0
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # torch would import its compiler, for seconds, to keep it out of here
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            if (formula := flop_registry.get(func._overloadpacket)) is not None:
+                operations = formula(*args, **(kwargs or {}), out_val=out)
+                self.operations += round(operations * attended)
+                self.products += _products(func._overloadpacket.__name__, operations, args)
+            return out
+
+    with Masks(), Counter() as counter:  # type: ignore[no-untyped-call]
+        result = run()
+    return result, counter.operations, counter.products
+
+
+def _attended_share(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **_: Any,
+) -> float:
+    """The share of the pairs of a query and a key that `scaled_dot_product_attention` does not mask."""
+    if attn_mask is not None:
+        seen = attn_mask if not _is_floating(attn_mask) else attn_mask.isfinite()
+        return _nonzeros(seen) / max(seen.numel(), 1)
+    if not is_causal:
+        return 1.0
+    queries, keys = query.shape[-2], key.shape[-2]
+    return sum(min(row + 1, keys) for row in range(queries)) / max(queries * keys, 1)
+
+
+def _products(name: str, operations: int, args: tuple[Any, ...]) -> int:
+    """The operations of one call whose factors are not zero: exact for a matmul, so that diagonal and
+    triangular factors count for what they are, expected from the densities for anything else."""
+    factors = [v for v in args if _is_floating(v) and v.dim() >= 2 and v.element_size() > 1]
+    if name in ("mm", "bmm", "addmm", "baddbmm"):
+        left, right = factors[-2:]
+        return int(2 * ((left != 0).sum(-2) * (right != 0).sum(-1)).sum())
+    return int(operations * math.prod(_nonzeros(v) / max(v.numel(), 1) for v in factors))
+
+
+def _written_bytes(outputs: list[torch.Tensor], inputs: list[Any]) -> int:
+    """Outputs in full, but for repeated elements (`expand`) and what need not be written to be returned."""
+    new = [each for each in outputs if not _is_view(each, inputs)]
+    return sum({_place(each): min(each.untyped_storage().nbytes(), _bytes(each)) for each in new}.values())
+
+
+def _is_view(output: torch.Tensor, inputs: list[Any]) -> bool:
+    """Whether the output lies in the memory of an input."""
+
+    return any(_place(v) == _place(output) for v in tensors_in(inputs))
+
+
+def _place(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _nonzeros(tensor: torch.Tensor) -> int:
+    import torch
+
+    return int(torch.count_nonzero(tensor).item())
+
+
+def _is_floating(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _cloned(values: list[Any]) -> list[Any]:
+    """Copies of the tensors: a reference may work in place."""
+
+    return list(map_tensors(lambda v: v.clone(), values))

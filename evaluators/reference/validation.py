@@ -1,0 +1,254 @@
+"""References that cannot judge: an answer that needs no computing, or leaves a part of it out, would pass.
+
+Examined when a problem is opened, on the reference alone. A lazy answer is no finding as long as one of the
+input distributions tells it from the right one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from evaluators.reference.comparison import Comparison, about_equal, pick
+from evaluators.reference.containers import plain_values, replaced, tensors_in
+from evaluators.reference.reference_model import Answer, Draw, ReferenceSession
+from evaluators.reference.usable_distributions import open_distributions
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+SAMPLE = 2**16
+"""Elements of an output that are looked at first."""
+ROUNDING = 1e-5
+"""Normwise: answers that are nearer to one another are the same but for rounding."""
+MOST_BYTES = 2**31
+"""Of inputs that are changed by halves: that takes several times their memory."""
+MOST_AXES = 4
+"""Of an input, along which a part is tried in the place of the whole."""
+
+Outputs = list["torch.Tensor"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lazy:
+    """What a kernel might return that leaves something out. `outputs` takes inputs, the name of their
+    distribution and the right outputs, and returns None where it has nothing to say."""
+
+    says: str
+    outputs: Callable[[list[Any], str, Outputs], Outputs | None]
+
+
+def examine(reference: ReferenceSession) -> list[str]:
+    """What makes a reference useless under its tolerance, one line each; empty for a sound one. Opens its
+    distributions. Inputs that are equal in every draw and that no distribution changes are named in
+    `reference.untried`: a kernel may ignore them. Raises what the reference raises."""
+    import torch
+
+    with torch.no_grad():
+        open_distributions(reference)
+        seeds = secrets.randbits(62), secrets.randbits(62)
+        inputs, answer = reference.draw(seeds[0]), reference.answer(Draw(seed=seeds[0]))
+        if not all(each.numel() for each in answer.eager):
+            return ["there are outputs without elements to judge"]
+        elsewhere = reference.run(reference.draw(seeds[1]), seeds[1])
+        found: list[str] = []
+        for number in range(len(answer.eager)):
+            for lazy in _lazy_outputs(number, inputs, elsewhere, reference):
+                if why := _passes(lazy, inputs, answer, reference):
+                    found.append(why if len(answer.eager) == 1 else f"output {number}: {why}")
+                    break
+        if found:
+            return found
+        del elsewhere
+        other = tensors_in(reference.draw(seeds[1]))
+        for number, (one, two) in enumerate(zip(tensors_in(inputs), other, strict=True)):
+            if one.shape == two.shape:
+                constant = torch.equal(one, two)
+                lazy = _without(number, seeds, reference, constant=constant)
+                why = _passes(lazy, inputs, answer, reference)
+                if why and constant:
+                    says = "equal in every draw, and no other values could be tried: a kernel may ignore it"
+                    reference.untried[f"input {number}"] = says
+                elif why:
+                    found.append(f"the outputs hardly depend on input {number}: {why}")
+        if values := plain_values(reference.template):
+            says = f"equal in every draw: {', '.join(map(repr, values))}; a kernel may rely on that"
+            reference.untried["numbers and strings among the inputs"] = says
+        size = sum(each.nbytes for each in tensors_in(inputs))
+        for lazy in _parts(inputs, reference) if size < MOST_BYTES else ():
+            if why := _passes(lazy, inputs, answer, reference):
+                found.append(why)
+    return found
+
+
+def _passes(lazy: Lazy, inputs: list[Any], answer: Answer, reference: ReferenceSession) -> str:
+    """Why nothing tells a lazy answer from the right one, with the figures; "" where something does."""
+    outputs = lazy.outputs(inputs, "", answer.eager)
+    if outputs is None or _fails(outputs, answer, reference, own=True):
+        return ""
+    own = reference.judge(outputs, answer)
+    if own.problem or not _passes_elsewhere(lazy, reference):
+        return ""
+    return f"{lazy.says} pass on every distribution {_explained(own, answer.eager)}"
+
+
+def _fails(outputs: Outputs, answer: Answer, reference: ReferenceSession, *, own: bool) -> bool:
+    """Whether a part of them is enough to fail them: most wrong answers are wrong everywhere."""
+    if any(at is not None for at in answer.places):
+        outputs = [pick(each, at) for each, at in zip(outputs, answer.places, strict=True)]
+    few = replace(answer, eager=_some(answer.eager), exact=_some(answer.exact))
+    few = replace(few, places=[None] * len(outputs))
+    return bool(reference.judge(_some(outputs), few, own=own).problem)
+
+
+def _some(tensors: Outputs) -> Outputs:
+    return [each.flatten()[:: each.numel() // SAMPLE + 1] for each in tensors]
+
+
+def _passes_elsewhere(lazy: Lazy, reference: ReferenceSession) -> bool:
+    """Whether it passes on all distributions of finite numbers, with other weights, too."""
+    reference.change_weights(reference.everywhere(), alike=True)
+    try:
+        for name, distribution in reference.distributions.items():
+            if distribution.nonfinite:  # what fails only there is as lazy
+                continue
+            seed, answer = reference.answer_on(name)
+            inputs = reference.draw(seed, name)
+            outputs = lazy.outputs(inputs, name, reference.run(inputs, seed))
+            if outputs is None or _fails(outputs, answer, reference, own=False):
+                return False
+            if reference.check_on(outputs, name).problem:
+                return False
+    finally:
+        reference.restore_weights()
+    return True
+
+
+def _explained(found: Comparison, right: Outputs) -> str:
+    values = right[0].double()
+    return (
+        f"(the largest output is {values.abs().max().item():.3g}, the rms "
+        f"{values.square().mean().sqrt().item():.3g}, the normwise difference {found.error:.3g}, eager's own "
+        f"{found.eager_error:.3g})"
+    )
+
+
+def _lazy_outputs(
+    number: int, inputs: list[Any], elsewhere: Outputs, reference: ReferenceSession
+) -> Iterator[Lazy]:
+    """In the place of one output: zeros, constants, the output for other inputs, an input, and an input times
+    and plus weights."""
+    fixed = elsewhere[number]
+
+    def instead(says: str, make: Callable[[list[Any]], torch.Tensor]) -> Lazy:
+        def outputs(given: list[Any], name: str, right: Outputs) -> Outputs | None:
+            made = make(given)
+            shape, dtype = right[number].shape, right[number].dtype
+            if made.shape != shape or (dtype.is_floating_point and not made.is_floating_point()):
+                return None
+            return [*right[:number], made.to(dtype), *right[number + 1 :]]
+
+        return Lazy(says=says, outputs=outputs)
+
+    def mean_over(*kept: int) -> torch.Tensor:
+        over = [d for d in range(fixed.dim()) if d not in {k % fixed.dim() for k in kept}]
+        return fixed.double().mean(over, keepdim=True).to(fixed.dtype).expand_as(fixed)
+
+    yield instead("zeros", lambda given: fixed.new_zeros(fixed.shape))
+    if fixed.is_floating_point():
+        yield instead("constants (the mean for other inputs)", lambda given: mean_over())
+        if fixed.dim() > 2:
+            yield instead("constants (one a channel, from other inputs)", lambda given: mean_over(1))
+        if fixed.dim() > 1:
+            says = "constants (one a place in the last dimension, from other inputs)"
+            yield instead(says, lambda given: mean_over(-1))
+    yield instead("the outputs for other inputs", lambda given: fixed)
+    weights = [each for each in reference.eager.parameters() if each.is_floating_point()]
+    for index, tensor in enumerate(tensors_in(inputs)):
+        if tensor.shape != fixed.shape:
+            continue
+        yield instead(f"the elements of input {index}", _affine(index, None, None))
+        if tensor.is_floating_point():
+            fitting = [each for each in weights if _fits(each, tensor)]
+            for factor in fitting:
+                yield instead(f"input {index} times a weight", _affine(index, factor, None))
+            for factor, offset in itertools.permutations(fitting, 2):
+                yield instead(f"input {index} times a weight plus another", _affine(index, factor, offset))
+
+
+def _affine(
+    index: int, factor: torch.Tensor | None, offset: torch.Tensor | None
+) -> Callable[[list[Any]], torch.Tensor]:
+    def answer(inputs: list[Any]) -> torch.Tensor:
+        found = tensors_in(inputs)[index]
+        found = found if factor is None else found * factor
+        return found if offset is None else found + offset
+
+    return answer
+
+
+def _fits(weight: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """Whether it is broadcast over the tensor."""
+    sizes = zip(reversed(weight.shape), reversed(tensor.shape), strict=False)
+    return weight.dim() <= tensor.dim() and all(one in (1, other) for one, other in sizes)
+
+
+def _without(number: int, seeds: tuple[int, int], reference: ReferenceSession, *, constant: bool) -> Lazy:
+    """Outputs for other values of one input, which for one that is equal in every draw are its own."""
+
+    def outputs(inputs: list[Any], name: str, right: Outputs) -> Outputs | None:
+        tensors = tensors_in(inputs)
+        tensors[number] = tensors_in(reference.draw(seeds[1], "" if constant else name))[number]
+        try:
+            return reference.run(list(replaced(inputs, tensors)), seeds[0])
+        except (RuntimeError, ValueError, IndexError) as error:
+            logger.info("input %d cannot be drawn anew by itself: %s", number, error)
+            return None
+
+    return Lazy(says=f"the outputs for another input {number}, drawn anew,", outputs=outputs)
+
+
+def _parts(inputs: list[Any], reference: ReferenceSession) -> Iterator[Lazy]:
+    """Answers made of the first half of an input, along an axis, in the place of the whole: where the outputs
+    depend on the other half."""
+    for index, tensor in enumerate(tensors_in(inputs)):
+        for axis in range(min(tensor.dim(), MOST_AXES)):
+            if tensor.is_floating_point() and tensor.shape[axis] >= 4:
+                yield Lazy(
+                    says=f"answers made of the first half of input {index} along axis {axis}",
+                    outputs=_half(index, axis, reference),
+                )
+
+
+def _half(
+    index: int, axis: int, reference: ReferenceSession
+) -> Callable[[list[Any], str, Outputs], Outputs | None]:
+    import torch
+
+    def outputs(given: list[Any], name: str, right: Outputs) -> Outputs | None:
+        tensors = tensors_in(given)
+        whole = tensors[index]
+        size = whole.shape[axis]
+        first = whole.narrow(axis, 0, size // 2)
+        rest = first.narrow(axis, 0, size - 2 * (size // 2))
+        tensors[index] = torch.cat([first, first, rest], axis)
+        found = reference.run(list(replaced(given, tensors)))
+        merged = []
+        for made, known in zip(found, right, strict=True):
+            if made.shape != known.shape:
+                return None
+            if made.dim() == whole.dim() and made.shape[axis] == size:  # the other half of it is right
+                halves = made.narrow(axis, 0, size // 2), known.narrow(axis, size // 2, size - size // 2)
+                made = torch.cat(halves, axis)
+            merged.append(made)
+        if not name and all(about_equal(*pair, ROUNDING) for pair in zip(merged, right, strict=True)):
+            return None  # nothing depends on the other half
+        return merged
+
+    return outputs

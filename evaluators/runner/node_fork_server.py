@@ -1,0 +1,142 @@
+"""One zygote a node from which the builders' zygotes are forked: sixteen processes that import torch side by
+side keep as many cores busy for seconds.
+
+It listens on a socket of the abstract namespace, where no confined process can connect to anybody (Landlock,
+seccomp and a network namespace each see to that), and answers this user's processes only, none that is
+confined. Who connects has a zygote at the other end, which ends when its side of the connection does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from pathlib import Path
+
+from evaluators.isolation import confinement
+from evaluators.runner import fork_server
+from evaluators.runner.fork_server import Zygote, start_module
+from evaluators.system import process_tree
+from evaluators.system.channel import Channel, ChannelClosed
+
+BACKLOG = 1024
+
+
+class Nest:
+    """The process that listens. It ends with the process that has started it, or when it is closed; the
+    zygotes that were forked from it do not."""
+
+    def __init__(self, root: Path) -> None:
+        """For the pool whose scratch folders lie in `root`. Who connects from now on waits until torch has
+        been imported. Raises OSError (EADDRINUSE) where there is one."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(_address(root))
+            listener.listen(BACKLOG)
+            self._process, self._channel = start_module(
+                "evaluators.runner.node_fork_server", confinement.clean_environment(), listener.fileno()
+            )
+
+    def close(self) -> None:
+        """Ends it."""
+        self._process.kill()
+        self._process.wait()
+        self._channel.close()
+
+
+def hatch(root: Path) -> tuple[Zygote, Nest | None]:
+    """A zygote, and the nest, where there was none: it is the caller's to close. Raises ChannelClosed."""
+    own: Nest | None = None
+    try:
+        while (channel := _connect(root)) is None:
+            if own is not None:
+                raise ChannelClosed("the node's zygote has died")
+            own = _try_to_start(root)
+        return Zygote(channel), own
+    except ChannelClosed:
+        if own is not None:
+            own.close()
+        raise
+
+
+def _connect(root: Path) -> Channel | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(_address(root))
+    except ConnectionRefusedError:
+        connection.close()
+        return None
+    if not _is_ours(connection):
+        connection.close()
+        raise ChannelClosed("the node's zygote is another user's")
+    return Channel(connection)
+
+
+def _try_to_start(root: Path) -> Nest | None:
+    try:
+        return Nest(root)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:  # another builder was faster
+            return None
+        raise ChannelClosed(f"no zygote for the node: {error}") from error
+
+
+def main() -> None:
+    """The nest's process."""
+    process_tree.rename("nest")
+    owner, listener = Channel.from_fd(int(sys.argv[1])), socket.socket(fileno=int(sys.argv[2]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that are forked
+    fork_server.import_ahead()
+    fork_server.know_triton()
+    while True:
+        readable, _, _ = select.select([listener.fileno(), owner.fileno()], [], [])
+        if owner.fileno() in readable:
+            return  # it has nothing to say but its end
+        connection, _ = listener.accept()
+        if _is_ours(connection) and not _is_confined(connection) and os.fork() == 0:
+            listener.close()
+            owner.close()
+            with contextlib.suppress(ChannelClosed):
+                fork_server.serve(Channel(connection))
+            os._exit(0)
+        connection.close()
+
+
+def _address(root: Path) -> str:
+    return f"\0ideatree-{os.getuid()}-{hashlib.sha256(bytes(root)).hexdigest()[:32]}"
+
+
+def _is_ours(connection: socket.socket) -> bool:
+    """Whether the process at the other end, or the one that listens there, is this user's."""
+    return _peer(connection)[1] == os.getuid()
+
+
+def _is_confined(connection: socket.socket) -> bool:
+    """Whether the process at the other end has given up gaining privileges, as every runner has, and this one
+    has not."""
+    return _gains_none(str(_peer(connection)[0])) and not _gains_none("self")
+
+
+def _gains_none(pid: str) -> bool:
+    with contextlib.suppress(OSError):
+        return "NoNewPrivs:\t1" in Path(f"/proc/{pid}/status").read_text()
+    return True  # it is gone
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """The process and the user at the other end."""
+    credentials = struct.Struct("3i")
+    pid, uid, _ = credentials.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
+    )
+    return pid, uid
+
+
+if __name__ == "__main__":
+    main()

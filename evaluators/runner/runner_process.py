@@ -1,0 +1,343 @@
+"""The process that runs one module: a candidate's `ModelNew`, or the reference's `Model` as the baseline.
+
+It knows the problem's source and the candidate's, never the expected outputs, and it sees inputs only when
+it is told to run. It makes no claim about time. The builder's and the referee's orders and the answers:
+
+    move {scratch}                         no answer: the folder that it is confined to has this name now
+    import {problem, architecture}         -> imported | failed {phase, kind, error}
+    load {problem, seed, arena, layouts}   -> loaded | failed
+    run {calls: [slot, ...], seeds, turn, chain}
+                                           -> on a GPU queued, as soon as the work is; then done | failed;
+                                              on a CPU with the addresses of all outputs
+    hand in {place, call}                  -> handed in | failed: an output that a block kept
+    change {how, forms, buffers}           -> changed {alike, buffers} | failed: see `weights.WeightChange`
+    restore {}                             -> restored | failed
+    census {calls}                         -> counted {kernels: [[name, ns], ...]} | failed
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.util
+import os
+import sys
+import tempfile
+import time
+import traceback
+import types
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evaluators.isolation import confinement, vendor_libraries
+from evaluators.isolation.scratch import SOURCE
+from evaluators.reference import dependent_calls, weight_changes
+from evaluators.reference.containers import filled, tensors_of
+from evaluators.reference.loading import (
+    init_inputs,
+    load_module,
+    make_model,
+    seed_all,
+)
+from evaluators.runner import thin_headers
+from evaluators.runner.shared_buffers import Layout, gate_of, open_shared
+from evaluators.runner.triton_precompile import compile_triton
+from evaluators.system.channel import Channel, ChannelClosed, Message
+from evaluators.system.cuda_driver import wait_on_stream
+from evaluators.system.cupti_trace import DeviceTrace
+
+if TYPE_CHECKING:
+    import torch
+
+ERROR_CHARACTERS = 6000
+SOIL, SOILED = 0x7B, 4
+"""A byte of which float32 and the half types make 1e36 and 6e4, and blocks of each size."""
+
+
+class WrongOutput(Exception):
+    """The output does not have the form of the reference's."""
+
+
+def run(channel: Channel, *, level: str, spec: dict[str, Any]) -> None:
+    """The whole life of a runner, in a process of its own; ends by returning."""
+    scratch = Path(spec["scratch"])
+    os.environ.update(spec["environment"])
+    os.nice(spec["niceness"])
+    _move(scratch)
+    sys.argv = [""]  # ours tells where the evaluator is installed
+    reached = confinement.confine(
+        scratch,
+        readable=[Path(p) for p in spec["readable"]],
+        devices=[Path(p) for p in spec["devices"]],
+        cores=spec["cores"],
+        cpu_s=spec["cpu_s"],
+        max_processes=spec["max_processes"],
+    )
+    if spec.get("libraries") == "no_library":
+        vendor_libraries.remove()
+    if spec["devices"]:
+        _start_gpu()
+    channel.send({"op": "confined", "isolation": "+".join(dict.fromkeys([*reached, level]))})
+    with contextlib.suppress(ChannelClosed):
+        _serve(channel, spec)
+
+
+def _serve(channel: Channel, spec: dict[str, Any]) -> None:
+    session: Session | None = None
+    while True:
+        order = channel.receive()
+        phase = order["op"]
+        try:
+            if order["op"] == "move":
+                spec["scratch"] = order["scratch"]
+                _move(Path(spec["scratch"]))
+            elif order["op"] == "import":
+                path = Path(spec["scratch"], SOURCE)
+                uses_triton = "triton" in path.read_text()
+                module = import_candidate(path)
+                if order["architecture"] and uses_triton:
+                    compile_triton(module, order["problem"], order["architecture"])
+                channel.send({"op": "imported"})
+            elif order["op"] == "load":
+                session = Session(spec, order, channel.take_fds(1)[0])
+                channel.send({"op": "loaded"})
+            elif order["op"] == "run" and session is not None:
+                session.run(order, channel)
+            elif order["op"] == "change" and session is not None:
+                how = weight_changes.WeightChange.from_json(order["how"])
+                alike, buffers = session.change_weights(how, order["forms"], order["buffers"])
+                channel.send({"op": "changed", "alike": alike, "buffers": buffers})
+            elif order["op"] == "restore" and session is not None:
+                session.restore_weights()
+                channel.send({"op": "restored"})
+            elif order["op"] == "hand in" and session is not None:
+                session.hand_in(order["place"], order["call"])
+                channel.send({"op": "handed in"})
+            elif order["op"] == "census" and session is not None:
+                channel.send({"op": "counted", "kernels": session.census(order["calls"])})
+        except ChannelClosed:
+            raise
+        except BaseException as error:
+            # The process serves one candidate, whose every way to fail is an answer.
+            channel.send(_failure(phase, error))
+
+
+class Session:
+    """A loaded module with its views of the shared memory."""
+
+    def __init__(self, spec: dict[str, Any], order: Message, fd: int) -> None:
+        import torch
+
+        problem, self._device = order["problem"], order["problem"]["device"]
+        self._on_gpu = self._device == "cuda"
+        self._kept: list[list[torch.Tensor]] = []
+        self._weights: list[torch.Tensor] = []
+        self._changed_buffers: list[str] = []
+        reference = load_module(problem["source"], problem["overrides"])
+        values = init_inputs(reference, order["seed"])
+        kind = spec["role"]
+        module = import_candidate(Path(spec["scratch"], SOURCE)) if kind == "candidate" else reference
+        cls = "ModelNew" if kind == "candidate" else "Model"
+        model = make_model(
+            module, cls, values, seed=order["seed"], device=self._device, dtype=problem["dtype"]
+        )
+        memory = open_shared(order["arena"], fd)
+        inputs, outputs = Layout.from_json(order["inputs"]), Layout.from_json(order["outputs"])
+        self._tensors = inputs.views(memory)
+        self._inputs = [_arguments(order["arguments"], tensors) for tensors in self._tensors]
+        self._outputs = outputs.views(memory[inputs.bytes :])
+        self._gate = gate_of(memory)
+        self._model: Any = model
+        if kind == "compiled":
+            self._model = torch.compile(model, mode=spec["compile_mode"])
+        soil_memory(self._device)
+        gc.collect()
+        gc.disable()  # a collection costs milliseconds in whichever call it falls
+
+    def run(self, order: Message, channel: Channel) -> None:
+        """Runs the module once on each of the given calls' inputs and leaves the bytes of its outputs in
+        their places. On a GPU the work is queued behind the gate, which opens when the inputs are there.
+
+        With `stand_in` n, fresh outputs are filled n times instead of running the module. Without `deliver`
+        the outputs stay where they are until the next run, those of all its calls; otherwise none outlives
+        its run, so that large ones leave memory to the referee. In a `chain` each call depends on the answer
+        before (see `dependent_calls.py`); who is to `wait` waits for the GPU after each call.
+        """
+        import torch
+
+        if self._on_gpu:
+            stream = torch.cuda.current_stream().cuda_stream
+            wait_on_stream(stream, self._gate.data_ptr(), order["turn"])
+        self._kept.clear()
+        filling_s = 0.0
+        filled: list[list[torch.Tensor]] = []
+        before: int | None = None
+        with torch.no_grad():
+            for call in order["calls"]:
+                if before is not None:
+                    dependent_calls.stir(
+                        self._tensors[call], dependent_calls.shares_of(self._outputs[before])
+                    )
+                if order["seeds"]:
+                    seed_all(order["seeds"][call])
+                if order["stand_in"]:
+                    start = time.perf_counter()
+                    for _ in range(order["stand_in"]):
+                        filled.append([torch.ones_like(place) for place in self._outputs[call]])
+                    output = filled[-1]
+                    filling_s += time.perf_counter() - start
+                    filled.clear()
+                else:
+                    output = _laid_out(self._model(*self._inputs[call]), self._outputs[call])
+                if order["deliver"]:
+                    self._deliver(call, output)
+                else:
+                    self._kept.append(output)
+                if order["chain"]:
+                    before = call
+                if order["wait"]:
+                    torch.cuda.synchronize()
+        if self._on_gpu:
+            channel.send({"op": "queued"})
+            torch.cuda.synchronize()
+        answer: Message = {"op": "done"}
+        if order["stand_in"]:
+            answer["filling_ms"] = filling_s * 1e3
+        if not self._on_gpu:
+            answer["outputs"] = [tensor.data_ptr() for output in self._kept for tensor in output]
+        channel.send(answer)
+
+    def hand_in(self, place: int, call: int) -> None:
+        """Delivers, after a block without, what the call gave that was made at this place of it."""
+        import torch
+
+        self._deliver(call, self._kept[place])
+        if self._on_gpu:
+            torch.cuda.synchronize()
+
+    def _deliver(self, call: int, output: list[torch.Tensor]) -> None:
+        """Leaves the bytes of an output in the call's place."""
+        for tensor, place in zip(output, self._outputs[call], strict=True):
+            place.copy_(tensor)
+
+    def change_weights(
+        self, how: weight_changes.WeightChange, forms: list[list[object]], buffers: list[list[object]]
+    ) -> tuple[bool, list[str]]:
+        """Other values for weights in place: what was made of them before is out of date. Whether they have
+        these forms, and so the values that the referee's have now; and which of these buffers are there."""
+        alike = weight_changes.forms_of(self._model) == forms
+        wanted = [form for form in buffers if form[0] in how.buffers]
+        known = weight_changes.known_buffers(self._model, wanted)
+        how = replace(how, buffers=tuple(known))
+        self._weights, self._changed_buffers = weight_changes.change(self._model, how, alike=alike), known
+        return alike, known
+
+    def restore_weights(self) -> None:
+        """The values before."""
+        weight_changes.restore(self._model, self._weights, self._changed_buffers)
+
+    def census(self, calls: list[int]) -> list[tuple[str, int]]:
+        """Runs the calls under the device's trace: every kernel with its time in ns."""
+        import torch
+
+        with torch.no_grad(), DeviceTrace() as trace:
+            for call in calls:
+                self._model(*self._inputs[call])
+            torch.cuda.synchronize()
+        return trace.totals()
+
+
+def _move(scratch: Path) -> None:
+    """Makes itself at home in the folder."""
+    os.environ.update(confinement.scratch_variables(scratch))
+    os.chdir(scratch)
+    tempfile.tempdir = None  # forget the folder that an import before the fork may have looked up
+
+
+def _start_gpu() -> None:
+    """Makes the process's CUDA context. What goes wrong here does so again where it is told."""
+    import torch
+
+    with contextlib.suppress(RuntimeError):
+        torch.empty(1, device="cuda")
+
+
+def import_candidate(path: Path) -> types.ModuleType:
+    """Imports the kernel's file as a module named `candidate`. Raises what it raises, and AttributeError
+    when it defines no `ModelNew`."""
+    if "cpp_extension" in path.read_text():
+        thin_headers.install()
+    spec = importlib.util.spec_from_file_location("candidate", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["candidate"] = module
+    spec.loader.exec_module(module)
+    if not hasattr(module, "ModelNew"):
+        raise AttributeError("the kernel defines no class ModelNew")
+    return module
+
+
+def soil_memory(device: str) -> None:
+    """Leaves huge numbers in free memory of every size that allocators hand out again: what reads memory that
+    nobody wrote shall not find the zeros of a fresh process there."""
+    import torch
+
+    kept = []
+    for size in (2**exponent for exponent in range(9, 26)):
+        kept += [torch.full((size,), SOIL, dtype=torch.uint8, device=device) for _ in range(SOILED)]
+
+
+def _arguments(template: Any, tensors: list[torch.Tensor]) -> list[Any]:
+    """The module's arguments: tensors from the arena, plain values from the order."""
+    return list(filled(template, tensors))
+
+
+def _laid_out(output: Any, places: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The outputs in the reference's layout. Raises WrongOutput where they have another form than its."""
+    import torch
+
+    try:
+        tensors = tensors_of(output)
+    except TypeError as error:
+        raise WrongOutput(str(error)) from error
+    if len(tensors) != len(places):
+        raise WrongOutput(f"{len(tensors)} outputs where the reference has {len(places)}")
+    laid_out = []
+    for number, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
+        if reason := _other_form(tensor, place):
+            raise WrongOutput(f"output {number} {reason}")
+        if tensor.stride() != place.stride() or tensor.is_neg() or tensor.is_conj():
+            tensor = torch.empty_like(place).copy_(tensor)  # its layout is work, too, and not the copy's
+        laid_out.append(tensor)
+    return laid_out
+
+
+def _other_form(tensor: torch.Tensor, place: torch.Tensor) -> str:
+    """What makes an output another kind of thing than the reference's; "" for its elements alone."""
+    import torch
+
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return f"is a {type(tensor).__name__}, which is no plain tensor"
+    if tensor.shape != place.shape or tensor.dtype != place.dtype:
+        ours, theirs = (f"{tuple(each.shape)} {each.dtype}" for each in (tensor, place))
+        return f"is {ours}, the reference's is {theirs}"
+    for what in ("device", "layout"):
+        if getattr(tensor, what) != getattr(place, what):
+            return f"has the {what} {getattr(tensor, what)}, the reference's {getattr(place, what)}"
+    return ""
+
+
+def _failure(phase: str, error: BaseException) -> Message:
+    kind = type(error).__name__
+    if kind == "AcceleratorError" or "CUDA error" in str(error):
+        phase = "device"  # an illegal access and the like: the context is lost
+    if phase == "run" and type(error).__module__.startswith("triton."):
+        phase = "import"  # Triton compiles at the first call
+    text = "".join(traceback.format_exception(error))
+    if isinstance(error, WrongOutput):
+        text = str(error)
+    elif len(text) > ERROR_CHARACTERS:
+        text = text[: ERROR_CHARACTERS // 3] + "\n[…]\n" + text[-2 * ERROR_CHARACTERS // 3 :]
+    return {"op": "failed", "phase": phase, "kind": kind, "error": text}

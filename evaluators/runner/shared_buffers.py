@@ -1,0 +1,323 @@
+"""Memory that the referee and a runner share, and the tensors that lie in it.
+
+On a CPU an anonymous shared file, on a GPU device memory; a descriptor of either travels over the channel.
+Both are one flat run of bytes; a `Layout` says where each tensor of each call lies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import mmap
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from evaluators.reference.strided_layouts import extent
+from evaluators.system import cuda_driver, process_inspection
+
+if TYPE_CHECKING:
+    import torch
+
+ALIGNMENT = 512
+PROBES = 64
+"""Elements of each output that are looked at in every call, to see that somebody wrote them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """One tensor's place within a call: dtype by torch's name, `offset` in bytes from the call's start to its
+    first element."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    offset: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """`calls` groups of equal slots, `call_bytes` apart."""
+
+    slots: tuple[Slot, ...]
+    call_bytes: int
+    calls: int
+
+    @classmethod
+    def of(cls, tensors: Sequence[torch.Tensor], calls: int, *, as_they_are: bool = False) -> Layout:
+        """Room for `calls` copies of such tensors. Strides are kept where the tensor is dense; `as_they_are`
+        keeps all of them, with gaps and repeated elements, and how far from an aligned address it begins."""
+        slots, offset = [], 0
+        for tensor in tensors:
+            stride, skew = tuple(tensor.stride()), 0
+            if as_they_are:
+                skew = int(tensor.storage_offset()) * tensor.element_size() % ALIGNMENT
+            elif not (tensor.is_contiguous() or _is_dense(tensor)):
+                stride = _contiguous(tuple(tensor.shape))
+            slots.append(
+                Slot(
+                    shape=tuple(tensor.shape), stride=stride, dtype=_name(tensor.dtype), offset=offset + skew
+                )
+            )
+            offset += _aligned(skew + extent(tensor.shape, stride) * tensor.element_size())
+        return cls(slots=tuple(slots), call_bytes=max(offset, ALIGNMENT), calls=calls)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Layout:
+        """The inverse of `to_json`."""
+        slots = tuple(
+            Slot(shape=tuple(s["shape"]), stride=tuple(s["stride"]), dtype=s["dtype"], offset=s["offset"])
+            for s in data["slots"]
+        )
+        return cls(slots=slots, call_bytes=data["call_bytes"], calls=data["calls"])
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return asdict(self)
+
+    @property
+    def bytes(self) -> int:
+        """Of all calls together."""
+        return self.call_bytes * self.calls
+
+    def views(self, memory: torch.Tensor) -> list[list[torch.Tensor]]:
+        """The tensors of each call as views of `memory`, a flat uint8 tensor of at least `bytes` bytes."""
+        return [
+            [_view(memory, slot, call * self.call_bytes) for slot in self.slots] for call in range(self.calls)
+        ]
+
+
+def create_shared(size: int, device: str) -> tuple[torch.Tensor, dict[str, Any], int]:
+    """New shared memory: a flat uint8 tensor over it, what the other side needs to open it, and the
+    descriptor to send along (the caller closes it).
+
+    Raises MemoryError when the device has no room.
+    """
+    if device == "cpu":
+        fd = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, size)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            return _map(fd, size), {"bytes": size, "device": device}, fd
+        except OSError as error:
+            os.close(fd)
+            raise MemoryError(f"{size} bytes of shared memory: {error}") from error
+    address, fd = cuda_driver.allocate_shareable(size)
+    return _on_device(address, size), {"bytes": size, "device": device}, fd
+
+
+def free_shared(memory: torch.Tensor) -> None:
+    """Gives device memory of `create_shared` back; shared memory on a CPU goes with its last tensor."""
+    if memory.is_cuda:
+        cuda_driver.free_shareable(memory.data_ptr(), memory.numel())
+
+
+def open_shared(description: dict[str, Any], fd: int) -> torch.Tensor:
+    """The memory that another process created, as a flat uint8 tensor. Takes the descriptor over."""
+    size = description["bytes"]
+    try:
+        if description["device"] == "cpu":
+            return _map(fd, size)
+        return _on_device(cuda_driver.open_shareable(fd, size), size)
+    finally:
+        os.close(fd)
+
+
+class _DeviceBytes:
+    """A bare device pointer in the form that `torch.as_tensor` takes without a copy."""
+
+    def __init__(self, pointer: int, size: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (pointer, False),
+            "version": 3,
+        }
+
+
+def _on_device(pointer: int, size: int) -> torch.Tensor:
+    import torch
+
+    return torch.as_tensor(_DeviceBytes(pointer, size), device="cuda")
+
+
+def _map(fd: int, size: int) -> torch.Tensor:
+    import torch
+
+    return torch.frombuffer(mmap.mmap(fd, size), dtype=torch.uint8)
+
+
+def _view(memory: torch.Tensor, slot: Slot, start: int) -> torch.Tensor:
+    import torch
+
+    dtype, first = getattr(torch, slot.dtype), start + slot.offset
+    flat = memory[first : first + extent(slot.shape, slot.stride) * dtype.itemsize].view(dtype)
+    return flat.as_strided(slot.shape, slot.stride)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    pairs = sorted(
+        (stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1
+    )
+    expected = 1
+    for stride, size in pairs:
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spot:
+    """What a look at a block's outputs shows: private copies of those of one call, nobody knew which, and a
+    call whose outputs are not there."""
+
+    call: int
+    outputs: list[torch.Tensor]
+    missing: int | None
+
+
+class Arena:
+    """Shared memory for `calls` calls: inputs, outputs, and the gate's word at the end."""
+
+    def __init__(
+        self,
+        inputs: list[torch.Tensor],
+        outputs: list[torch.Tensor],
+        calls: int,
+        device: str,
+        changed: Sequence[int] = (),
+    ) -> None:
+        """`changed`: the numbers of the inputs that the reference writes to, which count as outputs, too.
+        Raises MemoryError when the device has no room."""
+        self.inputs, self.outputs = Layout.of(inputs, calls, as_they_are=True), Layout.of(outputs, calls)
+        self._changed = tuple(changed)
+        size = self.inputs.bytes + self.outputs.bytes
+        self.memory, self.description, self.fd = create_shared(size + ALIGNMENT, device)
+        self.results = self.memory[self.inputs.bytes :]
+        """All outputs: what the runner leaves there, or, private, what was read out of its memory."""
+        self.fetches = device == "cpu" and process_inspection.can_peek()
+        if self.fetches:
+            self.results = self.memory.new_empty(self.outputs.bytes)
+        self.input_views = self.inputs.views(self.memory)
+        self.output_views = self.outputs.views(self.results)
+        self._gate = gate_of(self.memory)
+        self._turn = 0
+
+    def free(self) -> None:
+        """Gives the memory back; nobody may use it any more."""
+        free_shared(self.memory)
+        os.close(self.fd)
+
+    def next_turn(self) -> int:
+        """The number for which the gate opens next."""
+        self._turn += 1
+        return self._turn
+
+    def clear(self) -> None:
+        """Forgets what the last runner left; the gate is closed."""
+        self.memory.zero_()
+        self._turn = 0
+
+    def poison(self) -> None:
+        """NaN (all bits one) into every output: what is not written cannot pass."""
+        self.results[: self.outputs.bytes].fill_(255)
+
+    def snapshot(self, call: int) -> list[torch.Tensor]:
+        """A private copy of the outputs that a call has left, and of the inputs that it was to change."""
+        changed = (self.input_views[call][number] for number in self._changed)
+        return [place.clone() for place in (*self.output_views[call], *changed)]
+
+    def altered(self, staged: torch.Tensor, call: int) -> int | None:
+        """The number of an input of a call that the runner has written to, though it was not to; None where
+        all are as they were staged, gaps included."""
+        import torch
+
+        start = call * self.inputs.call_bytes
+        now, before = (each[start : start + self.inputs.call_bytes] for each in (self.memory, staged))
+        words = now.view(torch.int64), before.view(torch.int64)  # comparing takes a byte for each
+        if not self._changed and torch.equal(*words):
+            return None
+        for number, slot in enumerate(self.inputs.slots):
+            size = extent(slot.shape, slot.stride) * getattr(torch, slot.dtype).itemsize
+            part = slice(slot.offset, slot.offset + size)
+            if number not in self._changed and not torch.equal(now[part], before[part]):
+                return number
+        return None
+
+    def unwritten(self, calls: int) -> int | None:
+        """A call of the last block whose outputs nobody wrote in full, as far as some elements show."""
+        import torch
+
+        for slot in self.outputs.slots:
+            dtype = getattr(torch, slot.dtype)
+            shape = (calls, math.prod(slot.shape), dtype.itemsize)
+            if not ((dtype.is_floating_point or dtype.is_complex) and shape[1]):
+                continue  # all bits one is a number there
+            stride = (self.outputs.call_bytes, dtype.itemsize, 1)
+            raw = self.results[slot.offset :].as_strided(shape, stride)
+            at = torch.randint(shape[1], (PROBES,), device=raw.device)
+            poisoned = (raw[:, at] == 255).all(-1).any(-1)
+            if poisoned.any():
+                return int(poisoned.nonzero()[0])
+        return None
+
+    def rehearse_spot(self, calls: int) -> None:
+        """Takes a spot for nothing, so that torch's allocator holds all the memory that the next one needs.
+        That is taken while the clock runs, and a request to the device costs about 0.1 ms, for 6 GiB as
+        long as a kernel takes that writes them."""
+        self.spot(calls)
+
+    def spot(self, calls: int) -> Spot:
+        """Of the last block, which had so many calls."""
+        call = secrets.randbelow(calls)
+        return Spot(call=call, outputs=self.snapshot(call), missing=self.unwritten(calls))
+
+    def show_one(self, staged: torch.Tensor, call: int) -> None:
+        """Copies one call's inputs out of private memory."""
+        start = call * self.inputs.call_bytes
+        end = start + self.inputs.call_bytes
+        self.memory[start:end].copy_(staged[start:end])
+
+    def show(self, staged: torch.Tensor, calls: int) -> None:
+        """Copies the inputs of the first `calls` calls out of private memory, then opens the gate."""
+        size = calls * self.inputs.call_bytes
+        self.memory[:size].copy_(staged[:size])
+        self._gate.fill_(self._turn)
+
+    def overwritten(self, call: int) -> list[torch.Tensor]:
+        """Private copies of inputs of a call, for each output the first of its form; empty where one has
+        none."""
+        inputs = self.input_views[call]
+        found = []
+        for output in self.output_views[call]:
+            alike = (each for each in inputs if (each.shape, each.dtype) == (output.shape, output.dtype))
+            if (like := next(alike, None)) is None:
+                return []
+            found.append(like.clone())
+        return found
+
+    def hide(self) -> None:
+        """Takes all inputs away again."""
+        self.memory[: self.inputs.bytes].zero_()
+
+
+def gate_of(memory: torch.Tensor) -> torch.Tensor:
+    """The word, at the end of an arena's memory, on which a runner's stream waits."""
+    import torch
+
+    return memory[-ALIGNMENT:][:4].view(torch.int32)

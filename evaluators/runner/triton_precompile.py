@@ -1,0 +1,89 @@
+"""Compiles a candidate's Triton kernels without a GPU: on the build lane, not while a device is held.
+
+The module runs once on meta tensors under a stand-in for Triton's driver that compiles and launches
+nothing. What it compiles lands in Triton's cache in the scratch folder, where the runner finds it. A module
+that cannot run on meta tensors is no failure: its kernels are compiled on their first call then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import types
+from typing import Any
+
+from evaluators.reference.loading import init_inputs, load_module, make_inputs, seed_all
+
+LAUNCHER_ERRORS = (OSError, RuntimeError, AssertionError, ImportError, subprocess.CalledProcessError)
+
+
+def compile_triton(module: types.ModuleType, problem: dict[str, Any], architecture: str) -> None:
+    """Compiles what `module.ModelNew` launches for the problem on a GPU of this compute capability ("9.0").
+
+    Raises Triton's CompilationError, since a GPU would not change that.
+    """
+    import torch
+    from triton.compiler.errors import CompilationError
+
+    _install_driver(architecture)
+    try:
+        reference = load_module(problem["source"], problem["overrides"])
+        inputs = make_inputs(reference, seed=0, device="meta", dtype=problem["dtype"])
+        values = init_inputs(reference, 0)
+        seed_all(0)
+        with torch.device("meta"), torch.no_grad():
+            model = module.ModelNew(*values).to(getattr(torch, problem["dtype"]))
+            model(*inputs)
+    except CompilationError:
+        raise
+    except Exception:
+        # A candidate's own code, on tensors it was not written for: any failure means "not now".
+        return
+
+
+class _Driver:
+    """As much of Triton's CUDA driver as compiling needs."""
+
+    def __init__(self, capability: int) -> None:
+        from triton.backends.compiler import GPUTarget
+        from triton.backends.nvidia.driver import CudaLauncher
+
+        self._target = GPUTarget("cuda", capability, 32)
+        self.launcher_cls = CudaLauncher
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int = 0) -> int:
+        return 0
+
+
+def _install_driver(architecture: str) -> None:
+    from triton.backends.nvidia.driver import CudaUtils
+    from triton.runtime.autotuner import Autotuner
+    from triton.runtime.driver import driver
+    from triton.runtime.jit import JITFunction
+
+    major, _, minor = architecture.partition(".")
+    stand_in = _Driver(int(major) * 10 + int(minor))
+    driver.set_active(stand_in)
+    with contextlib.suppress(*LAUNCHER_ERRORS):
+        CudaUtils()  # compiles the helper module that every process would compile on its first launch
+    compile_only = JITFunction.run
+
+    def run(self: Any, *arguments: Any, grid: Any, warmup: bool = True, **options: Any) -> Any:
+        kernel = compile_only(self, *arguments, grid=grid, warmup=True, **options)
+        if kernel is not None:
+            with contextlib.suppress(*LAUNCHER_ERRORS):
+                stand_in.launcher_cls(kernel.src, kernel.metadata)
+        return kernel
+
+    def run_all(self: Any, *arguments: Any, **options: Any) -> None:
+        for config in self.configs:
+            self.fn.run(*arguments, **options, **config.all_kwargs())
+
+    JITFunction.run = run
+    Autotuner.run = run_all

@@ -1,0 +1,125 @@
+"""A host without Ray: threads of this process. For debugging, and for machines where Ray is not wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from evaluators.build.builder import Build, build, close_thread_zygote
+from evaluators.device.child_processes import WorkerBroken
+from evaluators.device.worker import Settings, Worker
+from evaluators.evaluation import Evaluation
+from evaluators.isolation import scratch
+from evaluators.problem import Kernel, Problem
+from evaluators.scheduler.pool import OnStage, WorkerDied
+from evaluators.system.channel import ChannelClosed
+
+
+class LocalHost:
+    """One thread and worker a device, one thread a build. On a GPU a device is each GPU of this machine."""
+
+    def __init__(self, *, settings: Settings, on_gpu: bool) -> None:
+        gpus = _visible_gpus() if on_gpu else []
+        self.devices = max(1, len(gpus))
+        self.cores = os.cpu_count() or 1
+        self._settings = settings
+        self._root = scratch.scratch_root(f"local-{os.getpid()}-{secrets.token_hex(4)}")
+        scratch.claim(self._root)
+        # Each worker has a thread of its own for life: its processes end with the thread that started them.
+        self._threads = [ThreadPoolExecutor(1) for _ in range(self.devices)]
+        self._builders = [ThreadPoolExecutor(1) for _ in range(self.cores)]
+        self._idle = list(self._builders)
+        self._workers = [
+            Worker(root=self._root, settings=settings, visible_gpu=gpus[number] if gpus else "")
+            for number in range(self.devices)
+        ]
+
+    async def facts(self, device: int, problem: Problem) -> dict[str, str]:
+        """See `pool.Host`."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads[device], self._workers[device].open, problem)
+
+    async def architecture(self) -> str:
+        """See `pool.Host`."""
+        try:
+            return self._workers[0].gpu.architecture
+        except OSError as error:
+            raise WorkerBroken(str(error)) from error
+
+    async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
+        """See `pool.Host`."""
+        # The pool lets no more builds in than there are cores, so one is idle.
+        builder = self._idle.pop()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                builder,
+                lambda: build(
+                    problem,
+                    kernel,
+                    root=self._root,
+                    architecture=architecture,
+                    timeout_s=self._settings.build_timeout_s,
+                    cache=self._settings.build_cache,
+                ),
+            )
+        except ChannelClosed as error:
+            raise WorkerDied(str(error)) from error
+        finally:
+            self._idle.append(builder)
+
+    async def measure(
+        self,
+        device: int,
+        problem: Problem,
+        kernel: Kernel,
+        archive: bytes,
+        thorough: bool,
+        on_stage: OnStage,
+    ) -> Evaluation:
+        """See `pool.Host`."""
+        loop = asyncio.get_running_loop()
+
+        def say(stage: str) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits for this any more
+                loop.call_soon_threadsafe(on_stage, stage)
+
+        return await loop.run_in_executor(
+            self._threads[device],
+            lambda: self._workers[device].measure(problem, kernel, archive, thorough=thorough, on_stage=say),
+        )
+
+    async def compare(
+        self,
+        device: int,
+        problem: Problem,
+        kernels: Sequence[Kernel],
+        archives: Sequence[bytes],
+        thorough: bool,
+    ) -> list[Evaluation]:
+        """See `pool.Host`."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads[device],
+            lambda: self._workers[device].compare(problem, kernels, archives, thorough=thorough),
+        )
+
+    def close(self) -> None:
+        """See `pool.Host`."""
+        for thread, worker in zip(self._threads, self._workers, strict=True):
+            thread.submit(worker.close)
+            thread.shutdown()
+        for builder in self._builders:
+            builder.submit(close_thread_zygote)
+            builder.shutdown()
+        scratch.release(self._root)
+
+
+def _visible_gpus() -> list[str]:
+    """The values for CUDA_VISIBLE_DEVICES that name one GPU each."""
+    import torch
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",") if named else [str(n) for n in range(torch.cuda.device_count())]

@@ -1,0 +1,395 @@
+"""Gives verdicts on many kernels at once: builds on CPU cores, measurements on devices, one lane each.
+
+`Pool` is the evaluator that a search uses. It does not know where its work is done: `local_host.py` has
+threads of this process, for debugging; `ray_host.py` has Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+from evaluators.build.builder import Build
+from evaluators.cause import cause_of
+from evaluators.device.child_processes import UnfitProblem, WorkerBroken
+from evaluators.evaluation import Evaluation, Status
+from evaluators.problem import Kernel, Problem
+from evaluators.scheduler.device_health import Health
+from evaluators.scheduler.device_queue import Devices
+
+logger = logging.getLogger(__name__)
+
+TRIES = 3
+OPENING_TRIES = 2
+IN_FRONT = 2
+"""So many kernels for each core are built or wait for a device. Whoever builds all that there is keeps every
+core busy, and what is being measured waits for memory and for the machine."""
+
+OnStage = Callable[[str], None]
+
+
+class WorkerDied(Exception):
+    """The process or node that did the work is gone; another has taken its place."""
+
+
+class CannotOpen(WorkerBroken):
+    """No device could open the problem, or none is there."""
+
+
+class Host(Protocol):
+    """Where the work is done. `devices` measurements and `cores` builds run at a time."""
+
+    devices: int
+    cores: int
+
+    async def facts(self, device: int, problem: Problem) -> dict[str, str]:
+        """Opens the problem on a device. Raises UnfitProblem when its reference cannot be run or cannot
+        judge, WorkerBroken, with the reason, when something else is wrong, or WorkerDied."""
+        ...
+
+    async def architecture(self) -> str:
+        """Of the GPUs, as builds need it ("9.0"); known at once, before any problem is open. Raises
+        WorkerBroken."""
+        ...
+
+    async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
+        """Raises WorkerDied."""
+        ...
+
+    async def measure(
+        self,
+        device: int,
+        problem: Problem,
+        kernel: Kernel,
+        archive: bytes,
+        thorough: bool,
+        on_stage: OnStage,
+    ) -> Evaluation:
+        """On the device with this number. Raises UnfitProblem, WorkerBroken or WorkerDied."""
+        ...
+
+    async def compare(
+        self,
+        device: int,
+        problem: Problem,
+        kernels: Sequence[Kernel],
+        archives: Sequence[bytes],
+        thorough: bool,
+    ) -> list[Evaluation]:
+        """Of kernels that all differ, in one session. Raises WorkerBroken or WorkerDied."""
+        ...
+
+    def close(self) -> None:
+        """Ends everything that was started."""
+        ...
+
+
+class Pool:
+    """The evaluator: sends kernels through the two lanes, gives lost work to another worker, blames a kernel
+    that kills two of them, and goes on without a device that fails or has become slow."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._builds = asyncio.Semaphore(host.cores)
+        self._in_front = asyncio.Semaphore(IN_FRONT * host.cores)
+        self._devices = Devices(host.devices)
+        self._health = Health()
+        self._facts: dict[str, dict[str, str]] = {}
+        self._fit: set[str] = set()
+        self._unfit: dict[str, str] = {}
+        """By their ids: problems that have been open, and those whose reference is unfit, with the reason."""
+        self._retries: Counter[str] = Counter()
+        """How many tries were followed by another, by the cause."""
+        self._architecture = ""
+        self._asking, self._opening = asyncio.Lock(), asyncio.Lock()
+        self._at_work: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self.devices_set_aside: dict[int, str] = {}
+        """Why, by the device's number. The last device is kept whatever it does, and stands here, too."""
+
+    async def describe(self, problem: Problem) -> dict[str, str]:
+        """Device and software that will measure the problem. Raises CannotOpen or UnfitProblem when it
+        cannot be run."""
+        async with self._opening:
+            if problem.id not in self._facts:
+                self._facts[problem.id] = await self._open(problem)
+        return dict(self._facts[problem.id])
+
+    async def evaluate(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        *,
+        thorough: bool = False,
+        on_stage: OnStage | None = None,
+    ) -> Evaluation:
+        """The verdict on a kernel; never raises for the kernel's own failure. `on_stage` is told when the
+        build and the measurement begin (`building`, `measuring`), and the steps of the measurement."""
+        opening = asyncio.ensure_future(self._some_facts(problem))  # a build does not wait for it
+        opening.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # whoever awaits it or not
+        job = _Job(problem, kernel, thorough, on_stage or (lambda stage: None), opening)
+        try:
+            async with self._alone(problem, [kernel]):
+                return await self._settle(job)
+        finally:
+            opening.cancel()
+
+    @asynccontextmanager
+    async def _alone(self, problem: Problem, kernels: Iterable[Kernel]) -> AsyncIterator[None]:
+        """Each kernel is at work once at a time: its folder has the same name every time."""
+        async with AsyncExitStack() as stack:
+            for name in sorted({each.id for each in kernels}):
+                lock = self._at_work.setdefault((problem.id, name), asyncio.Lock())
+                await stack.enter_async_context(lock)
+            yield
+
+    async def compare(
+        self, problem: Problem, kernels: Sequence[Kernel], *, thorough: bool = True
+    ) -> list[Evaluation]:
+        """Measures kernels against one another, and eager, in one session: an evaluation each, in order. The
+        samples of all correct ones are aligned by turn (see `timing.paired_speedup`).
+
+        A kernel that fails does not disturb the others, and nothing is raised for it. Audits of GPU times
+        and the census of libraries are left to `evaluate`, which comes before: this tells which of several
+        correct kernels is the fastest.
+        """
+        opening = asyncio.ensure_future(self._some_facts(problem))
+        unique = {each.id: each for each in kernels}
+        jobs = [_Job(problem, each, thorough, lambda stage: None, opening) for each in unique.values()]
+        try:
+            async with self._alone(problem, unique.values()):
+                found = await self._settle_together(problem, jobs, thorough)
+        finally:
+            opening.cancel()
+        return [found[each.id] for each in kernels]
+
+    async def _settle_together(
+        self, problem: Problem, jobs: list[_Job], thorough: bool
+    ) -> dict[str, Evaluation]:
+        failed_on: list[int] = []
+        reason = ""
+        for _ in range(TRIES):
+            try:
+                return await self._try_together(problem, jobs, thorough, failed_on)
+            except CannotOpen as error:
+                reason = str(error)
+                break
+            except (WorkerDied, WorkerBroken) as error:
+                reason = str(error)
+            except Exception as error:
+                # As for a single kernel: a search must not end by it.
+                logger.exception("the evaluator failed when it compared %d kernels", len(jobs))
+                reason = f"{type(error).__name__}: {error}"
+            logger.warning("%d kernels are compared again: %s", len(jobs), reason)
+        failed = Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=reason, environment=self._known(problem))
+        return {job.kernel.id: failed for job in jobs}
+
+    async def _try_together(
+        self, problem: Problem, jobs: list[_Job], thorough: bool, failed_on: list[int]
+    ) -> dict[str, Evaluation]:
+        if problem.device == "cuda":
+            for job in jobs:
+                async with self._in_front, self._builds:
+                    await self._build(job)
+        facts = await jobs[0].opening
+        async with self._devices.lease(problem.id, failed_on) as device:
+            try:
+                builds = {job.kernel.id: await self._build(job) for job in jobs}
+                found = {
+                    name: _failed_build(each, facts)
+                    for name, each in builds.items()
+                    if each.status is not None
+                }
+                built = [job.kernel for job in jobs if job.kernel.id not in found]
+                if built:
+                    archives = [builds[each.id].archive for each in built]
+                    evaluations = await self._host.compare(device, problem, built, archives, thorough)
+                    for kernel, evaluation in zip(built, evaluations, strict=True):
+                        found[kernel.id] = replace(evaluation, build_s=builds[kernel.id].seconds)
+                return found
+            except (WorkerBroken, WorkerDied):
+                failed_on.append(device)
+                raise
+
+    async def _settle(self, job: _Job) -> Evaluation:
+        deaths = 0
+        for left in reversed(range(TRIES)):
+            try:
+                return await self._try(job)
+            except (CannotOpen, UnfitProblem) as error:
+                job.reason = str(error)
+                break
+            except WorkerDied as error:
+                deaths, job.reason = deaths + 1, str(error)
+                if deaths == 2:
+                    log = f"it took two workers down: {job.reason}"
+                    return Evaluation(status=Status.CRASHED, log=log, environment=self._known(job.problem))
+            except WorkerBroken as error:
+                job.reason = str(error)
+            except Exception as error:
+                # A search must not end by whatever one kernel brings to light in the evaluator.
+                job.reason = "".join(traceback.format_exception(error))
+            if left:
+                self._tell_of_retry(job)
+        environment = self._known(job.problem)
+        return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=job.reason, environment=environment)
+
+    def close(self) -> None:
+        """Ends every process that was started."""
+        self._host.close()
+        for cause, count in self._retries.items():
+            if count > 1:
+                logger.warning("%d times in all a kernel was tried again: %s", count, cause)
+
+    def _tell_of_retry(self, job: _Job) -> None:
+        """In a line, and the same cause only when it has come 10, 100, … times."""
+        cause = cause_of(job.reason)
+        self._retries[cause] += 1
+        count = self._retries[cause]
+        if str(count).strip("0") == "1":
+            often = f" ({count} times so far)" if count > 1 else ""
+            logger.warning("kernel %s is tried again: %s%s", job.kernel.id, cause, often)
+        logger.debug("a try of kernel %s failed: %s", job.kernel.id, job.reason)
+
+    def _known(self, problem: Problem) -> dict[str, str]:
+        """The facts of the problem, or of another: what devices and software there are."""
+        return self._facts.get(problem.id) or next(iter(self._facts.values()), {})
+
+    async def _some_facts(self, problem: Problem) -> dict[str, str]:
+        """The same; only the first problem is opened for it, the others are when they are measured."""
+        if not self._known(problem):
+            async with self._opening:
+                if not self._known(problem):
+                    self._facts[problem.id] = await self._open(problem)
+        return self._known(problem)
+
+    def _require_fit(self, problem: Problem) -> None:
+        """Raises UnfitProblem where that is known: no worker has to find it again, for any kernel."""
+        if reason := self._unfit.get(problem.id):
+            raise UnfitProblem(reason)
+
+    async def _open(self, problem: Problem) -> dict[str, str]:
+        self._require_fit(problem)
+        failed_on: list[int] = []
+        reason = ""
+        while True:
+            try:
+                async with self._devices.lease(problem.id, failed_on) as device:
+                    facts = await self._host.facts(device, problem)
+            except UnfitProblem as error:
+                self._unfit[problem.id] = str(error)
+                raise
+            except (WorkerBroken, WorkerDied) as error:
+                failed_on.append(device)
+                reason = str(error)
+                died = isinstance(error, WorkerDied)  # another takes its place, on the last device, too
+                if len(failed_on) == (OPENING_TRIES if died else min(OPENING_TRIES, self._host.devices)):
+                    raise CannotOpen(reason) from error
+            else:
+                self._blame(failed_on, device, reason)
+                self._fit.add(problem.id)
+                return facts
+
+    async def _try(self, job: _Job) -> Evaluation:
+        self._require_fit(job.problem)
+        async with AsyncExitStack() as in_front:
+            if job.problem.device == "cuda":
+                await in_front.enter_async_context(self._in_front)
+                async with self._builds:
+                    await self._build(job)
+            facts = await job.opening
+            if job.build is not None and job.build.status is not None:
+                return _failed_build(job.build, facts)
+            async with self._devices.lease(job.problem.id, job.failed_on) as device:
+                await in_front.aclose()  # the next may be built
+                try:
+                    self._require_fit(job.problem)  # another may have found it meanwhile
+                    # On a CPU a build would disturb a measurement: both take the one lane.
+                    build = await self._build(job)
+                    if build.status is not None:
+                        return _failed_build(build, facts)
+                    job.on_stage("measuring")
+                    evaluation = await self._host.measure(
+                        device, job.problem, job.kernel, build.archive, job.thorough, job.on_stage
+                    )
+                except UnfitProblem as error:
+                    if job.problem.id in self._fit:  # it has been open: this is the device's fault
+                        job.failed_on.append(device)
+                        raise WorkerBroken(str(error)) from error
+                    self._unfit[job.problem.id] = str(error)
+                    raise
+                except (WorkerBroken, WorkerDied):
+                    job.failed_on.append(device)
+                    raise
+        self._fit.add(job.problem.id)
+        self._blame(job.failed_on, device, job.reason)
+        about = evaluation.environment
+        canary_ms = float(about["canary_ms"]) if about.get("canary_ms") else None
+        self._set_aside(device, self._health.worked(device, about.get("device", ""), canary_ms))
+        return replace(evaluation, build_s=build.seconds)
+
+    async def _build(self, job: _Job) -> Build:
+        """The kernel's build, which outlasts a worker that dies in the measurement after it."""
+        if job.build is None:
+            architecture = await self._architecture_of(job.problem)
+            job.on_stage("building")
+            job.build = await self._host.build(job.problem, job.kernel, architecture)
+        return job.build
+
+    async def _architecture_of(self, problem: Problem) -> str:
+        if problem.device == "cpu":
+            return ""
+        async with self._asking:
+            self._architecture = self._architecture or await self._host.architecture()
+        return self._architecture
+
+    def _blame(self, failed_on: Sequence[int], succeeded_on: int, reason: str) -> None:
+        """What has failed on some devices and then succeeded on another shows that they are at fault."""
+        for device in failed_on:
+            if device != succeeded_on:
+                self._set_aside(device, self._health.at_fault(device, reason))
+
+    def _set_aside(self, device: int, reason: str) -> None:
+        if not reason or device in self.devices_set_aside:
+            return
+        self.devices_set_aside[device] = reason
+        if self._devices.in_use == {device}:
+            logger.warning("device %d is the last one and kept, although %s", device, reason)
+            return
+        logger.warning("device %d is set aside: %s", device, reason)
+        self._devices.set_aside(device)
+
+
+class _Job:
+    """One kernel on its way to a verdict, over several tries."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        thorough: bool,
+        on_stage: OnStage,
+        opening: asyncio.Future[dict[str, str]],
+    ) -> None:
+        self.problem, self.kernel, self.thorough = problem, kernel, thorough
+        self.on_stage = on_stage
+        self.opening = opening
+        """Ends when some problem is open on some device, with the facts of it."""
+        self.build: Build | None = None
+        self.failed_on: list[int] = []
+        self.reason = ""
+        """Of the last failed try."""
+
+
+def _failed_build(build: Build, facts: dict[str, str]) -> Evaluation:
+    """The verdict on a kernel that cannot be built."""
+    assert build.status is not None
+    return Evaluation(status=build.status, log=build.log, environment=facts, build_s=build.seconds)

@@ -1,0 +1,285 @@
+"""A host on Ray: an actor a GPU, build tasks on CPU cores; a local instance, or a cluster that is joined."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from evaluators.build.builder import Build, build
+from evaluators.device.child_processes import WorkerBroken
+from evaluators.device.worker import Settings, Worker
+from evaluators.evaluation import Evaluation
+from evaluators.isolation import scratch
+from evaluators.problem import Kernel, Problem
+from evaluators.runner.node_fork_server import Nest
+from evaluators.scheduler.pool import OnStage, WorkerDied
+from evaluators.system.channel import ChannelClosed
+
+logger = logging.getLogger(__name__)
+
+START_S = 60.0
+"""How long a worker may take to come up where there is room for it; a node that is gone makes none."""
+
+
+class DeviceActor:
+    """The worker of one device, in a process of its own."""
+
+    def __init__(self, *, root: Path, settings: Settings, device: str) -> None:
+        scratch.claim(root)
+        self._root = root
+        self._worker = Worker(root=root, settings=settings)
+        # A lasting thread: processes end with the thread that started them, and Ray's own relays the stages.
+        self._thread = ThreadPoolExecutor(1)
+        # What fails now fails again, and is told, with a problem.
+        self._thread.submit(self._worker.prepare, device)
+
+    def architecture(self) -> str:
+        """See `pool.Host`."""
+        return self._worker.gpu.architecture
+
+    def open(self, problem: Problem) -> dict[str, str]:
+        """See `Worker.open`."""
+        return self._thread.submit(self._worker.open, problem).result()
+
+    def measure(self, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool) -> Evaluation:
+        """See `Worker.measure`."""
+        return self._thread.submit(self._worker.measure, problem, kernel, archive, thorough=thorough).result()
+
+    def measure_aloud(
+        self, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool
+    ) -> Iterator[str | Evaluation]:
+        """The same, with each stage as it begins; the evaluation comes last."""
+        said: SimpleQueue[str | Future[Evaluation]] = SimpleQueue()
+        work = self._thread.submit(
+            self._worker.measure, problem, kernel, archive, thorough=thorough, on_stage=said.put
+        )
+        work.add_done_callback(said.put)
+        while isinstance(word := said.get(), str):
+            yield word
+        yield word.result()
+
+    def compare(
+        self, problem: Problem, kernels: Sequence[Kernel], archives: Sequence[bytes], thorough: bool
+    ) -> list[Evaluation]:
+        """See `Worker.compare`."""
+        return self._thread.submit(
+            self._worker.compare, problem, kernels, archives, thorough=thorough
+        ).result()
+
+    def close(self) -> None:
+        """Ends every process, and removes the scratch folders on this node."""
+        self._thread.submit(self._worker.close).result()
+        scratch.release(self._root)
+
+
+class RayHost:
+    """Starts or joins Ray. `address` "" starts a local instance, otherwise the cluster there is joined.
+
+    On a GPU one actor holds each GPU of the cluster; on a CPU there is one actor. Raises ConnectionError
+    when the cluster cannot be reached.
+    """
+
+    def __init__(self, *, settings: Settings, on_gpu: bool, address: str = "") -> None:
+        import ray
+
+        self._ray = ray
+        self._settings = settings
+        self._started_here = not address
+        self._on_client = address.startswith("ray://")
+        self._root = scratch.scratch_root(secrets.token_hex(4))
+        # It imports torch while Ray starts. On other nodes the first builder starts one.
+        self._nest = None if address else Nest(self._root)
+        with contextlib.ExitStack() as undo:
+            if self._nest is not None:
+                undo.callback(self._nest.close)
+            _connect(address)
+            if self._started_here:
+                undo.callback(ray.shutdown)
+            resources = ray.cluster_resources()
+            self.devices = int(resources.get("GPU", 0)) if on_gpu else 1
+            if self.devices == 0:
+                raise ConnectionError(f"the Ray cluster {address or 'on this machine'} has no GPU")
+            undo.pop_all()
+        self.cores = max(1, int(resources.get("CPU", 1)))
+        self._device = "cuda" if on_gpu else "cpu"
+        # Two at a time: the architecture is asked for while the first problem is being opened.
+        options = {"num_gpus": int(on_gpu), "num_cpus": 0, "max_concurrency": 2}
+        self._actor_class = ray.remote(**options)(DeviceActor)
+        self._build_task = ray.remote(num_cpus=1, max_retries=0)(_build)
+        self._actors = [self._start_actor() for _ in range(self.devices)]
+        self._ready: set[int] = set()
+
+    async def facts(self, device: int, problem: Problem) -> dict[str, str]:
+        """See `pool.Host`."""
+        actor = await self._actor(device)
+        facts: dict[str, str] = await self._answer(device, actor.open.remote(problem))
+        return facts
+
+    async def architecture(self) -> str:
+        """See `pool.Host`."""
+        actor = await self._actor(0)
+        try:
+            found: str = await self._answer(0, actor.architecture.remote())
+        except (OSError, WorkerDied) as error:  # no kernel is to blame
+            raise WorkerBroken(str(error)) from error
+        return found
+
+    async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
+        """See `pool.Host`."""
+        task = self._build_task.remote(
+            problem,
+            kernel,
+            root=self._root,
+            architecture=architecture,
+            settings=self._settings,
+        )
+        try:
+            built: Build = await self._answer(None, task)
+        except ChannelClosed as error:
+            raise WorkerDied("the build process's zygote is gone") from error
+        return built
+
+    async def measure(
+        self,
+        device: int,
+        problem: Problem,
+        kernel: Kernel,
+        archive: bytes,
+        thorough: bool,
+        on_stage: OnStage,
+    ) -> Evaluation:
+        """See `pool.Host`. On a cluster joined as a client (`ray://`) the stages are not told."""
+        actor = await self._actor(device)
+        arguments = (problem, kernel, archive, thorough)
+        if self._on_client:
+            evaluation: Evaluation = await self._answer(device, actor.measure.remote(*arguments))
+            return evaluation
+        async for word in actor.measure_aloud.options(num_returns="streaming").remote(*arguments):
+            said: str | Evaluation = await self._answer(device, word)
+            if isinstance(said, Evaluation):
+                return said
+            on_stage(said)
+        raise WorkerDied("the worker ended without a word")
+
+    async def compare(
+        self,
+        device: int,
+        problem: Problem,
+        kernels: Sequence[Kernel],
+        archives: Sequence[bytes],
+        thorough: bool,
+    ) -> list[Evaluation]:
+        """See `pool.Host`."""
+        actor = await self._actor(device)
+        asked = actor.compare.remote(problem, kernels, archives, thorough)
+        evaluations: list[Evaluation] = await self._answer(device, asked)
+        return evaluations
+
+    def close(self) -> None:
+        """See `pool.Host`."""
+        with contextlib.suppress(Exception):  # the cluster may be gone already, and so is our concern
+            closing = [actor.close.remote() for actor in self._actors]
+            self._ray.wait(closing, num_returns=len(closing), timeout=10)
+        for actor in self._actors:
+            self._ray.kill(actor)
+        if self._started_here:
+            self._ray.shutdown()
+        if self._nest is not None:
+            self._nest.close()
+        scratch.release(self._root)  # on this node, also where an actor had no time to
+
+    async def _actor(self, device: int) -> Any:
+        """The device's actor, once it is up. Raises WorkerBroken when it does not come up."""
+        actor = self._actors[device]
+        if device not in self._ready:
+            try:
+                await asyncio.wait_for(actor.__ray_ready__.remote(), START_S)
+            except (TimeoutError, self._ray.exceptions.RayError) as error:
+                self._replace(device)
+                raise WorkerBroken(f"no worker came up for device {device}: is its node gone?") from error
+            self._ready.add(device)
+        return actor
+
+    async def _answer(self, device: int | None, asked: Any) -> Any:
+        """What a task or an actor's method answers or raises. Raises WorkerDied when its process died."""
+        try:
+            return await asked
+        except self._ray.exceptions.RayTaskError as error:
+            # As it was raised there, without Ray's tracebacks in its text.
+            raise error.cause from (None if isinstance(error.cause, (WorkerBroken, ChannelClosed)) else error)
+        except self._ray.exceptions.RayError as error:
+            if device is not None:
+                self._replace(device)
+            raise WorkerDied(_first_line(error)) from error
+
+    def _replace(self, device: int) -> None:
+        with contextlib.suppress(self._ray.exceptions.RayError):
+            self._ray.kill(self._actors[device])
+        self._actors[device] = self._start_actor()
+        self._ready.discard(device)
+
+    def _start_actor(self) -> Any:
+        return self._actor_class.remote(root=self._root, settings=self._settings, device=self._device)
+
+
+def _build(problem: Problem, kernel: Kernel, *, root: Path, architecture: str, settings: Settings) -> Build:
+    """In a process of Ray's, on any node."""
+    scratch.claim(root)
+    return build(
+        problem,
+        kernel,
+        root=root,
+        architecture=architecture,
+        timeout_s=settings.build_timeout_s,
+        cache=settings.build_cache,
+    )
+
+
+def _connect(address: str) -> None:
+    import ray
+
+    import evaluators
+
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ray would give its workers niceness 15, where every other process on the machine disturbs a measurement.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    if not address:
+        # As a `runtime_env` it would keep Ray from using the processes that it has started ahead.
+        with _python_path(str(evaluators.PACKAGE.parent)):
+            ray.init(include_dashboard=False, num_cpus=_allowed_cores(), **quiet)
+        return
+    ray.init(address=address, runtime_env={"py_modules": [evaluators]}, **quiet)
+
+
+def _allowed_cores() -> int | None:
+    """The cores that this process is held to (`taskset`, Slurm), of which Ray knows nothing; None where it
+    may have all that Ray counts."""
+    allowed = len(os.sched_getaffinity(0))
+    return allowed if allowed < (os.cpu_count() or 1) else None
+
+
+@contextlib.contextmanager
+def _python_path(root: str) -> Iterator[None]:
+    """Processes that are started in the block find the modules in this folder, too."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, before]))
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0]

@@ -1,0 +1,1 @@
+"""Processes, memory, files and the GPU's driver: nothing here knows of kernels."""

@@ -1,0 +1,133 @@
+"""How what is started in namespaces lives and ends."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from evaluators.isolation import namespaces
+from evaluators.system import process_tree
+from tests.evaluators.conftest import LEVELS
+
+
+def fault() -> None:
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+    ctypes.string_at(0)
+
+
+@pytest.mark.parametrize("isolate", LEVELS)
+@pytest.mark.parametrize(
+    ("end", "codes"),
+    [
+        (lambda: None, (0,)),
+        (lambda: os._exit(3), (3,)),
+        (fault, (-signal.SIGSEGV, 128 + signal.SIGSEGV)),
+    ],
+    ids=["returns", "exits", "faults"],
+)
+def test_the_watched_process_ends_as_the_child_did(
+    end: Callable[[], None], codes: tuple[int, ...], isolate: bool
+) -> None:
+    pid = namespaces.spawn(lambda _: end(), isolate=isolate)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) in codes
+
+
+def test_a_child_that_raises_does_not_go_on_in_its_parents_code() -> None:
+    for isolate in (True, False):
+        output = os.memfd_create("output")
+
+        def child(level: str, output: int = output) -> None:
+            sys.stderr = os.fdopen(output, "w", 1)
+            raise RuntimeError(f"seven at {level}")
+
+        pid = namespaces.spawn(child, isolate=isolate)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 70
+        assert b"RuntimeError: seven at" in os.pread(output, 10_000, 0)
+        os.close(output)
+
+
+def daemonise(held: int) -> None:
+    """A process that belongs to nobody and keeps `held` open for as long as it lives; it lives already."""
+    ready, steady = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.write(held, b"!")
+            os.close(steady)
+            time.sleep(600)
+        os._exit(0)
+    os.close(steady)
+    os.read(ready, 1)
+
+
+@pytest.mark.parametrize("by", ["kill", "exit"])
+def test_in_a_namespace_nothing_survives_the_child(by: str) -> None:
+    if not namespaces.has_namespaces():
+        pytest.skip("this machine gives no namespaces")
+    read, write = os.pipe()
+
+    def child(level: str) -> None:
+        daemonise(write)
+        if by == "kill":
+            time.sleep(600)
+
+    pid = namespaces.spawn(child, isolate=True)
+    os.close(write)
+    assert os.read(read, 1) == b"!", "the daemon never lived"
+    if by == "kill":
+        os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert select.select([read], [], [], 10)[0], "the daemon lives"
+    assert os.read(read, 1) == b""
+    os.close(read)
+
+
+def test_the_child_dies_with_the_process_that_started_it() -> None:
+    read, write = os.pipe()
+    for isolate in (True, False):
+        parent = os.fork()
+        if parent == 0:
+            namespaces.spawn(lambda _: (os.write(write, b"!"), time.sleep(600)), isolate=isolate)  # type: ignore[arg-type, func-returns-value]
+            time.sleep(600)
+        assert os.read(read, 1) == b"!"
+        os.kill(parent, signal.SIGKILL)
+        os.waitpid(parent, 0)
+    os.close(write)
+    assert select.select([read], [], [], 10)[0]
+    assert os.read(read, 1) == b""
+    os.close(read)
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+@pytest.mark.parametrize("isolate", [True, False])
+def test_the_child_dies_with_it_on_its_way_up_too(isolate: bool, stopped: bool) -> None:
+    """The parent ends as soon as the child is there, and may be stopped, or at any moment before."""
+    for turn in range(20):
+        read, write = os.pipe()
+        parent = os.fork()
+        if parent == 0:
+            pid = namespaces.spawn(lambda _: time.sleep(600), isolate=isolate)  # type: ignore[arg-type, return-value]
+            os.write(write, str(pid).encode())
+            time.sleep(600)
+        os.close(write)
+        if stopped:
+            process_tree.stop_tree(int(os.read(read, 16)))
+        else:
+            time.sleep(turn * 0.0005)
+        os.kill(parent, signal.SIGKILL)
+        os.waitpid(parent, 0)
+        deadline = time.monotonic() + 10
+        while select.select([read], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not os.read(read, 16):
+                break
+        else:
+            pytest.fail(f"somebody is left in turn {turn}")
+        os.close(read)

@@ -1,0 +1,65 @@
+"""How a trial chooses the length of its blocks, without a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType, SimpleNamespace
+
+import pytest
+
+from evaluators.judge.candidate_evaluation import Trial
+from evaluators.timing import Plan
+
+
+@dataclass
+class QueueingCourt:
+    """The candidate's queue has room for so many calls; the baseline's blocks have `baseline`."""
+
+    room: int
+    baseline: int
+    device = "cuda"
+    problem = MappingProxyType({"libraries": "no_library"})
+    capacity = 256
+    library_kernels = None
+    reference = SimpleNamespace(weight_forms=())
+
+    def eager_calls(self, plan: Plan) -> int:
+        return self.baseline
+
+    def queue_room(self, side: object, calls: int) -> int:
+        return self.capacity if calls <= self.room else self.room
+
+
+@pytest.mark.parametrize(
+    ("rough_ms", "call_ms", "room", "eager_calls", "expected"),
+    [
+        (0.05, 0.05, 256, 192, 192),
+        (0.6, 0.05, 256, 192, 192),
+        (0.6, 0.05, 48, 192, 48),  # what was fast enough to seem short is found to fill the queue
+        (0.05, 0.05, 48, 64, 48),
+        (0.1, 0.1, 256, 192, 192),
+        (0.1, 0.1, 100, 192, 100),  # and so is the baseline's number, where both are about as fast
+        (1.0, 1.0, 256, 192, 12),
+    ],
+)
+def test_a_block_has_as_many_calls_as_were_seen_to_be_queued(
+    monkeypatch: pytest.MonkeyPatch,
+    rough_ms: float,
+    call_ms: float,
+    room: int,
+    eager_calls: int,
+    expected: int,
+) -> None:
+    plan, side = Plan(block_ms=9.0, precision=0.1, max_s=1), SimpleNamespace(pid=0)
+    court = QueueingCourt(room=room, baseline=eager_calls)
+    trial = Trial(court, side, plan, "", thorough=False, say=str)  # type: ignore[arg-type]
+    tried: list[int] = []
+
+    def timed_block(calls: int) -> float:
+        tried.append(calls)
+        return call_ms
+
+    monkeypatch.setattr(trial._examination, "timed_block", timed_block)
+    assert trial._block_calls(rough_ms) == expected
+    assert expected in tried or expected == room
+    assert trial._eager_calls <= room

@@ -1,0 +1,98 @@
+"""Several kernels in one session: who is faster is told, and who fails harms nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from evaluators.device.worker import Worker
+from evaluators.evaluation import Evaluation, Status
+from evaluators.problem import Kernel
+from evaluators.timing import Plan, paired_speedup
+from tests.evaluators.conftest import Marked, gone
+from tests.evaluators.device.test_worker import HONEST, PROBLEM, SETTINGS, forward
+
+SLOW = forward("for _ in range(11):\n    honest(self, x)\nreturn honest(self, x)")
+COUNT = "import itertools\ncount = itertools.count()"
+
+
+def later(body: str) -> str:
+    """The honest kernel, which does something else from its thirtieth call on: when it is timed."""
+    return forward(f"if next(count) > 30:\n    {body}\nreturn honest(self, x)", before=COUNT)
+
+
+FAILURES = {
+    "wrong": (forward("return x"), Status.INCORRECT, "instead of"),
+    "raises": (forward("raise ValueError('seven')"), Status.RUNTIME_ERROR, "seven"),
+    "wrong later": (later("return x"), Status.INCORRECT, "instead of"),
+    "dies": (forward("os.kill(os.getpid(), 9)"), Status.CRASHED, "SIGKILL"),
+    "dies later": (later("os.kill(os.getpid(), 9)"), Status.CRASHED, "SIGKILL"),
+    "hangs": (later("time.sleep(600)"), Status.TIMEOUT, "no verdict within"),
+    "works in some calls": (
+        forward("time.sleep(0.3 * (next(count) % 3 == 0)); return honest(self, x)", before=COUNT),
+        Status.REJECTED,
+        "uneven",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def worker(marked: Marked, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    plan = Plan(block_ms=8.0, precision=0.1, max_s=1.0)
+    settings = replace(SETTINGS, timeout_s=15.0, plan=plan, thorough_plan=plan, thorough_timeout_s=60.0)
+    started = Worker(root=tmp_path_factory.mktemp("root"), settings=settings)
+    yield started
+    started.close()
+    assert gone(marked), marked()
+
+
+def compared(worker: Worker, *sources: str, thorough: bool = False) -> list[Evaluation]:
+    kernels = [Kernel(source=each, language="cpp") for each in sources]
+    return worker.compare(PROBLEM, kernels, [b""] * len(kernels), thorough=thorough)
+
+
+def samples(found: Evaluation) -> tuple[float, ...]:
+    assert found.timing is not None, found.log
+    return found.timing.kernel_samples_ms
+
+
+def test_the_faster_one_is_told(worker: Worker) -> None:
+    slow, fast = compared(worker, SLOW, HONEST, thorough=True)
+    ratio, low, _ = paired_speedup(samples(fast), samples(slow))
+    assert low > 1.0, f"{ratio} times as fast"
+    assert 2 < ratio < 25
+    assert fast.timing is not None
+    assert slow.timing is not None
+    assert fast.timing.eager_samples_ms == slow.timing.eager_samples_ms
+    assert len(fast.timing.eager_samples_ms) == len(samples(fast)) == len(samples(slow)) >= 6
+    for each in (fast, slow):
+        assert each.status is Status.CORRECT
+        assert each.correctness is not None
+        assert each.correctness.checked_calls > 7
+        assert each.device_s > 0
+        assert each.environment["device"]
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_who_fails_does_not_disturb_the_others(worker: Worker, case: str) -> None:
+    source, status, words = FAILURES[case]
+    first, failed, last = compared(worker, HONEST, source, f"{HONEST}\n# another")
+    assert (failed.status, failed.timing) == (status, None), failed.log
+    assert words in failed.log
+    assert first.status is last.status is Status.CORRECT, first.log + last.log
+    assert len(samples(first)) == len(samples(last)) >= 6
+
+
+def test_all_may_fail(worker: Worker) -> None:
+    found = compared(worker, FAILURES["wrong"][0], FAILURES["raises"][0])
+    assert [each.status for each in found] == [Status.INCORRECT, Status.RUNTIME_ERROR]
+
+
+def test_afterwards_a_kernel_is_judged_as_ever(worker: Worker) -> None:
+    found = worker.measure(PROBLEM, Kernel(source=HONEST, language="cpp"), b"")
+    assert found.status is Status.CORRECT, found.log
+    assert [path for path in worker._root.iterdir() if path.name.startswith("standby")] == [
+        worker._case.standby._folder
+    ]

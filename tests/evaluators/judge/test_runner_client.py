@@ -1,0 +1,201 @@
+"""Blocks and chains as on a GPU, with a runner that is a thread and a device that is this process: who waits
+at the gate is late with every block, as a module is that waits for the GPU in every call."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from evaluators.judge.runner_client import FILLING_S, LATE_BLOCKS, RUN, Side
+from evaluators.reference import dependent_calls
+from evaluators.runner import runner_process
+from evaluators.runner.runner_process import Session
+from evaluators.runner.shared_buffers import Arena, gate_of
+from evaluators.system import process_inspection
+from evaluators.system.channel import Channel, ChannelClosed
+
+SOURCE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x, w):
+        return torch.tanh(x @ w)
+
+def get_inputs():
+    return [torch.randn(6, 6), torch.randn(6, 6)]
+
+def get_init_inputs():
+    return []
+"""
+CALLS = 4
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Side, list[list[torch.Tensor]]]]:
+    """A side of a candidate that is the reference itself, and the inputs that are staged, a list a call."""
+
+    def at_the_gate(stream: int, address: int, turn: int) -> None:
+        gate = gate_of(arena.memory)
+        while int(gate) < turn:
+            time.sleep(0.001)
+
+    monkeypatch.setattr(process_inspection, "can_peek", lambda: False)
+    monkeypatch.setattr(runner_process, "wait_on_stream", at_the_gate)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    inputs = [[torch.randn(6, 6), torch.randn(6, 6)] for _ in range(CALLS)]
+    arena = Arena(inputs[0], [torch.empty(6, 6)], CALLS, "cpu")
+    staged = torch.empty(arena.inputs.bytes, dtype=torch.uint8)
+    for places, values in zip(arena.inputs.views(staged), inputs, strict=True):
+        for place, value in zip(places, values, strict=True):
+            place.copy_(value)
+    ours, theirs = Channel.pair()
+    theirs.send({"op": "ready", "isolation": "none"})
+    body = subprocess.Popen(["sleep", "600"])
+    found = Side(ours, arena, staged, body.pid)
+    found._on_gpu = True
+    order = {
+        "problem": {"source": SOURCE, "overrides": {}, "device": "cpu", "dtype": "float32"},
+        "seed": 1,
+        "arena": arena.description,
+        "inputs": arena.inputs.to_json(),
+        "outputs": arena.outputs.to_json(),
+        "arguments": {"list": [{"tensor": 0}, {"tensor": 1}]},
+    }
+    session = Session({"role": "eager"}, order, os.dup(arena.fd))
+    session._on_gpu = True
+
+    def serve() -> None:
+        try:
+            while True:
+                order = theirs.receive()
+                if order["op"] == "hand in":
+                    session.hand_in(order["place"], order["call"])
+                    theirs.send({"op": "handed in"})
+                else:
+                    session.run(order, theirs)
+        except ChannelClosed:
+            pass
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield found, inputs
+    ours.close()
+    thread.join(10)
+    theirs.close()
+    os.close(arena.fd)
+    body.kill()
+    body.wait()
+
+
+def tanhs(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x @ w)
+
+
+def test_the_outputs_are_looked_at_before_the_clock_stops(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, inputs = made
+    looked: list[float] = []
+    look = found.arena.spot
+
+    def slowly(calls: int) -> Any:
+        time.sleep(0.2)
+        looked.append(time.perf_counter())
+        return look(calls)
+
+    monkeypatch.setattr(found.arena, "spot", slowly)
+    found.arena.poison()
+    block = found.block(CALLS)
+    assert block.wall_ms > 200
+    spot = found.spot(CALLS)
+    assert spot.missing is None
+    torch.testing.assert_close(spot.outputs[0], tanhs(*inputs[spot.call]))
+    assert len(looked) == 2, "rehearsed before the clock starts, and once a block"
+    found.arena.poison()
+    found.block(CALLS, deliver=False)
+    assert found.spot(CALLS).missing is not None, "nobody wrote them"
+
+
+def test_outputs_that_a_block_kept_are_handed_in_when_the_inputs_are_gone(made: Any) -> None:
+    found, inputs = made
+    found.arena.poison()
+    block, call, left = found.kept_block(CALLS)
+    assert block.calls == CALLS
+    assert torch.equal(left[0], inputs[call][0]), "this kernel writes elsewhere"
+    torch.testing.assert_close(found.arena.snapshot(call)[0], tanhs(*inputs[call]))
+    assert all(found.arena.snapshot(other)[0].isnan().all() for other in range(CALLS) if other != call)
+    assert not found.arena.memory[: found.arena.inputs.bytes].any()
+
+
+def test_a_chain(made: Any) -> None:
+    found, inputs = made
+    found.arena.poison()
+    block, order = found.chain(CALLS)
+    assert block.calls == CALLS
+    assert sorted(order) == list(range(CALLS))
+    torch.testing.assert_close(found.arena.snapshot(order[0])[0], tanhs(*inputs[order[0]]))
+    for before, call in itertools.pairwise(order):
+        expected = [each.clone() for each in inputs[call]]
+        dependent_calls.stir(expected, dependent_calls.shares_of(found.arena.snapshot(before)))
+        torch.testing.assert_close(found.arena.snapshot(call)[0], tanhs(*expected))
+
+
+def test_who_is_late_again_and_again_is_waited_for_no_longer(made: Any) -> None:
+    found, _ = made
+    start = time.monotonic()
+    for number in range(LATE_BLOCKS):
+        assert not found.waits, number
+        found.block(1)
+        assert found.late
+    assert found.waits
+    patient_s = (time.monotonic() - start) / LATE_BLOCKS
+    start = time.monotonic()
+    found.block(1)
+    assert time.monotonic() - start < patient_s / 2
+
+
+def test_where_the_reference_fills_the_queue_everybody_has_the_same_time_to_fill_it(made: Any) -> None:
+    found, _ = made
+    found.fills_queue = True
+    patience = [found._patience_s(RUN)]
+    for _ in range(LATE_BLOCKS + 1):
+        found.block(1)
+        assert found.late
+        patience.append(found._patience_s(RUN))
+    assert set(patience) == {FILLING_S}
+    found.fills_queue = False
+    assert found._patience_s(RUN) < FILLING_S, "who is late for good has little"
+
+
+def test_what_a_link_costs(made: Any) -> None:
+    found, _ = made
+    found._ours = True
+    for wait in (False, True):
+        assert 0 <= found.link_ms(CALLS, wait=wait) < 50
+
+
+def test_the_runner_is_looked_at_until_it_is_done(made: tuple[Side, list[list[torch.Tensor]]]) -> None:
+    side, _ = made
+    side._channel, theirs = Channel.pair()
+    seen: list[list[int]] = []
+
+    def look(family: list[int]) -> None:
+        seen.append(family)
+        if len(seen) == 3:
+            theirs.send({"op": "done"})
+
+    looks = SimpleNamespace(delay_s=lambda: 0.01, look=look)
+    side.watched([0, 1, 0], looks)  # type: ignore[arg-type]
+    assert len(seen) == 3
+    assert all(side.pid in family for family in seen)
+    order = theirs.receive()
+    assert (order["calls"], order["deliver"]) == ([0, 1, 0], False)

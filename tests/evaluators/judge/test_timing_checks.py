@@ -1,0 +1,162 @@
+"""An audit's chains of calls, against modules of which is known how long they take, without a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from evaluators.evaluation import Status
+from evaluators.judge.correctness_checks import Examination
+from evaluators.judge.reference_session import CHAIN_CALLS
+from evaluators.judge.runner_client import Refused
+from evaluators.judge.timing_checks import Audit
+from evaluators.reference.comparison import Comparison
+from evaluators.reference.reference_model import Draw
+from evaluators.runner.shared_buffers import Spot
+from evaluators.timing import Block, Overhead
+
+BESIDES_MS = 0.4
+LINK_MS = {False: 0.025, True: 0.05}
+"""By whether the module waits for the GPU in every call."""
+Cost = Callable[[int, bool], float]
+"""ms of so many calls, in a chain or not."""
+
+
+@dataclass
+class Side:
+    """Its blocks take what `cost` says, and what everybody's take besides."""
+
+    cost: Cost
+    waits: bool = False
+    queued_some: bool = False
+    late: bool = False
+    missing: int | None = None
+
+    def spot(self, calls: int) -> Spot:
+        call = calls // 2
+        return Spot(call=call, outputs=Arena().snapshot(call), missing=self.missing)
+
+    def block(self, calls: int) -> Block:
+        return Block(calls=calls, wall_ms=BESIDES_MS + self.cost(calls, False))
+
+    def chain(self, calls: int) -> tuple[Block, list[int]]:
+        assert calls <= CHAIN_CALLS
+        wall_ms = BESIDES_MS + self.cost(calls, True) + (calls - 1) * LINK_MS[self.waits]
+        return Block(calls=calls, wall_ms=wall_ms), list(reversed(range(calls)))
+
+
+class Arena:
+    def snapshot(self, call: int) -> list[torch.Tensor]:
+        return [torch.tensor(call)]
+
+
+@dataclass
+class Reference:
+    """Every answer is right."""
+
+    weight_forms = ()
+    checked: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def judge_draw(self, outputs: list[torch.Tensor], answer: tuple[int, int], *, own: bool) -> Comparison:
+        seed, before = answer
+        self.checked.append((seed, int(outputs[0]), before))
+        return Comparison(error=0.0, eager_error=0.0, problem="")
+
+
+@dataclass
+class Court:
+    """Knows each call's secret."""
+
+    link_ms = LINK_MS
+    reference: Reference = field(default_factory=Reference)
+    arena = Arena()
+
+    def overhead(self, calls: int) -> Overhead:
+        return Overhead(total_ms=BESIDES_MS, delivery_ms=0.0)
+
+    def stage_fresh(self, calls: int, side: Side, *, own: bool = False) -> list[Draw]:
+        return [Draw(seed=100 + call) for call in range(calls)]
+
+    def answer_after(self, before: list[torch.Tensor], draw: Draw) -> tuple[int, int]:
+        return draw.seed, int(before[0])
+
+
+def judge(
+    cost: Cost, *, waits: bool = False, late: bool = False, calls: int = 192, missing: int | None = None
+) -> tuple[float, list[str]]:
+    """ms a call that count besides, and the remarks. Raises what the audit raises."""
+    court, side = Court(), Side(cost, waits=waits, late=late, missing=missing)
+    audit = Audit(court, side, Examination(court, side))  # type: ignore[arg-type]
+    more_ms = audit.batching_ms(calls, side.block(calls).call_ms(BESIDES_MS))
+    assert court.reference.checked, "who is fast in a chain must be right there"
+    for seed, call, before in court.reference.checked:
+        assert seed == 100 + call
+        assert before == call + 1, "the one that was made before"
+    return more_ms, audit.remarks
+
+
+@pytest.mark.parametrize("call_ms", [0.003, 0.03, 0.1, 1.0])
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("calls", [2, 16, 192])
+def test_single_calls_are_fair(call_ms: float, waits: bool, calls: int) -> None:
+    assert judge(lambda n, chained: n * call_ms, waits=waits, calls=calls) == (0.0, [])
+
+
+def test_a_wait_once_a_block_is_fair() -> None:
+    """For a time slice of the GPU, as of work on several streams."""
+    assert judge(lambda n, chained: 1.3 + n * 0.59, calls=16) == (0.0, [])
+
+
+def together(alone_ms: float, more_ms: float) -> Cost:
+    """All of a block in the first call; in a chain that cannot be done."""
+    return lambda n, chained: n * (alone_ms + more_ms) if chained else alone_ms + n * more_ms
+
+
+ALL_AT_ONCE = pytest.mark.parametrize(("alone_ms", "more_ms"), [(0.04, 0.001), (0.3, 0.01), (1.0, 0.4)])
+
+
+@ALL_AT_ONCE
+def test_calls_computed_together_are_rejected(alone_ms: float, more_ms: float) -> None:
+    with pytest.raises(Refused, match="not computed singly") as refused:
+        judge(together(alone_ms, more_ms))
+    assert (refused.value.status, refused.value.rule) == (Status.REJECTED, "batched calls")
+
+
+def test_a_chain_that_was_queued_too_late_is_no_proof() -> None:
+    def launches(calls: int, chained: bool) -> float:
+        return calls * (0.15 if chained else 0.03)
+
+    with pytest.raises(RuntimeError, match="busy"):
+        judge(launches, late=True)
+    assert judge(lambda n, chained: n * 0.03, late=True) == (0.0, [])
+
+
+@ALL_AT_ONCE
+def test_who_waits_in_every_call_is_timed_in_a_chain_instead(alone_ms: float, more_ms: float) -> None:
+    calls = 192
+    counted_ms = (alone_ms + calls * more_ms) / calls
+    missing_ms, (remark,) = judge(together(alone_ms, more_ms), waits=True, calls=calls)
+    # The first link of a chain costs nothing.
+    expected_ms = alone_ms + more_ms - LINK_MS[True] / CHAIN_CALLS
+    assert counted_ms + missing_ms == pytest.approx(expected_ms)
+    assert "timed in a chain" in remark
+
+
+def test_a_chain_has_no_gaps() -> None:
+    with pytest.raises(Refused, match="call 7 had not been answered"):
+        judge(lambda n, chained: n * 0.03, missing=7)
+
+
+def test_a_busy_machine_makes_some_chains_slow() -> None:
+    chains = 0
+
+    def cost(calls: int, chained: bool) -> float:
+        nonlocal chains
+        chains += chained
+        return calls * (0.5 if chained and chains < 6 else 0.1)
+
+    assert judge(cost) == (0.0, [])
+    assert chains == 6

@@ -1,0 +1,335 @@
+"""A reference that answers on every distribution, and what it says of a kernel's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from evaluators.reference.comparison import NO_SHIFT, Comparison
+from evaluators.reference.reference_model import Draw, ReferenceSession
+from evaluators.reference.usable_distributions import open_distributions
+from tests.evaluators.references import problem_of, session_of
+
+
+def opened(function: Callable[..., Any], draw: Callable[[], list[Any]], **rules: str) -> ReferenceSession:
+    session = session_of(function, draw, **rules)
+    open_distributions(session)
+    return session
+
+
+def matrix() -> torch.Tensor:
+    return torch.randn(64, 128)
+
+
+def judged(session: ReferenceSession, kernel: Callable[..., Any]) -> dict[str, Comparison]:
+    """What a kernel gets on the problem's own inputs and on every distribution."""
+    with torch.no_grad():
+        draw = Draw.fresh()
+        found = {"": session.judge([kernel(*session.draw(draw.seed))], session.answer(draw))}
+        for name in session.distributions:
+            inputs = session.draw(session.seed_on(name), name)
+            found[name] = session.check_on([kernel(*inputs)], name)
+    return found
+
+
+def wrong_on(session: ReferenceSession, kernel: Callable[..., Any]) -> set[str]:
+    return {name for name, found in judged(session, kernel).items() if found.problem}
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, -1)
+
+
+RULES = ("strict", "kernelbench", "kernelbench_v02")
+
+
+@pytest.mark.parametrize("tolerance", RULES)
+def test_the_reference_itself_and_another_order_of_sums_are_right(tolerance: str) -> None:
+    def other(x: torch.Tensor) -> torch.Tensor:
+        e = torch.exp(x - x.amax(-1, keepdim=True))
+        return e / e.flip(-1).cumsum(-1)[..., -1:]
+
+    session = opened(softmax, lambda: [matrix()], tolerance=tolerance)
+    assert len(session.distributions) + len(session.untried) == 18
+    assert session.untried.keys() <= (
+        {"negative", "large", "largest"} if tolerance == "kernelbench" else set()
+    )
+    assert wrong_on(session, softmax) == set()
+    assert wrong_on(session, other) == set()
+
+
+@pytest.mark.parametrize("tolerance", RULES)
+def test_softmaxes_that_are_right_on_the_benchmarks_numbers_alone(tolerance: str) -> None:
+    def no_maximum(x: torch.Tensor) -> torch.Tensor:
+        e = torch.exp(x)
+        return e / e.sum(-1, keepdim=True)
+
+    def tail_left_out_of_the_maximum(x: torch.Tensor) -> torch.Tensor:
+        e = torch.exp(x - x[..., :-1].amax(-1, keepdim=True))
+        return e / e.sum(-1, keepdim=True)
+
+    def maximum_from_zero(x: torch.Tensor) -> torch.Tensor:
+        e = torch.exp(x - x.amax(-1, keepdim=True).clamp(min=0))
+        return e / e.sum(-1, keepdim=True)
+
+    session = opened(softmax, lambda: [matrix()], tolerance=tolerance)
+    for kernel, where in (
+        (no_maximum, {"spikes", "spikes at the edge", "large"}),
+        (tail_left_out_of_the_maximum, {"spikes at the edge"}),
+        (maximum_from_zero, {"negative"}),
+    ):
+        if tolerance == "kernelbench":  # rounded to float16, inputs of these two may decide the answer
+            where -= {"large", "negative"} - {*session.distributions}
+        found = wrong_on(session, kernel)
+        assert "" not in found, "on the problem's own inputs it is right"
+        assert where <= found
+
+
+@pytest.mark.parametrize("tolerance", RULES)
+def test_a_layer_norm_that_does_not_normalise(tolerance: str) -> None:
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        return functional.layer_norm(x, x.shape[1:])
+
+    def first_half(x: torch.Tensor) -> torch.Tensor:
+        variance, mean = torch.var_mean(x[:, : x.shape[1] // 2], 1, correction=0, keepdim=True)
+        return (x - mean) * (variance + 1e-5).rsqrt()
+
+    def by_hand(x: torch.Tensor) -> torch.Tensor:
+        variance, mean = torch.var_mean(x, 1, correction=0, keepdim=True)
+        return (x - mean) / torch.sqrt(variance + 1e-5)
+
+    session = opened(norm, lambda: [torch.randn(16, 65536)], tolerance=tolerance)
+    assert {"shifted", "large", "small", "uneven"} <= wrong_on(session, lambda x: x)
+    assert "uneven" in wrong_on(session, first_half)
+    assert wrong_on(session, by_hand) == set()
+
+
+def test_what_infinities_come_to_in_products_is_left_to_the_kernel() -> None:
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    def by_hand(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ k.mT / q.shape[-1] ** 0.5 + mask, -1) @ v
+
+    def online(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        scores = q @ k.mT / q.shape[-1] ** 0.5 + mask
+        halves = [torch.softmax(each, -1) for each in scores.chunk(2, -1)]
+        sums = torch.stack([each.logsumexp(-1) for each in scores.chunk(2, -1)])
+        parts = [part @ each for part, each in zip(halves, v.chunk(2, 1), strict=True)]
+        return sum(part * share[..., None] for part, share in zip(parts, sums.softmax(0), strict=True))
+
+    def draw() -> list[Any]:
+        return [torch.randn(4, 64, 16), torch.randn(4, 64, 16), torch.randn(4, 64, 16), torch.randn(64, 64)]
+
+    session = session_of(attention, draw)
+    session.has_products = True
+    open_distributions(session)
+    assert {"infinite", "NaN", "masked"} <= {*session.distributions}
+    assert session.distributions["masked"].only == {3}
+    assert wrong_on(session, by_hand) == set()
+    assert wrong_on(session, online) == {"masked"}, "half a row that is masked wholly makes all of it NaN"
+
+
+def test_an_infinity_in_a_product_may_spread_but_may_not_change_the_rest() -> None:
+    def spreads(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a @ b + 0 * a.sum()
+
+    def zeroes(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.where(a.isfinite().all(), a @ b, 0.0)
+
+    session = session_of(torch.matmul, lambda: [torch.randn(512, 64), torch.randn(64, 512)])
+    session.has_products = True
+    open_distributions(session)
+    assert wrong_on(session, spreads) == set()
+    assert wrong_on(session, zeroes) == {"infinite", "NaN"}
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_output_of_a_product_may_be_expanded() -> None:
+    def repeated(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x.mT).sum(-1, keepdim=True).expand(-1, 3)
+
+    session = session_of(repeated, lambda: [torch.randn(16, 16)])
+    session.has_products = True
+    open_distributions(session)
+    assert wrong_on(session, repeated) == set()
+
+
+def no_memory() -> Any:
+    raise torch.OutOfMemoryError
+
+
+def test_what_a_rounding_decides_is_judged_by_this_very_answer() -> None:
+    """Two largest scores that are nearly equal: of another draw no rounding moves the softmax so far."""
+    tied = torch.randn(64, 128) * 2**14
+    tied[:, 1] = tied[:, 0] = tied.amax(-1) + 2**13
+
+    def other(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x * torch.tensor([1.0, 1 + 2.0**-23] * 64), -1)
+
+    session = session_of(softmax, lambda: [tied])
+    answer = session.answer(Draw.fresh())
+    elsewhere = replace(answer, shifts=[NO_SHIFT])
+    assert session.judge([other(tied)], elsewhere).problem
+    assert not session.judge_draw([other(tied)], elsewhere, own=True).problem
+    wrong = other(tied)
+    wrong[0, 5] += 0.1
+    assert session.judge_draw([wrong], elsewhere, own=True).problem
+    full = replace(elsewhere, shifts_here=no_memory)
+    assert session.judge_draw([wrong], full, own=True).problem
+
+
+def test_lower_precision_that_is_allowed_is_right_everywhere() -> None:
+    def half(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a.half().double() @ b.half().double()).float()
+
+    def bfloat(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a.bfloat16().double() @ b.bfloat16().double()).float()
+
+    def draw() -> list[Any]:
+        return [matrix(), torch.randn(128, 96) / 10]
+
+    session = opened(torch.matmul, draw, precision="float16")
+    assert {"largest", "smallest", "shifted", "outlier"} <= {*session.distributions}
+    assert wrong_on(session, half) == set()
+    assert "" in wrong_on(session, bfloat)
+    assert wrong_on(opened(torch.matmul, draw, tolerance="kernelbench"), half) == set()
+    assert "" in wrong_on(opened(torch.matmul, draw), half)
+    wide = opened(torch.matmul, draw, precision="bfloat16")
+    assert wrong_on(wide, bfloat) == set()
+    assert wrong_on(wide, half) == {"largest", "smallest"}, "bfloat16 holds larger and smaller numbers"
+
+
+def test_parts_of_a_sum_may_be_rounded_where_no_sum_is_too_large() -> None:
+    def halfway(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        first = (a[:, :64].float() @ b[:64].float()).half()
+        return (first.float() + a[:, 64:].float() @ b[64:].float()).half()
+
+    def draw() -> list[Any]:
+        return [5 * matrix().half(), 5 * torch.randn(128, 96).half()]
+
+    reasons = set()
+    for _ in range(8):
+        session = session_of(torch.matmul, draw, dtype="float16")
+        session.has_products = True
+        open_distributions(session)
+        session.change_weights(session.everywhere(padded=True), alike=True)
+        assert wrong_on(session, halfway) == set()
+        reasons.add(session.untried["large"])
+    assert reasons == {"sums of products are too large for the type there"}
+
+
+def test_a_recurrence_with_a_state_of_zeros_runs_in_float64() -> None:
+    def recurrence(x: torch.Tensor) -> torch.Tensor:
+        state = torch.zeros(x.shape[0], x.shape[1] // 2)
+        for part in x.split(x.shape[1] // 2, 1):
+            state = torch.tanh(part + state)
+        return state
+
+    session = opened(recurrence, lambda: [matrix()])
+    assert session.is_exact
+    assert all(found.eager_error > 0 for name, found in judged(session, recurrence).items() if not name)
+
+
+def test_where_float64_cannot_be_had_nobody_pretends() -> None:
+    def single(x: torch.Tensor) -> torch.Tensor:
+        return (x @ torch.ones(128, 128, dtype=torch.float32)).tanh()
+
+    session = opened(single, lambda: [matrix() / 100])
+    assert not session.is_exact
+    assert wrong_on(session, lambda x: (x.double() @ torch.ones(128, 128).double()).tanh().float()) == set()
+    assert "" in wrong_on(session, lambda x: (x.half().float() @ torch.ones(128, 128)).tanh())
+
+
+def test_a_reference_that_changes_its_inputs_answers_with_them() -> None:
+    session = opened(lambda x: x.mul_(2).sum(-1), lambda: [matrix()])
+    assert session.changed_inputs == [0]
+    draw = Draw.fresh()
+    with torch.no_grad():
+        x = session.draw(draw.seed)[0]
+        assert not session.judge([(x * 2).sum(-1), x * 2], session.answer(draw)).problem
+        assert session.judge([(x * 2).sum(-1), x], session.answer(draw)).problem
+
+
+def test_a_reference_that_draws_numbers_is_answered_with_the_same_ones() -> None:
+    def dropout(x: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(x, 0.5, training=True)
+
+    session = opened(dropout, lambda: [matrix()])
+    assert session.draws_numbers and not session.is_exact
+    draw = Draw.fresh()
+    x = session.draw(draw.seed)[0]
+    torch.manual_seed(session.call_seed(draw.seed))
+    assert not session.judge([dropout(x)], session.answer(draw)).problem
+    assert session.judge([dropout(x)], session.answer(draw)).problem, "other numbers"
+
+
+MASKS = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.ones(128))
+
+    def forward(self, x):
+        return x * torch.sqrt(self.log_scale)
+
+def get_inputs():
+    return [torch.randn(64, 128)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_weights_keep_their_signs_where_the_reference_cannot_bear_others() -> None:
+    session = ReferenceSession(problem_of(MASKS))
+    open_distributions(session)
+    assert not session.signed_weights
+    before = session.eager.log_scale.clone()
+    session.change_weights(session.everywhere(), alike=True)
+    changed = session.eager.log_scale
+    assert (changed > 0).all() and changed.unique().numel() == 128
+    assert torch.equal(session._exact.module.log_scale, changed.double())
+    session.restore_weights()
+    assert torch.equal(session.eager.log_scale, before)
+
+
+def test_answers_are_kept_for_every_kernel_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        runs.append(1)
+        return torch.tanh(x)
+
+    session = opened(counted, lambda: [matrix()])
+    name, before = next(iter(session.distributions)), 0
+    for room, expected in ((2.0**30, [0, 0]), (0.0, None)):
+        monkeypatch.setattr(ReferenceSession, "_room", lambda self, room=room: room)
+        session.change_weights(session.everywhere(), alike=True)
+        session.check_on([matrix()], name)
+        counts = []
+        for _ in range(2):
+            before = len(runs)
+            session.check_on([matrix()], name)
+            counts.append(len(runs) - before)
+        session.restore_weights()
+        if expected is not None:
+            assert counts == expected
+        session._kept.clear()
+
+
+def test_the_benchmarks_own_rule_is_recorded_beside_ours() -> None:
+    session = opened(lambda x: x.tanh(), lambda: [matrix()])
+    draw = Draw.fresh()
+    x, answer = session.draw(draw.seed)[0], session.answer(draw)
+    assert session.benchmark_rules([x.tanh()], answer) == {"kernelbench": True, "kernelbench_v02": True}
+    off = session.benchmark_rules([x.tanh() + 2e-3], answer)
+    assert off == {"kernelbench": True, "kernelbench_v02": False}

@@ -1,0 +1,47 @@
+"""Strided layouts: gaps, repeated elements and offsets survive a copy and a change of values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from evaluators.reference.strided_layouts import clone, extent, holds_all, rewritten, span_of, with_span
+
+BASE = torch.arange(60.0)
+TENSORS = {
+    "contiguous": BASE.view(6, 10),
+    "transposed": BASE.view(6, 10).t(),
+    "stride 2": BASE.view(6, 10)[:, ::2],
+    "offset": BASE[3:].as_strided((4, 5), (10, 1)),
+    "expanded": BASE[:6].view(6, 1).expand(6, 4),
+    "scalar": BASE[7],
+    "empty": BASE[:0],
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_clone_is_laid_out_alike(name: str) -> None:
+    tensor = TENSORS[name]
+    for dtype in (torch.float32, torch.float64):
+        found = clone(tensor, dtype=dtype)
+        assert torch.equal(found, tensor.to(dtype))
+        assert found.stride() == tensor.stride()
+        assert found.storage_offset() == tensor.storage_offset()
+        assert found.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
+    assert len(span_of(tensor)) == extent(tensor.shape, tensor.stride())
+    assert torch.equal(with_span(tensor, span_of(tensor) * 2), tensor * 2)
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_other_values_in_the_same_layout(name: str) -> None:
+    tensor, before = TENSORS[name], BASE.clone()
+    found = rewritten(tensor, (tensor + 100).contiguous())
+    assert torch.equal(found, tensor + 100)
+    assert found.stride() == tensor.stride()
+    assert torch.equal(before, BASE), "what was there stays"
+
+
+def test_overlapping_windows_keep_their_values() -> None:
+    windows = BASE.unfold(0, 4, 2)
+    assert not holds_all(windows)
+    assert rewritten(windows, windows * 2) is windows

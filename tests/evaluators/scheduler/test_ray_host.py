@@ -1,0 +1,104 @@
+"""A Ray cluster of several nodes on this machine: what was under way on a node that dies is not lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+from evaluators.evaluation import Evaluation, Status
+from evaluators.problem import Kernel
+from evaluators.scheduler import ray_host as module
+from evaluators.scheduler.pool import Pool
+from evaluators.scheduler.ray_host import RayHost
+from tests.evaluators.conftest import Marked, gone
+from tests.evaluators.device.test_worker import HONEST, PROBLEM, SETTINGS, forward
+
+COUNT = 14
+
+
+@pytest.fixture
+def cluster(marked: Marked, tmp_path: Path) -> Iterator[Cluster]:
+    """A head without a device, and two nodes with one each: a GPU in name, for which no problem here asks."""
+    about = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
+    started = Cluster(initialize_head=True, head_node_args={**about, "num_gpus": 0})
+    try:
+        for _ in range(2):
+            started.add_node(**about, num_gpus=1)
+        started.wait_for_nodes()
+        yield started
+    finally:
+        ray.shutdown()
+        started.shutdown()
+    assert gone(marked), marked()
+
+
+def a_kernel(number: int) -> tuple[Kernel, Status]:
+    """Every third returns its input; each takes a while, so that a node dies in the middle of something."""
+    wrong = number % 3 == 2
+    body = "return x" if wrong else "time.sleep(0.02)\nreturn honest(self, x)"
+    source = f"# {number}\n{forward(body) if number else HONEST}"
+    return Kernel(source=source, language="cpp"), Status.INCORRECT if wrong else Status.CORRECT
+
+
+def test_where_ray_does_not_start_nothing_is_left(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(address: str) -> None:
+        assert marked(), "the nest is up"
+        raise ConnectionError("no cluster")
+
+    monkeypatch.setattr(module, "_connect", connect)
+    with pytest.raises(ConnectionError, match="no cluster") as failed:
+        RayHost(settings=SETTINGS, on_gpu=False)
+    assert gone(marked), f"{marked()} are left while somebody holds {failed.value!r}"
+
+
+@pytest.mark.slow
+def test_a_node_that_dies_takes_no_verdict_with_it(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool(host := RayHost(settings=SETTINGS, on_gpu=True, address=cluster.address))
+    kernels = [a_kernel(number) for number in range(COUNT)]
+    verdicts: list[tuple[str, Evaluation]] = []
+    done = 0
+
+    async def node_of(device: int) -> Any:
+        ask = host._actors[device].__ray_call__.remote(lambda actor: ray.get_runtime_context().get_node_id())
+        identity = await ask
+        (node,) = [each for each in cluster.list_all_nodes() if each.node_id == identity]
+        return node
+
+    async def evaluate(kernel: Kernel) -> None:
+        nonlocal done
+        evaluation = await pool.evaluate(PROBLEM, kernel)
+        verdicts.append((kernel.id, evaluation))
+        done += 1
+
+    async def all_of_them() -> None:
+        await pool.describe(PROBLEM)
+        nodes = [await node_of(device) for device in range(2)]
+        assert nodes[0].node_id != nodes[1].node_id
+        running = [asyncio.ensure_future(evaluate(kernel)) for kernel, _ in kernels]
+        while done < 4:
+            await asyncio.sleep(0.05)
+        cluster.remove_node(nodes[1], allow_graceful=False)
+        monkeypatch.setattr(module, "START_S", 2.0)  # nothing will come up there
+        assert done < COUNT
+        await asyncio.gather(*running)
+
+    try:
+        assert host.devices == 2
+        asyncio.run(all_of_them())
+    finally:
+        pool.close()
+    assert sorted(identity for identity, _ in verdicts) == sorted(kernel.id for kernel, _ in kernels)
+    found = dict(verdicts)
+    assert {kernel.id: found[kernel.id].status for kernel, _ in kernels} == {
+        kernel.id: status for kernel, status in kernels
+    }
+    assert any("is tried again" in record.message for record in caplog.records)
+    assert list(pool.devices_set_aside) == [1], "there is no room for its worker any more"
