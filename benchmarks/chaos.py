@@ -41,7 +41,12 @@ from evaluators.timing import Plan
 
 MARK = "CUDAHOSTCXX"
 """A variable that crosses into all processes of the evaluator and that none reads: it finds what is left."""
-OURS = {"nest": "nest", "zygote": "zygote", "referee": "referee", "ray::DeviceActor"[:15]: "worker"}
+OURS = {
+    "node forkserver": "node's fork server",
+    "fork server": "fork server",
+    "judge process": "judge process",
+    "ray::DeviceActor"[:15]: "worker",
+}
 """Our processes, by the names that the kernel has; candidates are runners."""
 GPU_SLACK_MIB = 64
 EVERY = 10

@@ -1,4 +1,4 @@
-"""The statistics of a measurement: block sizes, times from the referee's clock, intervals. Pure."""
+"""The statistics of a measurement: block sizes, times from the judge process's clock, intervals. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ MIN_PAIRS = 6
 """Fewer pairs have no 95 % interval for their median: the range of n samples covers 1 - 2^(1-n)."""
 
 CONFIDENCE = 0.965
-"""Of one interval: with a look at each of `LOOKS`, the one that is reported still covers 95 % (simulated for
-normal, exponential, lognormal, Laplace and uniform ratios; at 0.95 a look it covers 93 %)."""
+"""Of one interval: with a chance to stop at each of `STOPPING_COUNTS`, the one that is reported still covers
+95 % (simulated for normal, exponential, lognormal, Laplace and uniform ratios; at 0.95 each it covers 93
+%)."""
 
 SYSTEMATIC = 0.01
 """What repeating blocks cannot tell: where the two sides' memory happens to lie. A reference against itself
@@ -28,8 +29,8 @@ of the reference's ratio to itself was off from 0 by 0.08 to 0.23 (root mean squ
 error of 0.04 to 0.09), where that of single pairs had a standard deviation of 0.5 to 0.8. The cause is not
 known."""
 
-LOOKS = (6, 8, 11, 15, 20, 27, 36, 48)
-"""Pair counts at which sampling may stop. Few looks keep the interval honest under optional stopping."""
+STOPPING_COUNTS = (6, 8, 11, 15, 20, 27, 36, 48)
+"""Pair counts at which sampling may stop. Few of them keep the interval honest under optional stopping."""
 
 MORE_TIME, MORE_PAIRS = 3, 27
 """So many times the plan's time may sampling take where a kernel seems uneven, or so many pairs."""
@@ -88,9 +89,9 @@ class Plan:
         return next((n for n in block_sizes(capacity) if n >= wanted), capacity)
 
     def capacity(self, call_ms: float, floor_ms: float, most: int) -> int:
-        """Calls that an arena should have room for where the baseline takes `call_ms`, at most `most`: four
-        blocks of the baseline's, or one of the fastest kernel's that can be, so that whatever is faster still
-        fills a block."""
+        """Calls that shared buffers should have room for where the baseline takes `call_ms`, at most `most`:
+        four blocks of the baseline's, or one of the fastest kernel's that can be, so that whatever is faster
+        still fills a block."""
         least_ms = max(min(call_ms / 4, floor_ms), 1e-6)
         return max(1, min(most, math.ceil(self.block_ms / least_ms)))
 
@@ -110,15 +111,15 @@ class Plan:
         if len(ratios) < MIN_PAIRS:
             return False
         late = elapsed_s > self.max_s
-        if len(ratios) >= (FEW_PAIRS if late else LOOKS[-1]):
+        if len(ratios) >= (FEW_PAIRS if late else STOPPING_COUNTS[-1]):
             return True
         median, low, high = interval(ratios)
         precision = max(self.precision, FEW_PRECISION) if late else self.precision
-        return len(ratios) in LOOKS and (high - low) / 2 < precision * median
+        return len(ratios) in STOPPING_COUNTS and (high - low) / 2 < precision * median
 
     def may_go_on(self, pairs: int, elapsed_s: float) -> bool:
         """Whether to sample on, after so many pairs, where a kernel seems uneven (see `evenness.py`)."""
-        return pairs < (LOOKS[-1] if elapsed_s < MORE_TIME * self.max_s else MORE_PAIRS)
+        return pairs < (STOPPING_COUNTS[-1] if elapsed_s < MORE_TIME * self.max_s else MORE_PAIRS)
 
 
 def block_sizes(capacity: int) -> list[int]:
@@ -166,15 +167,16 @@ def smoothed(overheads: Mapping[int, Overhead], sizes: Iterable[int]) -> dict[in
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A block of calls on the referee's clock, from the moment its inputs are shown to the last output."""
+    """A block of calls on the judge process's clock, from the moment its inputs are shown to the last
+    output."""
 
     calls: int
     wall_ms: float
     walls_ms: tuple[float, ...] = ()
     """Of each call, where they are made one by one; then `wall_ms` is their median times their number."""
     waited_ms: tuple[float, ...] = ()
-    """How long, meanwhile, the runner's threads and the referee waited for a core, all added up; empty where
-    that is not known."""
+    """How long, meanwhile, the runner's threads and the judge process waited for a core, all added up; empty
+    where that is not known."""
 
     def call_ms(self, overhead_ms: float) -> float:
         """One call's time, where a block of so many calls costs `overhead_ms` besides."""

@@ -198,7 +198,10 @@ def test_a_planted_violation_is_found(module: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("evaluators.device.worker", "from evaluators import problem\nfrom evaluators.judge import judge_process\nimport torch"),
+        (
+            "evaluators.device.worker",
+            "from evaluators import problem\nfrom evaluators.judge import judge_process\nimport torch",
+        ),
         ("evaluators.evaluate", "import hydra"),
         ("kernel_library.library", "from evaluators.evaluation import Evaluation"),
         ("search.strategies.greedy", "from search.tree import Tree\nfrom . import idea_branching"),

@@ -26,8 +26,8 @@ from evaluators.build.build_cache import BuildCache, build_key
 from evaluators.evaluation import Status
 from evaluators.isolation.scratch import SOURCE, remove, too_much_written
 from evaluators.problem import Kernel, Problem, content_id
-from evaluators.runner.fork_server import Ward, Zygote
-from evaluators.runner.node_fork_server import Nest, hatch
+from evaluators.runner.fork_server import ChildProcess, ForkServer
+from evaluators.runner.node_fork_server import NodeForkServer, hatch
 from evaluators.system import process_tree
 from evaluators.system.channel import ChannelClosed, ChannelTimeout, Message, ProtocolError, printable
 from evaluators.system.deadline import Deadline
@@ -57,8 +57,8 @@ TRANSIENT = (
 class _Kept(threading.local):
     """What a thread keeps from build to build."""
 
-    zygote: Zygote | None = None
-    nest: Nest | None = None
+    fork_server: ForkServer | None = None
+    node_fork_server: NodeForkServer | None = None
     """Where this thread has started it."""
 
 
@@ -91,10 +91,10 @@ def build(
     if cache and (entry := cache.get(key)):
         return replace(_from_entry(entry), seconds=time.monotonic() - start)
     try:
-        done = _build(_thread_zygote(root), problem, kernel, root, architecture, timeout_s)
+        done = _build(_thread_fork_server(root), problem, kernel, root, architecture, timeout_s)
     except (ChannelClosed, ChannelTimeout) as error:
-        _drop_zygote()  # the next build gets another
-        raise ChannelClosed(f"the builder's zygote is gone: {error}") from error
+        _drop_fork_server()  # the next build gets another
+        raise ChannelClosed(f"the builder's fork server is gone: {error}") from error
     if cache and _will_repeat(done):
         cache.put(key, _to_entry(done))
     return done
@@ -109,12 +109,12 @@ class _Failed(Exception):
 
 
 def _build(
-    zygote: Zygote, problem: Problem, kernel: Kernel, root: Path, architecture: str, timeout_s: float
+    fork_server: ForkServer, problem: Problem, kernel: Kernel, root: Path, architecture: str, timeout_s: float
 ) -> Build:
     start, deadline = time.monotonic(), Deadline(timeout_s)
     with scratch_folder(problem, kernel, root) as scratch:
         environment = {"CUDA_VISIBLE_DEVICES": "", "MAX_JOBS": str(JOBS)} | build_environment(architecture)
-        ward = zygote.fork(
+        child = fork_server.fork(
             runner_spec(
                 scratch,
                 role="candidate",
@@ -126,15 +126,15 @@ def _build(
         status: Status | None = None
         log = ""
         try:
-            _await(zygote, ward, scratch, deadline)
-            ward.channel.send({"op": "import", "problem": asdict(problem), "architecture": architecture})
-            answer = _await(zygote, ward, scratch, deadline)
+            _await(fork_server, child, scratch, deadline)
+            child.channel.send({"op": "import", "problem": asdict(problem), "architecture": architecture})
+            answer = _await(fork_server, child, scratch, deadline)
             if answer.get("op") != "imported":
                 status, log = Status.COMPILE_ERROR, printable(answer.get("error", ""))
         except _Failed as failure:
             status, log = failure.status, failure.log
         finally:
-            zygote.end(ward)
+            fork_server.end(child)
         archive = b""
         if status is None:
             try:
@@ -145,24 +145,24 @@ def _build(
         return Build(seconds=time.monotonic() - start, archive=archive, status=status, log=log)
 
 
-def _await(zygote: Zygote, ward: Ward, scratch: Path, deadline: Deadline) -> Message:
+def _await(fork_server: ForkServer, child: ChildProcess, scratch: Path, deadline: Deadline) -> Message:
     """What the build process says, while watching what it takes. Raises _Failed, and ChannelClosed when the
-    zygote is gone."""
+    fork server is gone."""
     while True:
-        descriptors = [ward.channel.fileno(), zygote.channel.fileno()]
+        descriptors = [child.channel.fileno(), fork_server.channel.fileno()]
         ready, _, _ = select.select(descriptors, [], [], WATCH_S)
         try:
-            return ward.channel.receive(0.0)
+            return child.channel.receive(0.0)
         except ChannelTimeout:
             pass  # nothing yet, or half a message
         except ProtocolError as error:
             raise _Failed(Status.COMPILE_ERROR, f"the build broke the protocol: {error}") from error
         except ChannelClosed as error:
-            raise _Failed(Status.CRASHED, f"the build process died\n{ward.output.end()}") from error
-        zygote.pump(zygote.channel.fileno() in ready)
-        if ward.exit_code is not None:
-            raise _Failed(Status.CRASHED, f"the build process died\n{ward.output.end()}")
-        family = [ward.pid, *process_tree.descendants(ward.pid)]
+            raise _Failed(Status.CRASHED, f"the build process died\n{child.output.end()}") from error
+        fork_server.pump(fork_server.channel.fileno() in ready)
+        if child.exit_code is not None:
+            raise _Failed(Status.CRASHED, f"the build process died\n{child.output.end()}")
+        family = [child.pid, *process_tree.descendants(child.pid)]
         if deadline.is_over(family):
             raise _Failed(Status.TIMEOUT, f"the build did not end {deadline.reason}")
         for what, taken, limit in (
@@ -222,7 +222,7 @@ def scratch_folder(problem: Problem, kernel: Kernel, root: Path, archive: bytes 
 def runner_spec(
     scratch: Path, *, role: str, cpu_s: int, environment: dict[str, str], **more: Any
 ) -> dict[str, Any]:
-    """What a zygote needs to fork a runner. `role`: `candidate`, `eager` or `compiled`. `more` has the
+    """What a fork server needs to fork a runner. `role`: `candidate`, `eager` or `compiled`. `more` has the
     `devices` that it may use (a build has none, or it would disturb whoever is measured), the `cores`, where
     it may not have all, and the `niceness` by which it gives way to others."""
     return {
@@ -244,26 +244,26 @@ def build_environment(architecture: str) -> dict[str, str]:
     return {"TORCH_CUDA_ARCH_LIST": architecture} if architecture else {}
 
 
-def _thread_zygote(root: Path) -> Zygote:
-    """One a thread, kept: a zygote is not thread-safe, and the first one takes seconds to start."""
-    if _kept.zygote is None:
-        _kept.zygote, nest = hatch(root)
-        _kept.nest = nest or _kept.nest
-    return _kept.zygote
+def _thread_fork_server(root: Path) -> ForkServer:
+    """One a thread, kept: a fork server is not thread-safe, and the first one takes seconds to start."""
+    if _kept.fork_server is None:
+        _kept.fork_server, node_fork_server = hatch(root)
+        _kept.node_fork_server = node_fork_server or _kept.node_fork_server
+    return _kept.fork_server
 
 
-def close_thread_zygote() -> None:
-    """Ends this thread's zygote, if it has one, and the nest that it has started."""
-    _drop_zygote()
-    if _kept.nest is not None:
-        _kept.nest.close()
-        _kept.nest = None
+def close_thread_fork_server() -> None:
+    """Ends this thread's fork server, if it has one, and the node's that it has started."""
+    _drop_fork_server()
+    if _kept.node_fork_server is not None:
+        _kept.node_fork_server.close()
+        _kept.node_fork_server = None
 
 
-def _drop_zygote() -> None:
-    if _kept.zygote is not None:
-        _kept.zygote.close()
-        _kept.zygote = None
+def _drop_fork_server() -> None:
+    if _kept.fork_server is not None:
+        _kept.fork_server.close()
+        _kept.fork_server = None
 
 
 def _pack(scratch: Path) -> bytes:

@@ -1,4 +1,5 @@
-"""The processes of a device's evaluator: the referee and the zygote, which last, and a problem's runners."""
+"""The processes of a device's evaluator: the judge process and the fork server, which last, and a problem's
+runners."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from typing import Any
 
 from evaluators.build.builder import build_environment, runner_spec
 from evaluators.problem import Problem
-from evaluators.runner.fork_server import Output, Ward, Zygote, start_module
-from evaluators.runner.prefork import Standby
+from evaluators.runner.fork_server import ChildProcess, ForkServer, Output, start_module
+from evaluators.runner.prefork import Prefork
 from evaluators.system import process_tree
 from evaluators.system.channel import ChannelClosed
 from evaluators.system.cuda_driver import Gpu
@@ -30,36 +31,34 @@ class UnfitProblem(WorkerBroken):
     opened."""
 
 
-class Processes:
-    """The referee and the zygote; both have imported torch and go from problem to problem."""
+class DeviceProcesses:
+    """The judge process and the fork server; both have imported torch and go from problem to problem."""
 
     def __init__(self, environment: Mapping[str, str], device: str) -> None:
         """Starts them with these variables, for problems on such a `device`. Raises ChannelClosed or
         OSError."""
         self.device = device
-        # Threads of the referee's that spin after work of their own would disturb the block that follows.
+        # The judge process's threads that spin after work of their own would disturb the block that follows.
         quiet = dict(environment) | {"OMP_WAIT_POLICY": "passive"}
         self.errors = Output()
-        """What the referee writes to standard error: its warnings come by the channel."""
-        self._referee, self.referee = start_module(
-            "evaluators.judge.judge_process", quiet, errors=self.errors
-        )
-        self.referee_pid = self._referee.pid
+        """What the judge process writes to standard error: its warnings come by the channel."""
+        self._judge, self.judge = start_module("evaluators.judge.judge_process", quiet, errors=self.errors)
+        self.judge_pid = self._judge.pid
         try:
-            self.zygote = Zygote.start(dict(environment))  # both import torch: side by side
+            self.fork_server = ForkServer.start(dict(environment))  # both import torch: side by side
         except (ChannelClosed, OSError):
-            self._end_referee()
+            self._end_judge()
             raise
 
     def close(self) -> None:
         """Ends them, and every runner."""
-        self.zygote.close()
-        self._end_referee()
+        self.fork_server.close()
+        self._end_judge()
 
-    def _end_referee(self) -> None:
-        self.referee.close()
-        process_tree.kill_tree(self._referee.pid)
-        self._referee.wait()
+    def _end_judge(self) -> None:
+        self.judge.close()
+        process_tree.kill_tree(self._judge.pid)
+        self._judge.wait()
         self.errors.close()
 
 
@@ -114,25 +113,25 @@ def runner_cores(number: int) -> list[int]:
     return allowed[start : start + share]
 
 
-class Case:
-    """The runners of one problem: its baselines, and the one on standby for the next candidate."""
+class ProblemProcesses:
+    """The runners of one problem: its baselines, and the one that waits for the next candidate."""
 
-    def __init__(self, processes: Processes, root: Path, specs: RunnerSpecs) -> None:
+    def __init__(self, device_processes: DeviceProcesses, root: Path, specs: RunnerSpecs) -> None:
         """Forks the eager baseline; scratch folders lie in `root`. Raises ChannelClosed or OSError."""
-        self.referee, self.zygote = processes.referee, processes.zygote
-        self.referee_pid = processes.referee_pid
-        self._errors = processes.errors
+        self.judge, self.fork_server = device_processes.judge, device_processes.fork_server
+        self.judge_pid = device_processes.judge_pid
+        self._errors = device_processes.errors
         self._root, self._specs = root, specs
         self.problem = specs.problem
         self.facts: dict[str, str] = {}
-        """Of device and software, once the referee has opened the problem."""
-        self.standby = Standby(self.zygote, root, specs.candidate)
+        """Of device and software, once the judge process has opened the problem."""
+        self.prefork = Prefork(self.fork_server, root, specs.candidate)
         self.eager = self._fork("eager")
-        self._compiled: Ward | None = None
-        self._coming: Ward | None = None
+        self._compiled: ChildProcess | None = None
+        self._coming: ChildProcess | None = None
         self._asked_compiled = False
 
-    def fork_compiled(self) -> list[Ward]:
+    def fork_compiled(self) -> list[ChildProcess]:
         """The `torch.compile` baseline, when it is asked for the first time."""
         if self._asked_compiled or not self._specs.compile_mode:
             return []
@@ -143,17 +142,17 @@ class Case:
     def keep_compiled(self, runs: bool) -> None:
         """Keeps the `torch.compile` baseline, or ends it where it cannot run the reference. Raises
         ChannelClosed or ChannelTimeout."""
-        ward, self._coming = self._coming, None
+        child, self._coming = self._coming, None
         if runs:
-            self._compiled = ward
-        elif ward is not None:
-            self.zygote.end(ward)
+            self._compiled = child
+        elif child is not None:
+            self.fork_server.end(child)
 
     def judges(self) -> list[int]:
-        """The processes of ours that a candidate has to wait for: the referee and the baselines."""
-        wards = [ward for ward in (self.eager, self._compiled, self._coming) if ward is not None]
-        below = (pid for ward in wards for pid in (ward.pid, *process_tree.descendants(ward.pid)))
-        return [self.referee_pid, *below]
+        """The processes of ours that a candidate has to wait for: the judge process and the baselines."""
+        children = [child for child in (self.eager, self._compiled, self._coming) if child is not None]
+        below = (pid for child in children for pid in (child.pid, *process_tree.descendants(child.pid)))
+        return [self.judge_pid, *below]
 
     def trim_output(self) -> None:
         """Frees the memory of what the processes of ours have written so far, where that is much."""
@@ -162,19 +161,19 @@ class Case:
 
     def dead_baseline(self) -> str:
         """What is to be said of one that died; "" where none did."""
-        for name, ward in (("eager", self.eager), ("torch.compile", self._compiled)):
-            if ward is not None and ward.exit_code is not None:
-                return f"the {name} baseline died with status {ward.exit_code}: {ward.output.end()}"
+        for name, child in (("eager", self.eager), ("torch.compile", self._compiled)):
+            if child is not None and child.exit_code is not None:
+                return f"the {name} baseline died with status {child.exit_code}: {child.output.end()}"
         return ""
 
     def close(self) -> None:
         """Ends all of them. Raises ChannelClosed or ChannelTimeout."""
-        self.standby.drop()
-        for ward in (self.eager, self._compiled):
-            if ward is not None:
-                self.zygote.end(ward)
+        self.prefork.drop()
+        for child in (self.eager, self._compiled):
+            if child is not None:
+                self.fork_server.end(child)
 
-    def _fork(self, role: str) -> Ward:
+    def _fork(self, role: str) -> ChildProcess:
         scratch = self._root / f"{role}-{os.getpid()}"
         scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return self.zygote.fork(self._specs.baseline(scratch, role))
+        return self.fork_server.fork(self._specs.baseline(scratch, role))

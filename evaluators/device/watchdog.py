@@ -1,4 +1,5 @@
-"""Waits for the referee's answers and watches a runner meanwhile: is it alive, in time, within its limits?"""
+"""Waits for the judge process's answers and watches a runner meanwhile: is it alive, in time, within its
+limits?"""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from evaluators.device.child_processes import Case, WorkerBroken
+from evaluators.device.child_processes import ProblemProcesses, WorkerBroken
 from evaluators.isolation.scratch import too_much_written
-from evaluators.runner.fork_server import Ward
+from evaluators.runner.fork_server import ChildProcess
 from evaluators.system import process_tree
 from evaluators.system.channel import ChannelClosed, Message
 from evaluators.system.deadline import Deadline
@@ -19,11 +20,12 @@ from evaluators.system.deadline import Deadline
 WATCH_S = 0.05
 MAX_PROCESSES = 256
 GONE_S = 30.0
-"""How long the referee may take to notice that a runner was killed."""
+"""How long the judge process may take to notice that a runner was killed."""
 
 
-class Deaf(WorkerBroken):
-    """The referee takes no notice of a runner that is gone: it is busy, at an opening with the reference."""
+class Unresponsive(WorkerBroken):
+    """The judge process takes no notice of a runner that is gone: it is busy, at an opening with the
+    reference."""
 
 
 class Stages:
@@ -49,81 +51,85 @@ class Stages:
         }
 
 
-class Watch:
-    """Over one order to the referee, with a runner's limits."""
+class Watchdog:
+    """Over one order to the judge process, with a runner's limits."""
 
     def __init__(
         self,
-        case: Case,
+        processes: ProblemProcesses,
         *,
         timeout_s: float,
         memory_bytes: int,
         scratch_bytes: int,
         warn: Callable[[str], None],
     ) -> None:
-        """`warn` is told of the referee's warnings."""
-        self._case, self._warn = case, warn
+        """`warn` is told of the judge process's warnings."""
+        self._processes, self._warn = processes, warn
         self._memory_bytes, self._scratch_bytes = memory_bytes, scratch_bytes
         self._deadline = Deadline(timeout_s)
 
-    def answer(self, ward: Ward, scratch: Path | None = None, stages: Stages | None = None) -> Message:
-        """The referee's, or what became of the runner. Raises WorkerBroken, ChannelClosed or ChannelTimeout
-        when something else died."""
-        referee, zygote = self._case.referee, self._case.zygote
+    def answer(
+        self, child: ChildProcess, scratch: Path | None = None, stages: Stages | None = None
+    ) -> Message:
+        """The judge process's, or what became of the runner. Raises WorkerBroken, ChannelClosed or
+        ChannelTimeout when something else died."""
+        judge, fork_server = self._processes.judge, self._processes.fork_server
         noticing: Deadline | None = None
         killed: Message | None = None
         while True:
-            ready, _, _ = select.select([referee.fileno(), zygote.channel.fileno()], [], [], WATCH_S)
-            zygote.pump(zygote.channel.fileno() in ready)
-            if referee.fileno() in ready or referee.has_message():
-                answer = referee.receive()
+            ready, _, _ = select.select([judge.fileno(), fork_server.channel.fileno()], [], [], WATCH_S)
+            fork_server.pump(fork_server.channel.fileno() in ready)
+            if judge.fileno() in ready or judge.has_message():
+                answer = judge.receive()
                 if answer["op"] == "stage" and stages is not None:
                     stages.enter(answer["stage"])
-                    self._tend_standby(answer["stage"])
+                    self._tend_prefork(answer["stage"])
                     continue
                 if answer["op"] == "warning":
                     self._warn(answer["text"])
                     continue
                 if answer["op"] == "compiled":
-                    self._case.keep_compiled(bool(answer["runs"]))
+                    self._processes.keep_compiled(bool(answer["runs"]))
                     continue
                 if answer["op"] == "lost":
-                    return killed or self._obituary(ward)
+                    return killed or self._obituary(child)
                 if answer["op"] == "failed":
                     raise WorkerBroken(str(answer.get("error")))
                 return answer
             if killed is None:
-                ward.output.trim()
-                self._case.trim_output()
+                child.output.trim()
+                self._processes.trim_output()
                 self._require_baselines()
-                family = [ward.pid, *process_tree.descendants(ward.pid)]
-                killed = self._late(ward, family) or self._overstep(family, scratch)
+                family = [child.pid, *process_tree.descendants(child.pid)]
+                killed = self._late(child, family) or self._overstep(family, scratch)
                 if killed:
-                    zygote.channel.send({"op": "kill", "pid": ward.pid})
+                    fork_server.channel.send({"op": "kill", "pid": child.pid})
                     noticing = Deadline(GONE_S)
-            elif noticing is not None and noticing.is_over([], [self._case.referee_pid]):
-                raise Deaf(f"the referee did not notice that the runner is gone: {killed['log']}")
+            elif noticing is not None and noticing.is_over([], [self._processes.judge_pid]):
+                raise Unresponsive(
+                    f"the judge process did not notice that the runner is gone: {killed['log']}"
+                )
 
-    def _tend_standby(self, stage: str) -> None:
+    def _tend_prefork(self, stage: str) -> None:
         if stage == "checking":
-            self._case.standby.start()
+            self._processes.prefork.start()
         elif stage == "timing":
-            self._case.standby.stop()
+            self._processes.prefork.stop()
 
-    def _late(self, ward: Ward, family: list[int]) -> Message | None:
+    def _late(self, child: ChildProcess, family: list[int]) -> Message | None:
         # On a CPU a measurement waits for a core at each wake-up; on a GPU it holds the device meanwhile.
-        on_cpu = self._case.problem.device == "cpu"
-        if not self._deadline.is_over(*(family, self._case.judges()) if on_cpu else ([], [])):
+        on_cpu = self._processes.problem.device == "cpu"
+        if not self._deadline.is_over(*(family, self._processes.judges()) if on_cpu else ([], [])):
             return None
         return {
             "status": "timeout",
-            "log": f"no verdict {self._deadline.reason}\n{ward.output.end()}".strip(),
+            "log": f"no verdict {self._deadline.reason}\n{child.output.end()}".strip(),
         }
 
     def _overstep(self, family: list[int], scratch: Path | None) -> Message | None:
         if len(family) > MAX_PROCESSES:
             return {"status": "crashed", "log": f"it started more than {MAX_PROCESSES} processes"}
-        arena_bytes = int(self._case.facts.get("arena_bytes", 0))
+        arena_bytes = int(self._processes.facts.get("arena_bytes", 0))
         if process_tree.memory_bytes(family) > self._memory_bytes + arena_bytes:
             most_gb = self._memory_bytes / 2**30
             return {"status": "crashed", "log": f"it used more than {most_gb:g} GB of memory"}
@@ -131,30 +137,30 @@ class Watch:
             return {"status": "crashed", "log": f"it {excess}"}
         return None
 
-    def _obituary(self, ward: Ward) -> Message:
-        zygote = self._case.zygote
+    def _obituary(self, child: ChildProcess) -> Message:
+        fork_server = self._processes.fork_server
         with contextlib.suppress(ChannelClosed):
             deadline = time.monotonic() + 5
-            zygote.pump(readable=False)
-            while ward.exit_code is None and time.monotonic() < deadline:
+            fork_server.pump(readable=False)
+            while child.exit_code is None and time.monotonic() < deadline:
                 self._require_baselines()
-                zygote.pump(bool(select.select([zygote.channel.fileno()], [], [], WATCH_S)[0]))
+                fork_server.pump(bool(select.select([fork_server.channel.fileno()], [], [], WATCH_S)[0]))
         self._require_baselines()
-        if ward.exit_code == -signal.SIGTRAP and self._case.problem.libraries == "no_library":
+        if child.exit_code == -signal.SIGTRAP and self._processes.problem.libraries == "no_library":
             reason = (
                 "it called a library (cuBLAS, cuDNN, …): this problem's kernels must do the work themselves"
             )
             return {"status": "rejected", "rule": "library", "log": reason}
-        if ward.exit_code is None:
+        if child.exit_code is None:
             how = "it closed its channel to the evaluator"
-        elif ward.exit_code < 0:
-            how = f"it died of {_signal_name(-ward.exit_code)}"
+        elif child.exit_code < 0:
+            how = f"it died of {_signal_name(-child.exit_code)}"
         else:
-            how = f"it exited with status {ward.exit_code}"
-        return {"status": "crashed", "log": f"{how}\n{ward.output.end()}".strip()}
+            how = f"it exited with status {child.exit_code}"
+        return {"status": "crashed", "log": f"{how}\n{child.output.end()}".strip()}
 
     def _require_baselines(self) -> None:
-        if died := self._case.dead_baseline():
+        if died := self._processes.dead_baseline():
             raise WorkerBroken(died)
 
 

@@ -18,18 +18,18 @@ from evaluators.build.build_cache import BuildCache
 from evaluators.build.builder import scratch_folder
 from evaluators.cause import cause_of
 from evaluators.device.child_processes import (
-    Case,
-    Processes,
+    DeviceProcesses,
+    ProblemProcesses,
     RunnerSpecs,
     UnfitProblem,
     WorkerBroken,
     runner_cores,
 )
-from evaluators.device.watchdog import Deaf, Stages, Watch
+from evaluators.device.watchdog import Stages, Unresponsive, Watchdog
 from evaluators.evaluation import Correctness, Evaluation, Roofline, Status, Timing
 from evaluators.isolation import confinement
 from evaluators.problem import Kernel, Problem
-from evaluators.runner.fork_server import Ward
+from evaluators.runner.fork_server import ChildProcess
 from evaluators.system.channel import ChannelClosed, ChannelTimeout, Message
 from evaluators.system.cuda_driver import Gpu, first_gpu
 from evaluators.system.user_cache import cache_folder
@@ -108,10 +108,10 @@ class Worker:
         self._environment = confinement.clean_environment()
         if visible_gpu:
             self._environment["CUDA_VISIBLE_DEVICES"] = visible_gpu
-        self._processes: Processes | None = None
-        self._case: Case | None = None
+        self._device_processes: DeviceProcesses | None = None
+        self._processes: ProblemProcesses | None = None
         self._warned: set[tuple[str, str]] = set()
-        """The referee's warnings so far, each with its problem."""
+        """The judge process's warnings so far, each with its problem."""
         self._range_kept: set[str] = set()
         """The ids of problems whose references have failed on the device out of their inputs' range."""
 
@@ -120,14 +120,14 @@ class Worker:
         """The device, where that is a GPU; asked of the driver, once. Raises OSError where there is none."""
         return first_gpu(self._environment)
 
-    def prepare(self, device: str) -> Processes:
+    def prepare(self, device: str) -> DeviceProcesses:
         """What every problem on such a device needs, started if it is not running. Raises ChannelClosed or
         OSError."""
-        if self._processes is not None and self._processes.device != device:
+        if self._device_processes is not None and self._device_processes.device != device:
             self.close()
-        if self._processes is None:
-            self._processes = Processes(self._environment | self._variables(device), device)
-        return self._processes
+        if self._device_processes is None:
+            self._device_processes = DeviceProcesses(self._environment | self._variables(device), device)
+        return self._device_processes
 
     def _variables(self, device: str) -> dict[str, str]:
         if device == "cpu":
@@ -153,52 +153,52 @@ class Worker:
     ) -> Evaluation:
         """Checks and times a built kernel; `on_stage` is told when a stage begins. Raises WorkerBroken when
         the fault is not the kernel's."""
-        case = self._opened(problem)
+        processes = self._opened(problem)
         stages = Stages(on_stage)
         for _ in range(ACCUSATIONS):
             with scratch_folder(problem, kernel, self._root, archive) as scratch:
-                verdict = self._try_candidate(case, scratch, thorough, stages)
+                verdict = self._try_candidate(processes, scratch, thorough, stages)
             if verdict.get("rule") != SABOTAGED:
                 break
-            self._require_recovery(case, verdict, thorough)
+            self._require_recovery(processes, verdict, thorough)
         canary = {"canary_ms": verdict["canary_ms"]} if "canary_ms" in verdict else {}
-        return _evaluation(verdict, case.facts | canary, stages.seconds())
+        return _evaluation(verdict, processes.facts | canary, stages.seconds())
 
     def compare(
         self, problem: Problem, kernels: Sequence[Kernel], archives: Sequence[bytes], *, thorough: bool = True
     ) -> list[Evaluation]:
         """Checks built kernels, no two of them equal, and times them against one another and eager in turns:
         an evaluation each, whose samples are aligned by turn. A kernel that fails has its failing status, and
-        the others go on without it. What takes long (audits of GPU times, the census of libraries) is left to
+        the others go on without it. What takes long (timing checks on a GPU, attribution) is left to
         the kernels' own evaluations, which come before. Raises WorkerBroken when the fault is no kernel's."""
-        case = self._opened(problem)
+        processes = self._opened(problem)
         start = time.monotonic()
         with ExitStack() as stack:
             scratches = [
                 stack.enter_context(scratch_folder(problem, kernel, self._root, archive))
                 for kernel, archive in zip(kernels, archives, strict=True)
             ]
-            verdicts = self._try_candidates(case, scratches, thorough)
+            verdicts = self._try_candidates(processes, scratches, thorough)
         each_s = (time.monotonic() - start) / len(kernels)
-        return [_evaluation(verdict, case.facts, {"comparing": each_s}) for verdict in verdicts]
+        return [_evaluation(verdict, processes.facts, {"comparing": each_s}) for verdict in verdicts]
 
     def close(self) -> None:
         """Ends every process."""
-        if self._processes is not None:
-            self._processes.close()
-        self._processes = self._case = None
+        if self._device_processes is not None:
+            self._device_processes.close()
+        self._device_processes = self._processes = None
 
-    def _opened(self, problem: Problem) -> Case:
+    def _opened(self, problem: Problem) -> ProblemProcesses:
         """The processes stay from problem to problem, but for the runners."""
-        if self._case is not None and self._case.problem.id == problem.id:
-            return self._case
+        if self._processes is not None and self._processes.problem.id == problem.id:
+            return self._processes
         with self._closing_on_failure("the evaluator's own processes did not come up"):
-            processes = self.prepare(problem.device)
-            before, self._case = self._case, None
+            device_processes = self.prepare(problem.device)
+            before, self._processes = self._processes, None
             if before is not None:
                 before.close()
-            case = Case(processes, self._root, self._specs(problem))
-            answer = self._ask_to_open(case)
+            processes = ProblemProcesses(device_processes, self._root, self._specs(problem))
+            answer = self._ask_to_open(processes)
             if answer.get("op") == "asserted" and problem.id not in self._range_kept:
                 self._range_kept.add(problem.id)
                 self.close()  # nothing runs on the device any more for these processes
@@ -206,25 +206,30 @@ class Worker:
             if answer.get("op") != "opened":
                 # Unfit, or what became of the baseline's runner.
                 raise UnfitProblem(answer.get("error") or f"the reference cannot be run: {answer['log']}")
-            case.facts = {key: str(value) for key, value in answer["facts"].items()}
-            self._require_isolation(case.facts["isolation"])
-        self._case = case
-        return case
+            processes.facts = {key: str(value) for key, value in answer["facts"].items()}
+            self._require_isolation(processes.facts["isolation"])
+        self._processes = processes
+        return processes
 
-    def _ask_to_open(self, case: Case) -> Message:
+    def _ask_to_open(self, processes: ProblemProcesses) -> Message:
         options = {
             "max_calls": self._settings.max_calls,
             "plan": asdict(self._settings.plan),
             "cache": str(cache_folder()),
-            "keep_range": case.problem.id in self._range_kept,
+            "keep_range": processes.problem.id in self._range_kept,
         }
-        order = {"op": "open", "problem": asdict(case.problem), "options": options, "pid": case.eager.pid}
-        case.referee.send(order, (case.eager.channel.fileno(),))
-        case.eager.channel.close()
+        order = {
+            "op": "open",
+            "problem": asdict(processes.problem),
+            "options": options,
+            "pid": processes.eager.pid,
+        }
+        processes.judge.send(order, (processes.eager.channel.fileno(),))
+        processes.eager.channel.close()
         try:
-            return self._watch(case, self._settings.open_timeout_s).answer(case.eager)
-        except Deaf as deaf:
-            raise UnfitProblem(f"the reference cannot be run: {deaf}") from deaf
+            return self._watch(processes, self._settings.open_timeout_s).answer(processes.eager)
+        except Unresponsive as unresponsive:
+            raise UnfitProblem(f"the reference cannot be run: {unresponsive}") from unresponsive
 
     def _require_isolation(self, reached: str) -> None:
         demanded = self._settings.isolation
@@ -234,93 +239,97 @@ class Worker:
                 f"without {' and '.join(missing)}"
             )
 
-    def _try_candidate(self, case: Case, scratch: Path, thorough: bool, stages: Stages) -> Message:
+    def _try_candidate(
+        self, processes: ProblemProcesses, scratch: Path, thorough: bool, stages: Stages
+    ) -> Message:
         settings = self._settings
         timeout_s = settings.thorough_timeout_s if thorough else settings.timeout_s
-        with self._closing_on_failure("the referee, the zygote or a runner of ours died"):
-            ward = case.standby.take(scratch)
+        with self._closing_on_failure("the judge process, the fork server or a runner of ours died"):
+            child = processes.prefork.take(scratch)
             try:
-                wards = [ward, *(case.fork_compiled() if thorough else [])]
+                children = [child, *(processes.fork_compiled() if thorough else [])]
                 order = {
                     "op": "judge",
-                    "fds": len(wards),
-                    "pids": [each.pid for each in wards],
+                    "fds": len(children),
+                    "pids": [each.pid for each in children],
                     "scratch": str(scratch),
                     "plan": asdict(settings.plan_of(thorough)),
                     "thorough": thorough,
                 }
-                case.referee.send(order, tuple(each.channel.fileno() for each in wards))
-                for each in wards:
+                processes.judge.send(order, tuple(each.channel.fileno() for each in children))
+                for each in children:
                     each.channel.close()
-                return self._watch(case, timeout_s).answer(ward, scratch, stages)
+                return self._watch(processes, timeout_s).answer(child, scratch, stages)
             finally:
                 stages.enter("ending")
                 with self._closing_on_failure("a runner could not be ended"):
-                    case.zygote.end(ward)
+                    processes.fork_server.end(child)
 
-    def _try_candidates(self, case: Case, scratches: list[Path], thorough: bool) -> list[Message]:
+    def _try_candidates(
+        self, processes: ProblemProcesses, scratches: list[Path], thorough: bool
+    ) -> list[Message]:
         """The verdicts, in order. Whoever's turn it is, is watched, and has as much time for the turn as an
         evaluation by itself has."""
         limit_s = self._settings.timeout_s
         lost: dict[int, Message] = {}
-        wards: dict[int, Ward] = {}
-        with self._closing_on_failure("the referee, the zygote or a runner of ours died"):
+        children: dict[int, ChildProcess] = {}
+        with self._closing_on_failure("the judge process, the fork server or a runner of ours died"):
             try:
                 for number, scratch in enumerate(scratches):
-                    wards[number] = case.standby.take(scratch)
+                    children[number] = processes.prefork.take(scratch)
                 order = {
                     "op": "compare",
-                    "fds": len(wards),
-                    "pids": [each.pid for each in wards.values()],
+                    "fds": len(children),
+                    "pids": [each.pid for each in children.values()],
                     "plan": asdict(self._settings.plan_of(thorough)),
                 }
-                case.referee.send(order, tuple(each.channel.fileno() for each in wards.values()))
-                for each in wards.values():
+                processes.judge.send(order, tuple(each.channel.fileno() for each in children.values()))
+                for each in children.values():
                     each.channel.close()
-                _require_word(self._watch(case, limit_s).answer(case.eager))
+                _require_word(self._watch(processes, limit_s).answer(processes.eager))
                 while True:
-                    case.referee.send({"op": "next"})
-                    answer = _require_word(self._watch(case, limit_s).answer(case.eager))
+                    processes.judge.send({"op": "next"})
+                    answer = _require_word(self._watch(processes, limit_s).answer(processes.eager))
                     if answer["op"] == "verdicts":
                         return [lost.get(n, verdict) for n, verdict in enumerate(answer["verdicts"])]
                     number = answer["candidate"]
-                    case.referee.send({"op": "go"})
+                    processes.judge.send({"op": "go"})
                     if number is None:
-                        _require_word(self._watch(case, limit_s).answer(case.eager))
+                        _require_word(self._watch(processes, limit_s).answer(processes.eager))
                         continue
-                    answer = self._watch(case, limit_s).answer(wards[number], scratches[number])
+                    answer = self._watch(processes, limit_s).answer(children[number], scratches[number])
                     if "status" in answer:
                         lost[number] = answer
                     if "status" in answer or answer["failed"]:  # what it has begun ends with it
-                        case.zygote.end(wards.pop(number))
+                        processes.fork_server.end(children.pop(number))
             finally:
                 with self._closing_on_failure("a runner could not be ended"):
-                    for each in wards.values():
-                        case.zygote.end(each)
+                    for each in children.values():
+                        processes.fork_server.end(each)
 
-    def _require_recovery(self, case: Case, verdict: Message, thorough: bool) -> None:
+    def _require_recovery(self, processes: ProblemProcesses, verdict: Message, thorough: bool) -> None:
         """Raises WorkerBroken where the baseline is as slow without the kernel that is said to slow it."""
         plan = self._settings.plan_of(thorough)
         order = {"op": "recheck", "before_ms": verdict["before_ms"], "plan": asdict(plan)}
-        with self._closing_on_failure("the referee or the zygote died"):
-            case.referee.send(order)
-            answer = self._watch(case, self._settings.timeout_s).answer(case.eager)
+        with self._closing_on_failure("the judge process or the fork server died"):
+            processes.judge.send(order)
+            answer = self._watch(processes, self._settings.timeout_s).answer(processes.eager)
         if answer["slow"]:
             raise WorkerBroken(
                 "the baseline is slower now than before without any kernel: the machine is busy"
             )
 
-    def _watch(self, case: Case, timeout_s: float) -> Watch:
-        return Watch(
-            case,
+    def _watch(self, processes: ProblemProcesses, timeout_s: float) -> Watchdog:
+        return Watchdog(
+            processes,
             timeout_s=timeout_s,
             memory_bytes=int(self._settings.memory_gb * 2**30),
             scratch_bytes=int(self._settings.scratch_gb * 2**30),
-            warn=lambda text: self._warn(case.problem, text),
+            warn=lambda text: self._warn(processes.problem, text),
         )
 
     def _warn(self, problem: Problem, text: str) -> None:
-        """Once for each problem, however many kernels the referee says it of."""
+        """Once for each problem, however many kernels the judge process says it of."""
         if (problem.id, text) not in self._warned:
             self._warned.add((problem.id, text))
             logger.warning("%s: %s", problem.name, cause_of(text))
@@ -343,13 +352,13 @@ class Worker:
             self.close()
             raise
         except (ChannelClosed, ChannelTimeout, OSError) as error:
-            said = self._processes.errors.end() if self._processes is not None else ""
+            said = self._device_processes.errors.end() if self._device_processes is not None else ""
             self.close()
             raise WorkerBroken(f"{what}: {error}\n{said}".strip()) from error
 
 
 def _require_word(answer: Message) -> Message:
-    """The referee's answer to an order about the baseline. Raises WorkerBroken where it was late."""
+    """The judge process's answer to an order about the baseline. Raises WorkerBroken where it was late."""
     if "op" not in answer:
         raise WorkerBroken(f"the baseline came to no end: {answer['log']}")
     return answer

@@ -3,7 +3,7 @@ the work themselves.
 
 torch has them loaded already, so their code is overwritten in memory with breakpoint instructions: who calls
 them dies of SIGTRAP, whatever it has patched before. Their files are hidden, so that no copy can be loaded,
-and so is torch's compiler. What stays is torch's own code; the census tells how much of the work it did.
+and so is torch's compiler. What stays is torch's own code; the attribution tells how much of the work it did.
 """
 
 from __future__ import annotations

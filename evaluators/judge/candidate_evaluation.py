@@ -1,4 +1,5 @@
-"""One candidate before the court: it is loaded, checked, counted and timed, and gets its verdict."""
+"""One candidate before the reference session: it is loaded, checked, counted and timed, and gets its
+verdict."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from dataclasses import asdict, dataclass, field
 
 from evaluators.evaluation import Status, Timing
 from evaluators.judge.attribution import Attribution
-from evaluators.judge.correctness_checks import Examination
+from evaluators.judge.correctness_checks import CorrectnessChecks
 from evaluators.judge.evenness import UNEVEN
-from evaluators.judge.reference_session import Court
-from evaluators.judge.runner_client import Refused, Side
-from evaluators.judge.timing_checks import Audit
+from evaluators.judge.reference_session import ReferenceSession
+from evaluators.judge.runner_client import Refused, RunnerClient
+from evaluators.judge.timing_checks import TimingChecks
 from evaluators.reference import weight_changes
 from evaluators.system.channel import Message
 from evaluators.timing import (
@@ -52,19 +53,26 @@ class Samples:
         return [eager / kernel for kernel, eager in zip(self.kernel, self.fair, strict=True)]
 
 
-class Trial:
-    """One candidate before the court. `say` is told when a stage begins."""
+class CandidateEvaluation:
+    """One candidate before the reference session. `say` is told when a stage begins."""
 
     def __init__(
-        self, court: Court, side: Side, plan: Plan, scratch: str, *, thorough: bool, say: Stage
+        self,
+        session: ReferenceSession,
+        client: RunnerClient,
+        plan: Plan,
+        scratch: str,
+        *,
+        thorough: bool,
+        say: Stage,
     ) -> None:
-        self._court, self._side, self._plan = court, side, plan.on(court.device)
-        self._eager_calls = court.eager_calls(self._plan)
-        self._compiled = court.compiled if thorough else None
+        self._session, self._client, self._plan = session, client, plan.on(session.device)
+        self._eager_calls = session.eager_calls(self._plan)
+        self._compiled = session.compiled if thorough else None
         self._say = say
-        self._examination = Examination(court, side)
-        self._audit = Audit(court, side, self._examination)
-        self._attribution = Attribution(court, side, scratch)
+        self._correctness_checks = CorrectnessChecks(session, client)
+        self._timing_checks = TimingChecks(session, client, self._correctness_checks)
+        self._attribution = Attribution(session, client, scratch)
         self._remarks: list[str] = []
         self._before: list[float] = []
         """The baseline's ms a call while the candidate had not been loaded."""
@@ -77,50 +85,50 @@ class Trial:
         status, log, rule = Status.CORRECT, "", ""
         try:
             self._say("loading")
-            self._court.lower_overhead()
-            self._before = self._court.eager_alone(self._plan)
-            self._eager_calls = self._court.eager_calls(self._plan)
-            self._court.load(self._side)
+            self._session.lower_overhead()
+            self._before = self._session.eager_alone(self._plan)
+            self._eager_calls = self._session.eager_calls(self._plan)
+            self._session.load(self._client)
             self._say("checking")
-            call_ms = self._examination.begin(self._plan)
+            call_ms = self._correctness_checks.begin(self._plan)
             self._say("counting")
             self._attribution.count()
             self._say("timing")
             timing = self._time(call_ms)
         except Refused as refused:
             status, log, rule = refused.status, refused.log, refused.rule
-            if "torch._inductor" in log and self._court.problem["libraries"] == "no_library":
+            if "torch._inductor" in log and self._session.problem["libraries"] == "no_library":
                 status, rule = Status.REJECTED, "library"
         except (MemoryError, torch.OutOfMemoryError) as error:
             status, log = Status.CRASHED, f"beside it there is no memory left to check it: {error}"
         finally:
-            self._court.reference.restore_weights()
+            self._session.reference.restore_weights()
         return {
             "op": "verdict",
             "status": status.value,
-            "log": log or "\n".join(self._audit.remarks + self._remarks),
+            "log": log or "\n".join(self._timing_checks.remarks + self._remarks),
             "rule": rule,
             "timing": None if timing is None else asdict(timing),
-            "correctness": self._examination.correctness(),
-            "roofline": asdict(self._court.roofline()),
+            "correctness": self._correctness_checks.correctness(),
+            "roofline": asdict(self._session.roofline()),
             "own_share": self._attribution.own_share,
             "before_ms": self._before,
         }
 
     def _time(self, call_ms: float) -> Timing:
         """Samples, audits, and what they come to."""
-        self._court.lower_overhead()
-        on_gpu = self._court.device == "cuda"
+        self._session.lower_overhead()
+        on_gpu = self._session.device == "cuda"
         calls = self._block_calls(call_ms)
         samples = self._sample(calls, call_ms)
         sampled_ms = statistics.median(samples.kernel)
         # Who was slower before is sampled again: short blocks are for slow kernels.
-        if on_gpu and self._plan.calls(sampled_ms, self._court.capacity) > 2 * calls:
+        if on_gpu and self._plan.calls(sampled_ms, self._session.capacity) > 2 * calls:
             longer = self._block_calls(sampled_ms)
             if longer > 2 * calls:
                 calls = longer
                 samples = self._sample(calls, call_ms)
-        even = self._court.evenness(samples.kernel_blocks, samples.eager_blocks)
+        even = self._session.evenness(samples.kernel_blocks, samples.eager_blocks)
         if even.reason:
             raise Refused(Status.REJECTED, even.reason, UNEVEN)
         if even.uneven:
@@ -132,12 +140,12 @@ class Trial:
         if kernel_ms <= RESOLUTION_MS:
             self._require_true_overhead(calls)
         if on_gpu:
-            if reason := sabotaged(self._before, samples.eager, self._court.slack_ms(self._eager_calls)):
+            if reason := sabotaged(self._before, samples.eager, self._session.slack_ms(self._eager_calls)):
                 raise Refused(Status.REJECTED, reason, SABOTAGED)
-            more_ms = self._audit.more_ms(calls, kernel_ms)
+            more_ms = self._timing_checks.more_ms(calls, kernel_ms)
             samples.kernel = [each + more_ms for each in samples.kernel]
             kernel_ms += more_ms
-        if reason := self._court.too_fast(kernel_ms, eager_ms, calls):
+        if reason := self._session.too_fast(kernel_ms, eager_ms, calls):
             self._require_true_overhead(calls)
             raise Refused(Status.REJECTED, reason, "roofline")
         return timing_of(samples.kernel, samples.fair, samples.compiled)
@@ -147,20 +155,20 @@ class Trial:
         check with other weights."""
         # On a CPU the candidate is stopped beside the baseline; what runs slower there is the machine.
         most_ms = math.inf
-        if self._court.device == "cuda":
-            most_ms = credible_ms(self._before, self._court.slack_ms(self._eager_calls))
+        if self._session.device == "cuda":
+            most_ms = credible_ms(self._before, self._session.slack_ms(self._eager_calls))
         samples = Samples(most_ms=most_ms)
 
         def kernel_block() -> None:
-            samples.kernel.append(self._examination.timed_block(calls))
-            samples.kernel_blocks += [each] if (each := self._examination.timed) else []
+            samples.kernel.append(self._correctness_checks.timed_block(calls))
+            samples.kernel_blocks += [each] if (each := self._correctness_checks.timed) else []
 
         def eager_block() -> None:
-            samples.eager_blocks.append(self._court.baseline_block(self._court.eager, self._eager_calls))
+            samples.eager_blocks.append(self._session.baseline_block(self._session.eager, self._eager_calls))
             samples.eager.append(self._baseline_ms(samples.eager_blocks[-1]))
 
-        def compiled_block(side: Side) -> None:
-            block = self._court.baseline_block(side, self._eager_calls)
+        def compiled_block(client: RunnerClient) -> None:
+            block = self._session.baseline_block(client, self._eager_calls)
             samples.compiled.append(self._baseline_ms(block))
 
         steps: list[Callable[[], None]] = [kernel_block, eager_block]
@@ -170,33 +178,33 @@ class Trial:
         moments = weight_changes.moments()
         while True:
             if next(moments):
-                self._examination.settle()
-                self._examination.change_some_weights()
+                self._correctness_checks.settle()
+                self._correctness_checks.change_some_weights()
             for step in steps if len(samples.kernel) % 2 == 0 else reversed(steps):
                 step()
-            self._examination.settle()
+            self._correctness_checks.settle()
             elapsed_s = time.monotonic() - start
             if self._plan.enough(samples.ratios, elapsed_s):
-                even = self._court.evenness(samples.kernel_blocks, samples.eager_blocks)
+                even = self._session.evenness(samples.kernel_blocks, samples.eager_blocks)
                 if not (even.undecided and self._plan.may_go_on(len(samples.kernel), elapsed_s)):
                     break
-        self._examination.change_some_weights()
+        self._correctness_checks.change_some_weights()
         return samples
 
     def _require_true_overhead(self, calls: int) -> None:
         """Raises RuntimeError where a kernel seems too fast because of a mistake of ours."""
-        if self._court.overstates(calls):
+        if self._session.overstates(calls):
             raise RuntimeError("what a block costs besides was measured on a busy machine")
 
     def _block_calls(self, call_ms: float) -> int:
         """Calls of the kernel's blocks, as many as can be queued at once, which is tried; as many as the
         baseline's where both are about as fast, so that what blocks cost besides is the same."""
-        capacity = self._court.capacity
+        capacity = self._session.capacity
         calls, tried = self._plan.calls(call_ms, capacity), 0
         while calls > tried:
-            tried, call_ms = calls, self._examination.timed_block(calls)
-            self._examination.settle()
-            room = self._court.queue_room(self._side, calls)
+            tried, call_ms = calls, self._correctness_checks.timed_block(calls)
+            self._correctness_checks.settle()
+            room = self._session.queue_room(self._client, calls)
             self._eager_calls = min(self._eager_calls, room)  # nobody gains by being measured in short blocks
             calls = min(self._plan.calls(call_ms, capacity), room)
             if max(calls, self._eager_calls) <= 2 * min(calls, self._eager_calls):
@@ -205,4 +213,4 @@ class Trial:
 
     def _baseline_ms(self, block: Block) -> float:
         """ms a call."""
-        return block.call_ms(self._court.overhead(block.calls).total_ms)
+        return block.call_ms(self._session.overhead(block.calls).total_ms)

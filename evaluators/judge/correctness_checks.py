@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evaluators.evaluation import Status
-from evaluators.judge.reference_session import Court
-from evaluators.judge.runner_client import Refused, Side
+from evaluators.judge.reference_session import ReferenceSession
+from evaluators.judge.runner_client import Refused, RunnerClient
 from evaluators.reference import weight_changes
 from evaluators.reference.comparison import Comparison
 from evaluators.reference.input_distributions import DESCRIPTIONS
 from evaluators.reference.reference_model import Answer, Draw
 from evaluators.reference.weight_changes import WeightChange
-from evaluators.runner.shared_buffers import Spot
+from evaluators.runner.shared_buffers import SampledOutput
 from evaluators.timing import Block, Plan
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ SLOW_MS = 50.0
 Outputs = list["torch.Tensor"]
 
 
-class Examination:
+class CorrectnessChecks:
     """Asks one candidate, and remembers how right it was. What finds it wrong raises Refused."""
 
-    def __init__(self, court: Court, side: Side) -> None:
-        self._court, self._side, self._reference = court, side, court.reference
+    def __init__(self, session: ReferenceSession, client: RunnerClient) -> None:
+        self._session, self._client, self._reference = session, client, session.reference
         self._families: dict[str, bool] = {}
         self._comparisons: list[Comparison] = []
         self._benchmark_rules: dict[str, bool] = {}
@@ -52,7 +52,7 @@ class Examination:
         first = self._check_block(1, "on fresh inputs")
         self.change_weights(self._reference.everywhere(), self._try_distributions)
         again = self._check_block(
-            plan.calls(first, min(CHECKED_CALLS, self._court.capacity)), "on fresh inputs"
+            plan.calls(first, min(CHECKED_CALLS, self._session.capacity)), "on fresh inputs"
         )
         return min(first, again)
 
@@ -68,15 +68,15 @@ class Examination:
             return self._check_block(1, "after its weights were changed in place")
 
         if self.change_weights(change, check) < SLOW_MS:
-            self._court.stage_fresh(1, self._side)
-            self._side.block(1)
+            self._session.stage_fresh(1, self._client)
+            self._client.block(1)
 
     def change_weights(self, change: WeightChange, check: Callable[[], T]) -> T:
         """What `check` finds with other weights on both sides."""
         if not self._reference.has_weights:
             return check()
         forms, buffers = self._reference.weight_forms, self._reference.buffer_forms
-        alike, known = self._side.change_weights(change, forms, buffers)
+        alike, known = self._client.change_weights(change, forms, buffers)
         self._reference.change_weights(replace(change, buffers=known), alike=alike)
         if not (alike or change.padded or change.turn is not None) and not self._is_right_once():
             self._restore_weights()
@@ -88,12 +88,12 @@ class Examination:
 
     def _restore_weights(self) -> None:
         self._reference.restore_weights()
-        self._side.restore_weights()
+        self._client.restore_weights()
 
     def _is_right_once(self) -> bool:
-        draws = self._court.stage_fresh(1, self._side, own=True)
-        self._side.block(1)
-        return self.is_right(self._side.arena.snapshot(0), draws[0])
+        draws = self._session.stage_fresh(1, self._client, own=True)
+        self._client.block(1)
+        return self.is_right(self._client.buffers.snapshot(0), draws[0])
 
     def _try_distributions(self) -> None:
         """Each distribution once, and the problem's own inputs, in an order that nobody knows: each call
@@ -102,13 +102,13 @@ class Examination:
         self._check_block(1, "after its weights were changed in place" if changed else "on fresh inputs")
         names = list(self._reference.distributions)
         secrets.SystemRandom().shuffle(names)
-        capacity = self._court.capacity
+        capacity = self._session.capacity
         for start in range(0, len(names), capacity):
             chosen = names[start : start + capacity]
-            self._court.stage_distributions(chosen, self._side)
-            self._side.block(len(chosen))
+            self._session.stage_distributions(chosen, self._client)
+            self._client.block(len(chosen))
             for call, name in enumerate(chosen):
-                comparison = self._reference.check_on(self._side.arena.snapshot(call), name)
+                comparison = self._reference.check_on(self._client.buffers.snapshot(call), name)
                 self._families[name] = not comparison.problem
                 if comparison.problem:
                     raise Refused(Status.INCORRECT, f"wrong on {described(name)}: {comparison.problem}")
@@ -116,8 +116,8 @@ class Examination:
 
     def timed_block(self, calls: int) -> float:
         """ms a call in a block on fresh inputs, whose answers are checked by `settle`."""
-        overhead_ms = self._court.overhead(calls).total_ms
-        block, check = self.spot_check(calls)
+        overhead_ms = self._session.overhead(calls).total_ms
+        block, check = self.checked_block(calls)
         self._pending.append(check)
         self.timed = block
         return block.call_ms(overhead_ms)
@@ -127,28 +127,28 @@ class Examination:
         while self._pending:
             self._pending.pop()()
 
-    def spot_check(self, calls: int) -> tuple[Block, Callable[[], None]]:
+    def checked_block(self, calls: int) -> tuple[Block, Callable[[], None]]:
         """A block on fresh inputs, and what checks one of its calls; the others are glanced at."""
-        draws = self._court.stage_fresh(calls, self._side)
-        block = self._side.block(calls)
+        draws = self._session.stage_fresh(calls, self._client)
+        block = self._client.block(calls)
         seen = self.seen(calls)
         self._require_inputs([seen.call])
         draw = draws[seen.call]
         return block, lambda: self._require(draw, seen.outputs, self._reference.answer(draw, spot=True))
 
-    def seen(self, calls: int) -> Spot:
-        """A look at the last block, all of whose calls must have been answered."""
-        spot = self._side.spot(calls)
-        if spot.missing is not None:
+    def seen(self, calls: int) -> SampledOutput:
+        """Some outputs of the last block, all of whose calls must have been answered."""
+        sampled = self._client.sampled_output(calls)
+        if sampled.missing is not None:
             raise Refused(
                 Status.INCORRECT,
-                f"when the runner said it was done, call {spot.missing} had not been answered",
+                f"when the runner said it was done, call {sampled.missing} had not been answered",
             )
-        return spot
+        return sampled
 
     def require_chained(self, draw: Draw, outputs: Outputs, before: Outputs) -> None:
         """The right outputs of a call of a chain, which came after the answer `before`."""
-        if answer := self._court.answer_after(before, draw):
+        if answer := self._session.answer_after(before, draw):
             self._require(draw, outputs, answer, after=" that depend on the answer before")
 
     def _require(
@@ -182,20 +182,20 @@ class Examination:
 
     def _check_block(self, calls: int, where: str) -> float:
         """Some calls on the problem's own inputs, all of which are checked. Returns ms a call."""
-        draws = self._court.stage_fresh(calls, self._side, own=True)
-        block = self._side.block(calls)
-        answers = [self._side.arena.snapshot(call) for call in range(calls)]
+        draws = self._session.stage_fresh(calls, self._client, own=True)
+        block = self._client.block(calls)
+        answers = [self._client.buffers.snapshot(call) for call in range(calls)]
         for draw, outputs in zip(draws, answers, strict=True):
             answer = self._reference.answer(draw)
             if not self._benchmark_rules:
                 self._benchmark_rules = self._reference.benchmark_rules(outputs, answer)
             self._require(draw, outputs, answer, where=where)
         self._require_inputs(range(calls))
-        return block.call_ms(self._court.overhead(calls).total_ms)
+        return block.call_ms(self._session.overhead(calls).total_ms)
 
     def _require_inputs(self, calls: Iterable[int]) -> None:
         """That the inputs of these calls of the last block are as they were."""
-        number = self._court.spoilt_input(self._side, calls)
+        number = self._session.spoilt_input(self._client, calls)
         if number is not None:
             raise Refused(
                 Status.INCORRECT,

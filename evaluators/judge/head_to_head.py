@@ -1,6 +1,7 @@
-"""Several candidates before the court at once, timed against one another and against eager, in turns.
+"""Several candidates before the reference session at once, timed against one another and against eager, in
+turns.
 
-Each has a runner and an arena of its own, and only one of all runners runs at a time. The worker, which
+Each has a runner and shared buffers of its own, and only one of all runners runs at a time. The worker, which
 watches the process whose turn it is, asks for one step after the other: a candidate that dies or hangs drops
 out, and the others go on.
 """
@@ -15,10 +16,10 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 
 from evaluators.evaluation import Status
-from evaluators.judge.correctness_checks import Examination
+from evaluators.judge.correctness_checks import CorrectnessChecks
 from evaluators.judge.evenness import UNEVEN
-from evaluators.judge.reference_session import Court
-from evaluators.judge.runner_client import Refused, Side
+from evaluators.judge.reference_session import ReferenceSession
+from evaluators.judge.runner_client import Refused, RunnerClient
 from evaluators.reference import weight_changes
 from evaluators.system.channel import Channel, ChannelClosed, Message
 from evaluators.timing import (
@@ -48,8 +49,8 @@ class Entry:
     """One candidate, its checks and its samples, one a round."""
 
     number: int
-    side: Side
-    examination: Examination
+    client: RunnerClient
+    correctness_checks: CorrectnessChecks
     moments: Iterator[bool] = field(default_factory=weight_changes.moments)
     call_ms: float = 0.0
     calls: int = 1
@@ -59,26 +60,28 @@ class Entry:
     """Of one that has failed."""
 
 
-class Contest:
+class HeadToHead:
     """Candidates whose own evaluations came before: what those found is asked again in short (own inputs,
-    changed weights, distributions, spot checks of timed calls), the audits of GPU times are not."""
+    changed weights, distributions, spot checks of timed calls), timing checks on a GPU are not."""
 
-    def __init__(self, court: Court, channels: list[Channel], pids: list[int], plan: Plan) -> None:
+    def __init__(
+        self, session: ReferenceSession, channels: list[Channel], pids: list[int], plan: Plan
+    ) -> None:
         """`channels` and `pids`: of the candidates' runners."""
-        self._court = court
+        self._session = session
         self._stack = ExitStack()
-        arenas = self._stack.enter_context(court.arenas(len(pids)))
-        sides = [court.candidate(*each) for each in zip(channels, pids, arenas, strict=True)]
-        self._plan = plan.on(court.device).lengthened((len(sides) + 1) / 2)
+        buffer_sets = self._stack.enter_context(session.buffer_sets(len(pids)))
+        clients = [session.candidate(*each) for each in zip(channels, pids, buffer_sets, strict=True)]
+        self._plan = plan.on(session.device).lengthened((len(clients) + 1) / 2)
         self._entries = [
-            Entry(number=number, side=side, examination=Examination(court, side))
-            for number, side in enumerate(sides)
+            Entry(number=number, client=client, correctness_checks=CorrectnessChecks(session, client))
+            for number, client in enumerate(clients)
         ]
         self._before: list[float] = []
         self._eager: list[float] = []
         self._eager_blocks: list[Block] = []
-        self._eager_calls = court.eager_calls(self._plan)
-        self._room = court.capacity
+        self._eager_calls = session.eager_calls(self._plan)
+        self._room = session.capacity
         """Calls that everybody can queue: nobody gains by being measured in short blocks."""
         self.steps: Iterator[Step] = self._steps()
         """What is to be done, one after the other."""
@@ -112,8 +115,8 @@ class Contest:
     def verdicts(self) -> list[Message]:
         """One a candidate. Raises RuntimeError where something has slowed the baseline down: nobody knows
         which of them."""
-        if self._court.device == "cuda" and self.alive:
-            slack_ms = self._court.slack_ms(self._eager_calls)
+        if self._session.device == "cuda" and self.alive:
+            slack_ms = self._session.slack_ms(self._eager_calls)
             if reason := sabotaged(self._before, self._eager, slack_ms):
                 raise RuntimeError(f"with several kernels there: {reason}")
         return [each.verdict or self._judged(each) for each in self._entries]
@@ -121,17 +124,17 @@ class Contest:
     def close(self) -> None:
         """Lets the runners end, and gives their memory back."""
         for each in self._entries:
-            each.side.close()
+            each.client.close()
         self._stack.close()
 
     def _judged(self, entry: Entry) -> Message:
-        slack_ms = self._court.slack_ms(self._eager_calls)
-        on_gpu = self._court.device == "cuda"
+        slack_ms = self._session.slack_ms(self._eager_calls)
+        on_gpu = self._session.device == "cuda"
         most_ms = credible_ms(self._before, slack_ms) if on_gpu else float("inf")
         eager = [min(each, most_ms) for each in self._eager]
         remarks: list[str] = []
         status, rule = Status.CORRECT, ""
-        even = self._court.evenness(entry.blocks, self._eager_blocks)
+        even = self._session.evenness(entry.blocks, self._eager_blocks)
         samples_ms = entry.samples_ms
         if even.uneven:
             remarks.append(f"{even.remark}: it is timed by their mean")
@@ -140,15 +143,15 @@ class Contest:
         timing = timing_of(samples_ms, eager)
         if reason := even.reason:
             status, log, rule = Status.REJECTED, reason, UNEVEN
-        elif reason := self._court.too_fast(timing.kernel_ms, timing.eager_ms, entry.calls):
+        elif reason := self._session.too_fast(timing.kernel_ms, timing.eager_ms, entry.calls):
             status, log, rule = Status.REJECTED, reason, "roofline"
         return {
             "status": status.value,
             "log": log,
             "rule": rule,
             "timing": asdict(timing) if status is Status.CORRECT else None,
-            "correctness": entry.examination.correctness(),
-            "roofline": asdict(self._court.roofline()),
+            "correctness": entry.correctness_checks.correctness(),
+            "roofline": asdict(self._session.roofline()),
         }
 
     def _step(self, entry: Entry, what: Callable[[Entry], None]) -> Step:
@@ -166,10 +169,10 @@ class Contest:
                 self._drop(entry, Status.CRASHED, log)
             except ChannelClosed:
                 self._drop(entry, Status.CRASHED, "its runner died")  # how, the worker finds out
-                entry.side.close()  # whoever waits for the dead one is stopped
+                entry.client.close()  # whoever waits for the dead one is stopped
                 raise
             finally:
-                self._court.reference.restore_weights()
+                self._session.reference.restore_weights()
             return entry.verdict is not None
 
         return Step(candidate=entry.number, run=run)
@@ -178,13 +181,13 @@ class Contest:
         entry.verdict = {"status": status.value, "log": log, "rule": rule}
 
     def _before_any(self) -> bool:
-        self._court.lower_overhead()
-        self._before = self._court.eager_alone(self._plan)
+        self._session.lower_overhead()
+        self._before = self._session.eager_alone(self._plan)
         return False
 
     def _enter(self, entry: Entry) -> None:
-        self._court.load(entry.side)
-        entry.call_ms = entry.examination.begin(self._plan)
+        self._session.load(entry.client)
+        entry.call_ms = entry.correctness_checks.begin(self._plan)
 
     def _share_out(self) -> None:
         """As many calls for all blocks, eager's too, where they are about as fast, so that what blocks cost
@@ -192,7 +195,7 @@ class Contest:
         if not self.alive:
             return
         wanted = [
-            min(self._plan.calls(each.call_ms, self._court.capacity), self._room) for each in self.alive
+            min(self._plan.calls(each.call_ms, self._session.capacity), self._room) for each in self.alive
         ]
         most = max(wanted)
 
@@ -201,14 +204,14 @@ class Contest:
 
         for each, own in zip(self.alive, wanted, strict=True):
             each.calls = shared(own)
-        self._eager_calls = shared(min(self._court.eager_calls(self._plan), self._room))
+        self._eager_calls = shared(min(self._session.eager_calls(self._plan), self._room))
 
     def _try_block(self, entry: Entry) -> None:
         """A block to warm up, which tells how long a call takes in one."""
-        entry.call_ms = entry.examination.timed_block(entry.calls)
-        entry.examination.settle()
-        if self._court.device == "cuda":
-            self._room = min(self._room, self._court.queue_room(entry.side, entry.calls))
+        entry.call_ms = entry.correctness_checks.timed_block(entry.calls)
+        entry.correctness_checks.settle()
+        if self._session.device == "cuda":
+            self._room = min(self._room, self._session.queue_room(entry.client, entry.calls))
 
     def _order(self) -> Iterator[list[Entry | None]]:
         """Who is measured in which order, round after round: a random one, then the same backwards, so that
@@ -220,28 +223,28 @@ class Contest:
             yield order[::-1]
 
     def _block(self, entry: Entry) -> None:
-        entry.samples_ms.append(entry.examination.timed_block(entry.calls))
-        entry.blocks += [block] if (block := entry.examination.timed) else []
+        entry.samples_ms.append(entry.correctness_checks.timed_block(entry.calls))
+        entry.blocks += [block] if (block := entry.correctness_checks.timed) else []
 
     def _eager_block(self) -> bool:
-        block = self._court.baseline_block(self._court.eager, self._eager_calls)
+        block = self._session.baseline_block(self._session.eager, self._eager_calls)
         self._eager_blocks.append(block)
-        self._eager.append(block.call_ms(self._court.overhead(block.calls).total_ms))
+        self._eager.append(block.call_ms(self._session.overhead(block.calls).total_ms))
         return False
 
     def _check(self, entry: Entry) -> None:
-        entry.examination.settle()
+        entry.correctness_checks.settle()
         if next(entry.moments):
-            entry.examination.change_some_weights()
+            entry.correctness_checks.change_some_weights()
 
     def _check_last(self, entry: Entry) -> None:
-        entry.examination.change_some_weights()
+        entry.correctness_checks.change_some_weights()
 
     def _enough(self, elapsed_s: float) -> bool:
         """Whether the fastest is told from every other, and from eager, as well as the plan asks."""
         alive = self.alive
         if self._plan.may_go_on(len(self._eager), elapsed_s) and len(self._eager) >= MIN_PAIRS:
-            seen = (self._court.evenness(each.blocks, self._eager_blocks) for each in alive)
+            seen = (self._session.evenness(each.blocks, self._eager_blocks) for each in alive)
             if any(each.undecided for each in seen):
                 return False
         leader = min(alive, key=lambda each: statistics.median(each.samples_ms or [0.0]))

@@ -33,9 +33,9 @@ import traceback
 from typing import Any
 
 from evaluators.cause import cause_of
-from evaluators.judge.candidate_evaluation import Trial
-from evaluators.judge.head_to_head import Contest, Step
-from evaluators.judge.reference_session import Court
+from evaluators.judge.candidate_evaluation import CandidateEvaluation
+from evaluators.judge.head_to_head import HeadToHead, Step
+from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import Refused
 from evaluators.reference.reference_model import UnfitReference
 from evaluators.system import process_tree
@@ -75,52 +75,52 @@ class _ToWorker(logging.Handler):
 
 
 def main() -> None:
-    """The referee's process: serves its worker until the channel closes."""
+    """The judge process's process: serves its worker until the channel closes."""
     process_tree.die_with_parent()
-    process_tree.rename("referee")
-    import torch  # noqa: F401  (takes seconds: while the zygote does the same, not when the first order comes)
+    process_tree.rename("judge process")
+    import torch  # noqa: F401  (takes seconds: while the fork server does the same, not when the first order comes)
 
     worker = Channel.from_fd(int(sys.argv[1]))
     logging.basicConfig(level=logging.WARNING, handlers=[_ToWorker(worker)])
-    court: Court | None = None
-    contest: Contest | None = None
+    session: ReferenceSession | None = None
+    head_to_head: HeadToHead | None = None
     step: Step | None = None
     with contextlib.suppress(ChannelClosed):
         while True:
             order = worker.receive()
             try:
                 if order["op"] == "open":
-                    if court is not None:
-                        court.close()
-                    court = None
+                    if session is not None:
+                        session.close()
+                    session = None
                     channel = Channel.from_fd(worker.take_fds(1)[0])
-                    court = Court(order["problem"], channel, order["pid"], order["options"])
+                    session = ReferenceSession(order["problem"], channel, order["pid"], order["options"])
                     facts = {
-                        "isolation": court.eager.isolation,
-                        "arena_bytes": court.arena.memory.numel(),
-                        **court.ceilings(),
-                        **_facts(court.device),
+                        "isolation": session.eager.isolation,
+                        "arena_bytes": session.buffers.memory.numel(),
+                        **session.peaks(),
+                        **_facts(session.device),
                     }
                     worker.send({"op": "opened", "facts": facts})
-                elif order["op"] == "judge" and court is not None:
-                    worker.send(_judge(court, worker, order))
-                elif order["op"] == "compare" and court is not None:
+                elif order["op"] == "judge" and session is not None:
+                    worker.send(_judge(session, worker, order))
+                elif order["op"] == "compare" and session is not None:
                     channels = [Channel.from_fd(fd) for fd in worker.take_fds(order["fds"])]
-                    contest = Contest(court, channels, order["pids"], Plan(**order["plan"]))
+                    head_to_head = HeadToHead(session, channels, order["pids"], Plan(**order["plan"]))
                     worker.send({"op": "comparing"})
-                elif order["op"] == "next" and contest is not None:
-                    if (step := next(contest.steps, None)) is not None:
+                elif order["op"] == "next" and head_to_head is not None:
+                    if (step := next(head_to_head.steps, None)) is not None:
                         worker.send({"op": "turn", "candidate": step.candidate})
                         continue
-                    worker.send({"op": "verdicts", "verdicts": contest.verdicts()})
-                    contest.close()
-                    contest = None
+                    worker.send({"op": "verdicts", "verdicts": head_to_head.verdicts()})
+                    head_to_head.close()
+                    head_to_head = None
                 elif order["op"] == "go" and step is not None:
                     worker.send({"op": "turned", "failed": step.run()})
-                elif order["op"] == "recheck" and court is not None:
+                elif order["op"] == "recheck" and session is not None:
                     plan = Plan(**order["plan"])
-                    slack_ms = court.slack_ms(court.eager_calls(plan))
-                    slow = sabotaged(order["before_ms"], court.eager_alone(plan), slack_ms)
+                    slack_ms = session.slack_ms(session.eager_calls(plan))
+                    slow = sabotaged(order["before_ms"], session.eager_alone(plan), slack_ms)
                     worker.send({"op": "rechecked", "slow": slow is not None})
             except ChannelClosed:
                 worker.send({"op": "lost"})  # a runner died; the worker knows which and why
@@ -147,34 +147,36 @@ def _failure(order: Message, error: Exception) -> Message:
     return {"op": "unfit", "error": f"the reference cannot be run:\n{text}"}
 
 
-def _judge(court: Court, worker: Channel, order: Message) -> Message:
+def _judge(session: ReferenceSession, worker: Channel, order: Message) -> Message:
     fds = worker.take_fds(order["fds"])
     if len(fds) > 1:
-        _take_compiled(court, Channel.from_fd(fds[1]), order["pids"][1])
-        worker.send({"op": "compiled", "runs": court.compiled is not None})
-    canary_ms = court.canary_ms()
-    side = court.candidate(Channel.from_fd(fds[0]), order["pids"][0])
+        _take_compiled(session, Channel.from_fd(fds[1]), order["pids"][1])
+        worker.send({"op": "compiled", "runs": session.compiled is not None})
+    canary_ms = session.canary_ms()
+    client = session.candidate(Channel.from_fd(fds[0]), order["pids"][0])
 
     def say(stage: str) -> None:
         worker.send({"op": "stage", "stage": stage})
 
     try:
-        trial = Trial(
-            court, side, Plan(**order["plan"]), order["scratch"], thorough=order["thorough"], say=say
+        candidate_evaluation = CandidateEvaluation(
+            session, client, Plan(**order["plan"]), order["scratch"], thorough=order["thorough"], say=say
         )
-        return trial.verdict() | ({} if canary_ms is None else {"canary_ms": f"{canary_ms:.4g}"})
+        return candidate_evaluation.verdict() | (
+            {} if canary_ms is None else {"canary_ms": f"{canary_ms:.4g}"}
+        )
     finally:
-        side.close()
+        client.close()
 
 
-def _take_compiled(court: Court, channel: Channel, pid: int) -> None:
+def _take_compiled(session: ReferenceSession, channel: Channel, pid: int) -> None:
     """The `torch.compile` baseline, kept for the candidates that follow."""
     try:
-        court.compiled = court.baseline(channel, pid)
-        court.compiled.block(min(2, court.capacity))
+        session.compiled = session.baseline(channel, pid)
+        session.compiled.block(min(2, session.capacity))
     except (Refused, ChannelClosed) as error:
         logger.warning("torch.compile could not run the reference: %s", error)
-        court.compiled = None
+        session.compiled = None
 
 
 def _facts(device: str) -> dict[str, Any]:

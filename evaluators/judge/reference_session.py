@@ -1,4 +1,5 @@
-"""What the referee knows and holds: secret inputs, right answers, the baselines, and the shared memory."""
+"""What the judge process knows and holds: secret inputs, right answers, the baselines, and the shared
+memory."""
 
 from __future__ import annotations
 
@@ -14,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.evaluation import Roofline
 from evaluators.judge.evenness import Evenness, evenness
-from evaluators.judge.runner_client import Side
-from evaluators.judge.vendor_kernels import LibraryKernels, installed
+from evaluators.judge.runner_client import RunnerClient
+from evaluators.judge.vendor_kernels import VendorKernels, installed
 from evaluators.problem import lower_precisions
 from evaluators.reference import dependent_calls
 from evaluators.reference.containers import replaced, tensors_in
-from evaluators.reference.machine_peaks import ceilings_of
+from evaluators.reference.machine_peaks import peaks_of
 from evaluators.reference.operation_count import count
-from evaluators.reference.reference_model import Answer, Draw, ReferenceSession, UnfitReference
+from evaluators.reference.reference_model import Answer, Draw, ReferenceModel, UnfitReference
 from evaluators.reference.roofline import roofline, too_fast
 from evaluators.reference.strided_layouts import clone, span_of
 from evaluators.reference.usable_distributions import open_distributions
 from evaluators.reference.validation import examine
-from evaluators.runner.shared_buffers import Arena, Layout
+from evaluators.runner.shared_buffers import Layout, SharedBuffers
 from evaluators.system.channel import Channel, Message
 from evaluators.timing import SLACK_MS, Block, Overhead, Plan, block_sizes, smoothed
 
@@ -36,19 +37,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MEMORY_SHARE = 0.15
-"""Of the device's memory, for the arena of a candidate; the same again for the baselines' and, at most, for
-what is staged."""
+"""Of the device's memory, for the shared buffers of a candidate; the same again for the baselines' and, at
+most, for what is staged."""
 ARENAS = 3
-"""So many arenas' memory may those of candidates have together that are there at once."""
+"""So many shared buffers' memory may those of candidates have together that are there at once."""
 SINGLES = 4
 """Blocks of one call, against which the blocks of many are held."""
 CHAIN_CALLS = 32
 """Of a chain at most, so that a GPU's queue, which has room for a thousand launches, holds them all."""
 MUCH = 2**29
-"""Bytes of a call's inputs and outputs: of less, what the referee keeps for the next call is no matter, nor
-how the time varies that copying them takes."""
+"""Bytes of a call's inputs and outputs: of less, what the judge process keeps for the next call is no matter,
+nor how the time varies that copying them takes."""
 LEAST_CALLS = 5
-"""Of an arena, where they fit: what a call leaves behind is seen by the next, on another distribution."""
+"""Of shared buffers, where they fit: what a call leaves behind is seen by the next, on another
+distribution."""
 CANARY_ELEMENTS = 2**26
 BESIDES_VARIES = 0.2
 """By this share. With the reference itself as candidate, blocks with 4 and 9 GB to copy took about a tenth
@@ -57,8 +59,8 @@ OVERSTATED = 0.9
 """Of what a block costs besides: less than that is no noise."""
 
 
-class Court:
-    """One problem, opened: the reference in two precisions, its baselines, and the arenas."""
+class ReferenceSession:
+    """One problem, opened: the reference in two precisions, its baselines, and the shared buffers."""
 
     def __init__(self, problem: dict[str, Any], channel: Channel, pid: int, options: dict[str, Any]) -> None:
         """`channel` and `pid`: of the eager baseline's runner. Raises UnfitReference, Refused when
@@ -68,7 +70,7 @@ class Court:
         self._torch = torch
         self.problem, self._options = problem, options
         self.device: str = problem["device"]
-        self.reference = ReferenceSession(problem, keep_range=options["keep_range"])
+        self.reference = ReferenceModel(problem, keep_range=options["keep_range"])
         sample, outputs = self.reference.sample, self.reference.outputs
         tensors = tensors_in(sample)
         rough_ms = self._rough_ms()
@@ -81,27 +83,27 @@ class Court:
         if self.device == "cuda":
             torch.cuda.empty_cache()  # candidates need the memory
         cache = Path(options["cache"])
-        self._ceilings_file = cache / "ceilings.json"
-        self._ceilings = ceilings_of(self.device, self._ceilings_file)
+        self._peaks_file = cache / "ceilings.json"
+        self._peaks = peaks_of(self.device, self._peaks_file)
         self.capacity = self._room(tensors, outputs, rough_ms)
         changed = self.reference.changed_inputs
-        self.arena = Arena(tensors, outputs, self.capacity, self.device, changed)
-        self._baseline_arena = Arena(tensors, outputs, self.capacity, self.device, changed)
+        self.buffers = SharedBuffers(tensors, outputs, self.capacity, self.device, changed)
+        self._baseline_buffers = SharedBuffers(tensors, outputs, self.capacity, self.device, changed)
         layout = Layout.of(tensors, self.capacity, as_they_are=True)
         self._staged = torch.empty(layout.bytes, dtype=torch.uint8, device=self.device)
         self._places = layout.views(self._staged)
         for call in range(self.capacity):
             self._stage(call, sample)
         self._canary = torch.rand(CANARY_ELEMENTS, device=self.device) if self.device == "cuda" else None
-        self.compiled: Side | None = None
+        self.compiled: RunnerClient | None = None
         self.eager = self.baseline(channel, pid)
         self.eager.block(1)  # warms up
-        self.library_kernels: LibraryKernels | None = None
+        self.vendor_kernels: VendorKernels | None = None
         """On a GPU: what a candidate's kernels may not be. None where that is not asked, or where
         the device's trace shows not even the reference's."""
         if problem["libraries"] == "no_library" and self.device == "cuda":
-            if self.eager.census(1):
-                self.library_kernels = installed(cache)
+            if self.eager.trace(1):
+                self.vendor_kernels = installed(cache)
             else:
                 logger.warning("no trace of the device: nobody can tell whose kernels run")
         self._calibrate(sample, Plan(**options["plan"]))
@@ -143,46 +145,46 @@ class Court:
 
     def close(self) -> None:
         """Gives the memory back; the runners must be gone."""
-        for side in (self.eager, self.compiled):
-            if side is not None:
-                side.close()
-        self.arena.free()
-        self._baseline_arena.free()
+        for client in (self.eager, self.compiled):
+            if client is not None:
+                client.close()
+        self.buffers.free()
+        self._baseline_buffers.free()
         if self.device == "cuda":
             del self._staged, self._places
             self._torch.cuda.empty_cache()
 
-    def baseline(self, channel: Channel, pid: int) -> Side:
-        """A runner of ours that has loaded the reference; all of them share one arena."""
-        side = Side(channel, self._baseline_arena, self._staged, pid, ours=True)
-        side.load(self._load_order(self._baseline_arena))
-        return side
+    def baseline(self, channel: Channel, pid: int) -> RunnerClient:
+        """A runner of ours that has loaded the reference; all of them share one shared buffers."""
+        client = RunnerClient(channel, self._baseline_buffers, self._staged, pid, ours=True)
+        client.load(self._load_order(self._baseline_buffers))
+        return client
 
     @contextmanager
-    def arenas(self, count: int) -> Iterator[list[Arena]]:
+    def buffer_sets(self, count: int) -> Iterator[list[SharedBuffers]]:
         """One for each of so many candidates that are there at once: what shares memory could spoil the
         other's outputs. Meanwhile blocks have as many calls as there is room for in all of them."""
         whole = self.capacity
         room = ARENAS * whole // count
         calls = whole if room >= whole else max(n for n in block_sizes(whole) if n <= max(room, 1))
-        inputs, outputs = self._places[0], self.arena.output_views[0]
-        more: list[Arena] = []
+        inputs, outputs = self._places[0], self.buffers.output_views[0]
+        more: list[SharedBuffers] = []
         try:
             for _ in range(count - 1):
-                more.append(Arena(inputs, outputs, calls, self.device))
+                more.append(SharedBuffers(inputs, outputs, calls, self.device))
             self.capacity = calls
-            yield [self.arena, *more]
+            yield [self.buffers, *more]
         finally:
             self.capacity = whole
             for each in more:
                 each.free()
 
-    def candidate(self, channel: Channel, pid: int, arena: Arena | None = None) -> Side:
-        """The candidate's runner, nothing loaded yet. `arena`: where it is not the court's own."""
-        side = Side(channel, arena or self.arena, self._staged, pid)
-        side.expected_ms = self.eager_call_ms
-        side.fills_queue = self.eager.fills_queue
-        return side
+    def candidate(self, channel: Channel, pid: int, buffers: SharedBuffers | None = None) -> RunnerClient:
+        """The candidate's runner, nothing loaded yet. `buffers`: where it is not the session's own."""
+        client = RunnerClient(channel, buffers or self.buffers, self._staged, pid)
+        client.expected_ms = self.eager_call_ms
+        client.fills_queue = self.eager.fills_queue
+        return client
 
     def overhead(self, calls: int) -> Overhead:
         """What a block of so many calls costs besides; `calls` is one of `block_sizes`."""
@@ -206,20 +208,20 @@ class Court:
         """Calls of the baseline's blocks."""
         return min(plan.calls(self.eager_call_ms, self.capacity), self._eager_room)
 
-    def queue_room(self, side: Side, calls: int) -> int:
+    def queue_room(self, client: RunnerClient, calls: int) -> int:
         """On a GPU, after a block of so many calls: how many can be queued before a block begins, as far as
         is seen. A queue has room for about a thousand launches. Who is late with a single call waits for the
         GPU, and may have as many as there are."""
         size = calls
-        while side.late and size > 1:
+        while client.late and size > 1:
             size = max(n for n in block_sizes(self.capacity) if n <= size // 2)
-            side.block(size)
-        return self.capacity if side.late or size == calls else size
+            client.block(size)
+        return self.capacity if client.late or size == calls else size
 
-    def baseline_block(self, side: Side, calls: int) -> Block:
+    def baseline_block(self, client: RunnerClient, calls: int) -> Block:
         """A baseline's block on fresh inputs, as a candidate's."""
-        self.stage_fresh(calls, side)
-        return side.block(calls)
+        self.stage_fresh(calls, client)
+        return client.block(calls)
 
     def evenness(self, kernel: Sequence[Block], eager: Sequence[Block]) -> Evenness:
         """Of a kernel's blocks and eager's, which have alternated."""
@@ -241,28 +243,28 @@ class Court:
             seen = self.eager.overhead(1)
             self._take_overhead(min(seen, self.overhead(1), key=lambda each: each.total_ms))
 
-    def load(self, candidate: Side) -> None:
+    def load(self, candidate: RunnerClient) -> None:
         """Raises Refused or ChannelClosed."""
-        candidate.load(self._load_order(candidate.arena))
+        candidate.load(self._load_order(candidate.buffers))
 
-    def stage_fresh(self, calls: int, side: Side, *, own: bool = False) -> list[Draw]:
-        """Draws inputs for so many calls, which nobody has seen, and poisons the side's outputs. They are
-        the problem's `own`, or near to them (see `ReferenceSession.near`), each call's otherwise."""
+    def stage_fresh(self, calls: int, client: RunnerClient, *, own: bool = False) -> list[Draw]:
+        """Draws inputs for so many calls, which nobody has seen, and poisons the client's outputs. They are
+        the problem's `own`, or near to them (see `ReferenceModel.near`), each call's otherwise."""
         draws = [Draw.fresh() if own else self.reference.near() for _ in range(calls)]
-        self._stage_all(draws, side)
+        self._stage_all(draws, client)
         return draws
 
-    def stage_distributions(self, names: list[str], side: Side) -> None:
+    def stage_distributions(self, names: list[str], client: RunnerClient) -> None:
         """The same with inputs of one distribution a call, whose answers are known."""
         draws = [Draw(seed=self.reference.seed_on(name), distribution=name) for name in names]
-        self._stage_all(draws, side)
+        self._stage_all(draws, client)
 
-    def _stage_all(self, draws: list[Draw], side: Side) -> None:
+    def _stage_all(self, draws: list[Draw], client: RunnerClient) -> None:
         for call, draw in enumerate(draws):
             self._stage(call, self.reference.draw(draw.seed, draw.distribution))
         if self.reference.draws_numbers:
-            side.call_seeds = [self.reference.call_seed(draw.seed) for draw in draws]
-        side.arena.poison()
+            client.call_seeds = [self.reference.call_seed(draw.seed) for draw in draws]
+        client.buffers.poison()
         self._trim()
 
     def answer_after(self, before: list[torch.Tensor], draw: Draw) -> Answer | None:
@@ -273,11 +275,11 @@ class Court:
         except (RuntimeError, ValueError):
             return None
 
-    def spoilt_input(self, side: Side, calls: Iterable[int]) -> int | None:
+    def spoilt_input(self, client: RunnerClient, calls: Iterable[int]) -> int | None:
         """The number of an input tensor that is not as it was before these calls of the last block, though
         the reference leaves it alone."""
         for call in calls:
-            found = side.arena.altered(self._staged, call)
+            found = client.buffers.altered(self._staged, call)
             if found is not None:
                 return found
         return None
@@ -289,10 +291,10 @@ class Court:
 
     @property
     def _copies_much(self) -> bool:
-        return self.arena.inputs.call_bytes + self.arena.outputs.call_bytes > MUCH
+        return self.buffers.inputs.call_bytes + self.buffers.outputs.call_bytes > MUCH
 
     def _stirred(self, inputs: list[Any], after: list[torch.Tensor]) -> list[Any]:
-        """As the runner had them: laid out as in the arena, one copy an argument."""
+        """As the runner had them: laid out as in the shared buffers, one copy an argument."""
         tensors = [clone(each) for each in tensors_in(inputs)]
         dependent_calls.stir(tensors, dependent_calls.shares_of(after))
         return list(replaced(inputs, tensors))
@@ -300,12 +302,12 @@ class Court:
     def roofline(self) -> Roofline:
         """The problem's floor on this device."""
         lower = lower_precisions(self.problem["tolerance"], self.problem["precision"])
-        return roofline(self.work, self._ceilings, self.problem["dtype"], lower=bool(lower))
+        return roofline(self.work, self._peaks, self.problem["dtype"], lower=bool(lower))
 
-    def ceilings(self) -> dict[str, str]:
+    def peaks(self) -> dict[str, str]:
         """What this device reached at best, as facts for whoever writes kernels."""
-        rates = {f"{n}_tflop_per_s": f"{r / 1e12:.3g}" for n, r in self._ceilings.operations_per_s.items()}
-        return {"copy_gb_per_s": f"{self._ceilings.bytes_per_s / 1e9:.4g}", **rates}
+        rates = {f"{n}_tflop_per_s": f"{r / 1e12:.3g}" for n, r in self._peaks.operations_per_s.items()}
+        return {"copy_gb_per_s": f"{self._peaks.bytes_per_s / 1e9:.4g}", **rates}
 
     def too_fast(self, kernel_ms: float, eager_ms: float, calls: int) -> str | None:
         """Why a kernel cannot take so little, in blocks of so many calls; None where it can."""
@@ -317,13 +319,13 @@ class Court:
                 kernel_ms=kernel_ms,
                 eager_ms=eager_ms,
                 work=self.work,
-                ceilings=self._ceilings,
-                footprint_bytes=calls * self.arena.inputs.call_bytes,
+                peaks=self._peaks,
+                footprint_bytes=calls * self.buffers.inputs.call_bytes,
             )
 
         if reason() is None:
             return None
-        self._ceilings = ceilings_of(self.device, self._ceilings_file, again=True)
+        self._peaks = peaks_of(self.device, self._peaks_file, again=True)
         return reason()
 
     def canary_ms(self) -> float | None:
@@ -367,14 +369,14 @@ class Court:
             else:
                 place.copy_(value)
 
-    def _load_order(self, arena: Arena) -> Message:
+    def _load_order(self, buffers: SharedBuffers) -> Message:
         return {
             "problem": self.problem,
             "seed": self.reference.seed,
-            "arena": arena.description,
+            "buffers": buffers.description,
             "arguments": self.reference.template,
-            "inputs": arena.inputs.to_json(),
-            "outputs": arena.outputs.to_json(),
+            "inputs": buffers.inputs.to_json(),
+            "outputs": buffers.outputs.to_json(),
         }
 
     def _rough_ms(self) -> float:
@@ -387,7 +389,7 @@ class Court:
         return (time.perf_counter() - start) / 3 * 1e3
 
     def _room(self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], rough_ms: float) -> int:
-        """Calls of an arena."""
+        """Calls that shared buffers are made for."""
         layouts = Layout.of(inputs, 1, as_they_are=True), Layout.of(outputs, 1)
         call_bytes = sum(each.bytes for each in layouts)
         if self.device == "cuda":

@@ -1,8 +1,8 @@
-"""One side of a comparison, as the referee sees it: a runner, the memory shared with it, and the clock.
+"""One side of a comparison, as the judge process sees it: a runner, the memory shared with it, and the clock.
 
-Inputs are staged in the referee's own memory. On a GPU they are shown when the clock has started and the
-runner has queued its work behind a gate, so that neither looking ahead nor launch latencies count. On a CPU
-they are shown one call after the other, while the runner is stopped.
+Inputs are staged in the judge process's own memory. On a GPU they are shown when the clock has started and
+the runner has queued its work behind a gate, so that neither looking ahead nor launch latencies count. On a
+CPU they are shown one call after the other, while the runner is stopped.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.evaluation import Status
 from evaluators.isolation import namespaces
-from evaluators.judge.stack_samples import Looks
+from evaluators.judge.stack_samples import StackSamples
 from evaluators.reference.weight_changes import WeightChange
-from evaluators.runner.shared_buffers import Arena, Spot
+from evaluators.runner.shared_buffers import SampledOutput, SharedBuffers
 from evaluators.system import process_inspection, process_tree
 from evaluators.system.channel import (
     Channel,
@@ -59,14 +59,15 @@ class Refused(Exception):
         self.status, self.log, self.rule = status, log, rule
 
 
-class Side:
-    """A runner with its arena. `pid`: its process as this one sees it; `ours`: it runs no candidate."""
+class RunnerClient:
+    """A runner with its shared buffers. `pid`: its process as this one sees it; `ours`: it runs no
+    candidate."""
 
     def __init__(
-        self, channel: Channel, arena: Arena, staged: torch.Tensor, pid: int, *, ours: bool = False
+        self, channel: Channel, buffers: SharedBuffers, staged: torch.Tensor, pid: int, *, ours: bool = False
     ) -> None:
-        self._channel, self.arena, self._staged, self.pid, self._ours = channel, arena, staged, pid, ours
-        self._on_gpu = arena.memory.is_cuda
+        self._channel, self.buffers, self._staged, self.pid, self._ours = channel, buffers, staged, pid, ours
+        self._on_gpu = buffers.memory.is_cuda
         self.expected_ms = 0.0
         """How long a call of the baseline takes, once that is known."""
         self.call_seeds: list[int] = []
@@ -75,8 +76,8 @@ class Side:
         self._runner = namespaces.runner_of(pid)
         self._family = process_tree.stop_tree(pid)
         self._stopped_at = self._waited_ms = 0.0
-        self._stillness = process_inspection.Stillness()
-        self._spot: Spot | None = None
+        self._stop_check = process_inspection.StopCheck()
+        self._sampled: SampledOutput | None = None
         self.queued_some = False
         """Whether any block of more than one call was queued before it began."""
         self.fills_queue = False
@@ -91,10 +92,10 @@ class Side:
 
     def load(self, order: Message) -> None:
         """Raises Refused when the module does not load, ChannelClosed when the runner died."""
-        self.arena.clear()
+        self.buffers.clear()
         self._synchronize()
         with self._awake():
-            self._channel.send({"op": "load", **order}, (self.arena.fd,))
+            self._channel.send({"op": "load", **order}, (self.buffers.fd,))
             self._answer("loaded")
 
     def overhead(self, calls: int) -> Overhead:
@@ -150,7 +151,7 @@ class Side:
         With `stand_in` n, a runner of ours fills fresh outputs n times instead of running its module. Without
         `deliver` the outputs stay with the runner (see `kept_block`).
         """
-        order = RUN | {"stand_in": stand_in, "deliver": deliver and not self.arena.fetches}
+        order = RUN | {"stand_in": stand_in, "deliver": deliver and not self.buffers.fetches}
         if self._on_gpu:
             return self._queued_block(order, shuffled(calls))
         walls_ms, waited_ms = [], []
@@ -161,7 +162,7 @@ class Side:
             calls=calls,
             wall_ms=statistics.median(walls_ms) * calls,
             walls_ms=tuple(walls_ms),
-            waited_ms=tuple(waited_ms) if self.arena.fetches else (),
+            waited_ms=tuple(waited_ms) if self.buffers.fetches else (),
         )
 
     def kept_block(self, calls: int) -> tuple[Block, int, list[torch.Tensor]]:
@@ -170,10 +171,10 @@ class Side:
         Last what the call has left in its inputs' memory, which may be its outputs'."""
         order = shuffled(calls)
         block = self._queued_block(RUN | {"deliver": False}, order)
-        self._spot = None  # it shows outputs that are not handed in, and takes as much memory as they
+        self._sampled = None  # it shows outputs that are not handed in, and takes as much memory as they
         place = secrets.randbelow(calls)
-        left = self.arena.overwritten(order[place])
-        self.arena.hide()
+        left = self.buffers.overwritten(order[place])
+        self.buffers.hide()
         self._synchronize()
         with self._awake():
             self._channel.send({"op": "hand in", "place": place, "call": order[place]})
@@ -181,10 +182,10 @@ class Side:
         self._synchronize()
         return block, order[place], left
 
-    def spot(self, calls: int) -> Spot:
-        """A look at the outputs of the last block, which had so many calls. On a GPU it was taken before the
+    def sampled_output(self, calls: int) -> SampledOutput:
+        """Outputs of the last block, which had so many calls. On a GPU they were taken before the
         clock was stopped: what the runner says of being done is no claim about time."""
-        return self._spot or self.arena.spot(calls)
+        return self._sampled or self.buffers.sample_output(calls)
 
     def chain(self, calls: int) -> tuple[Block, list[int]]:
         """On a GPU: a block whose calls are a chain (see `dependent_calls.py`), and their order."""
@@ -193,25 +194,25 @@ class Side:
 
     def _queued_block(self, order: Message, calls: list[int]) -> Block:
         """On a GPU: all calls are queued behind the gate, then the inputs are shown and it opens."""
-        self.arena.rehearse_spot(len(calls))
+        self.buffers.rehearse_sampling(len(calls))
         self._synchronize()
         with self._awake():
             self._channel.send(
-                order | {"calls": calls, "seeds": self.call_seeds, "turn": self.arena.next_turn()}
+                order | {"calls": calls, "seeds": self.call_seeds, "turn": self.buffers.next_turn()}
             )
             queued = self._answer_within(self._patience_s(order))
             self.late = not queued
             self._late_blocks = self._late_blocks + 1 if self.late else 0
             self.queued_some = self.queued_some or (queued and len(calls) > 1)
             start = time.perf_counter()
-            self.arena.show(self._staged, len(calls))
+            self.buffers.show(self._staged, len(calls))
             if self.late:
                 self._answer("queued")
             self._require_done(len(calls))
-            spot = self.arena.spot(len(calls))
+            sampled = self.buffers.sample_output(len(calls))
             self._synchronize()
             wall_ms = (time.perf_counter() - start) * 1e3
-        self._spot = None if self._ours else spot
+        self._sampled = None if self._ours else sampled
         return Block(calls=len(calls), wall_ms=wall_ms)
 
     def _patience_s(self, order: Message) -> float:
@@ -224,7 +225,7 @@ class Side:
     def _single_ms(self, order: Message, call: int) -> float:
         """On a CPU: one call, whose inputs are shown while the runner is stopped, from before it wakes up.
         When it has stopped again, the outputs are read out of its memory: nothing that it does takes part."""
-        self.arena.show_one(self._staged, call)
+        self.buffers.show_one(self._staged, call)
         leaders = process_tree.spread_threads(self._family)
         self._require_still()
         timed = {os.getpid(), *self._family}
@@ -236,27 +237,27 @@ class Side:
             answer = self._answer("done")
         self._waited_ms = (process_inspection.waited_ns(timed) - waited_ns) / 1e6
         wall_ms = (self._stopped_at - start) * 1e3
-        if self.arena.fetches:
+        if self.buffers.fetches:
             self._fetch(call, answer.get("outputs"))
         return wall_ms - (float(answer["filling_ms"]) if order["stand_in"] else 0.0)
 
-    def watched(self, calls: list[int], looks: Looks) -> None:
-        """On a CPU: runs these calls in one go, each of which may come several times, and looks at the
-        runner's threads meanwhile: so a look meets somebody at work, however late it comes."""
+    def watched(self, calls: list[int], stack_samples: StackSamples) -> None:
+        """On a CPU: runs these calls in one go, each of which may come several times, and samples the
+        runner's threads meanwhile: so a sample meets somebody at work, however late it comes."""
         for call in set(calls):
-            self.arena.show_one(self._staged, call)
+            self.buffers.show_one(self._staged, call)
         with self._awake():
             self._channel.send(RUN | {"deliver": False, "calls": calls})
             while True:
                 try:
-                    self._answer("done", looks.delay_s())
+                    self._answer("done", stack_samples.delay_s())
                     return
                 except ChannelTimeout:
-                    looks.look([self._runner, *self._family])
+                    stack_samples.take([self._runner, *self._family])
 
     def _fetch(self, call: int, addresses: Any) -> None:
         """The outputs of a call, which a stopped runner says it has at these addresses."""
-        views = self.arena.output_views[call]
+        views = self.buffers.output_views[call]
         if not (isinstance(addresses, list) and [type(each) for each in addresses] == [int] * len(views)):
             raise Refused(Status.REJECTED, f"no addresses of outputs: {addresses!r:.200}", "forged message")
         try:
@@ -274,23 +275,23 @@ class Side:
     def _require_still(self) -> None:
         """Raises Refused when a thread of the candidate's has run since it was stopped: signals other than
         ours can wake a process, too."""
-        if not self.arena.fetches:
+        if not self.buffers.fetches:
             return
         ran_ns = process_inspection.run_ns({self.pid, *process_tree.descendants(self.pid)})
         if self._ours:
             return  # after as long a pause as a candidate: a core that slept longer wakes up later
-        if reason := self._stillness.broken(ran_ns):
+        if reason := self._stop_check.broken(ran_ns):
             raise Refused(Status.REJECTED, reason, "not still")
 
-    def census(self, calls: int) -> list[tuple[str, int]]:
+    def trace(self, calls: int) -> list[tuple[str, int]]:
         """What the runner's trace of the device says it ran in a block: names and nanoseconds."""
-        self.arena.show(self._staged, calls)
+        self.buffers.show(self._staged, calls)
         self._synchronize()
         with self._awake():
-            self._channel.send({"op": "census", "calls": shuffled(calls)})
+            self._channel.send({"op": "trace", "calls": shuffled(calls)})
             kernels = self._answer("counted").get("kernels")
         if not (isinstance(kernels, list) and all(_is_entry(each) for each in kernels)):
-            raise Refused(Status.REJECTED, f"no valid census: {kernels!r:.200}", "forged message")
+            raise Refused(Status.REJECTED, f"no valid trace: {kernels!r:.200}", "forged message")
         return [(printable(name), duration_ns) for name, duration_ns in kernels]
 
     @contextmanager
@@ -302,8 +303,8 @@ class Side:
         finally:
             self._family = process_tree.stop_tree(self.pid)
             self._stopped_at = time.perf_counter()
-            if self.arena.fetches:
-                self._stillness.begin(process_inspection.settled_ns(self._family))
+            if self.buffers.fetches:
+                self._stop_check.begin(process_inspection.settled_ns(self._family))
 
     def close(self) -> None:
         """Lets the runner end by itself."""
@@ -316,7 +317,7 @@ class Side:
         except ChannelTimeout:
             return False
         except Refused:
-            self.arena.show(self._staged, 0)  # what it has queued can end
+            self.buffers.show(self._staged, 0)  # what it has queued can end
             raise
         return True
 

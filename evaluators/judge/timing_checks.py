@@ -7,9 +7,9 @@ import math
 import secrets
 
 from evaluators.evaluation import Status
-from evaluators.judge.correctness_checks import Examination
-from evaluators.judge.reference_session import CHAIN_CALLS, SINGLES, Court
-from evaluators.judge.runner_client import Refused, Side
+from evaluators.judge.correctness_checks import CorrectnessChecks
+from evaluators.judge.reference_session import CHAIN_CALLS, SINGLES, ReferenceSession
+from evaluators.judge.runner_client import Refused, RunnerClient
 from evaluators.timing import SLACK_MS, batched, suspicious, undelivered
 
 CHECKED_LINKS = 8
@@ -19,21 +19,23 @@ MOST_KEPT_BLOCKS = 8
 SLACK = SLACK_MS["cuda"]
 
 
-class Audit:
+class TimingChecks:
     """Of a candidate that has been timed. What an honest kernel cannot have raises Refused."""
 
-    def __init__(self, court: Court, side: Side, examination: Examination) -> None:
-        self._court, self._side, self._examination = court, side, examination
+    def __init__(
+        self, session: ReferenceSession, client: RunnerClient, correctness_checks: CorrectnessChecks
+    ) -> None:
+        self._session, self._client, self._correctness_checks = session, client, correctness_checks
         self.remarks: list[str] = []
         """What a correct kernel's log says of it."""
 
     def more_ms(self, calls: int, kernel_ms: float) -> float:
         """ms a call that count besides, of a kernel whose blocks have so many calls of `kernel_ms`."""
         more_ms = 0.0
-        if calls > 1 and self._court.link_ms:
-            singles = [self._examination.timed_block(1) for _ in range(SINGLES)]
-            self._examination.settle()
-            if suspicious(singles, kernel_ms, self._court.waking_ms, SLACK):
+        if calls > 1 and self._session.link_ms:
+            singles = [self._correctness_checks.timed_block(1) for _ in range(SINGLES)]
+            self._correctness_checks.settle()
+            if suspicious(singles, kernel_ms, self._session.waking_ms, SLACK):
                 more_ms = self.batching_ms(calls, kernel_ms)
         return more_ms + self._unproven_ms(calls)
 
@@ -42,12 +44,12 @@ class Audit:
         is there, if it is far longer. Raises Refused if it is, but for kernels that wait for the GPU in every
         call: nothing hides the launches of a chain there, and their noise is no proof. Raises RuntimeError
         where no chain was queued before it began, although blocks were: their launches count in it."""
-        waits = self._side.waits and not self._side.queued_some
-        link_ms, chain_ms, reason = self._court.link_ms[waits], math.inf, None
+        waits = self._client.waits and not self._client.queued_some
+        link_ms, chain_ms, reason = self._session.link_ms[waits], math.inf, None
         queued = False
         for _ in range(MOST_CHAINS):
             chain_ms = min(chain_ms, self._chain_ms(min(calls, CHAIN_CALLS)))
-            queued = queued or not self._side.late
+            queued = queued or not self._client.late
             reason = batched(chain_ms, kernel_ms, link_ms, SLACK)
             if reason is None:
                 return 0.0
@@ -60,31 +62,31 @@ class Audit:
 
     def _chain_ms(self, calls: int) -> float:
         """ms a call of the candidate in a chain, some calls of which are checked."""
-        draws = self._court.stage_fresh(calls, self._side, own=True)
-        block, order = self._side.chain(calls)
-        seen, snapshot = self._examination.seen(calls), self._court.arena.snapshot
+        draws = self._session.stage_fresh(calls, self._client, own=True)
+        block, order = self._client.chain(calls)
+        seen, snapshot = self._correctness_checks.seen(calls), self._session.buffers.snapshot
         before = {call: last for last, call in itertools.pairwise(order)}
         chosen = secrets.SystemRandom().sample(order[1:], min(CHECKED_LINKS, calls - 1))
         for call, outputs in [(seen.call, seen.outputs), *((each, snapshot(each)) for each in chosen)]:
             if call in before:
-                self._examination.require_chained(draws[call], outputs, snapshot(before[call]))
-        return block.call_ms(self._court.overhead(calls).total_ms)
+                self._correctness_checks.require_chained(draws[call], outputs, snapshot(before[call]))
+        return block.call_ms(self._session.overhead(calls).total_ms)
 
     def _unproven_ms(self, calls: int) -> float:
         """ms a call that were taken off for the copying of outputs, where it is not proven that the kernel
         works as much without: one that returns the same memory in every call cannot hand it in later. Raises
         Refused when blocks are about as long without the copying as with it; of each kind the fastest counts,
         since noise only adds."""
-        delivery_ms = self._court.overhead(calls).delivery_ms
+        delivery_ms = self._session.overhead(calls).delivery_ms
         whole_ms = kept_ms = math.inf
         proven = True
         for _ in range(MOST_KEPT_BLOCKS):
-            whole_ms = min(whole_ms, self._examination.spot_check(calls)[0].wall_ms)
-            draws = self._court.stage_fresh(calls, self._side)
-            block, call, left = self._side.kept_block(calls)
+            whole_ms = min(whole_ms, self._correctness_checks.checked_block(calls)[0].wall_ms)
+            draws = self._session.stage_fresh(calls, self._client)
+            block, call, left = self._client.kept_block(calls)
             kept_ms = min(kept_ms, block.wall_ms)
-            answers = [each for each in (self._court.arena.snapshot(call), left) if each]
-            proven = proven and any(self._examination.is_right(each, draws[call]) for each in answers)
+            answers = [each for each in (self._session.buffers.snapshot(call), left) if each]
+            proven = proven and any(self._correctness_checks.is_right(each, draws[call]) for each in answers)
             reason = undelivered(whole_ms, kept_ms, delivery_ms)
             if reason is None:
                 return 0.0 if proven else delivery_ms / calls

@@ -38,7 +38,7 @@ HEADERS = re.compile(r"^(cub|thrust)::")
 templates are known by the instances in its files, where these ones are in other namespaces."""
 
 
-class LibraryKernels:
+class VendorKernels:
     """The kernels of some files, to be known by their names again."""
 
     def __init__(self, marks: frozenset[str]) -> None:
@@ -46,7 +46,7 @@ class LibraryKernels:
         self._marks = marks
 
     @classmethod
-    def of(cls, files: Iterable[Path], sources: Path, folder: Path) -> LibraryKernels:
+    def of(cls, files: Iterable[Path], sources: Path, folder: Path) -> VendorKernels:
         """Those of shared objects, and of the Python files below `sources`. To read them takes seconds the
         first time; then the names are kept in `folder`, in a file for these versions of them. A folder that
         cannot be written keeps nothing."""
@@ -88,7 +88,7 @@ class LibraryKernels:
 
 
 @cache
-def installed(folder: Path) -> LibraryKernels:
+def installed(folder: Path) -> VendorKernels:
     """Those of torch, of everything with CUDA code that is installed beside it, and of the CUDA toolkit;
     `folder`: where their names are kept."""
     import torch
@@ -96,7 +96,7 @@ def installed(folder: Path) -> LibraryKernels:
     package = Path(torch.__file__).parent
     toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "lib64"
     found = {each.resolve() for place in (package.parent, toolkit) for each in place.rglob("*.so*")}
-    return LibraryKernels.of([each for each in found if each.is_file()], package, folder)
+    return VendorKernels.of([each for each in found if each.is_file()], package, folder)
 
 
 def registered(path: Path) -> set[str]:

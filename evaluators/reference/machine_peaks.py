@@ -31,7 +31,7 @@ LONG_ENOUGH_S = {"cuda": 1e-3, "cpu": 0.03}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ceilings:
+class MachinePeaks:
     """What one device reached: `device` is `cuda` or `cpu`, `cache_bytes` its last-level cache,
     `operations_per_s` the rate of large matmuls by dtype (and for `tf32`). Raises ValueError for values that
     no measurement gives."""
@@ -48,7 +48,7 @@ class Ceilings:
         if not all(math.isfinite(value) and value > 0 for value in values):
             raise ValueError(f"ceilings must be finite and positive: {values}")
 
-    def raised_to(self, other: Ceilings) -> Ceilings:
+    def raised_to(self, other: MachinePeaks) -> MachinePeaks:
         """The better of two measurements, value by value."""
         mine, theirs = self.operations_per_s, other.operations_per_s
         return replace(
@@ -72,7 +72,7 @@ class Ceilings:
         return max(rates["float32"], fastest / 3) if dtype == "float32" else rates.get(dtype, fastest)
 
 
-def ceilings_of(device: str, cache: Path | None, *, again: bool = False) -> Ceilings:
+def peaks_of(device: str, cache: Path | None, *, again: bool = False) -> MachinePeaks:
     """The ceilings of this machine's device, `cuda` or `cpu`: measured once, then from the file `cache`.
 
     `again` measures in any case and keeps the better of the two: before a kernel is rejected, lest a machine
@@ -82,12 +82,12 @@ def ceilings_of(device: str, cache: Path | None, *, again: bool = False) -> Ceil
 
     key = f"{_device_name(device)}, torch {torch.__version__}"
     kept = _read_cache(cache)
-    known: Ceilings | None = None
+    known: MachinePeaks | None = None
     with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
-        known = Ceilings(**kept[key])
+        known = MachinePeaks(**kept[key])
     if known is not None and not again:
         return known
-    found = measure_ceilings(device)
+    found = measure_peaks(device)
     if known is not None:
         found = found.raised_to(known)
     if cache is not None:
@@ -95,7 +95,7 @@ def ceilings_of(device: str, cache: Path | None, *, again: bool = False) -> Ceil
     return found
 
 
-def measure_ceilings(device: str) -> Ceilings:
+def measure_peaks(device: str) -> MachinePeaks:
     """Measures bandwidth and matmul rates: 2.5 s on two cores of an EPYC."""
     import torch
 
@@ -103,7 +103,7 @@ def measure_ceilings(device: str) -> Ceilings:
     cache_bytes = _cpu_cache_bytes()
     if device == "cuda":
         cache_bytes = torch.cuda.get_device_properties(0).L2_cache_size or UNKNOWN_CACHE_BYTES
-    found = Ceilings(
+    found = MachinePeaks(
         device=device,
         bytes_per_s=_bandwidth(device, cache_bytes),
         cache_bytes=cache_bytes,

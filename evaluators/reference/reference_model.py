@@ -122,7 +122,7 @@ class Rule:
         return cls(tolerance=problem["tolerance"], precision=precision, dtype=problem["dtype"])
 
 
-class ReferenceSession:
+class ReferenceModel:
     """Draws inputs, answers, compares. `problem`: the fields of a `Problem`."""
 
     def __init__(self, problem: dict[str, Any], *, keep_range: bool = False) -> None:

@@ -4,7 +4,7 @@ Williams, Waterman & Patterson, Roofline, CACM 2009)."""
 from __future__ import annotations
 
 from evaluators.evaluation import Roofline
-from evaluators.reference.machine_peaks import Ceilings
+from evaluators.reference.machine_peaks import MachinePeaks
 from evaluators.reference.operation_count import Work
 
 TRUST = {"cuda": 0.9, "cpu": 0.5}
@@ -14,11 +14,11 @@ SHORT_CUTS = 4.0
 saves 2.25 times, 8-bit floats run at twice the half-precision rate."""
 
 
-def roofline(work: Work, ceilings: Ceilings, dtype: str, *, lower: bool) -> Roofline:
+def roofline(work: Work, peaks: MachinePeaks, dtype: str, *, lower: bool) -> Roofline:
     """The floor for the problem's dtype, with or without factors of `lower` precision: the larger of memory
     and compute time, in ms."""
-    memory_ms = max(work.bytes, 1) / ceilings.bytes_per_s * 1e3
-    compute_ms = work.operations / ceilings.peak(dtype, lower=lower) * 1e3
+    memory_ms = max(work.bytes, 1) / peaks.bytes_per_s * 1e3
+    compute_ms = work.operations / peaks.peak(dtype, lower=lower) * 1e3
     return Roofline(
         bytes=work.bytes,
         operations=work.operations,
@@ -28,7 +28,7 @@ def roofline(work: Work, ceilings: Ceilings, dtype: str, *, lower: bool) -> Roof
 
 
 def too_fast(
-    *, kernel_ms: float, eager_ms: float, work: Work, ceilings: Ceilings, footprint_bytes: int
+    *, kernel_ms: float, eager_ms: float, work: Work, peaks: MachinePeaks, footprint_bytes: int
 ) -> str | None:
     """Why `kernel_ms` a call cannot be true; None where it can.
 
@@ -37,19 +37,18 @@ def too_fast(
     the cache when a call begins, the outputs when it ends. Where eager PyTorch itself is below the floor, the
     floor is wrong for this problem.
     """
-    cold = max(0.0, 1 - 2 * ceilings.cache_bytes / max(footprint_bytes, 1))
+    cold = max(0.0, 1 - 2 * peaks.cache_bytes / max(footprint_bytes, 1))
     moved = work.needed_input_bytes * cold + sum(
-        max(0, each - ceilings.cache_bytes)
-        for each in (work.needed_output_bytes, work.needed_parameter_bytes)
+        max(0, each - peaks.cache_bytes) for each in (work.needed_output_bytes, work.needed_parameter_bytes)
     )
-    fastest = max(ceilings.operations_per_s.values())
-    memory_ms = moved / ceilings.bytes_per_s * 1e3 * TRUST[ceilings.device]
-    compute_ms = work.needed_operations / fastest * 1e3 * TRUST[ceilings.device] / SHORT_CUTS
+    fastest = max(peaks.operations_per_s.values())
+    memory_ms = moved / peaks.bytes_per_s * 1e3 * TRUST[peaks.device]
+    compute_ms = work.needed_operations / fastest * 1e3 * TRUST[peaks.device] / SHORT_CUTS
     floor_ms = max(memory_ms, compute_ms)
     if kernel_ms >= floor_ms or eager_ms < floor_ms:
         return None
     if memory_ms >= compute_ms:
-        what = f"{moved / 1e6:.4g} MB must move, and memory gives {ceilings.bytes_per_s / 1e9:.4g} GB/s"
+        what = f"{moved / 1e6:.4g} MB must move, and memory gives {peaks.bytes_per_s / 1e9:.4g} GB/s"
     else:
         what = (
             f"{work.needed_operations / 1e9:.4g} billion operations are asked for, and the fastest matmul "

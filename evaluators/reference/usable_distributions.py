@@ -1,7 +1,7 @@
 """Which input distributions can tell right answers to a reference from wrong ones.
 
 One can where eager PyTorch itself is right and no rounding decides what the answer is. The others are named,
-with the reason, in `ReferenceSession.untried`.
+with the reason, in `ReferenceModel.untried`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from evaluators.reference.input_distributions import (
     Distribution,
     far_scales,
 )
-from evaluators.reference.reference_model import Answer, ReferenceSession, raise_if_lost
+from evaluators.reference.reference_model import Answer, ReferenceModel, raise_if_lost
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +49,7 @@ RAISED = (RuntimeError, ValueError, IndexError)
 """By a reference that does not take some inputs."""
 
 
-def open_distributions(reference: ReferenceSession) -> None:
+def open_distributions(reference: ReferenceModel) -> None:
     """Finds them, and has the reference keep its answers there."""
     deadline = time.process_time() + LONGEST_S
     _choose_signs(reference)
@@ -73,7 +73,7 @@ def open_distributions(reference: ReferenceSession) -> None:
     reference.shifts_on("")  # now: later there is less memory
 
 
-def _choose_signs(reference: ReferenceSession) -> None:
+def _choose_signs(reference: ReferenceModel) -> None:
     """Whether the reference bears weights of other signs."""
     for reference.signed_weights in (True, False):
         reference.change_weights(reference.everywhere(), alike=True)
@@ -85,7 +85,7 @@ def _choose_signs(reference: ReferenceSession) -> None:
             reference.restore_weights()
 
 
-def _candidates(reference: ReferenceSession) -> Iterator[list[Distribution]]:
+def _candidates(reference: ReferenceModel) -> Iterator[list[Distribution]]:
     """Each distribution by itself; of the scales towards either end of the range all, the furthest first."""
     tensors = tensors_in(reference.sample)
     for each in DISTRIBUTIONS:
@@ -106,7 +106,7 @@ def _candidates(reference: ReferenceSession) -> Iterator[list[Distribution]]:
         yield far_scales(SMALLEST)
 
 
-def _no_infinities(tensors: Sequence[torch.Tensor], reference: ReferenceSession) -> str:
+def _no_infinities(tensors: Sequence[torch.Tensor], reference: ReferenceModel) -> str:
     """Why they are not tried; "" where they are."""
     if reference.keep_range:
         return OUT_OF_RANGE
@@ -118,7 +118,7 @@ def _no_infinities(tensors: Sequence[torch.Tensor], reference: ReferenceSession)
 
 
 def _masks(
-    masked: Distribution, tensors: Sequence[torch.Tensor], reference: ReferenceSession
+    masked: Distribution, tensors: Sequence[torch.Tensor], reference: ReferenceModel
 ) -> frozenset[int]:
     """The numbers of the input tensors in which minus infinity is a mask: the answer stays finite. In a
     factor of a product it does not."""
@@ -137,7 +137,7 @@ def _masks(
     )
 
 
-def _try_out(distribution: Distribution, own: Answer, reference: ReferenceSession) -> str:
+def _try_out(distribution: Distribution, own: Answer, reference: ReferenceModel) -> str:
     """Takes a distribution in, or says why not. `own`: the answer to the problem's own inputs."""
     seed = secrets.randbits(62)
     if reference.keep_range and not _keeps_range(distribution, reference.sample):

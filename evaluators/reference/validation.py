@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.comparison import Comparison, about_equal, pick
 from evaluators.reference.containers import plain_values, replaced, tensors_in
-from evaluators.reference.reference_model import Answer, Draw, ReferenceSession
+from evaluators.reference.reference_model import Answer, Draw, ReferenceModel
 from evaluators.reference.usable_distributions import open_distributions
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Lazy:
     outputs: Callable[[list[Any], str, Outputs], Outputs | None]
 
 
-def examine(reference: ReferenceSession) -> list[str]:
+def examine(reference: ReferenceModel) -> list[str]:
     """What makes a reference useless under its tolerance, one line each; empty for a sound one. Opens its
     distributions. Inputs that are equal in every draw and that no distribution changes are named in
     `reference.untried`: a kernel may ignore them. Raises what the reference raises."""
@@ -87,7 +87,7 @@ def examine(reference: ReferenceSession) -> list[str]:
     return found
 
 
-def _passes(lazy: Lazy, inputs: list[Any], answer: Answer, reference: ReferenceSession) -> str:
+def _passes(lazy: Lazy, inputs: list[Any], answer: Answer, reference: ReferenceModel) -> str:
     """Why nothing tells a lazy answer from the right one, with the figures; "" where something does."""
     outputs = lazy.outputs(inputs, "", answer.eager)
     if outputs is None or _fails(outputs, answer, reference, own=True):
@@ -98,7 +98,7 @@ def _passes(lazy: Lazy, inputs: list[Any], answer: Answer, reference: ReferenceS
     return f"{lazy.says} pass on every distribution {_explained(own, answer.eager)}"
 
 
-def _fails(outputs: Outputs, answer: Answer, reference: ReferenceSession, *, own: bool) -> bool:
+def _fails(outputs: Outputs, answer: Answer, reference: ReferenceModel, *, own: bool) -> bool:
     """Whether a part of them is enough to fail them: most wrong answers are wrong everywhere."""
     if any(at is not None for at in answer.places):
         outputs = [pick(each, at) for each, at in zip(outputs, answer.places, strict=True)]
@@ -111,7 +111,7 @@ def _some(tensors: Outputs) -> Outputs:
     return [each.flatten()[:: each.numel() // SAMPLE + 1] for each in tensors]
 
 
-def _passes_elsewhere(lazy: Lazy, reference: ReferenceSession) -> bool:
+def _passes_elsewhere(lazy: Lazy, reference: ReferenceModel) -> bool:
     """Whether it passes on all distributions of finite numbers, with other weights, too."""
     reference.change_weights(reference.everywhere(), alike=True)
     try:
@@ -140,7 +140,7 @@ def _explained(found: Comparison, right: Outputs) -> str:
 
 
 def _lazy_outputs(
-    number: int, inputs: list[Any], elsewhere: Outputs, reference: ReferenceSession
+    number: int, inputs: list[Any], elsewhere: Outputs, reference: ReferenceModel
 ) -> Iterator[Lazy]:
     """In the place of one output: zeros, constants, the output for other inputs, an input, and an input times
     and plus weights."""
@@ -199,7 +199,7 @@ def _fits(weight: torch.Tensor, tensor: torch.Tensor) -> bool:
     return weight.dim() <= tensor.dim() and all(one in (1, other) for one, other in sizes)
 
 
-def _without(number: int, seeds: tuple[int, int], reference: ReferenceSession, *, constant: bool) -> Lazy:
+def _without(number: int, seeds: tuple[int, int], reference: ReferenceModel, *, constant: bool) -> Lazy:
     """Outputs for other values of one input, which for one that is equal in every draw are its own."""
 
     def outputs(inputs: list[Any], name: str, right: Outputs) -> Outputs | None:
@@ -214,7 +214,7 @@ def _without(number: int, seeds: tuple[int, int], reference: ReferenceSession, *
     return Lazy(says=f"the outputs for another input {number}, drawn anew,", outputs=outputs)
 
 
-def _parts(inputs: list[Any], reference: ReferenceSession) -> Iterator[Lazy]:
+def _parts(inputs: list[Any], reference: ReferenceModel) -> Iterator[Lazy]:
     """Answers made of the first half of an input, along an axis, in the place of the whole: where the outputs
     depend on the other half."""
     for index, tensor in enumerate(tensors_in(inputs)):
@@ -227,7 +227,7 @@ def _parts(inputs: list[Any], reference: ReferenceSession) -> Iterator[Lazy]:
 
 
 def _half(
-    index: int, axis: int, reference: ReferenceSession
+    index: int, axis: int, reference: ReferenceModel
 ) -> Callable[[list[Any], str, Outputs], Outputs | None]:
     import torch
 

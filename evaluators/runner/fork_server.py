@@ -8,7 +8,7 @@ environment, so that no fork has a secret in its memory. Who has it talks to it 
     -> kill {pid}                                                        <- exited {pid, code}
 
 `code` is the exit status, or minus the signal that ended the process. When its owner dies, so does the
-zygote, and with it every runner.
+fork server, and with it every runner.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def start_module(
     return process, ours
 
 
-class Ward:
+class ChildProcess:
     """A runner, seen from the process that asked for it."""
 
     def __init__(self, channel: Channel, output: Output) -> None:
@@ -102,57 +102,57 @@ class Ward:
         self.output.close()
 
 
-class Zygote:
-    """A zygote process and the runners it has forked. Not thread-safe."""
+class ForkServer:
+    """A fork server process and the runners it has forked. Not thread-safe."""
 
     def __init__(self, channel: Channel, process: subprocess.Popen[bytes] | None = None) -> None:
-        """Waits until the zygote at the other end of the channel is ready. `process`: it, where it is a child
-        of this one. Raises ChannelClosed when it does not come up."""
+        """Waits until the fork server at the other end of the channel is ready. `process`: it, where it is a
+        child of this one. Raises ChannelClosed when it does not come up."""
         self.channel, self._process = channel, process
-        self._wards: dict[int, Ward] = {}
+        self._children: dict[int, ChildProcess] = {}
         self.pid: int = self.channel.receive()["pid"]
 
     @classmethod
-    def start(cls, environment: dict[str, str]) -> Zygote:
-        """A process of its own with exactly this environment. Raises as `Zygote` does."""
+    def start(cls, environment: dict[str, str]) -> ForkServer:
+        """A process of its own with exactly this environment. Raises as `ForkServer` does."""
         process, channel = start_module("evaluators.runner.fork_server", environment)
         return cls(channel, process)
 
-    def fork(self, spec: dict[str, Any], *, isolate: bool = True) -> Ward:
+    def fork(self, spec: dict[str, Any], *, isolate: bool = True) -> ChildProcess:
         """A new runner for the spec (see `runner_process.run`), confined before it does anything."""
         ours, theirs = Channel.pair()
-        ward = Ward(ours, Output())
-        fds = (theirs.fileno(), ward.output.fileno())
+        child = ChildProcess(ours, Output())
+        fds = (theirs.fileno(), child.output.fileno())
         self.channel.send({"op": "fork", "spec": spec, "isolate": isolate}, fds)
         theirs.close()
         while (answer := self.channel.receive())["op"] != "forked":
             self._note(answer)
-        ward.pid = answer["pid"]
-        self._wards[ward.pid] = ward
-        return ward
+        child.pid = answer["pid"]
+        self._children[child.pid] = child
+        return child
 
     def pump(self, readable: bool = True) -> None:
-        """Takes in what the zygote has said; `readable`: whether its channel is."""
+        """Takes in what the fork server has said; `readable`: whether its channel is."""
         if readable:
             self._note(self.channel.receive())
         while self.channel.has_message():  # read along with another
             self._note(self.channel.receive())
 
-    def end(self, ward: Ward, timeout_s: float = 30.0) -> None:
+    def end(self, child: ChildProcess, timeout_s: float = 30.0) -> None:
         """Kills the runner and everything it started, and waits until they are gone."""
         deadline = time.monotonic() + timeout_s
         try:
-            if ward.exit_code is None:
-                self.channel.send({"op": "kill", "pid": ward.pid})
-            while ward.exit_code is None:
+            if child.exit_code is None:
+                self.channel.send({"op": "kill", "pid": child.pid})
+            while child.exit_code is None:
                 self._note(self.channel.receive(max(0.0, deadline - time.monotonic())))
         finally:
-            ward.close()
+            child.close()
 
     def close(self) -> None:
-        """Ends the zygote and every runner."""
-        for ward in self._wards.values():
-            ward.close()
+        """Ends the fork server and every runner."""
+        for child in self._children.values():
+            child.close()
         self.channel.finish(END_S)
         if self._process is not None:
             try:
@@ -162,19 +162,19 @@ class Zygote:
                 self._process.wait()
 
     def _note(self, message: Message) -> None:
-        if message["op"] == "exited" and (ward := self._wards.pop(message["pid"], None)):
-            ward.exit_code = message["code"]
+        if message["op"] == "exited" and (child := self._children.pop(message["pid"], None)):
+            child.exit_code = message["code"]
 
 
 def main() -> None:
-    """The zygote's process: waits for orders until its parent closes the channel."""
+    """The fork server's process: waits for orders until its parent closes the channel."""
     process_tree.die_with_parent()
     import_ahead()
     serve(Channel.from_fd(int(sys.argv[1])))
 
 
 def import_ahead() -> None:
-    """What runners need: the point of a zygote is that imports are paid once."""
+    """What runners need: the point of a fork server is that imports are paid once."""
     import torch  # noqa: F401
 
     for name in ALSO_IMPORTED:
@@ -186,8 +186,8 @@ def import_ahead() -> None:
 
 
 def serve(channel: Channel) -> None:
-    """A zygote's life, after its imports."""
-    process_tree.rename("zygote")
+    """A fork server's life, after its imports."""
+    process_tree.rename("fork server")
     process_tree.become_subreaper()
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -1,9 +1,9 @@
-"""One zygote a node from which the builders' zygotes are forked: sixteen processes that import torch side by
-side keep as many cores busy for seconds.
+"""One fork server a node from which the builders' fork servers are forked: sixteen processes that import
+torch side by side keep as many cores busy for seconds.
 
 It listens on a socket of the abstract namespace, where no confined process can connect to anybody (Landlock,
 seccomp and a network namespace each see to that), and answers this user's processes only, none that is
-confined. Who connects has a zygote at the other end, which ends when its side of the connection does.
+confined. Who connects has a fork server at the other end, which ends when its side of the connection does.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pathlib import Path
 
 from evaluators.isolation import confinement
 from evaluators.runner import fork_server
-from evaluators.runner.fork_server import Zygote, start_module
+from evaluators.runner.fork_server import ForkServer, start_module
 from evaluators.system import process_tree
 from evaluators.system.channel import Channel, ChannelClosed
 
 BACKLOG = 1024
 
 
-class Nest:
+class NodeForkServer:
     """The process that listens. It ends with the process that has started it, or when it is closed; the
-    zygotes that were forked from it do not."""
+    fork servers that were forked from it do not."""
 
     def __init__(self, root: Path) -> None:
         """For the pool whose scratch folders lie in `root`. Who connects from now on waits until torch has
@@ -49,15 +49,16 @@ class Nest:
         self._channel.close()
 
 
-def hatch(root: Path) -> tuple[Zygote, Nest | None]:
-    """A zygote, and the nest, where there was none: it is the caller's to close. Raises ChannelClosed."""
-    own: Nest | None = None
+def hatch(root: Path) -> tuple[ForkServer, NodeForkServer | None]:
+    """A fork server, and the node's, where there was none: it is the caller's to close. Raises
+    ChannelClosed."""
+    own: NodeForkServer | None = None
     try:
         while (channel := _connect(root)) is None:
             if own is not None:
-                raise ChannelClosed("the node's zygote has died")
+                raise ChannelClosed("the node's fork server has died")
             own = _try_to_start(root)
-        return Zygote(channel), own
+        return ForkServer(channel), own
     except ChannelClosed:
         if own is not None:
             own.close()
@@ -73,22 +74,22 @@ def _connect(root: Path) -> Channel | None:
         return None
     if not _is_ours(connection):
         connection.close()
-        raise ChannelClosed("the node's zygote is another user's")
+        raise ChannelClosed("the node's fork server is another user's")
     return Channel(connection)
 
 
-def _try_to_start(root: Path) -> Nest | None:
+def _try_to_start(root: Path) -> NodeForkServer | None:
     try:
-        return Nest(root)
+        return NodeForkServer(root)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:  # another builder was faster
             return None
-        raise ChannelClosed(f"no zygote for the node: {error}") from error
+        raise ChannelClosed(f"no fork server for the node: {error}") from error
 
 
 def main() -> None:
-    """The nest's process."""
-    process_tree.rename("nest")
+    """The node's fork server as a process."""
+    process_tree.rename("node forkserver")
     owner, listener = Channel.from_fd(int(sys.argv[1])), socket.socket(fileno=int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that are forked

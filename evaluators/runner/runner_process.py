@@ -1,18 +1,18 @@
 """The process that runs one module: a candidate's `ModelNew`, or the reference's `Model` as the baseline.
 
 It knows the problem's source and the candidate's, never the expected outputs, and it sees inputs only when
-it is told to run. It makes no claim about time. The builder's and the referee's orders and the answers:
+it is told to run. It makes no claim about time. The builder's and the judge process's orders and the answers:
 
     move {scratch}                         no answer: the folder that it is confined to has this name now
     import {problem, architecture}         -> imported | failed {phase, kind, error}
-    load {problem, seed, arena, layouts}   -> loaded | failed
+    load {problem, seed, shared buffers, layouts}   -> loaded | failed
     run {calls: [slot, ...], seeds, turn, chain}
                                            -> on a GPU queued, as soon as the work is; then done | failed;
                                               on a CPU with the addresses of all outputs
     hand in {place, call}                  -> handed in | failed: an output that a block kept
     change {how, forms, buffers}           -> changed {alike, buffers} | failed: see `weights.WeightChange`
     restore {}                             -> restored | failed
-    census {calls}                         -> counted {kernels: [[name, ns], ...]} | failed
+    trace {calls}                          -> counted {kernels: [[name, ns], ...]} | failed
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
             elif order["op"] == "hand in" and session is not None:
                 session.hand_in(order["place"], order["call"])
                 channel.send({"op": "handed in"})
-            elif order["op"] == "census" and session is not None:
-                channel.send({"op": "counted", "kernels": session.census(order["calls"])})
+            elif order["op"] == "trace" and session is not None:
+                channel.send({"op": "counted", "kernels": session.trace(order["calls"])})
         except ChannelClosed:
             raise
         except BaseException as error:
@@ -142,7 +142,7 @@ class Session:
         model = make_model(
             module, cls, values, seed=order["seed"], device=self._device, dtype=problem["dtype"]
         )
-        memory = open_shared(order["arena"], fd)
+        memory = open_shared(order["buffers"], fd)
         inputs, outputs = Layout.from_json(order["inputs"]), Layout.from_json(order["outputs"])
         self._tensors = inputs.views(memory)
         self._inputs = [_arguments(order["arguments"], tensors) for tensors in self._tensors]
@@ -161,8 +161,8 @@ class Session:
 
         With `stand_in` n, fresh outputs are filled n times instead of running the module. Without `deliver`
         the outputs stay where they are until the next run, those of all its calls; otherwise none outlives
-        its run, so that large ones leave memory to the referee. In a `chain` each call depends on the answer
-        before (see `dependent_calls.py`); who is to `wait` waits for the GPU after each call.
+        its run, so that large ones leave memory to the judge process. In a `chain` each call depends on the
+        answer before (see `dependent_calls.py`); who is to `wait` waits for the GPU after each call.
         """
         import torch
 
@@ -225,7 +225,8 @@ class Session:
         self, how: weight_changes.WeightChange, forms: list[list[object]], buffers: list[list[object]]
     ) -> tuple[bool, list[str]]:
         """Other values for weights in place: what was made of them before is out of date. Whether they have
-        these forms, and so the values that the referee's have now; and which of these buffers are there."""
+        these forms, and so the values that the judge process's have now; and which of these buffers are
+        there."""
         alike = weight_changes.forms_of(self._model) == forms
         wanted = [form for form in buffers if form[0] in how.buffers]
         known = weight_changes.known_buffers(self._model, wanted)
@@ -237,7 +238,7 @@ class Session:
         """The values before."""
         weight_changes.restore(self._model, self._weights, self._changed_buffers)
 
-    def census(self, calls: list[int]) -> list[tuple[str, int]]:
+    def trace(self, calls: list[int]) -> list[tuple[str, int]]:
         """Runs the calls under the device's trace: every kernel with its time in ns."""
         import torch
 
@@ -290,7 +291,7 @@ def soil_memory(device: str) -> None:
 
 
 def _arguments(template: Any, tensors: list[torch.Tensor]) -> list[Any]:
-    """The module's arguments: tensors from the arena, plain values from the order."""
+    """The module's arguments: tensors from the shared buffers, plain values from the order."""
     return list(filled(template, tensors))
 
 

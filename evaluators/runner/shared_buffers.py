@@ -1,4 +1,4 @@
-"""Memory that the referee and a runner share, and the tensors that lie in it.
+"""Memory that the judge process and a runner share, and the tensors that lie in it.
 
 On a CPU an anonymous shared file, on a GPU device memory; a descriptor of either travels over the channel.
 Both are one flat run of bytes; a `Layout` says where each tensor of each call lies.
@@ -96,7 +96,7 @@ def create_shared(size: int, device: str) -> tuple[torch.Tensor, dict[str, Any],
     Raises MemoryError when the device has no room.
     """
     if device == "cpu":
-        fd = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fd = os.memfd_create("shared_buffers", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, size)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
@@ -182,8 +182,8 @@ def _name(dtype: torch.dtype) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spot:
-    """What a look at a block's outputs shows: private copies of those of one call, nobody knew which, and a
+class SampledOutput:
+    """Some of a block's outputs: private copies of those of one call, nobody knew which, and a
     call whose outputs are not there."""
 
     call: int
@@ -191,7 +191,7 @@ class Spot:
     missing: int | None
 
 
-class Arena:
+class SharedBuffers:
     """Shared memory for `calls` calls: inputs, outputs, and the gate's word at the end."""
 
     def __init__(
@@ -276,16 +276,16 @@ class Arena:
                 return int(poisoned.nonzero()[0])
         return None
 
-    def rehearse_spot(self, calls: int) -> None:
-        """Takes a spot for nothing, so that torch's allocator holds all the memory that the next one needs.
-        That is taken while the clock runs, and a request to the device costs about 0.1 ms, for 6 GiB as
-        long as a kernel takes that writes them."""
-        self.spot(calls)
+    def rehearse_sampling(self, calls: int) -> None:
+        """Samples outputs for nothing, so that torch's allocator holds all the memory that the next one
+        needs. That is taken while the clock runs, and a request to the device costs about 0.1 ms, for 6 GiB
+        as long as a kernel takes that writes them."""
+        self.sample_output(calls)
 
-    def spot(self, calls: int) -> Spot:
+    def sample_output(self, calls: int) -> SampledOutput:
         """Of the last block, which had so many calls."""
         call = secrets.randbelow(calls)
-        return Spot(call=call, outputs=self.snapshot(call), missing=self.unwritten(calls))
+        return SampledOutput(call=call, outputs=self.snapshot(call), missing=self.unwritten(calls))
 
     def show_one(self, staged: torch.Tensor, call: int) -> None:
         """Copies one call's inputs out of private memory."""
@@ -317,7 +317,7 @@ class Arena:
 
 
 def gate_of(memory: torch.Tensor) -> torch.Tensor:
-    """The word, at the end of an arena's memory, on which a runner's stream waits."""
+    """The word, at the end of the shared buffers, on which a runner's stream waits."""
     import torch
 
     return memory[-ALIGNMENT:][:4].view(torch.int32)

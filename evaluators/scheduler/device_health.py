@@ -16,7 +16,7 @@ SLOWER = 1.25
 FIRST_READINGS = 5
 
 
-class Health:
+class DeviceHealth:
     """Devices are known by their numbers; each method answers why the device should be set aside, or ""."""
 
     def __init__(self) -> None:

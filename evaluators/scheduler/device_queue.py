@@ -18,7 +18,7 @@ class _Waiter:
     device: asyncio.Future[int]
 
 
-class Devices:
+class DeviceQueue:
     """Lends devices. One that has a waiter's problem open goes to that waiter, for opening a problem takes
     seconds; otherwise the first in line is the first served."""
 

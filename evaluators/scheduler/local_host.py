@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from evaluators.build.builder import Build, build, close_thread_zygote
+from evaluators.build.builder import Build, build, close_thread_fork_server
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.worker import Settings, Worker
 from evaluators.evaluation import Evaluation
@@ -112,7 +112,7 @@ class LocalHost:
             thread.submit(worker.close)
             thread.shutdown()
         for builder in self._builders:
-            builder.submit(close_thread_zygote)
+            builder.submit(close_thread_fork_server)
             builder.shutdown()
         scratch.release(self._root)
 

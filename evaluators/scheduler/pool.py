@@ -21,8 +21,8 @@ from evaluators.cause import cause_of
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
-from evaluators.scheduler.device_health import Health
-from evaluators.scheduler.device_queue import Devices
+from evaluators.scheduler.device_health import DeviceHealth
+from evaluators.scheduler.device_queue import DeviceQueue
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +99,8 @@ class Pool:
         self._host = host
         self._builds = asyncio.Semaphore(host.cores)
         self._in_front = asyncio.Semaphore(IN_FRONT * host.cores)
-        self._devices = Devices(host.devices)
-        self._health = Health()
+        self._devices = DeviceQueue(host.devices)
+        self._health = DeviceHealth()
         self._facts: dict[str, dict[str, str]] = {}
         self._fit: set[str] = set()
         self._unfit: dict[str, str] = {}
@@ -158,7 +158,7 @@ class Pool:
         samples of all correct ones are aligned by turn (see `timing.paired_speedup`).
 
         A kernel that fails does not disturb the others, and nothing is raised for it. Audits of GPU times
-        and the census of libraries are left to `evaluate`, which comes before: this tells which of several
+        and attribution are left to `evaluate`, which comes before: this tells which of several
         correct kernels is the fastest.
         """
         opening = asyncio.ensure_future(self._some_facts(problem))

@@ -19,7 +19,7 @@ from evaluators.device.worker import Settings, Worker
 from evaluators.evaluation import Evaluation
 from evaluators.isolation import scratch
 from evaluators.problem import Kernel, Problem
-from evaluators.runner.node_fork_server import Nest
+from evaluators.runner.node_fork_server import NodeForkServer
 from evaluators.scheduler.pool import OnStage, WorkerDied
 from evaluators.system.channel import ChannelClosed
 
@@ -96,10 +96,10 @@ class RayHost:
         self._on_client = address.startswith("ray://")
         self._root = scratch.scratch_root(secrets.token_hex(4))
         # It imports torch while Ray starts. On other nodes the first builder starts one.
-        self._nest = None if address else Nest(self._root)
+        self._node_fork_server = None if address else NodeForkServer(self._root)
         with contextlib.ExitStack() as undo:
-            if self._nest is not None:
-                undo.callback(self._nest.close)
+            if self._node_fork_server is not None:
+                undo.callback(self._node_fork_server.close)
             _connect(address)
             if self._started_here:
                 undo.callback(ray.shutdown)
@@ -144,7 +144,7 @@ class RayHost:
         try:
             built: Build = await self._answer(None, task)
         except ChannelClosed as error:
-            raise WorkerDied("the build process's zygote is gone") from error
+            raise WorkerDied("the build process's fork server is gone") from error
         return built
 
     async def measure(
@@ -192,8 +192,8 @@ class RayHost:
             self._ray.kill(actor)
         if self._started_here:
             self._ray.shutdown()
-        if self._nest is not None:
-            self._nest.close()
+        if self._node_fork_server is not None:
+            self._node_fork_server.close()
         scratch.release(self._root)  # on this node, also where an actor had no time to
 
     async def _actor(self, device: int) -> Any:

@@ -122,7 +122,7 @@ def settled_ns(pids: Collection[int]) -> dict[int, int]:
     return found
 
 
-class Stillness:
+class StopCheck:
     """Whether a process's threads stand still while they are stopped, pause after pause."""
 
     def __init__(self) -> None:

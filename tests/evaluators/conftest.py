@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.reference.machine_peaks import Ceilings
+from evaluators.reference.machine_peaks import MachinePeaks
 
 MARK = "CUDAHOSTCXX"
 """One of the few variables that cross into the evaluator's processes; nothing reads it on a CPU."""
 
-H200 = Ceilings(
+H200 = MachinePeaks(
     device="cuda",
     bytes_per_s=4.3e12,
     cache_bytes=60 * 2**20,

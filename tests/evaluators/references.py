@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from evaluators.reference.reference_model import ReferenceSession
+from evaluators.reference.reference_model import ReferenceModel
 
 SOURCE = """
 from torch import nn
@@ -24,10 +24,10 @@ def get_init_inputs():
 CURRENT: list[Callable[..., Any]] = []
 
 
-def session_of(function: Callable[..., Any], draw: Callable[[], list[Any]], **rules: str) -> ReferenceSession:
+def session_of(function: Callable[..., Any], draw: Callable[[], list[Any]], **rules: str) -> ReferenceModel:
     """A session of this reference; `rules` are fields of a problem. One lives at a time."""
     CURRENT[:] = [function, draw]
-    return ReferenceSession(problem_of(SOURCE, **rules))
+    return ReferenceModel(problem_of(SOURCE, **rules))
 
 
 def problem_of(source: str, **rules: Any) -> dict[str, Any]:

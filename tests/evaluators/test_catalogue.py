@@ -79,7 +79,7 @@ def test_the_verdict(worker_on: Callable[[str], Worker], device: str, fixture: F
         found = judge(worker_on(device), fixture, device)
         complaint = fixture.complaint(found)
         if not (complaint and fixture.rule == "library" and found.own_share is None):
-            break  # or a busy machine has kept the looks away from it
+            break  # or a busy machine has kept the samples away from it
     assert not complaint, complaint
 
 

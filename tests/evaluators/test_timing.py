@@ -1,4 +1,4 @@
-"""The statistics: intervals cover what they say, honest measurements pass the audit, lies do not."""
+"""The statistics: intervals cover what they say, honest measurements pass the checks, lies do not."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from evaluators.timing import (
     FEW_PAIRS,
-    LOOKS,
     MIN_PAIRS,
     MORE_PAIRS,
     MOST_CPU_CALLS,
     MOST_TURNS,
     RESOLUTION_MS,
+    STOPPING_COUNTS,
     SYSTEMATIC,
     SYSTEMATIC_SHARE,
     Block,
@@ -74,10 +74,10 @@ def test_an_interval_covers_the_median_where_sampling_stops_early(distribution: 
     stops as soon as the interval is narrow. `enough` is asked on a part, the rest follows its rule."""
     rng = np.random.default_rng(7)
     tries = 10_000
-    ratios = DISTRIBUTIONS[distribution](rng, (tries, LOOKS[-1]), spread)
+    ratios = DISTRIBUTIONS[distribution](rng, (tries, STOPPING_COUNTS[-1]), spread)
     done, covered = np.zeros(tries, bool), np.zeros(tries, bool)
     stopped_at = np.zeros(tries, int)
-    for n in LOOKS:
+    for n in STOPPING_COUNTS:
         ordered = np.sort(ratios[:, :n], axis=1)
         low, high = (ordered[:, rank] for rank in ranks(n))
         median = np.median(ordered, axis=1)
@@ -85,7 +85,7 @@ def test_an_interval_covers_the_median_where_sampling_stops_early(distribution: 
         widening = 1 + np.maximum(SYSTEMATIC, SYSTEMATIC_SHARE * deviation)
         width = high * widening - low / widening
         narrow = width / 2 < PLAN.precision * median
-        stops = ~done & (narrow | (n == LOOKS[-1]))
+        stops = ~done & (narrow | (n == STOPPING_COUNTS[-1]))
         covered[stops] = ((low <= 1) & (high >= 1))[stops]
         stopped_at[stops] = n
         done |= stops
@@ -136,8 +136,8 @@ def test_a_longer_plan() -> None:
 
 
 def test_what_is_not_sure_is_sampled_on_for_some_time() -> None:
-    assert PLAN.may_go_on(LOOKS[-1] - 1, 2.9)
-    assert not PLAN.may_go_on(LOOKS[-1], 2.9)
+    assert PLAN.may_go_on(STOPPING_COUNTS[-1] - 1, 2.9)
+    assert not PLAN.may_go_on(STOPPING_COUNTS[-1], 2.9)
     assert PLAN.may_go_on(MORE_PAIRS - 1, 1e9)
     assert not PLAN.may_go_on(MORE_PAIRS, 3.1)
 
@@ -160,12 +160,12 @@ def test_sampling_stops_at_either_cap() -> None:
     wide = [1.0, 2.0] * 50
     assert not PLAN.enough(wide[:20], elapsed_s=0.9)
     assert PLAN.enough(wide[:20], elapsed_s=1.1)
-    assert not PLAN.enough(wide[: LOOKS[-1] - 1], elapsed_s=0.9)
-    assert PLAN.enough(wide[: LOOKS[-1]], elapsed_s=0.0)
+    assert not PLAN.enough(wide[: STOPPING_COUNTS[-1] - 1], elapsed_s=0.9)
+    assert PLAN.enough(wide[: STOPPING_COUNTS[-1]], elapsed_s=0.0)
 
 
-def test_only_looks_stop_early() -> None:
-    assert [n for n in range(6, 48) if PLAN.enough([1.0] * n, 0.0)] == list(LOOKS[:-1])
+def test_only_some_counts_stop_early() -> None:
+    assert [n for n in range(6, 48) if PLAN.enough([1.0] * n, 0.0)] == list(STOPPING_COUNTS[:-1])
 
 
 def test_precision_is_relative() -> None:
@@ -255,7 +255,7 @@ def test_outputs_that_nobody_copies_are_noticed() -> None:
     assert "a copy takes 3 ms" in reason
 
 
-def test_an_arena_has_room_for_a_block_of_the_fastest_kernel_that_can_be() -> None:
+def test_shared_buffers_has_room_for_a_block_of_the_fastest_kernel_that_can_be() -> None:
     plan = Plan(block_ms=10.0, precision=0.02, max_s=1.0)
     assert plan.capacity(8.0, 8.0, 256) == 5, "four times as fast as the baseline"
     assert plan.capacity(8.0, 0.1, 256) == 100, "as fast as the floor"

@@ -622,16 +622,16 @@ def test_an_observer_that_raises_is_logged_once(tmp_path: Path, caplog: pytest.L
 def test_an_event_is_in_the_journal_before_an_observer_sees_it(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
 
-    class Looks(Recorder):
+    class StackSamples(Recorder):
         def on_event(self, event: Event) -> None:
             if not isinstance(event, VariantStage):
                 last = json.loads(path.read_text().splitlines()[-1])
                 assert last["at_s"] >= event.at_s
                 self.events.append(event)
 
-    looks = Looks()
-    search(path, rounds=1, observers=[looks])
-    assert looks.events == replay(path)
+    stack_samples = StackSamples()
+    search(path, rounds=1, observers=[stack_samples])
+    assert stack_samples.events == replay(path)
 
 
 # --- stop -----------------------------------------------------------------------------------------

@@ -97,11 +97,11 @@ def test_load_dataset_opens_parquet_and_jsonl(name: str, harvested: Path, load: 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_no_problem_on_both_sides(name: str, harvested: Path, load: Load) -> None:
-    sides: defaultdict[str, set[str]] = defaultdict(set)
+    clients: defaultdict[str, set[str]] = defaultdict(set)
     for row in load(harvested / name):
-        sides[row["problem"]].add(row["split"])
-    assert len(sides) > 5
-    assert all(len(each) == 1 for each in sides.values())
+        clients[row["problem"]].add(row["split"])
+    assert len(clients) > 5
+    assert all(len(each) == 1 for each in clients.values())
 
 
 @pytest.mark.parametrize("name", POSITIVE)

@@ -15,11 +15,18 @@ import pytest
 
 from evaluators.build import builder as build_module
 from evaluators.build.build_cache import BuildCache
-from evaluators.build.builder import NICENESS, Build, build, close_thread_zygote, runner_spec, scratch_folder
+from evaluators.build.builder import (
+    NICENESS,
+    Build,
+    build,
+    close_thread_fork_server,
+    runner_spec,
+    scratch_folder,
+)
 from evaluators.evaluation import Status
 from evaluators.isolation import confinement
 from evaluators.problem import Kernel, Problem
-from evaluators.runner.fork_server import Zygote
+from evaluators.runner.fork_server import ForkServer
 from evaluators.system.channel import ChannelClosed
 from tests.evaluators.conftest import Marked, burning, gone
 
@@ -40,9 +47,9 @@ MODEL_NEW = "\nclass ModelNew: ...\n"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _one_zygote(marked: Marked) -> Iterator[None]:
+def _one_fork_server(marked: Marked) -> Iterator[None]:
     yield
-    close_thread_zygote()
+    close_thread_fork_server()
     assert gone(marked)
 
 
@@ -136,18 +143,18 @@ def test_a_runner_finds_what_the_build_compiled(root: Path) -> None:
     )
     done = build(PROBLEM, kernel, root=root, architecture="", timeout_s=60)
     assert done.status is None, done.log
-    zygote = Zygote.start(confinement.clean_environment())
+    fork_server = ForkServer.start(confinement.clean_environment())
     with scratch_folder(PROBLEM, kernel, root, done.archive) as scratch:
         assert (scratch / "compiles").read_text() == "x"
         (scratch / "answer").unlink()
-        ward = zygote.fork(runner_spec(scratch, role="candidate", cpu_s=60, environment={}))
-        ward.channel.receive(30)
-        ward.channel.send({"op": "import", "problem": {}, "architecture": ""})
-        assert ward.channel.receive(30) == {"op": "imported"}
-        zygote.end(ward)
+        child = fork_server.fork(runner_spec(scratch, role="candidate", cpu_s=60, environment={}))
+        child.channel.receive(30)
+        child.channel.send({"op": "import", "problem": {}, "architecture": ""})
+        assert child.channel.receive(30) == {"op": "imported"}
+        fork_server.end(child)
         assert (scratch / "answer").read_text() == "42"
         assert (scratch / "compiles").read_text() == "x", "it compiled again"
-    zygote.close()
+    fork_server.close()
 
 
 @pytest.mark.parametrize("burners", [0, 2 * len(os.sched_getaffinity(0))])
@@ -313,7 +320,7 @@ os.chmod("closed", 0)
 
 
 def test_a_daemon_of_a_build_does_not_outlive_it(root: Path, marked: Marked) -> None:
-    built("pass", root)  # the zygote is up
+    built("pass", root)  # the fork server is up
     before = len(marked())
     daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)"
     assert built(daemon, root).status is None
@@ -361,7 +368,7 @@ def test_a_build_that_takes_too_much(
     source: str,
     words: str,
 ) -> None:
-    assert built("pass", root).status is None, "the zygote is up"
+    assert built("pass", root).status is None, "the fork server is up"
     before = len(marked())
     monkeypatch.setattr(build_module, limit, value)
     done = built(source, root)
@@ -420,10 +427,10 @@ def test_a_damaged_entry_is_built_again(root: Path, tmp_path: Path) -> None:
     assert names_in(built("x = 1", root, cache=cache).archive) == names_in(first.archive)
 
 
-def test_after_the_zygote_died_the_next_build_starts_another(root: Path) -> None:
+def test_after_the_fork_server_died_the_next_build_starts_another(root: Path) -> None:
     assert built("pass", root).status is None
-    zygote = build_module._thread_zygote(root)
-    os.kill(zygote.pid, signal.SIGKILL)
+    fork_server = build_module._thread_fork_server(root)
+    os.kill(fork_server.pid, signal.SIGKILL)
     with pytest.raises(ChannelClosed):
         built("pass", root)
     assert built("pass", root).status is None

@@ -141,9 +141,9 @@ def test_the_facts_of_an_open_problem_are_those_of_its_evaluations(worker: Worke
 def test_no_scratch_folder_of_a_candidate_is_left(judge: Judge, worker: Worker) -> None:
     judge(forward("open('left', 'w').write('x'); return honest(self, x)"))
     assert [path for path in worker._root.iterdir() if not path.name.startswith("eager-")] == [
-        worker._case.standby._folder
+        worker._processes.prefork._folder
     ]
-    assert not list(worker._case.standby._folder.iterdir()), "the next candidate's is empty"
+    assert not list(worker._processes.prefork._folder.iterdir()), "the next candidate's is empty"
 
 
 INCORRECT: dict[str, tuple[str, str]] = {
@@ -311,7 +311,7 @@ def test_output_in_masses_is_no_burden(judge: Judge) -> None:
 
 @pytest.mark.parametrize("clock", ["real() / 5", "real() * 1e-6", "0.0", "float('nan')", "-real()"])
 def test_patched_clocks_change_nothing(judge: Judge, clock: str) -> None:
-    """The times are the referee's."""
+    """The times are the judge process's."""
     found = judge(f"{HONEST}\nreal = time.perf_counter\ntime.perf_counter = lambda: {clock}\n")
     assert found.status is Status.CORRECT, found
     assert found.timing is not None
@@ -490,10 +490,10 @@ def test_a_kernel_for_one_distribution_only_is_incorrect_under_every_rule(
 
 def test_after_all_of_them_an_honest_kernel_is_correct(judge: Judge, worker: Worker) -> None:
     """With the processes that the first verdict came from: none of the above has brought one down."""
-    processes = worker._processes
-    assert processes._referee.poll() is None
+    processes = worker._device_processes
+    assert processes._judge.poll() is None
     assert_honest_is_correct(judge)
-    assert worker._processes is processes
+    assert worker._device_processes is processes
 
 
 VARIED = """
@@ -542,16 +542,16 @@ SLOW = forward("time.sleep(0.3)\nreturn honest(self, x)")
 
 
 @pytest.mark.parametrize(
-    ("victim", "when"), [("referee", "measuring"), ("zygote", "idle"), ("baseline", "measuring")]
+    ("victim", "when"), [("judge process", "measuring"), ("fork server", "idle"), ("baseline", "measuring")]
 )
 def test_the_death_of_a_process_of_ours_is_not_the_kernels_fault(
     second: Worker, victim: str, when: str
 ) -> None:
     second.open(PROBLEM)
     pids = {
-        "referee": second._processes._referee.pid,
-        "zygote": second._processes.zygote._process.pid,
-        "baseline": second._case.eager.pid,
+        "judge process": second._device_processes._judge.pid,
+        "fork server": second._device_processes.fork_server._process.pid,
+        "baseline": second._processes.eager.pid,
     }
     kernel = Kernel(source=SLOW if when == "measuring" else HONEST, language="cpp")
     killer = threading.Timer(0.6 if when == "measuring" else 0.0, os.kill, (pids[victim], signal.SIGKILL))
@@ -562,7 +562,7 @@ def test_the_death_of_a_process_of_ours_is_not_the_kernels_fault(
         second.measure(PROBLEM, kernel, b"")
     killer.join()
     assert str(caught.value)
-    if victim == "referee":
+    if victim == "judge process":
         found = second.measure(PROBLEM, Kernel(source=HONEST, language="cpp"), b"")
         assert found.status is Status.CORRECT, found.log
 
@@ -582,27 +582,30 @@ def test_the_next_runner_comes_up_during_the_checks_and_stands_still_during_the_
     seen: dict[str, tuple[int, set[str]]] = {}
 
     def note(stage: str) -> None:
-        waiting = second._case.standby._ward
+        waiting = second._processes.prefork._child
         seen[stage] = (waiting.pid, states(waiting.pid)) if waiting is not None else (0, set())
 
     honest = Kernel(source=HONEST, language="cpp")
     second.open(PROBLEM)
-    second._case.standby.drop()
+    second._processes.prefork.drop()
     assert second.measure(PROBLEM, honest, b"", on_stage=note).status is Status.CORRECT
     first, letters = seen["ending"]
     assert letters - {"Z", "D"} == {"T"}, "on its way up it may be in the kernel, and stops then"
     assert seen["loading"][0] == 0, "the baseline is timed then, with nobody beside it"
-    assert second._processes.zygote._wards.keys() == {second._case.eager.pid, first}
+    assert second._device_processes.fork_server._children.keys() == {
+        second._processes.eager.pid,
+        first,
+    }
     assert second.measure(PROBLEM, honest, b"", on_stage=note).status is Status.CORRECT
     assert seen["loading"][0] == 0, "it was taken"
     assert seen["ending"][0] not in (0, first)
 
 
 @pytest.mark.parametrize("how", ["killed", "folder removed"])
-def test_what_happens_to_a_runner_on_standby_is_not_the_next_kernels_fault(second: Worker, how: str) -> None:
+def test_what_happens_to_a_runner_on_prefork_is_not_the_next_kernels_fault(second: Worker, how: str) -> None:
     honest = Kernel(source=HONEST, language="cpp")
     second.measure(PROBLEM, honest, b"")
-    waiting, folder = second._case.standby._ward, second._case.standby._folder
+    waiting, folder = second._processes.prefork._child, second._processes.prefork._folder
     if how == "killed":
         namespaces.kill_spawned(waiting.pid)
         assert gone(lambda: [waiting.pid] if Path(f"/proc/{waiting.pid}").exists() else [])
@@ -634,7 +637,7 @@ def test_a_broken_reference_is_told_with_its_reason(
         second.open(Problem(name="file/broken", source=source))
     assert type(caught.value) is kind
     assert cause_of(str(caught.value)).startswith(cause)
-    assert second._processes is second._case is None, "a broken worker keeps nothing"
+    assert second._device_processes is second._processes is None, "a broken worker keeps nothing"
 
 
 def test_a_reference_that_asserts_on_the_device_is_opened_again_within_its_range(second: Worker) -> None:

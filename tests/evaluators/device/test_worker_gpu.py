@@ -276,9 +276,9 @@ def test_patched_events_change_nothing(worker: Worker) -> None:
 
 
 def test_work_on_a_side_stream_that_is_not_joined(worker: Worker) -> None:
-    side = COPY.replace(
+    client = COPY.replace(
         "return self.conv(x)",
         "stream = torch.cuda.Stream()\n        with torch.cuda.stream(stream):\n"
         "            for _ in range(20):\n                out = self.conv(x)\n        return out",
     )
-    assert judge(worker, side).status in (Status.INCORRECT, Status.REJECTED)
+    assert judge(worker, client).status in (Status.INCORRECT, Status.REJECTED)

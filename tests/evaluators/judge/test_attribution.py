@@ -10,23 +10,23 @@ import pytest
 
 from evaluators.isolation.scratch import SOURCE
 from evaluators.judge import attribution
-from evaluators.judge.attribution import CALLS, MOST_ROW_BYTES, MOST_ROW_CALLS, ROW_LOOKS, Attribution
+from evaluators.judge.attribution import BATCH_SAMPLES, CALLS, MOST_BATCH_BYTES, MOST_BATCH_CALLS, Attribution
 from evaluators.judge.runner_client import Refused
-from evaluators.judge.stack_samples import PLAIN_LOOKS, Looks
-from evaluators.judge.vendor_kernels import LibraryKernels, _mark
+from evaluators.judge.stack_samples import PLAIN_SAMPLES, StackSamples
+from evaluators.judge.vendor_kernels import VendorKernels, _mark
 
 TANH = "_ZN2at6native11tanh_kernelIfEEvPT_"
 
 
-def court(device: str, libraries: str = "no_library", output_bytes: int = 1) -> Any:
-    known = LibraryKernels(frozenset([_mark(TANH), _mark("shipped")]))
+def session(device: str, libraries: str = "no_library", output_bytes: int = 1) -> Any:
+    known = VendorKernels(frozenset([_mark(TANH), _mark("shipped")]))
     return SimpleNamespace(
         device=device,
         problem={"libraries": libraries},
         capacity=2 * CALLS,
-        library_kernels=known if device == "cuda" and libraries == "no_library" else None,
-        arena=SimpleNamespace(outputs=SimpleNamespace(call_bytes=output_bytes)),
-        stage_fresh=lambda calls, side: [0] * calls,
+        vendor_kernels=known if device == "cuda" and libraries == "no_library" else None,
+        buffers=SimpleNamespace(outputs=SimpleNamespace(call_bytes=output_bytes)),
+        stage_fresh=lambda calls, client: [0] * calls,
     )
 
 
@@ -36,18 +36,18 @@ class Runner:
     pid = 1
 
     def __init__(
-        self, *, kernels: list[tuple[str, int]] | None = None, path: str = "", looks: int = 0
+        self, *, kernels: list[tuple[str, int]] | None = None, path: str = "", stack_samples: int = 0
     ) -> None:
-        self._kernels, self._path, self._looks = kernels or [], path, looks
+        self._kernels, self._path, self._stack_samples = kernels or [], path, stack_samples
         self.rows: list[list[int]] = []
 
-    def census(self, calls: int) -> list[tuple[str, int]]:
+    def trace(self, calls: int) -> list[tuple[str, int]]:
         return self._kernels
 
-    def watched(self, calls: list[int], looks: Looks) -> None:
+    def watched(self, calls: list[int], stack_samples: StackSamples) -> None:
         self.rows.append(calls)
-        for _ in range(len(calls) * self._looks // 100):
-            looks._count({self._path})
+        for _ in range(len(calls) * self._stack_samples // 100):
+            stack_samples._count({self._path})
 
 
 @pytest.fixture(autouse=True)
@@ -61,11 +61,11 @@ def attribute(judge: Any, runner: Runner, scratch: Path) -> Attribution:
 
 def test_on_a_gpu_the_trace_decides(scratch: Path) -> None:
     (scratch / SOURCE).write_text("def shipped(x): ...")
-    found = attribute(court("cuda"), Runner(kernels=[("shipped", 95), (TANH, 5)]), scratch)
+    found = attribute(session("cuda"), Runner(kernels=[("shipped", 95), (TANH, 5)]), scratch)
     found.count()
     assert found.own_share == 0.95
     (scratch / SOURCE).write_text("from torch.ops import shipped")
-    found = attribute(court("cuda"), Runner(kernels=[("shipped", 95), (TANH, 5)]), scratch)
+    found = attribute(session("cuda"), Runner(kernels=[("shipped", 95), (TANH, 5)]), scratch)
     with pytest.raises(Refused, match="no kernel of its own") as refused:
         found.count()
     assert (refused.value.rule, found.own_share) == ("library", 0.0)
@@ -73,56 +73,56 @@ def test_on_a_gpu_the_trace_decides(scratch: Path) -> None:
 
 def test_the_source_is_that_of_before_the_candidate_ran(scratch: Path) -> None:
     (scratch / SOURCE).write_text("from torch.ops import shipped")
-    found = attribute(court("cuda"), Runner(kernels=[("shipped", 1)]), scratch)
+    found = attribute(session("cuda"), Runner(kernels=[("shipped", 1)]), scratch)
     (scratch / SOURCE).write_text("def shipped(x): ...")
     with pytest.raises(Refused):
         found.count()
 
 
-def test_on_a_cpu_looks_go_on_until_they_have_seen_enough(scratch: Path) -> None:
-    found = attribute(court("cpu"), Runner(path=f"{scratch}/own.so", looks=100), scratch)
+def test_on_a_cpu_samples_are_taken_until_they_have_seen_enough(scratch: Path) -> None:
+    found = attribute(session("cpu"), Runner(path=f"{scratch}/own.so", stack_samples=100), scratch)
     found.count()
     assert found.own_share == 1.0
-    runner = Runner(path="/torch/lib/libtorch_cpu.so", looks=100)
-    found = attribute(court("cpu"), runner, scratch)
+    runner = Runner(path="/torch/lib/libtorch_cpu.so", stack_samples=100)
+    found = attribute(session("cpu"), runner, scratch)
     with pytest.raises(Refused, match="libtorch_cpu") as refused:
         found.count()
     assert (refused.value.rule, found.own_share) == ("library", 0.0)
     lengths = [len(row) for row in runner.rows]
     assert lengths[:3] == [1, 2, 4]
-    assert max(lengths) == ROW_LOOKS, "a row is no longer than it has to be"
-    assert sum(lengths) < PLAIN_LOOKS + ROW_LOOKS
+    assert max(lengths) == BATCH_SAMPLES, "a row is no longer than it has to be"
+    assert sum(lengths) < PLAIN_SAMPLES + BATCH_SAMPLES
     assert set(runner.rows[-1]) == set(range(CALLS)), "different inputs"
 
 
 @pytest.mark.parametrize(
     ("output_bytes", "longest"),
-    [(1, MOST_ROW_CALLS), (MOST_ROW_BYTES // 5, 5), (10 * MOST_ROW_BYTES, 1)],
+    [(1, MOST_BATCH_CALLS), (MOST_BATCH_BYTES // 5, 5), (10 * MOST_BATCH_BYTES, 1)],
 )
 def test_who_is_hardly_seen_is_not_rejected(
     scratch: Path, monkeypatch: pytest.MonkeyPatch, output_bytes: int, longest: int
 ) -> None:
     monkeypatch.setattr(attribution, "PATIENCE_S", 0.05)
     runner = Runner()
-    found = attribute(court("cpu", output_bytes=output_bytes), runner, scratch)
+    found = attribute(session("cpu", output_bytes=output_bytes), runner, scratch)
     found.count()
     assert found.own_share is None
     assert max(map(len, runner.rows)) == longest
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_nobody_looks_where_anything_is_allowed(device: str, scratch: Path) -> None:
-    runner = Runner(path="/torch/lib/libtorch_cpu.so", looks=100)
-    found = attribute(court(device, "any"), runner, scratch)
+def test_nobody_samples_where_anything_is_allowed(device: str, scratch: Path) -> None:
+    runner = Runner(path="/torch/lib/libtorch_cpu.so", stack_samples=100)
+    found = attribute(session(device, "any"), runner, scratch)
     found.count()
     assert found.own_share is None
     assert not runner.rows
 
 
-def test_nobody_looks_where_the_machine_does_not_let_them(
+def test_nobody_samples_where_the_machine_does_not_let_them(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attribution, "can_peek", lambda: False)
-    found = attribute(court("cpu"), Runner(path="/torch/lib/libtorch_cpu.so", looks=100), scratch)
+    found = attribute(session("cpu"), Runner(path="/torch/lib/libtorch_cpu.so", stack_samples=100), scratch)
     found.count()
     assert found.own_share is None

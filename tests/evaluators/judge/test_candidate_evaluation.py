@@ -1,4 +1,4 @@
-"""How a trial chooses the length of its blocks, without a device."""
+"""How an evaluation chooses the length of its blocks, without a device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
-from evaluators.judge.candidate_evaluation import Trial
+from evaluators.judge.candidate_evaluation import CandidateEvaluation
 from evaluators.timing import Plan
 
 
@@ -20,13 +20,13 @@ class QueueingCourt:
     device = "cuda"
     problem = MappingProxyType({"libraries": "no_library"})
     capacity = 256
-    library_kernels = None
+    vendor_kernels = None
     reference = SimpleNamespace(weight_forms=())
 
     def eager_calls(self, plan: Plan) -> int:
         return self.baseline
 
-    def queue_room(self, side: object, calls: int) -> int:
+    def queue_room(self, client: object, calls: int) -> int:
         return self.capacity if calls <= self.room else self.room
 
 
@@ -50,16 +50,16 @@ def test_a_block_has_as_many_calls_as_were_seen_to_be_queued(
     eager_calls: int,
     expected: int,
 ) -> None:
-    plan, side = Plan(block_ms=9.0, precision=0.1, max_s=1), SimpleNamespace(pid=0)
-    court = QueueingCourt(room=room, baseline=eager_calls)
-    trial = Trial(court, side, plan, "", thorough=False, say=str)  # type: ignore[arg-type]
+    plan, client = Plan(block_ms=9.0, precision=0.1, max_s=1), SimpleNamespace(pid=0)
+    session = QueueingCourt(room=room, baseline=eager_calls)
+    candidate_evaluation = CandidateEvaluation(session, client, plan, "", thorough=False, say=str)  # type: ignore[arg-type]
     tried: list[int] = []
 
     def timed_block(calls: int) -> float:
         tried.append(calls)
         return call_ms
 
-    monkeypatch.setattr(trial._examination, "timed_block", timed_block)
-    assert trial._block_calls(rough_ms) == expected
+    monkeypatch.setattr(candidate_evaluation._correctness_checks, "timed_block", timed_block)
+    assert candidate_evaluation._block_calls(rough_ms) == expected
     assert expected in tried or expected == room
-    assert trial._eager_calls <= room
+    assert candidate_evaluation._eager_calls <= room

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from evaluators.reference import comparison, validation
-from evaluators.reference.reference_model import Draw, ReferenceSession
+from evaluators.reference.reference_model import Draw, ReferenceModel
 from tests.evaluators.references import session_of
 
 ROWS, COLUMNS = 64, 2**14
@@ -61,10 +61,10 @@ def test_a_kernel_is_judged_in_the_memory_of_some_inputs(
 ) -> None:
     monkeypatch.setattr(comparison, "CHUNK", 2**12)
     monkeypatch.setattr(comparison, "SPOT", {"cpu": 2**12})
-    session: ReferenceSession
+    session: ReferenceModel
     with Alive() as alive:
         session = session_of(torch.relu, lambda: [torch.randn(ROWS, COLUMNS)], tolerance=tolerance)
-        assert alive.inputs(lambda: validation.examine(session)) < 11, "before there are arenas"
+        assert alive.inputs(lambda: validation.examine(session)) < 11, "before there are shared buffers"
         session.forget_sample()
         outputs = session.run(session.draw(5))
         assert alive.inputs(lambda: session.answer(Draw(seed=5))) < 6.2, "inputs, eager, both in float64"

@@ -1,4 +1,4 @@
-"""What the referee knows, as far as that can be seen without a process or a device."""
+"""What the judge process knows, as far as that can be seen without a process or a device."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from evaluators.judge.reference_session import Court
-from evaluators.runner.shared_buffers import Arena, Layout
+from evaluators.judge.reference_session import ReferenceSession
+from evaluators.runner.shared_buffers import Layout, SharedBuffers
 from evaluators.timing import Overhead
 
 
@@ -36,23 +36,23 @@ class Eager:
 def test_what_a_block_costs_besides_is_overstated_where_it_costs_less_now(
     device: str, now_ms: float, overstated: bool
 ) -> None:
-    court = object.__new__(Court)
-    court.device = device
-    court._overheads = {64: Overhead(total_ms=1.0, delivery_ms=0.0)}
-    court.eager = Eager(now_ms)  # type: ignore[assignment]
-    assert court.overstates(64) is overstated
+    session = object.__new__(ReferenceSession)
+    session.device = device
+    session._overheads = {64: Overhead(total_ms=1.0, delivery_ms=0.0)}
+    session.eager = Eager(now_ms)  # type: ignore[assignment]
+    assert session.overstates(64) is overstated
 
 
 @pytest.mark.parametrize(("elements", "slack_ms"), [(2**20, 0.005), (2**28, 0.405)])
 def test_what_is_copied_may_vary_where_it_is_much(elements: int, slack_ms: float) -> None:
     """A reference of which 1 GiB is copied in and out took a tenth longer beside a kernel than before."""
-    court = object.__new__(Court)
-    court.device = "cuda"
-    court._overheads = {2: Overhead(total_ms=4.0, delivery_ms=0.0)}
+    session = object.__new__(ReferenceSession)
+    session.device = "cuda"
+    session._overheads = {2: Overhead(total_ms=4.0, delivery_ms=0.0)}
     tensor = torch.empty(elements, device="meta")
     layout = Layout.of([tensor], 2)
-    court.arena = SimpleNamespace(inputs=layout, outputs=layout)  # type: ignore[assignment]
-    assert court.slack_ms(2) == pytest.approx(slack_ms)
+    session.buffers = SimpleNamespace(inputs=layout, outputs=layout)  # type: ignore[assignment]
+    assert session.slack_ms(2) == pytest.approx(slack_ms)
 
 
 class Runner:
@@ -79,25 +79,25 @@ class Runner:
     ],
 )
 def test_the_room_of_a_queue(late_from: int, calls: int, room: int, asked: list[int]) -> None:
-    court, runner = object.__new__(Court), Runner(late_from)
-    court.capacity = 256
+    session, runner = object.__new__(ReferenceSession), Runner(late_from)
+    session.capacity = 256
     runner.block(calls)
-    found = court.queue_room(runner, calls)  # type: ignore[arg-type]
+    found = session.queue_room(runner, calls)  # type: ignore[arg-type]
     assert (found, runner.asked) == (room, asked)
 
 
 @pytest.mark.parametrize(("count", "calls"), [(1, 24), (2, 24), (3, 24), (5, 12), (30, 2), (100, 1)])
-def test_the_arenas_of_several_candidates_have_room_for_as_many_calls_as_there_is(
+def test_the_shared_buffers_of_several_candidates_have_room_for_as_many_calls_as_there_is(
     count: int, calls: int
 ) -> None:
     tensors = [torch.zeros(3, 5)]
-    court = object.__new__(Court)
-    court.device, court.capacity = "cpu", 24
-    court._places, court.arena = [tensors], Arena(tensors, tensors, 24, "cpu")
-    with court.arenas(count) as found:
-        assert court.capacity == calls
+    session = object.__new__(ReferenceSession)
+    session.device, session.capacity = "cpu", 24
+    session._places, session.buffers = [tensors], SharedBuffers(tensors, tensors, 24, "cpu")
+    with session.buffer_sets(count) as found:
+        assert session.capacity == calls
         assert len({each.memory.data_ptr() for each in found}) == len(found) == count
-        assert found[0] is court.arena
+        assert found[0] is session.buffers
         assert all(each.inputs.calls == calls for each in found[1:])
         assert {each.output_views[0][0].shape for each in found} == {(3, 5)}
-    assert court.capacity == 24
+    assert session.capacity == 24

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import torch
 
-from evaluators.judge.runner_client import FILLING_S, LATE_BLOCKS, RUN, Side
+from evaluators.judge.runner_client import FILLING_S, LATE_BLOCKS, RUN, RunnerClient
 from evaluators.reference import dependent_calls
 from evaluators.runner import runner_process
 from evaluators.runner.runner_process import Session
-from evaluators.runner.shared_buffers import Arena, gate_of
+from evaluators.runner.shared_buffers import SharedBuffers, gate_of
 from evaluators.system import process_inspection
 from evaluators.system.channel import Channel, ChannelClosed
 
@@ -41,11 +41,11 @@ CALLS = 4
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Side, list[list[torch.Tensor]]]]:
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunnerClient, list[list[torch.Tensor]]]]:
     """A side of a candidate that is the reference itself, and the inputs that are staged, a list a call."""
 
     def at_the_gate(stream: int, address: int, turn: int) -> None:
-        gate = gate_of(arena.memory)
+        gate = gate_of(buffers.memory)
         while int(gate) < turn:
             time.sleep(0.001)
 
@@ -54,25 +54,25 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Side, list[list[torc
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
     inputs = [[torch.randn(6, 6), torch.randn(6, 6)] for _ in range(CALLS)]
-    arena = Arena(inputs[0], [torch.empty(6, 6)], CALLS, "cpu")
-    staged = torch.empty(arena.inputs.bytes, dtype=torch.uint8)
-    for places, values in zip(arena.inputs.views(staged), inputs, strict=True):
+    buffers = SharedBuffers(inputs[0], [torch.empty(6, 6)], CALLS, "cpu")
+    staged = torch.empty(buffers.inputs.bytes, dtype=torch.uint8)
+    for places, values in zip(buffers.inputs.views(staged), inputs, strict=True):
         for place, value in zip(places, values, strict=True):
             place.copy_(value)
     ours, theirs = Channel.pair()
     theirs.send({"op": "ready", "isolation": "none"})
     body = subprocess.Popen(["sleep", "600"])
-    found = Side(ours, arena, staged, body.pid)
+    found = RunnerClient(ours, buffers, staged, body.pid)
     found._on_gpu = True
     order = {
         "problem": {"source": SOURCE, "overrides": {}, "device": "cpu", "dtype": "float32"},
         "seed": 1,
-        "arena": arena.description,
-        "inputs": arena.inputs.to_json(),
-        "outputs": arena.outputs.to_json(),
+        "buffers": buffers.description,
+        "inputs": buffers.inputs.to_json(),
+        "outputs": buffers.outputs.to_json(),
         "arguments": {"list": [{"tensor": 0}, {"tensor": 1}]},
     }
-    session = Session({"role": "eager"}, order, os.dup(arena.fd))
+    session = Session({"role": "eager"}, order, os.dup(buffers.fd))
     session._on_gpu = True
 
     def serve() -> None:
@@ -93,7 +93,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Side, list[list[torc
     ours.close()
     thread.join(10)
     theirs.close()
-    os.close(arena.fd)
+    os.close(buffers.fd)
     body.kill()
     body.wait()
 
@@ -105,48 +105,48 @@ def tanhs(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def test_the_outputs_are_looked_at_before_the_clock_stops(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found, inputs = made
     looked: list[float] = []
-    look = found.arena.spot
+    sample = found.buffers.sample_output
 
     def slowly(calls: int) -> Any:
         time.sleep(0.2)
         looked.append(time.perf_counter())
-        return look(calls)
+        return sample(calls)
 
-    monkeypatch.setattr(found.arena, "spot", slowly)
-    found.arena.poison()
+    monkeypatch.setattr(found.buffers, "sample_output", slowly)
+    found.buffers.poison()
     block = found.block(CALLS)
     assert block.wall_ms > 200
-    spot = found.spot(CALLS)
-    assert spot.missing is None
-    torch.testing.assert_close(spot.outputs[0], tanhs(*inputs[spot.call]))
+    sampled = found.sampled_output(CALLS)
+    assert sampled.missing is None
+    torch.testing.assert_close(sampled.outputs[0], tanhs(*inputs[sampled.call]))
     assert len(looked) == 2, "rehearsed before the clock starts, and once a block"
-    found.arena.poison()
+    found.buffers.poison()
     found.block(CALLS, deliver=False)
-    assert found.spot(CALLS).missing is not None, "nobody wrote them"
+    assert found.sampled_output(CALLS).missing is not None, "nobody wrote them"
 
 
 def test_outputs_that_a_block_kept_are_handed_in_when_the_inputs_are_gone(made: Any) -> None:
     found, inputs = made
-    found.arena.poison()
+    found.buffers.poison()
     block, call, left = found.kept_block(CALLS)
     assert block.calls == CALLS
     assert torch.equal(left[0], inputs[call][0]), "this kernel writes elsewhere"
-    torch.testing.assert_close(found.arena.snapshot(call)[0], tanhs(*inputs[call]))
-    assert all(found.arena.snapshot(other)[0].isnan().all() for other in range(CALLS) if other != call)
-    assert not found.arena.memory[: found.arena.inputs.bytes].any()
+    torch.testing.assert_close(found.buffers.snapshot(call)[0], tanhs(*inputs[call]))
+    assert all(found.buffers.snapshot(other)[0].isnan().all() for other in range(CALLS) if other != call)
+    assert not found.buffers.memory[: found.buffers.inputs.bytes].any()
 
 
 def test_a_chain(made: Any) -> None:
     found, inputs = made
-    found.arena.poison()
+    found.buffers.poison()
     block, order = found.chain(CALLS)
     assert block.calls == CALLS
     assert sorted(order) == list(range(CALLS))
-    torch.testing.assert_close(found.arena.snapshot(order[0])[0], tanhs(*inputs[order[0]]))
+    torch.testing.assert_close(found.buffers.snapshot(order[0])[0], tanhs(*inputs[order[0]]))
     for before, call in itertools.pairwise(order):
         expected = [each.clone() for each in inputs[call]]
-        dependent_calls.stir(expected, dependent_calls.shares_of(found.arena.snapshot(before)))
-        torch.testing.assert_close(found.arena.snapshot(call)[0], tanhs(*expected))
+        dependent_calls.stir(expected, dependent_calls.shares_of(found.buffers.snapshot(before)))
+        torch.testing.assert_close(found.buffers.snapshot(call)[0], tanhs(*expected))
 
 
 def test_who_is_late_again_and_again_is_waited_for_no_longer(made: Any) -> None:
@@ -183,9 +183,11 @@ def test_what_a_link_costs(made: Any) -> None:
         assert 0 <= found.link_ms(CALLS, wait=wait) < 50
 
 
-def test_the_runner_is_looked_at_until_it_is_done(made: tuple[Side, list[list[torch.Tensor]]]) -> None:
-    side, _ = made
-    side._channel, theirs = Channel.pair()
+def test_the_runner_is_looked_at_until_it_is_done(
+    made: tuple[RunnerClient, list[list[torch.Tensor]]],
+) -> None:
+    client, _ = made
+    client._channel, theirs = Channel.pair()
     seen: list[list[int]] = []
 
     def look(family: list[int]) -> None:
@@ -193,9 +195,9 @@ def test_the_runner_is_looked_at_until_it_is_done(made: tuple[Side, list[list[to
         if len(seen) == 3:
             theirs.send({"op": "done"})
 
-    looks = SimpleNamespace(delay_s=lambda: 0.01, look=look)
-    side.watched([0, 1, 0], looks)  # type: ignore[arg-type]
+    stack_samples = SimpleNamespace(delay_s=lambda: 0.01, take=look)
+    client.watched([0, 1, 0], stack_samples)  # type: ignore[arg-type]
     assert len(seen) == 3
-    assert all(side.pid in family for family in seen)
+    assert all(client.pid in family for family in seen)
     order = theirs.receive()
     assert (order["calls"], order["deliver"]) == ([0, 1, 0], False)

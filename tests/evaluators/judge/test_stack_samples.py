@@ -1,4 +1,4 @@
-"""Whose a device's kernels are, and what looks at threads say of who does the work."""
+"""Whose a device's kernels are, and what samples of threads say of who does the work."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ from pathlib import Path
 import pytest
 
 from evaluators.judge.stack_samples import (
-    ENOUGH_LOOKS,
-    FEWEST_LOOKS,
+    ENOUGH_SAMPLES,
+    FEWEST_SAMPLES,
     GAP_MS,
-    MOST_LOOKS,
-    OWN_SHARE,
-    PLAIN_LOOKS,
-    Looks,
-    not_its_own,
-    of_kernels,
+    MOST_SAMPLES,
+    PLAIN_SAMPLES,
+    StackSamples,
 )
-from evaluators.judge.vendor_kernels import LibraryKernels, _mark
+from evaluators.judge.vendor_kernels import VendorKernels, _mark
+from evaluators.judge.work_share import OWN_SHARE, not_its_own, share_of_kernels
 from evaluators.system import process_inspection, process_tree
 
 TANH = "_ZN2at6native11tanh_kernelIfEEvPT_"
 COPY = "_ZN2at6native18direct_copy_kernelIfEEvPT_"
-LIBRARIES = LibraryKernels(frozenset(map(_mark, (TANH, COPY))))
+LIBRARIES = VendorKernels(frozenset(map(_mark, (TANH, COPY))))
 BY = "of the computing was done by a library: at::native::tanh_kernel"
 SCRATCH = "/scratch/kernel"
 OWN, TORCH, NEUTRAL = f"{SCRATCH}/own.so", "/site-packages/torch/lib/libtorch_cpu.so", "/usr/lib/libc.so.6"
@@ -45,24 +43,24 @@ OWN, TORCH, NEUTRAL = f"{SCRATCH}/own.so", "/site-packages/torch/lib/libtorch_cp
     ],
 )  # fmt: skip
 def test_a_gpus_kernels(kernels: list[tuple[str, int]], share: float | None, words: str | None) -> None:
-    seen = of_kernels(kernels, LIBRARIES, "def own(x): ...")
+    seen = share_of_kernels(kernels, LIBRARIES, "def own(x): ...")
     assert seen.own_share == share
     assert not_its_own(seen) == words
 
 
 def test_an_own_share_at_the_limit_is_enough() -> None:
-    seen = of_kernels([("own", 90), (TANH, 10)], LIBRARIES, "")
+    seen = share_of_kernels([("own", 90), (TANH, 10)], LIBRARIES, "")
     assert seen.own_share == OWN_SHARE
     assert not_its_own(seen) is None
 
 
-def looked(*found: tuple[int, set[str]]) -> Looks:
-    """After so many looks that found threads in these files."""
-    looks = Looks(1, SCRATCH)
+def looked(*found: tuple[int, set[str]]) -> StackSamples:
+    """After so many samples that found threads in these files."""
+    stack_samples = StackSamples(1, SCRATCH)
     for count, paths in found:
         for _ in range(count):
-            looks._count(paths)
-    return looks
+            stack_samples._count(paths)
+    return stack_samples
 
 
 @pytest.mark.parametrize(
@@ -82,43 +80,43 @@ def looked(*found: tuple[int, set[str]]) -> Looks:
     ],
 )
 def test_whose_code_a_look_finds(paths: set[str], share: float | None) -> None:
-    assert looked((FEWEST_LOOKS, paths)).own_share == share
+    assert looked((FEWEST_SAMPLES, paths)).own_share == share
 
 
-def test_too_few_looks_tell_no_share() -> None:
-    assert looked((FEWEST_LOOKS - 1, {OWN}), (100, {NEUTRAL})).own_share is None
+def test_too_few_samples_tell_no_share() -> None:
+    assert looked((FEWEST_SAMPLES - 1, {OWN}), (100, {NEUTRAL})).own_share is None
 
 
 @pytest.mark.parametrize(
     ("found", "decided", "rejected"),
     [
-        ([(PLAIN_LOOKS, {TORCH})], True, True),
-        ([(PLAIN_LOOKS - 1, {TORCH})], False, False),
-        ([(PLAIN_LOOKS - 1, {TORCH}), (1, {OWN})], True, False),
-        ([(PLAIN_LOOKS, {TORCH}), (MOST_LOOKS, {NEUTRAL})], True, True),
-        ([(ENOUGH_LOOKS, {OWN})], True, False),
-        ([(ENOUGH_LOOKS - 1, {OWN})], False, False),
-        ([(MOST_LOOKS, {NEUTRAL})], True, False),
-        ([(MOST_LOOKS - 1, {NEUTRAL})], False, False),
+        ([(PLAIN_SAMPLES, {TORCH})], True, True),
+        ([(PLAIN_SAMPLES - 1, {TORCH})], False, False),
+        ([(PLAIN_SAMPLES - 1, {TORCH}), (1, {OWN})], True, False),
+        ([(PLAIN_SAMPLES, {TORCH}), (MOST_SAMPLES, {NEUTRAL})], True, True),
+        ([(ENOUGH_SAMPLES, {OWN})], True, False),
+        ([(ENOUGH_SAMPLES - 1, {OWN})], False, False),
+        ([(MOST_SAMPLES, {NEUTRAL})], True, False),
+        ([(MOST_SAMPLES - 1, {NEUTRAL})], False, False),
         ([], False, False),
     ],
 )
 def test_only_who_was_plainly_seen_to_do_nothing_itself_is_rejected(
     found: list[tuple[int, set[str]]], decided: bool, rejected: bool
 ) -> None:
-    looks = looked(*found)
-    assert looks.decided is decided
-    assert (looks.reason() is not None) is rejected
+    stack_samples = looked(*found)
+    assert stack_samples.decided is decided
+    assert (stack_samples.reason() is not None) is rejected
 
 
 def test_the_reason_names_the_library() -> None:
-    reason = looked((PLAIN_LOOKS, {TORCH}), (3, {""})).reason()
+    reason = looked((PLAIN_SAMPLES, {TORCH}), (3, {""})).reason()
     assert reason is not None
     assert "never its own code: libtorch_cpu.so, generated code" in reason
 
 
-def test_looks_are_some_time_apart() -> None:
-    delays = {Looks(1, SCRATCH).delay_s() for _ in range(100)}
+def test_samples_are_some_time_apart() -> None:
+    delays = {StackSamples(1, SCRATCH).delay_s() for _ in range(100)}
     assert len(delays) > 90
     assert min(delays) >= GAP_MS / 1e3
 
@@ -127,14 +125,14 @@ def test_who_has_not_run_since_the_last_look_does_not_count_again(monkeypatch: p
     """On a busy machine it waits for a core, and is found where it was before."""
     for name in ("stop_all", "stop_tree", "signal_all"):
         monkeypatch.setattr(process_tree, name, lambda *_: {1})
-    looks, counts = looked(), []
-    monkeypatch.setattr(looks, "_paths", lambda pid: [TORCH])
+    stack_samples, counts = looked(), []
+    monkeypatch.setattr(stack_samples, "_paths", lambda pid: [TORCH])
     for ran_ms in (1.1, 1.1, 1.5, 2.0, 2.2, 3.0, 9.0):
         monkeypatch.setattr(
             process_inspection, "run_ns", lambda family, ran_ms=ran_ms: {1: int(ran_ms * 1e6)}
         )
-        looks.look([1])
-        counts.append(looks.count)
+        stack_samples.take([1])
+        counts.append(stack_samples.count)
     assert counts == [1, 1, 1, 1, 2, 2, 3]
 
 
@@ -150,15 +148,15 @@ def test_a_child_is_seen_in_its_own_code(tmp_path: Path) -> None:
     if pid == 0:
         spin(begun)
     os.read(begins, 1)
-    looks = Looks(pid, str(tmp_path))
+    stack_samples = StackSamples(pid, str(tmp_path))
     try:
         deadline = time.monotonic() + 30
-        while looks.count < FEWEST_LOOKS and time.monotonic() < deadline:
-            time.sleep(looks.delay_s())
-            looks.look([pid])
+        while stack_samples.count < FEWEST_SAMPLES and time.monotonic() < deadline:
+            time.sleep(stack_samples.delay_s())
+            stack_samples.take([pid])
     finally:
         os.kill(pid, 9)
         os.waitpid(pid, 0)
-    share = looks.own_share
+    share = stack_samples.own_share
     assert share is not None
     assert share > 0.5

@@ -1,4 +1,4 @@
-"""An audit's chains of calls, against modules of which is known how long they take, without a device."""
+"""Chains of calls, against modules of which is known how long they take, without a device."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from evaluators.evaluation import Status
-from evaluators.judge.correctness_checks import Examination
+from evaluators.judge.correctness_checks import CorrectnessChecks
 from evaluators.judge.reference_session import CHAIN_CALLS
 from evaluators.judge.runner_client import Refused
-from evaluators.judge.timing_checks import Audit
+from evaluators.judge.timing_checks import TimingChecks
 from evaluators.reference.comparison import Comparison
 from evaluators.reference.reference_model import Draw
-from evaluators.runner.shared_buffers import Spot
+from evaluators.runner.shared_buffers import SampledOutput
 from evaluators.timing import Block, Overhead
 
 BESIDES_MS = 0.4
@@ -26,7 +26,7 @@ Cost = Callable[[int, bool], float]
 
 
 @dataclass
-class Side:
+class RunnerClient:
     """Its blocks take what `cost` says, and what everybody's take besides."""
 
     cost: Cost
@@ -35,9 +35,9 @@ class Side:
     late: bool = False
     missing: int | None = None
 
-    def spot(self, calls: int) -> Spot:
+    def sampled_output(self, calls: int) -> SampledOutput:
         call = calls // 2
-        return Spot(call=call, outputs=Arena().snapshot(call), missing=self.missing)
+        return SampledOutput(call=call, outputs=SharedBuffers().snapshot(call), missing=self.missing)
 
     def block(self, calls: int) -> Block:
         return Block(calls=calls, wall_ms=BESIDES_MS + self.cost(calls, False))
@@ -48,7 +48,7 @@ class Side:
         return Block(calls=calls, wall_ms=wall_ms), list(reversed(range(calls)))
 
 
-class Arena:
+class SharedBuffers:
     def snapshot(self, call: int) -> list[torch.Tensor]:
         return [torch.tensor(call)]
 
@@ -67,17 +67,17 @@ class Reference:
 
 
 @dataclass
-class Court:
+class ReferenceSession:
     """Knows each call's secret."""
 
     link_ms = LINK_MS
     reference: Reference = field(default_factory=Reference)
-    arena = Arena()
+    buffers = SharedBuffers()
 
     def overhead(self, calls: int) -> Overhead:
         return Overhead(total_ms=BESIDES_MS, delivery_ms=0.0)
 
-    def stage_fresh(self, calls: int, side: Side, *, own: bool = False) -> list[Draw]:
+    def stage_fresh(self, calls: int, client: RunnerClient, *, own: bool = False) -> list[Draw]:
         return [Draw(seed=100 + call) for call in range(calls)]
 
     def answer_after(self, before: list[torch.Tensor], draw: Draw) -> tuple[int, int]:
@@ -87,15 +87,15 @@ class Court:
 def judge(
     cost: Cost, *, waits: bool = False, late: bool = False, calls: int = 192, missing: int | None = None
 ) -> tuple[float, list[str]]:
-    """ms a call that count besides, and the remarks. Raises what the audit raises."""
-    court, side = Court(), Side(cost, waits=waits, late=late, missing=missing)
-    audit = Audit(court, side, Examination(court, side))  # type: ignore[arg-type]
-    more_ms = audit.batching_ms(calls, side.block(calls).call_ms(BESIDES_MS))
-    assert court.reference.checked, "who is fast in a chain must be right there"
-    for seed, call, before in court.reference.checked:
+    """ms a call that count besides, and the remarks. Raises what the checks raise."""
+    session, client = ReferenceSession(), RunnerClient(cost, waits=waits, late=late, missing=missing)
+    timing_checks = TimingChecks(session, client, CorrectnessChecks(session, client))  # type: ignore[arg-type]
+    more_ms = timing_checks.batching_ms(calls, client.block(calls).call_ms(BESIDES_MS))
+    assert session.reference.checked, "who is fast in a chain must be right there"
+    for seed, call, before in session.reference.checked:
         assert seed == 100 + call
         assert before == call + 1, "the one that was made before"
-    return more_ms, audit.remarks
+    return more_ms, timing_checks.remarks
 
 
 @pytest.mark.parametrize("call_ms", [0.003, 0.03, 0.1, 1.0])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from evaluators.judge.vendor_kernels import (
-    LibraryKernels,
+    VendorKernels,
     defines,
     function_of,
     installed,
@@ -66,8 +66,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def kernels(library: Path, package: Path, tmp_path_factory: pytest.TempPathFactory) -> LibraryKernels:
-    return LibraryKernels.of([library], package, tmp_path_factory.mktemp("kept"))
+def kernels(library: Path, package: Path, tmp_path_factory: pytest.TempPathFactory) -> VendorKernels:
+    return VendorKernels.of([library], package, tmp_path_factory.mktemp("kept"))
 
 
 def test_a_files_names_are_those_of_its_kernels(library: Path, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_what_a_source_defines(source: str, name: str, is_defined: bool) -> None
         ("_Z4sumsIN3cub11BlockReduceIfEEEvPf", "__global__ void sums(float* x) {", False),
     ],
 )
-def test_whose_a_kernel_is(kernels: LibraryKernels, name: str, source: str, is_a_librarys: bool) -> None:
+def test_whose_a_kernel_is(kernels: VendorKernels, name: str, source: str, is_a_librarys: bool) -> None:
     assert kernels.holds(name, source) is is_a_librarys
 
 
@@ -188,18 +188,18 @@ def test_names_are_kept_for_these_versions_of_the_files(
 ) -> None:
     mine, folder = tmp_path / "mine.so", tmp_path / "kept"
     shutil.copy(library, mine)
-    assert LibraryKernels.of([mine], package, folder).holds(COPY, "")
+    assert VendorKernels.of([mine], package, folder).holds(COPY, "")
     (kept,) = folder.iterdir()
     kept.write_text("")
-    assert not LibraryKernels.of([mine], package, folder).holds(COPY, ""), "it was read, and not made again"
+    assert not VendorKernels.of([mine], package, folder).holds(COPY, ""), "it was read, and not made again"
     os.utime(mine, (1, 1))
-    assert LibraryKernels.of([mine], package, folder).holds(COPY, "")
+    assert VendorKernels.of([mine], package, folder).holds(COPY, "")
     (other,) = folder.iterdir()
     assert other.name != kept.name, "what is out of date is removed"
 
 
 def test_a_folder_that_cannot_be_written_keeps_nothing(library: Path, package: Path) -> None:
-    assert LibraryKernels.of([library], package, library / "no folder").holds(COPY, "")
+    assert VendorKernels.of([library], package, library / "no folder").holds(COPY, "")
 
 
 def test_what_is_installed_has_the_triton_kernels_of_torch(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_a_runner_makes_a_chain_as_the_referee_expects_it() -> None:
     calls = 4
     x, w = torch.randn(6, 5), torch.randn(5, 5)
     inputs, outputs = Layout.of([x, w], calls), Layout.of([x], calls)
-    memory, arena, fd = create_shared(inputs.bytes + outputs.bytes + ALIGNMENT, "cpu")
+    memory, buffers, fd = create_shared(inputs.bytes + outputs.bytes + ALIGNMENT, "cpu")
     drawn = [[torch.randn(6, 5), torch.randn(5, 5)] for _ in range(calls)]
     for places, values in zip(inputs.views(memory), drawn, strict=True):
         for place, value in zip(places, values, strict=True):
@@ -147,7 +147,7 @@ def test_a_runner_makes_a_chain_as_the_referee_expects_it() -> None:
     order = {
         "problem": problem,
         "seed": 1,
-        "arena": arena,
+        "buffers": buffers,
         "inputs": inputs.to_json(),
         "outputs": outputs.to_json(),
         "arguments": {"list": [{"tensor": 0}, {"tensor": 1}, {"value": 2.0}]},

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from evaluators.reference import machine_peaks
-from evaluators.reference.machine_peaks import Ceilings, ceilings_of, measure_ceilings
+from evaluators.reference.machine_peaks import MachinePeaks, measure_peaks, peaks_of
 from tests.evaluators.conftest import H200
 
 MIB = 2**20
@@ -37,7 +37,7 @@ def test_the_ceilings_of_this_cpu(tmp_path: Path) -> None:
     cache = tmp_path / "deeper" / "ceilings.json"
     precision = torch.get_float32_matmul_precision()
     start = time.process_time()
-    found = ceilings_of("cpu", cache)
+    found = peaks_of("cpu", cache)
     assert time.process_time() - start < 20  # 5 s on two cores of an EPYC
     assert found.bytes_per_s > 1e9
     assert found.operations_per_s.keys() == {"float32", "float64", "bfloat16"}
@@ -46,12 +46,12 @@ def test_the_ceilings_of_this_cpu(tmp_path: Path) -> None:
     assert found.cache_bytes >= 2**18
     assert torch.get_float32_matmul_precision() == precision
     start = time.process_time()
-    assert ceilings_of("cpu", cache) == found
+    assert peaks_of("cpu", cache) == found
     assert time.process_time() - start < 0.5
     assert [path.name for path in cache.parent.iterdir()] == ["ceilings.json"]
 
 
-def fake_measurements(monkeypatch: pytest.MonkeyPatch, *found: Ceilings) -> list[Ceilings]:
+def fake_measurements(monkeypatch: pytest.MonkeyPatch, *found: MachinePeaks) -> list[MachinePeaks]:
     left = list(found)
     monkeypatch.setattr(machine_peaks, "measure_ceilings", lambda device: left.pop(0))
     return left
@@ -62,11 +62,11 @@ def test_measuring_again_keeps_the_better(tmp_path: Path, monkeypatch: pytest.Mo
     fast = replace(slow, bytes_per_s=2e9, operations_per_s={"float32": 1e9, "float64": 1e9})
     left = fake_measurements(monkeypatch, slow, fast)
     cache = tmp_path / "ceilings.json"
-    assert ceilings_of("cpu", cache) == slow
-    better = ceilings_of("cpu", cache, again=True)
+    assert peaks_of("cpu", cache) == slow
+    better = peaks_of("cpu", cache, again=True)
     assert better.bytes_per_s == 2e9
     assert better.operations_per_s == {"float32": 2e9, "float64": 1e9}
-    assert ceilings_of("cpu", cache) == better
+    assert peaks_of("cpu", cache) == better
     assert not left
 
 
@@ -77,10 +77,10 @@ def test_measuring_again_keeps_the_better(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_broken_cache_is_a_miss(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "ceilings.json"
     fake_measurements(monkeypatch, H200, H200)
-    ceilings_of("cpu", cache)
+    peaks_of("cpu", cache)
     (key,) = json.loads(cache.read_text())
     cache.write_text(broken.replace("KEY", key))
-    assert ceilings_of("cpu", cache) == H200
+    assert peaks_of("cpu", cache) == H200
     assert json.loads(cache.read_text())[key]["bytes_per_s"] == H200.bytes_per_s
 
 
@@ -88,7 +88,7 @@ def test_other_machines_stay_in_the_cache(tmp_path: Path, monkeypatch: pytest.Mo
     cache = tmp_path / "ceilings.json"
     cache.write_text('{"another machine": {}}')
     fake_measurements(monkeypatch, H200)
-    ceilings_of("cpu", cache)
+    peaks_of("cpu", cache)
     assert "another machine" in json.loads(cache.read_text())
 
 
@@ -98,9 +98,9 @@ def test_a_cache_that_cannot_be_written_is_none(
     fake_measurements(monkeypatch, H200, H200)
     (tmp_path / "file").write_text("")
     with caplog.at_level(logging.WARNING):
-        assert ceilings_of("cpu", tmp_path / "file" / "ceilings.json") == H200
+        assert peaks_of("cpu", tmp_path / "file" / "ceilings.json") == H200
     assert "cannot be kept" in caplog.text
-    assert ceilings_of("cpu", None) == H200
+    assert peaks_of("cpu", None) == H200
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
@@ -116,9 +116,9 @@ def test_ceilings_that_no_measurement_gives_are_refused(value: float) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_the_ceilings_of_this_gpu() -> None:
-    measure_ceilings("cuda")  # loads the libraries
+    measure_peaks("cuda")  # loads the libraries
     start = time.monotonic()
-    found = measure_ceilings("cuda")
+    found = measure_peaks("cuda")
     took_s = time.monotonic() - start
     print(f"{took_s:.2f} s for {found}")
     rates = found.operations_per_s

@@ -11,12 +11,12 @@ import torch
 from torch.nn import functional
 
 from evaluators.reference.comparison import NO_SHIFT, Comparison
-from evaluators.reference.reference_model import Draw, ReferenceSession
+from evaluators.reference.reference_model import Draw, ReferenceModel
 from evaluators.reference.usable_distributions import open_distributions
 from tests.evaluators.references import problem_of, session_of
 
 
-def opened(function: Callable[..., Any], draw: Callable[[], list[Any]], **rules: str) -> ReferenceSession:
+def opened(function: Callable[..., Any], draw: Callable[[], list[Any]], **rules: str) -> ReferenceModel:
     session = session_of(function, draw, **rules)
     open_distributions(session)
     return session
@@ -26,7 +26,7 @@ def matrix() -> torch.Tensor:
     return torch.randn(64, 128)
 
 
-def judged(session: ReferenceSession, kernel: Callable[..., Any]) -> dict[str, Comparison]:
+def judged(session: ReferenceModel, kernel: Callable[..., Any]) -> dict[str, Comparison]:
     """What a kernel gets on the problem's own inputs and on every distribution."""
     with torch.no_grad():
         draw = Draw.fresh()
@@ -37,7 +37,7 @@ def judged(session: ReferenceSession, kernel: Callable[..., Any]) -> dict[str, C
     return found
 
 
-def wrong_on(session: ReferenceSession, kernel: Callable[..., Any]) -> set[str]:
+def wrong_on(session: ReferenceModel, kernel: Callable[..., Any]) -> set[str]:
     return {name for name, found in judged(session, kernel).items() if found.problem}
 
 
@@ -290,7 +290,7 @@ def get_init_inputs():
 
 
 def test_weights_keep_their_signs_where_the_reference_cannot_bear_others() -> None:
-    session = ReferenceSession(problem_of(MASKS))
+    session = ReferenceModel(problem_of(MASKS))
     open_distributions(session)
     assert not session.signed_weights
     before = session.eager.log_scale.clone()
@@ -312,7 +312,7 @@ def test_answers_are_kept_for_every_kernel_where_there_is_room(monkeypatch: pyte
     session = opened(counted, lambda: [matrix()])
     name, before = next(iter(session.distributions)), 0
     for room, expected in ((2.0**30, [0, 0]), (0.0, None)):
-        monkeypatch.setattr(ReferenceSession, "_room", lambda self, room=room: room)
+        monkeypatch.setattr(ReferenceModel, "_room", lambda self, room=room: room)
         session.change_weights(session.everywhere(), alike=True)
         session.check_on([matrix()], name)
         counts = []

@@ -34,7 +34,7 @@ def test_a_time_that_memory_does_not_allow_is_refused() -> None:
     many = 8 * size
     claims = {0.665: False, 0.499: False, 0.44: False, 0.40: True, 0.05: True}
     for kernel_ms, refused in claims.items():
-        reason = too_fast(kernel_ms=kernel_ms, eager_ms=1.05, work=work, ceilings=H200, footprint_bytes=many)
+        reason = too_fast(kernel_ms=kernel_ms, eager_ms=1.05, work=work, peaks=H200, footprint_bytes=many)
         assert bool(reason) is refused
         if reason:
             assert "problem.floor=false" in reason and f"{kernel_ms:.4g} ms" in reason
@@ -43,7 +43,7 @@ def test_a_time_that_memory_does_not_allow_is_refused() -> None:
 def test_a_time_that_arithmetic_does_not_allow_is_refused() -> None:
     work = replace(MATMUL, needed_operations=MATMUL.operations)
     for kernel_ms, refused in {0.174: False, 0.045: False, 0.035: True}.items():
-        reason = too_fast(kernel_ms=kernel_ms, eager_ms=2.7, work=work, ceilings=H200, footprint_bytes=0)
+        reason = too_fast(kernel_ms=kernel_ms, eager_ms=2.7, work=work, peaks=H200, footprint_bytes=0)
         assert bool(reason) is refused
 
 
@@ -83,6 +83,6 @@ def test_an_honest_stream_with_a_perfect_cache_is_never_refused(
         kernel_ms=kernel_ms * (1 + 1e-9),
         eager_ms=1e9,
         work=work,
-        ceilings=H200,
+        peaks=H200,
         footprint_bytes=calls * inputs,
     )

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from evaluators.problem import TOLERANCES
 from evaluators.reference.loading import PROBLEMS, load_problem
-from evaluators.reference.reference_model import ReferenceSession, UnfitReference
+from evaluators.reference.reference_model import ReferenceModel, UnfitReference
 from evaluators.reference.validation import examine
 from tests.evaluators.references import problem_of, session_of
 
@@ -32,13 +32,13 @@ def matrix() -> torch.Tensor:
     return torch.randn(64, 128)
 
 
-def examine_shipped(name: str, device: str) -> ReferenceSession:
+def examine_shipped(name: str, device: str) -> ReferenceModel:
     """As configured, at the size for the device; there is nothing to be found."""
     config = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{name}.yaml"))
     assert isinstance(config, dict)
     del config["_target_"]
     problem = load_problem(**{str(key): value for key, value in config.items()}, device=device)
-    reference = ReferenceSession(asdict(problem))
+    reference = ReferenceModel(asdict(problem))
     assert examine(reference) == []
     return reference
 
@@ -137,7 +137,7 @@ def get_init_inputs():
 )
 def test_an_affine_function_of_the_input_is_tried(tolerance: str, expression: str, sound: bool) -> None:
     source = AFFINE.format(expression=expression)
-    found = examine(ReferenceSession(problem_of(source, tolerance=tolerance)))
+    found = examine(ReferenceModel(problem_of(source, tolerance=tolerance)))
     assert (found == []) is sound
     assert sound or found[0].startswith("input 0 times a weight")
 

@@ -1,4 +1,4 @@
-"""What a zygote's runners have, and how their end is told."""
+"""What a fork server's runners have, and how their end is told."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from evaluators.build.builder import runner_spec
 from evaluators.isolation import confinement, namespaces
-from evaluators.runner.fork_server import Zygote
+from evaluators.runner.fork_server import ForkServer
 from evaluators.system.channel import Channel
 from tests.evaluators.conftest import LEVELS, Marked, gone
 
@@ -21,10 +21,10 @@ SECRET = "sk-planted-for-the-test"
 
 
 @pytest.fixture(scope="module")
-def zygote(marked: Marked) -> Iterator[Zygote]:
+def fork_server(marked: Marked) -> Iterator[ForkServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", SECRET)
-        started = Zygote.start(confinement.clean_environment())
+        started = ForkServer.start(confinement.clean_environment())
     yield started
     started.close()
     assert gone(marked)
@@ -54,15 +54,17 @@ class ModelNew: ...
 
 
 @pytest.mark.parametrize("isolate", LEVELS)
-def test_a_zygotes_runner_has_no_secret_and_no_descriptor_of_others(
-    zygote: Zygote, scratch: Path, isolate: bool
+def test_a_fork_servers_runner_has_no_secret_and_no_descriptor_of_others(
+    fork_server: ForkServer, scratch: Path, isolate: bool
 ) -> None:
     (scratch / "kernel.py").write_text(LOOK)
-    ward = zygote.fork(runner_spec(scratch, role="candidate", cpu_s=60, environment={}), isolate=isolate)
-    assert "limits" in ward.channel.receive(30)["isolation"]
-    ward.channel.send({"op": "import", "problem": {}, "architecture": ""})
-    assert ward.channel.receive(30) == {"op": "imported"}
-    zygote.end(ward)
+    child = fork_server.fork(
+        runner_spec(scratch, role="candidate", cpu_s=60, environment={}), isolate=isolate
+    )
+    assert "limits" in child.channel.receive(30)["isolation"]
+    child.channel.send({"op": "import", "problem": {}, "architecture": ""})
+    assert child.channel.receive(30) == {"op": "imported"}
+    fork_server.end(child)
     found, fds, temporary, folder, parent = json.loads((scratch / "found.json").read_text())
     assert found == []
     assert temporary == folder == str(scratch)
@@ -75,7 +77,7 @@ def test_a_zygotes_runner_has_no_secret_and_no_descriptor_of_others(
         assert parent == 1, "its parent is its namespace's first process"
 
 
-def test_orders_that_arrive_together_are_all_obeyed(zygote: Zygote, scratch: Path) -> None:
+def test_orders_that_arrive_together_are_all_obeyed(fork_server: ForkServer, scratch: Path) -> None:
     """A kill right before the next fork, as after a kernel that took long to kill."""
     ours, theirs = Channel.pair()
     spec = runner_spec(scratch, role="candidate", cpu_s=60, environment={})
@@ -86,12 +88,12 @@ def test_orders_that_arrive_together_are_all_obeyed(zygote: Zygote, scratch: Pat
     ]
     data = b"".join(json.dumps(order).encode() + b"\n" for order in orders)
     with open(os.devnull, "w") as output:
-        socket.send_fds(zygote.channel._socket, [data], [theirs.fileno(), output.fileno()])
+        socket.send_fds(fork_server.channel._socket, [data], [theirs.fileno(), output.fileno()])
     theirs.close()
-    pid = zygote.channel.receive(10)["pid"]
+    pid = fork_server.channel.receive(10)["pid"]
     ours.receive(30)
     ours.close()
-    assert zygote.channel.receive(10) == {"op": "exited", "pid": pid, "code": 0}
+    assert fork_server.channel.receive(10) == {"op": "exited", "pid": pid, "code": 0}
 
 
 DAEMON = """
@@ -108,28 +110,30 @@ class ModelNew: ...
 
 @pytest.mark.parametrize("isolate", LEVELS)
 @pytest.mark.parametrize("end", ["killed", "exits", "closes"])
-def test_nothing_survives_a_zygotes_runner(
-    zygote: Zygote, scratch: Path, marked: Marked, isolate: bool, end: str
+def test_nothing_survives_a_fork_servers_runner(
+    fork_server: ForkServer, scratch: Path, marked: Marked, isolate: bool, end: str
 ) -> None:
     before = len(marked())
     ending = "\nos._exit(5)" if end == "exits" else ""
     (scratch / "kernel.py").write_text(DAEMON + ending)
-    ward = zygote.fork(runner_spec(scratch, role="candidate", cpu_s=60, environment={}), isolate=isolate)
-    ward.channel.receive(30)
-    ward.channel.send({"op": "import", "problem": {}, "architecture": ""})
+    child = fork_server.fork(
+        runner_spec(scratch, role="candidate", cpu_s=60, environment={}), isolate=isolate
+    )
+    child.channel.receive(30)
+    child.channel.send({"op": "import", "problem": {}, "architecture": ""})
     if end == "exits":
-        while ward.exit_code is None:
-            zygote.pump()
-        assert ward.exit_code == 5
+        while child.exit_code is None:
+            fork_server.pump()
+        assert child.exit_code == 5
     else:
-        assert ward.channel.receive(30) == {"op": "imported"}
+        assert child.channel.receive(30) == {"op": "imported"}
         assert len(marked()) > before, "the daemon never lived"
         if end == "closes":
-            ward.channel.close()
-            while ward.exit_code is None:
-                zygote.pump()
-            assert ward.exit_code == 0
-    zygote.end(ward)
+            child.channel.close()
+            while child.exit_code is None:
+                fork_server.pump()
+            assert child.exit_code == 0
+    fork_server.end(child)
     assert gone(lambda: marked()[before:])
 
 
@@ -145,17 +149,19 @@ def test_nothing_survives_a_zygotes_runner(
     ],
 )
 def test_how_a_runner_ended_is_told(
-    zygote: Zygote, scratch: Path, isolate: bool, ending: str, code: int
+    fork_server: ForkServer, scratch: Path, isolate: bool, ending: str, code: int
 ) -> None:
     (scratch / "kernel.py").write_text(f"import os\n{ending}")
-    ward = zygote.fork(runner_spec(scratch, role="candidate", cpu_s=60, environment={}), isolate=isolate)
-    ward.channel.receive(30)
-    ward.channel.send({"op": "import", "problem": {}, "architecture": ""})
-    while ward.exit_code is None:
-        zygote.pump()
-    zygote.end(ward)
+    child = fork_server.fork(
+        runner_spec(scratch, role="candidate", cpu_s=60, environment={}), isolate=isolate
+    )
+    child.channel.receive(30)
+    child.channel.send({"op": "import", "problem": {}, "architecture": ""})
+    while child.exit_code is None:
+        fork_server.pump()
+    fork_server.end(child)
     if code == -signal.SIGABRT and isolate:
         # Process 1 of a namespace takes no signal from itself: glibc's abort ends in a fault then.
-        assert ward.exit_code in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGILL, -signal.SIGTRAP)
+        assert child.exit_code in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGILL, -signal.SIGTRAP)
     else:
-        assert ward.exit_code == code
+        assert child.exit_code == code

@@ -16,7 +16,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluators.runner.shared_buffers import ALIGNMENT, Arena, Layout, create_shared, free_shared, open_shared
+from evaluators.runner.shared_buffers import (
+    ALIGNMENT,
+    Layout,
+    SharedBuffers,
+    create_shared,
+    free_shared,
+    open_shared,
+)
 
 ROOT = Path(__file__).parents[3]
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.bool)
@@ -163,7 +170,7 @@ from evaluators.runner.shared_buffers import Layout, open_shared
 
 order = json.loads(sys.argv[1])
 layout = Layout.from_json(order["layout"])
-memory = open_shared(order["arena"], order["fd"])
+memory = open_shared(order["buffers"], order["fd"])
 for call in layout.views(memory):
     for view in call:
         view.copy_(view.logical_not() if view.dtype is torch.bool else view + 1)
@@ -181,7 +188,7 @@ def test_another_process_reads_and_writes_the_same_tensors() -> None:
     for call in layout.views(memory):
         for view, part in zip(call, parts, strict=True):
             view.copy_(part)
-    order = json.dumps({"layout": layout.to_json(), "arena": description, "fd": fd})
+    order = json.dumps({"layout": layout.to_json(), "buffers": description, "fd": fd})
     subprocess.run(
         [sys.executable, "-c", textwrap.dedent(OTHER_SIDE), order],
         cwd=ROOT,
@@ -237,7 +244,7 @@ def test_device_memory_is_shared_with_another_process() -> None:
         call[0].copy_(part)
     torch.cuda.synchronize()
     code = "import torch; torch.cuda.init()\n" + OTHER_SIDE + "\ntorch.cuda.synchronize()"
-    order = json.dumps({"layout": layout.to_json(), "arena": description, "fd": fd})
+    order = json.dumps({"layout": layout.to_json(), "buffers": description, "fd": fd})
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", code, order], cwd=ROOT, env=environment, pass_fds=(fd,), check=True)
     os.close(fd)
@@ -260,14 +267,14 @@ def test_device_memory_is_given_back() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_a_spot_that_was_rehearsed_asks_the_device_for_no_memory() -> None:
+def test_a_sampled_output_that_was_rehearsed_asks_the_device_for_no_memory() -> None:
     big = torch.empty(2**26, device="cuda")
-    arena = Arena([big], [big, big[:1000].half()], 1, "cuda", changed=[0])
-    arena.poison()
+    buffers = SharedBuffers([big], [big, big[:1000].half()], 1, "cuda", changed=[0])
+    buffers.poison()
     torch.cuda.empty_cache()
-    arena.rehearse_spot(1)
+    buffers.rehearse_sampling(1)
     before = torch.cuda.memory_stats()["num_device_alloc"]
-    taken = arena.spot(1)
+    taken = buffers.sample_output(1)
     assert (taken.missing, len(taken.outputs)) == (0, 3)
     assert torch.cuda.memory_stats()["num_device_alloc"] == before
-    arena.free()
+    buffers.free()

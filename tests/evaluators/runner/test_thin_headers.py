@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from evaluators.build.builder import Build, build, close_thread_zygote, runner_spec, scratch_folder
+from evaluators.build.builder import Build, build, close_thread_fork_server, runner_spec, scratch_folder
 from evaluators.isolation import confinement
 from evaluators.problem import Kernel, Problem
 from evaluators.runner import thin_headers
-from evaluators.runner.fork_server import Zygote
+from evaluators.runner.fork_server import ForkServer
 
 torch = pytest.importorskip("torch")
 
@@ -69,9 +69,9 @@ class ModelNew: ...
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _one_zygote() -> Iterator[None]:
+def _one_fork_server() -> Iterator[None]:
     yield
-    close_thread_zygote()
+    close_thread_fork_server()
 
 
 @pytest.fixture(scope="module")
@@ -82,17 +82,17 @@ def extension(tmp_path_factory: pytest.TempPathFactory) -> Build:
 
 def import_elsewhere(source: str, archive: bytes, root: Path, path: str) -> dict[str, Any]:
     """What a runner answers that imports the kernel under another root, with programs only in `path`."""
-    zygote = Zygote.start(confinement.clean_environment() | {"PATH": path})
+    fork_server = ForkServer.start(confinement.clean_environment() | {"PATH": path})
     try:
         with scratch_folder(PROBLEM, Kernel(source=source, language="cpp"), root, archive) as scratch:
-            ward = zygote.fork(runner_spec(scratch, role="candidate", cpu_s=60, environment={}))
-            ward.channel.receive(30)
-            ward.channel.send({"op": "import", "problem": {}, "architecture": ""})
-            answer = ward.channel.receive(60)
-            zygote.end(ward)
+            child = fork_server.fork(runner_spec(scratch, role="candidate", cpu_s=60, environment={}))
+            child.channel.receive(30)
+            child.channel.send({"op": "import", "problem": {}, "architecture": ""})
+            answer = child.channel.receive(60)
+            fork_server.end(child)
             return answer
     finally:
-        zygote.close()
+        fork_server.close()
 
 
 def ninja_file(archive: bytes, name: str) -> str:

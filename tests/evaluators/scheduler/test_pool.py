@@ -46,7 +46,7 @@ def die() -> Any:
 
 
 def break_down() -> Any:
-    raise WorkerBroken("the referee died")
+    raise WorkerBroken("the judge process died")
 
 
 class FakeHost:
@@ -229,7 +229,7 @@ def test_what_is_ours_to_blame_is_not_the_kernels() -> None:
     host.measuring = [break_down] * TRIES
     found = evaluated(host)
     assert found.status is Status.INFRASTRUCTURE_ERROR
-    assert found.log == "the referee died"
+    assert found.log == "the judge process died"
     assert host.measured[kernel().id] == TRIES
 
 
@@ -655,7 +655,7 @@ def test_a_comparison_that_is_lost_is_made_again(act: Act) -> None:
     host.measuring = [act] * TRIES
     found = compared(host, "a", "b")
     assert [each.status for each in found] == [Status.INFRASTRUCTURE_ERROR] * 2
-    assert found[0].log in ("the node is gone", "the referee died")
+    assert found[0].log in ("the node is gone", "the judge process died")
 
 
 # Real hosts, on this machine's CPU.
@@ -749,7 +749,7 @@ def test_a_killed_actor_loses_nothing(clean: Marked, monkeypatch: pytest.MonkeyP
             "measuring",
         ]
         assert "checking" in stages
-        assert len(killed) >= 4, "the actor, its zygote, its referee and their runners"
+        assert len(killed) >= 4, "the actor, its fork server, its judge process and their runners"
         deadline = time.monotonic() + 30
         while (alive := [pid for pid in killed if is_alive(pid)]) and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -48,7 +48,7 @@ def a_kernel(number: int) -> tuple[Kernel, Status]:
 
 def test_where_ray_does_not_start_nothing_is_left(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
     def connect(address: str) -> None:
-        assert marked(), "the nest is up"
+        assert marked(), "the node's fork server is up"
         raise ConnectionError("no cluster")
 
     monkeypatch.setattr(module, "_connect", connect)

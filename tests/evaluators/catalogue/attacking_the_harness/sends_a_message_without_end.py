@@ -1,4 +1,4 @@
-"""Sends bytes without a line's end, until the referee has no memory left for them."""
+"""Sends bytes without a line's end, until the judge process has no memory left for them."""
 
 # problem: tanhs
 # device: any

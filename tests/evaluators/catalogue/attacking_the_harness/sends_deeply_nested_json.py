@@ -1,10 +1,10 @@
-"""Sends a message nested so deeply that reading it might bring the referee down."""
+"""Sends a message nested so deeply that reading it might bring the judge process down."""
 
 # problem: tanhs
 # device: any
 # verdict: rejected
 # rule: forged message
-# defence: whatever is no message ends the trial, not the referee
+# defence: whatever is no message ends the evaluation, not the judge process
 
 import os
 

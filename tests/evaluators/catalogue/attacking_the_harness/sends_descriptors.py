@@ -1,4 +1,4 @@
-"""Sends the referee file descriptors until it has none left."""
+"""Sends the judge process file descriptors until it has none left."""
 
 # problem: tanhs
 # device: any

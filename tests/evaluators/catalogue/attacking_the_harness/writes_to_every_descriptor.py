@@ -4,7 +4,7 @@
 # device: any
 # verdict: rejected
 # rule: forged message
-# defence: messages have a small fixed schema, and a false one ends the trial
+# defence: messages have a small fixed schema, and a false one ends the evaluation
 
 import os
 

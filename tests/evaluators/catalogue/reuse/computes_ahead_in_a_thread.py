@@ -1,5 +1,5 @@
 """A thread watches the shared memory and works the answers out as soon as inputs appear there, while the
-referee is still filling other calls' places; the call itself only waits for its own."""
+judge process is still filling other calls' places; the call itself only waits for its own."""
 
 # problem: tanhs
 # device: any

@@ -4,7 +4,7 @@ first call, whose time may not count, and has the answers ready in the others.""
 # problem: tanhs
 # device: any
 # verdict: rejected|incorrect|no_gain
-# defence: the figure is the referee's clock over whole blocks
+# defence: the figure is the judge's clock over whole blocks
 
 import torch
 from torch import nn

@@ -1,10 +1,10 @@
 """Opens every descriptor that it has or can take from another process as shared device memory, in the hope of
-the baseline's or the referee's outputs, and returns what it finds there."""
+the baseline's or the judge process's outputs, and returns what it finds there."""
 
 # problem: tanhs
 # device: cuda
 # verdict: incorrect
-# defence: the referee's answers are never in memory that is shared, and no other process can be reached
+# defence: the judge process's answers are never in memory that is shared, and no other process can be reached
 
 import ctypes
 import os

@@ -4,7 +4,7 @@ returns zeros."""
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: nothing that decides lies in shared memory; the referee draws the inputs again
+# defence: nothing that decides lies in shared memory; the judge process draws the inputs again
 
 import torch
 from torch import nn

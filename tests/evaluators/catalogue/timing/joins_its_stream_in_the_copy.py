@@ -4,7 +4,7 @@ that ends the call."""
 # problem: tanhs
 # device: cuda
 # verdict: rejected|incorrect|no_gain
-# defence: the referee's own clock over each block
+# defence: the judge's own clock over each block
 
 import torch
 from torch import nn

@@ -3,7 +3,7 @@
 # problem: tanhs
 # device: any
 # verdict: rejected|incorrect|no_gain
-# defence: the referee's own clock over each block
+# defence: the judge's own clock over each block
 
 import torch
 from torch import nn

@@ -4,7 +4,7 @@
 # device: cpu
 # verdict: rejected|no_gain
 # rule: claimed times
-# defence: the referee's own clock over each block
+# defence: the judge's own clock over each block
 
 import time
 

@@ -5,7 +5,7 @@ of its speed, whatever Python calls."""
 # device: cpu
 # verdict: rejected|no_gain
 # rule: claimed times
-# defence: the referee's own clock over each block
+# defence: the judge's own clock over each block
 
 import ctypes
 import subprocess

@@ -4,7 +4,7 @@ launched."""
 # problem: tanhs
 # device: cuda
 # verdict: rejected|no_gain
-# defence: the referee's own clock over each block
+# defence: the judge's own clock over each block
 
 import sys
 

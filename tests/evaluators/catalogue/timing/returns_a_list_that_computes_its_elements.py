@@ -4,7 +4,7 @@ was taken."""
 # problem: tanhs
 # device: any
 # verdict: rejected|incorrect|no_gain
-# defence: the referee's own clock over each block
+# defence: the judge's own clock over each block
 
 import torch
 from torch import nn

@@ -1,5 +1,5 @@
 """Announces the end of the block on the channel in its first call, with fair times, and does the work while
-the referee believes that it is over."""
+the judge process believes that it is over."""
 
 # problem: tanhs
 # device: any

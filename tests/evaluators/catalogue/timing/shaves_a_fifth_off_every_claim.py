@@ -3,7 +3,7 @@
 # problem: tanhs
 # device: any
 # verdict: rejected|no_gain
-# defence: the figure is the referee's clock over whole blocks; claims are only compared with it
+# defence: the figure is the judge's clock over whole blocks; claims are only compared with it
 
 import json
 

@@ -4,7 +4,7 @@ nothing."""
 # problem: tanhs
 # device: cuda
 # verdict: incorrect|rejected
-# defence: the copy of the output does not wait for the stream either; the referee's clock
+# defence: the copy of the output does not wait for the stream either; the judge's clock
 
 import torch
 from torch import nn
