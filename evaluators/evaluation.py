@@ -89,7 +89,7 @@ class Roofline:
     """What the machine allows for the problem: see `evaluators.reference.roofline`.
 
     `bytes` that must move at least and `operations` of the reference, by one call; `floor_ms` the time that
-    the measured ceilings need for them, and `bound` which of the two says so, `memory` or `compute`.
+    the measured peaks need for them, and `bound` which of the two says so, `memory` or `compute`.
     """
 
     bytes: int

@@ -83,7 +83,7 @@ class ReferenceSession:
         if self.device == "cuda":
             torch.cuda.empty_cache()  # candidates need the memory
         cache = Path(options["cache"])
-        self._peaks_file = cache / "ceilings.json"
+        self._peaks_file = cache / "machine_peaks.json"
         self._peaks = peaks_of(self.device, self._peaks_file)
         self.capacity = self._room(tensors, outputs, rough_ms)
         changed = self.reference.changed_inputs

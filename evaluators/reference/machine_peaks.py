@@ -44,9 +44,9 @@ class MachinePeaks:
     def __post_init__(self) -> None:
         values = (self.bytes_per_s, self.cache_bytes, *self.operations_per_s.values())
         if self.device not in LONG_ENOUGH_S or "float32" not in self.operations_per_s:
-            raise ValueError(f"ceilings of the device {self.device!r} without a rate for float32")
+            raise ValueError(f"peaks of the device {self.device!r} without a rate for float32")
         if not all(math.isfinite(value) and value > 0 for value in values):
-            raise ValueError(f"ceilings must be finite and positive: {values}")
+            raise ValueError(f"peaks must be finite and positive: {values}")
 
     def raised_to(self, other: MachinePeaks) -> MachinePeaks:
         """The better of two measurements, value by value."""
@@ -73,7 +73,7 @@ class MachinePeaks:
 
 
 def peaks_of(device: str, cache: Path | None, *, again: bool = False) -> MachinePeaks:
-    """The ceilings of this machine's device, `cuda` or `cpu`: measured once, then from the file `cache`.
+    """The peaks of this machine's device, `cuda` or `cpu`: measured once, then from the file `cache`.
 
     `again` measures in any case and keeps the better of the two: before a kernel is rejected, lest a machine
     that was busy at the first measurement blames it. A cache that cannot be read or written is none.
@@ -224,4 +224,4 @@ def _write_cache(cache: Path, kept: dict[str, Any]) -> None:
         fresh.write_text(json.dumps(kept, indent=1))
         fresh.replace(cache)
     except OSError as error:
-        logger.warning("the ceilings of this machine cannot be kept in %s: %s", cache, error)
+        logger.warning("the peaks of this machine cannot be kept in %s: %s", cache, error)

@@ -8,7 +8,7 @@ from evaluators.reference.machine_peaks import MachinePeaks
 from evaluators.reference.operation_count import Work
 
 TRUST = {"cuda": 0.9, "cpu": 0.5}
-"""The share of a floor that is held against a claim: a CPU is shared, and its ceilings are noisy."""
+"""The share of a floor that is held against a claim: a CPU is shared, and its peaks are noisy."""
 SHORT_CUTS = 4.0
 """How much less arithmetic than the cautious count an honest kernel may get by with: Winograd's convolution
 saves 2.25 times, 8-bit floats run at twice the half-precision rate."""

@@ -1,4 +1,4 @@
-"""Where a machine keeps what the next run need not do again: builds, ceilings, sums of library code."""
+"""Where a machine keeps what the next run need not do again: builds, peaks, sums of library code."""
 
 from __future__ import annotations
 

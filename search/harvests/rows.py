@@ -79,7 +79,7 @@ ORIGIN = (
     *columns(
         "string",
         device="on which the times were taken",
-        versions="JSON: driver, torch, isolation, measured ceilings",
+        versions="JSON: driver, torch, isolation, measured peaks",
         command="that repeats the run; empty where it is not known",
         reference_license="of the reference",
         kernel_license="of the kernels",

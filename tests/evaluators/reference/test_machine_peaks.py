@@ -1,4 +1,4 @@
-"""Ceilings of this machine, measured, kept and read again."""
+"""Peaks of this machine, measured, kept and read again."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_the_peak_is_that_of_the_precision_that_passes(dtype: str, lower: bool, 
     assert H200.peak(dtype, lower=lower) == peak
 
 
-def test_the_ceilings_of_this_cpu(tmp_path: Path) -> None:
-    cache = tmp_path / "deeper" / "ceilings.json"
+def test_the_peaks_of_this_cpu(tmp_path: Path) -> None:
+    cache = tmp_path / "deeper" / "machine_peaks.json"
     precision = torch.get_float32_matmul_precision()
     start = time.process_time()
     found = peaks_of("cpu", cache)
@@ -48,12 +48,12 @@ def test_the_ceilings_of_this_cpu(tmp_path: Path) -> None:
     start = time.process_time()
     assert peaks_of("cpu", cache) == found
     assert time.process_time() - start < 0.5
-    assert [path.name for path in cache.parent.iterdir()] == ["ceilings.json"]
+    assert [path.name for path in cache.parent.iterdir()] == ["machine_peaks.json"]
 
 
 def fake_measurements(monkeypatch: pytest.MonkeyPatch, *found: MachinePeaks) -> list[MachinePeaks]:
     left = list(found)
-    monkeypatch.setattr(machine_peaks, "measure_ceilings", lambda device: left.pop(0))
+    monkeypatch.setattr(machine_peaks, "measure_peaks", lambda device: left.pop(0))
     return left
 
 
@@ -61,7 +61,7 @@ def test_measuring_again_keeps_the_better(tmp_path: Path, monkeypatch: pytest.Mo
     slow = replace(H200, device="cpu", bytes_per_s=1e9, operations_per_s={"float32": 2e9})
     fast = replace(slow, bytes_per_s=2e9, operations_per_s={"float32": 1e9, "float64": 1e9})
     left = fake_measurements(monkeypatch, slow, fast)
-    cache = tmp_path / "ceilings.json"
+    cache = tmp_path / "machine_peaks.json"
     assert peaks_of("cpu", cache) == slow
     better = peaks_of("cpu", cache, again=True)
     assert better.bytes_per_s == 2e9
@@ -75,7 +75,7 @@ def test_measuring_again_keeps_the_better(tmp_path: Path, monkeypatch: pytest.Mo
     ["", "{", "[]", "null", '{"KEY": 3}', '{"KEY": {"device": "cpu"}}', '{"KEY": {"bytes_per_s": NaN}}'],
 )
 def test_a_broken_cache_is_a_miss(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = tmp_path / "ceilings.json"
+    cache = tmp_path / "machine_peaks.json"
     fake_measurements(monkeypatch, H200, H200)
     peaks_of("cpu", cache)
     (key,) = json.loads(cache.read_text())
@@ -85,7 +85,7 @@ def test_a_broken_cache_is_a_miss(broken: str, tmp_path: Path, monkeypatch: pyte
 
 
 def test_other_machines_stay_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = tmp_path / "ceilings.json"
+    cache = tmp_path / "machine_peaks.json"
     cache.write_text('{"another machine": {}}')
     fake_measurements(monkeypatch, H200)
     peaks_of("cpu", cache)
@@ -98,13 +98,13 @@ def test_a_cache_that_cannot_be_written_is_none(
     fake_measurements(monkeypatch, H200, H200)
     (tmp_path / "file").write_text("")
     with caplog.at_level(logging.WARNING):
-        assert peaks_of("cpu", tmp_path / "file" / "ceilings.json") == H200
+        assert peaks_of("cpu", tmp_path / "file" / "machine_peaks.json") == H200
     assert "cannot be kept" in caplog.text
     assert peaks_of("cpu", None) == H200
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
-def test_ceilings_that_no_measurement_gives_are_refused(value: float) -> None:
+def test_peaks_that_no_measurement_gives_are_refused(value: float) -> None:
     with pytest.raises(ValueError, match="finite and positive"):
         replace(H200, bytes_per_s=value)
     with pytest.raises(ValueError, match="finite and positive"):
@@ -115,7 +115,7 @@ def test_ceilings_that_no_measurement_gives_are_refused(value: float) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_the_ceilings_of_this_gpu() -> None:
+def test_the_peaks_of_this_gpu() -> None:
     measure_peaks("cuda")  # loads the libraries
     start = time.monotonic()
     found = measure_peaks("cuda")

@@ -49,7 +49,7 @@ def test_a_time_that_arithmetic_does_not_allow_is_refused() -> None:
 
 def test_a_floor_that_eager_beats_is_no_floor() -> None:
     work = Work(bytes=10**9, operations=0, needed_input_bytes=10**9)
-    claim = {"kernel_ms": 0.01, "work": work, "ceilings": H200, "footprint_bytes": 10**11}
+    claim = {"kernel_ms": 0.01, "work": work, "peaks": H200, "footprint_bytes": 10**11}
     assert too_fast(eager_ms=1.0, **claim)  # type: ignore[arg-type]
     assert too_fast(eager_ms=0.1, **claim) is None  # type: ignore[arg-type]
 
