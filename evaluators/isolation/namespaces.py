@@ -40,7 +40,8 @@ def spawn(
     read-only but below `writable`, those `hidden` are empty, and when it ends, the kernel ends everything it
     started. `level` is "namespaces" then, otherwise "limits". The watched process ends with the child's exit
     status, or 128 plus the signal that ended it. All of them end with this process, whenever that is, also
-    when they are stopped; returns when that is sure.
+    when they are stopped; returns when that is sure. Where namespaces can be had and are not given this time,
+    the process dies with that error in its output: nobody is confined less than the others without a word.
     """
     bound, binding = os.pipe()
 
@@ -59,7 +60,8 @@ def spawn(
         os.close(bound)
         rename(name)
         os.setsid()
-        if isolate and has_namespaces() and _enter_namespaces():
+        if isolate and has_namespaces():
+            _enter_namespaces()
             _start_init(bound_child, writable, list(hidden))
         else:
             bound_child("limits")
@@ -76,8 +78,10 @@ def has_namespaces() -> bool:
     pid = os.fork()
     if pid == 0:
         try:
-            if _enter_namespaces():
-                _start_init(lambda _: None, Path("/tmp"), [])
+            _enter_namespaces()
+            _start_init(lambda _: None, Path("/tmp"), [])
+        except OSError:
+            pass
         finally:
             os._exit(1)
     return os.waitpid(pid, 0)[1] == 0
@@ -132,16 +136,17 @@ def _is_init(pid: int) -> bool:
     return False
 
 
-def _enter_namespaces() -> bool:
-    """Moves this process into new user, network, IPC and mount namespaces, its next child into a PID one."""
+def _enter_namespaces() -> None:
+    """Moves this process into new user, network, IPC and mount namespaces, its next child into a PID one.
+    Raises OSError."""
     uid, gid = os.getuid(), os.getgid()
     if _libc.unshare(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWNS) != 0:
-        return False
+        number = ctypes.get_errno()
+        raise OSError(number, f"no namespaces: {os.strerror(number)}")
     with contextlib.suppress(OSError):
         Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
-    return True
 
 
 def _start_init(child: Callable[[str], None], writable: Path | None, hidden: list[str]) -> None:

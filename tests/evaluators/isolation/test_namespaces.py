@@ -90,6 +90,22 @@ def test_in_a_namespace_nothing_survives_the_child(by: str) -> None:
     os.close(read)
 
 
+def test_nobody_starts_without_the_namespaces_that_the_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not namespaces.has_namespaces():
+        pytest.skip("this machine gives no namespaces")
+    monkeypatch.setattr(namespaces, "CLONE_NEWUSER", 1)  # which unshare does not know
+    read, write = os.pipe()
+
+    def child(level: str) -> None:
+        os.write(write, level.encode())
+
+    pid = namespaces.spawn(child, isolate=True)
+    os.close(write)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 70
+    assert os.read(read, 1) == b""
+    os.close(read)
+
+
 def test_the_child_dies_with_the_process_that_started_it() -> None:
     read, write = os.pipe()
     for isolate in (True, False):
