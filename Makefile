@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test lint
+.PHONY: install demo test test-fast lint
 
 install: .venv/installed
 
@@ -19,6 +19,10 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest
+
+# Under 90 s, for the daily loop.
+test-fast: install
+	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses 2
 
 lint: install
 	$(BIN)/ruff check .

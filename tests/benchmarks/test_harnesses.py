@@ -16,6 +16,8 @@ from evaluators.problem import Kernel, Problem
 from evaluators.reference.loading import load_module
 from tests.evaluators.catalogue import GROUPS
 
+pytestmark = pytest.mark.slow
+
 EVAL = """
 import os, time
 from types import SimpleNamespace

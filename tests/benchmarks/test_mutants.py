@@ -55,6 +55,7 @@ def test_every_kernel_and_every_problem_has_mutants_of_several_kinds() -> None:
         assert len(set(found)) >= 6, base
 
 
+@pytest.mark.slow
 def test_every_mutant_is_another_source_that_parses() -> None:
     for source in {each.kernel.source for each in ALL}:
         ast.parse(source)

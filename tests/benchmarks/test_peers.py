@@ -101,6 +101,7 @@ def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ours", "evaluator")
 def test_ours_beside_theirs(clones: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "peers.json"
@@ -121,6 +122,7 @@ def test_ours_beside_theirs(clones: list[str], tmp_path: Path, capsys: pytest.Ca
     assert sum(line.endswith("; as it is") for line in lines) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ours")
 def test_the_end_comes_in_time(clones: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*clones, "device=cpu", "only=Right,Wrong", "limit_s=0.5"]) == 1
@@ -136,6 +138,7 @@ def test_a_wrong_call_is_refused(call: list[str]) -> None:
         main(call)
 
 
+@pytest.mark.slow
 def test_the_table_names_cases_and_parts_that_there_are() -> None:
     assert len({peer.name for peer in PEERS}) == len(PEERS)
     for peer in PEERS:

@@ -91,6 +91,7 @@ def test_theirs_reads_what_the_script_finds(clone: Path) -> None:
     assert 0 < half.ready_s < half.wall_s
 
 
+@pytest.mark.slow
 def test_theirs_counts_what_was_done_in_time(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
     half = Half(title="theirs")
     samples = [sample("a", clone), sample("b", clone, source="hangs")]

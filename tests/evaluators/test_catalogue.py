@@ -69,6 +69,7 @@ def judge(worker: Worker, fixture: Fixture, device: str) -> Evaluation:
     return worker.measure(asked, kernel, built.archive)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("device", "fixture"), _parameters())
 def test_the_verdict(worker_on: Callable[[str], Worker], device: str, fixture: Fixture) -> None:
     if device == "cuda":

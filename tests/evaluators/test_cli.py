@@ -190,6 +190,7 @@ def chosen(group: str, name: str) -> list[str]:
     return [*others, f"{group}={name}", *NEEDED.get((group, name), [])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("group", "name"), OPTIONS)
 def test_every_shipped_option_composes(group: str, name: str) -> None:
     config = compose_config("harvest" if group in OF_HARVEST else "run", chosen(group, name))
@@ -200,6 +201,7 @@ def test_every_shipped_option_composes(group: str, name: str) -> None:
         assert callable(getattr(importlib.import_module(module), attribute))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_every_shipped_problem_instantiates(name: str, device: str) -> None:

@@ -18,6 +18,8 @@ from evaluators.problem import language_of
 from tests.evaluators.conftest import Marked, gone
 from tests.evaluators.device.test_worker import HONEST, REFERENCE, forward
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 QUICK = (
     "device=cpu",

@@ -113,6 +113,7 @@ def test_a_wrong_call_costs_one_line(
     assert len(captured.err.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_kernel_is_added_verified_and_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, kernel = tmp_path / "library", tmp_path / "kernel.py"
     (tmp_path / "reference.py").write_text(REFERENCE)
@@ -159,6 +160,7 @@ def test_a_kernel_that_is_not_correct_is_not_added(root: Path, monkeypatch: pyte
     assert ids(root) == before
 
 
+@pytest.mark.slow
 def test_verify_marks_what_no_longer_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "library"
 

@@ -208,6 +208,7 @@ def adding(root: Path, first: int, last: int, *death: str) -> subprocess.Popen[s
     return subprocess.Popen(call, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_middle_of_an_add_leaves_nothing_by_half(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -224,6 +225,7 @@ def test_a_kill_in_the_middle_of_an_add_leaves_nothing_by_half(
     assert caplog.text == ""
 
 
+@pytest.mark.slow
 def test_several_at_once_and_one_of_them_killed(tmp_path: Path) -> None:
     children = [adding(tmp_path, first, first + 40) for first in (0, 20, 20, 60)]
     killed = children.pop()

@@ -409,6 +409,7 @@ def read_good(text: str) -> str:
     return text
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     chosen=st.lists(models, min_size=1, max_size=3),

@@ -218,6 +218,7 @@ def test_nothing_is_asked_for_while_the_queue_is_long(
     assert max(proposer.under_way) >= 6, "there is enough to do"
 
 
+@pytest.mark.slow
 def test_the_evaluator_starts_on_the_first_kernel_while_the_others_are_written(tmp_path: Path) -> None:
     """64 calls at a time, and a model that takes its time: no idea, and no round, waits until it is whole."""
     at_a_time = [0, 0]
@@ -730,6 +731,7 @@ def cut(source: Path, target: Path, lines: int) -> RunState:
     return state_of(target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pool", "limit"), [(10**9, None), (12, None), (12, 10), (10**9, 19)])
 def test_a_run_cut_anywhere_resumes_to_the_same_tree(tmp_path: Path, pool: int, limit: int | None) -> None:
     path, part = tmp_path / "journal.jsonl", tmp_path / "part.jsonl"
@@ -991,6 +993,7 @@ def test_a_leader_that_is_clear_is_not_measured_again(tmp_path: Path) -> None:
     assert evaluator.compared == []
 
 
+@pytest.mark.slow
 def test_a_run_whose_leaders_were_compared_goes_on_from_anywhere(tmp_path: Path) -> None:
     path, part = tmp_path / "journal.jsonl", tmp_path / "part.jsonl"
     search(path, rounds=3, evaluator=Lucky())

@@ -21,6 +21,8 @@ from search.tree import Variant
 from tests.search import fakes
 from tests.search.harvests.story import Story, correct, failed, kernel, problem
 
+pytestmark = pytest.mark.slow
+
 RECORDING = Path(__file__).parent / "recordings" / "softmax_cpu"
 OPERATIONS = ("erfc", "exp2", "sinc", "frac", "digamma", "relu", "logit", "sgn", "erfinv", "trunc")
 FORMATS = ("sft", "improvement", "preference", "repair", "trajectory", "kernelbook")

@@ -153,6 +153,7 @@ def runs(draw: st.DrawFn) -> list[Event]:
     ]
 
 
+@pytest.mark.slow
 @given(events=runs())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_events_survive_the_way_to_json_and_back(events: list[Event]) -> None:

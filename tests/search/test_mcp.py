@@ -270,6 +270,7 @@ def test_an_agents_session_with_the_real_process(
     assert gone(marked), marked()
 
 
+@pytest.mark.slow
 def test_a_signal_ends_it_in_order_while_the_client_is_there(
     tmp_path: Path,
     arguments: list[str],
@@ -293,6 +294,7 @@ def test_a_signal_ends_it_in_order_while_the_client_is_there(
     assert gone(marked), marked()
 
 
+@pytest.mark.slow
 def test_a_problem_that_cannot_be_run_is_told_to_the_agent(tmp_path: Path, arguments: list[str]) -> None:
     (tmp_path / "reference.py").write_text(REFERENCE.replace("return x\n", "raise ValueError('seven')\n"))
 

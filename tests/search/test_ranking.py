@@ -207,6 +207,7 @@ class BusyMachine(FakeEvaluator):
         return rng.uniform(1.0, 1.1) * (2 ** rng.uniform(0.0, 3.0) if rng.random() < busy else 1.0)
 
 
+@pytest.mark.slow
 def test_on_a_busy_machine_the_winner_is_a_copy_of_the_fastest(tmp_path: Path) -> None:
     right: Counter[str] = Counter()
     tries = 60

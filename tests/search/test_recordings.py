@@ -30,6 +30,7 @@ def recorded(folder: Path) -> RunState:
     return rebuild(replay(folder / "journal.jsonl"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", RECORDINGS, ids=lambda path: path.name)
 def test_a_recording_replays_to_the_same_tree(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

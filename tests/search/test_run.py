@@ -14,6 +14,8 @@ import pytest
 
 from search import run
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SMALL = [
     "problem=level1/softmax",
@@ -191,7 +193,6 @@ def wait_for_verdicts(tmp_path: Path, n: int, timeout_s: float = 300) -> Path:
     raise AssertionError(f"{n} verdicts did not come in {timeout_s} s")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["local", "ray"])
 def test_a_killed_run_resumes_where_it_was(tmp_path: Path, pool: str) -> None:
     size = ["rounds=2", "ideas=2", "branch=2", f"pool={pool}"]
@@ -212,7 +213,6 @@ def test_a_killed_run_resumes_where_it_was(tmp_path: Path, pool: str) -> None:
     assert (folder / "summary.json").exists()
 
 
-@pytest.mark.slow
 def test_an_interrupt_closes_the_run_in_order(tmp_path: Path) -> None:
     process = start(tmp_path, *SMALL, "rounds=9", "ideas=2", "branch=2")
     folder = wait_for_verdicts(tmp_path, 2)

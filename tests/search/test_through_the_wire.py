@@ -97,6 +97,7 @@ BAD_DAYS: list[tuple[str, Callable[[str], Reply], Cause]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", list(WIRES))
 @pytest.mark.parametrize("place", [0, 2], ids=["ideas", "code"])
 @pytest.mark.parametrize(("reply", "cause"), [day[1:] for day in BAD_DAYS], ids=[day[0] for day in BAD_DAYS])
@@ -238,6 +239,7 @@ def test_a_whole_search(tmp_path: Path, wire: str, capfd: pytest.CaptureFixture[
         assert KEY.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", list(WIRES))
 def test_without_its_key_it_says_what_to_set(
     wire: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -75,6 +75,7 @@ def names_in(archive: bytes) -> set[str]:
         return set(tar.getnames())
 
 
+@pytest.mark.slow
 def test_a_build_leaves_an_archive_and_no_folder(root: Path) -> None:
     done = built("open('made', 'w').write('x')", root)
     assert (done.status, done.log) == (None, "")
@@ -135,6 +136,7 @@ def test_a_compilers_own_words_reach_the_log(root: Path) -> None:
     assert "was not declared in this scope" in done.log
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_runner_finds_what_the_build_compiled(root: Path) -> None:
     """At the same path, so that a build system takes it for its own, and without compiling again."""
@@ -157,6 +159,7 @@ def test_a_runner_finds_what_the_build_compiled(root: Path) -> None:
     fork_server.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("burners", [0, 2 * len(os.sched_getaffinity(0))])
 @pytest.mark.parametrize("source", ["import time\ntime.sleep(600)", "while True: pass"])
 def test_a_build_that_hangs(root: Path, source: str, burners: int) -> None:
@@ -335,6 +338,7 @@ def test_a_build_knows_the_architecture_and_sees_no_gpu(root: Path) -> None:
     assert "[None, '']" in build(PROBLEM, kernel, root=root, architecture="", timeout_s=60).log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "value", "source", "words"),
     [
@@ -378,6 +382,7 @@ def test_a_build_that_takes_too_much(
     assert list(root.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_half_a_message_does_not_stop_the_watch(root: Path) -> None:
     done = built("import os, time\nos.write(3, b'{')\ntime.sleep(600)", root, timeout_s=1.5)
     assert done.status is Status.TIMEOUT
@@ -404,6 +409,7 @@ def test_a_compile_error_is_cached_too(root: Path, tmp_path: Path) -> None:
     assert (again.status, again.log, again.archive) == (first.status, first.log, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [

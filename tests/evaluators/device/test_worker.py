@@ -28,6 +28,8 @@ from evaluators.system import process_tree
 from evaluators.timing import SABOTAGED, Plan
 from tests.evaluators.conftest import Marked, burning, gone
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = Settings(
     timeout_s=5.0,
     open_timeout_s=60.0,

@@ -437,6 +437,7 @@ def test_who_may_use_some_cores_cannot_take_others(scratch: Path) -> None:
     assert confined(body, scratch)[0] == [every, every]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", LEVELS)
 def test_a_busy_loop_ends_at_its_limit_of_cpu_seconds(scratch: Path, isolate: bool) -> None:
     def child(level: str) -> None:

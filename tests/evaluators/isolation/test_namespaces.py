@@ -122,6 +122,7 @@ def test_the_child_dies_with_the_process_that_started_it() -> None:
     os.close(read)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped", [True, False])
 @pytest.mark.parametrize("isolate", [True, False])
 def test_the_child_dies_with_it_on_its_way_up_too(isolate: bool, stopped: bool) -> None:

@@ -101,6 +101,7 @@ def test_few_calls_that_differ_a_little_are_left_to_the_median() -> None:
     assert seen(blocks(12, 3, every(3, 2.0)), EVEN).slow == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hold_ups", [0.05, 0.3, 0.6])
 def test_honest_kernels_on_a_busy_machine_are_even(hold_ups: float) -> None:
     """As much as the test says, with as many calls as a quick and a thorough measurement have."""

@@ -14,6 +14,8 @@ from evaluators.timing import Plan, paired_speedup
 from tests.evaluators.conftest import Marked, gone
 from tests.evaluators.device.test_worker import HONEST, PROBLEM, SETTINGS, forward
 
+pytestmark = pytest.mark.slow
+
 SLOW = forward("for _ in range(11):\n    honest(self, x)\nreturn honest(self, x)")
 COUNT = "import itertools\ncount = itertools.count()"
 

@@ -55,6 +55,7 @@ class Alive(TorchDispatchMode):
         return (self.most - before) / INPUT_BYTES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", ["strict", "kernelbench_v02"])
 def test_a_kernel_is_judged_in_the_memory_of_some_inputs(
     tolerance: str, monkeypatch: pytest.MonkeyPatch

@@ -102,6 +102,7 @@ def tanhs(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.tanh(x @ w)
 
 
+@pytest.mark.slow
 def test_the_outputs_are_looked_at_before_the_clock_stops(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found, inputs = made
     looked: list[float] = []
@@ -176,6 +177,7 @@ def test_where_the_reference_fills_the_queue_everybody_has_the_same_time_to_fill
     assert found._patience_s(RUN) < FILLING_S, "who is late for good has little"
 
 
+@pytest.mark.slow
 def test_what_a_link_costs(made: Any) -> None:
     found, _ = made
     found._ours = True

@@ -202,6 +202,7 @@ def test_a_folder_that_cannot_be_written_keeps_nothing(library: Path, package: P
     assert VendorKernels.of([library], package, library / "no folder").holds(COPY, "")
 
 
+@pytest.mark.slow
 def test_what_is_installed_has_the_triton_kernels_of_torch(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     assert installed(tmp_path).holds("_bsr_softmax_kernel", "")

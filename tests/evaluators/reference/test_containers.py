@@ -59,6 +59,7 @@ def test_tensors_change_in_their_places() -> None:
     assert replaced(value, [1, 2, 3]) == (1, [2, 5], Pair(3, 1))
 
 
+@pytest.mark.slow
 def test_nothing_keeps_an_output_alive_without_the_garbage_collector() -> None:
     gc.disable()
     try:

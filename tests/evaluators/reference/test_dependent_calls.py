@@ -45,6 +45,7 @@ def test_shares_tell_the_elements_of_an_answer_apart(dtype: torch.dtype) -> None
     assert shares.std() > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("elements", [2, 3, 4096, 200_001])
 def test_a_short_answer_is_repeated(elements: int) -> None:
     x, answer = torch.rand(elements) + 1, torch.tensor([1.0, 2.0, 3.0])

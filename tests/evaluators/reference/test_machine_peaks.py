@@ -33,6 +33,7 @@ def test_the_peak_is_that_of_the_precision_that_passes(dtype: str, lower: bool, 
     assert H200.peak(dtype, lower=lower) == peak
 
 
+@pytest.mark.slow
 def test_the_peaks_of_this_cpu(tmp_path: Path) -> None:
     cache = tmp_path / "deeper" / "machine_peaks.json"
     precision = torch.get_float32_matmul_precision()

@@ -90,6 +90,7 @@ def test_softmaxes_that_are_right_on_the_benchmarks_numbers_alone(tolerance: str
         assert where <= found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", RULES)
 def test_a_layer_norm_that_does_not_normalise(tolerance: str) -> None:
     def norm(x: torch.Tensor) -> torch.Tensor:
@@ -135,6 +136,7 @@ def test_what_infinities_come_to_in_products_is_left_to_the_kernel() -> None:
     assert wrong_on(session, online) == {"masked"}, "half a row that is masked wholly makes all of it NaN"
 
 
+@pytest.mark.slow
 def test_an_infinity_in_a_product_may_spread_but_may_not_change_the_rest() -> None:
     def spreads(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return a @ b + 0 * a.sum()
@@ -205,6 +207,7 @@ def test_lower_precision_that_is_allowed_is_right_everywhere() -> None:
     assert wrong_on(wide, half) == {"largest", "smallest"}, "bfloat16 holds larger and smaller numbers"
 
 
+@pytest.mark.slow
 def test_parts_of_a_sum_may_be_rounded_where_no_sum_is_too_large() -> None:
     def halfway(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         first = (a[:, :64].float() @ b[:64].float()).half()

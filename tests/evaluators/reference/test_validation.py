@@ -43,6 +43,7 @@ def examine_shipped(name: str, device: str) -> ReferenceModel:
     return reference
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_shipped_problems_can_judge(name: str) -> None:
     reference = examine_shipped(name, "cpu")
@@ -68,6 +69,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x, -1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", TOLERANCES)
 def test_a_long_softmax_is_judged_on_its_own_scale(tolerance: str) -> None:
     assert findings(softmax, lambda: [torch.randn(16, 65536)], tolerance) == []
@@ -142,6 +144,7 @@ def test_an_affine_function_of_the_input_is_tried(tolerance: str, expression: st
     assert sound or found[0].startswith("input 0 times a weight")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", TOLERANCES)
 @pytest.mark.parametrize(
     ("reference", "draw"),
@@ -223,6 +226,7 @@ def test_numbers_among_the_inputs_are_named_and_may_not_differ_from_draw_to_draw
         session_of(reference, lambda: [matrix(), float(torch.rand(()))])
 
 
+@pytest.mark.slow
 def test_an_input_that_matters_in_few_places_matters() -> None:
     def reference(x: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
         return torch.cat([x[:7], last, x[7:]]).exp()

@@ -208,6 +208,7 @@ def test_a_measurement_has_a_change_for_every_turn() -> None:
     assert len(seen) == EVERY ** (MIN_PAIRS // EVERY), "at any moment"
 
 
+@pytest.mark.slow
 def test_who_looks_at_a_few_numbers_misses_the_changes() -> None:
     """The chance to notice a change, of SHARE an element that is looked at. Who looks at one of each tensor
     and is to notice a change of every turn does so once in millions of measurements."""

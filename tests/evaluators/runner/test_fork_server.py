@@ -17,6 +17,8 @@ from evaluators.runner.fork_server import ForkServer
 from evaluators.system.channel import Channel
 from tests.evaluators.conftest import LEVELS, Marked, gone
 
+pytestmark = pytest.mark.slow
+
 SECRET = "sk-planted-for-the-test"
 
 

@@ -24,6 +24,8 @@ from evaluators.system.channel import Channel, ChannelClosed
 from evaluators.system.process_tree import PR_SET_CHILD_SUBREAPER
 from tests.evaluators.conftest import LEVELS, Marked, gone
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def node_fork_server(tmp_path: Path, marked: Marked) -> Iterator[NodeForkServer]:

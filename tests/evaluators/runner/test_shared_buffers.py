@@ -177,6 +177,7 @@ for call in layout.views(memory):
 """
 
 
+@pytest.mark.slow
 def test_another_process_reads_and_writes_the_same_tensors() -> None:
     parts = [
         example((2, 3, 4), torch.float32, (2, 0, 1)),

@@ -103,6 +103,7 @@ def ninja_file(archive: bytes, name: str) -> str:
         return file.read().decode()
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_an_extension_is_built_with_thin_headers(extension: Build) -> None:
     assert extension.status is None, extension.log
@@ -115,11 +116,13 @@ def test_an_extension_is_built_with_thin_headers(extension: Build) -> None:
     assert not [name for name in names if name.endswith(".o")]
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_runner_elsewhere_needs_no_compiler(extension: Build, tmp_path: Path) -> None:
     assert import_elsewhere(EXTENSION, extension.archive, tmp_path, str(tmp_path)) == {"op": "imported"}
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_another_source_is_not_taken_for_the_built_one(extension: Build, tmp_path: Path) -> None:
     other = EXTENSION.replace("factor * from", "from")

@@ -55,6 +55,7 @@ def open_fds() -> set[str]:
     return {entry for entry in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{entry}")}
 
 
+@pytest.mark.slow
 @given(st.lists(st.dictionaries(st.text(), JSON, max_size=4), min_size=1, max_size=4))
 def test_messages_arrive_whole_and_in_order(messages: list[dict[str, object]]) -> None:
     a, b = Channel.pair()

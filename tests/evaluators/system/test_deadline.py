@@ -62,6 +62,7 @@ def wait_for_state(pid: int, state: str) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("endless_patience")
 @pytest.mark.parametrize("code", [BURN, IN_A_THREAD], ids=["first thread", "another thread"])
 def test_what_a_process_waits_for_a_core_does_not_count(code: str) -> None:
@@ -70,6 +71,7 @@ def test_what_a_process_waits_for_a_core_does_not_count(code: str) -> None:
         assert used_until_over(0.5, starved) == pytest.approx(0.5, abs=SLACK_S)
 
 
+@pytest.mark.slow
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadline_module, "PATIENCE", 3)
     with running(BURN, count=2), running(BURN, niceness=19) as starved:
@@ -83,6 +85,7 @@ def test_processes_that_wait_for_one_another_have_had_their_time(monkeypatch: py
         assert used_until_over(0.5, crowd) == pytest.approx(0.5, abs=SLACK_S)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("endless_patience")
 def test_cpu_time_from_before_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
@@ -92,6 +95,7 @@ def test_cpu_time_from_before_does_not_count(monkeypatch: pytest.MonkeyPatch) ->
         assert used_until_over(0.5, crowd) == pytest.approx(0.5, abs=SLACK_S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["S", "T"], ids=["asleep", "stopped"])
 def test_sleep_counts_and_waits_from_before_do_not(state: str) -> None:
     """Before the deadline began the process has waited for a core for about a second."""
@@ -107,6 +111,7 @@ def test_sleep_counts_and_waits_from_before_do_not(state: str) -> None:
         assert deadline.reason == "within 0.3 s"
 
 
+@pytest.mark.slow
 def test_what_ours_wait_does_not_count_either() -> None:
     with running(BURN, count=3) as starved, running(ASLEEP) as asleep:
         wait_for_state(asleep[0], "S")

@@ -70,6 +70,7 @@ def test_only_who_computes_has_a_place_and_it_has_a_file(child: tuple[int, int])
     assert process_inspection.region_at([], address) is None
 
 
+@pytest.mark.slow
 def test_who_shares_a_core_waits_for_it_and_who_sleeps_does_not() -> None:
     core = min(os.sched_getaffinity(0))
     spin = f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"

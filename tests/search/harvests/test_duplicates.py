@@ -30,6 +30,7 @@ def test_equal_but_for_white_space() -> None:
     assert kept(rows((A,), (B,), (A.replace("\n", "\n\n"),)), 1) == ([0, 1], 1, 0)
 
 
+@pytest.mark.slow
 def test_near() -> None:
     assert 0.95 < jaccard(A, NEAR_A) < 1
     assert kept(rows((A,), (NEAR_A,), (B,)), 0.95) == ([0, 2], 0, 1)

@@ -284,6 +284,7 @@ def test_a_failure_is_one_warning(
     assert "the service is gone" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_real_wandb_offline(
     whole_run: list[Event],
     monkeypatch: pytest.MonkeyPatch,

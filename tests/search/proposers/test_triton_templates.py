@@ -124,6 +124,7 @@ def test_moves_name_known_knobs_and_values_of_the_right_type(name: str) -> None:
             assert all(type(value) is type(family.naive[knob]) for value in several), (move.name, knob)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_random_states_render_to_python(name: str) -> None:
     workload = SHIPPED[name]

@@ -115,6 +115,7 @@ def tree(request: pytest.FixtureRequest) -> Tree:
     return search(PROBLEMS[request.param])
 
 
+@pytest.mark.slow
 def test_no_kernel_is_written_twice(tree: Tree) -> None:
     bodies = [without_stamp(variant.kernel.source) for variant in tree.variants.values()]
     assert len(bodies) > 150

@@ -135,6 +135,7 @@ def check(problem: Problem, source: str, folder: Path, *, bf16: bool) -> None:
         assert error <= allowed, f"{family}: {error} > {allowed}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_naive_kernel_agrees_with_torch(name: str, tmp_path: Path) -> None:
     workload, template = known(PROBLEMS[name])
@@ -143,6 +144,7 @@ def test_naive_kernel_agrees_with_torch(name: str, tmp_path: Path) -> None:
     check(PROBLEMS[name], source, tmp_path, bf16=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", range(SAMPLES))
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_random_kernels_agree_with_torch(name: str, sample: int, tmp_path: Path) -> None:
