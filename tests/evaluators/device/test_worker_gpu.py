@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from evaluators.build.builder import build
-from evaluators.device.child_processes import runner_cores
+from evaluators.device.child_processes import WorkerBroken, runner_cores
 from evaluators.device.worker import Settings, Worker
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
@@ -207,7 +207,10 @@ def test_what_no_queue_holds_is_as_fast_as_itself(worker: Worker) -> None:
     found = []
     for number in range(6):
         copy = RECURRENCE.source.replace("class Model", "class ModelNew") + f"\n# {number}\n"
-        evaluation = judge(worker, copy, RECURRENCE)
+        try:
+            evaluation = judge(worker, copy, RECURRENCE)
+        except WorkerBroken:  # the host was busy meanwhile: a pool tries once more, too
+            evaluation = judge(worker, copy, RECURRENCE)
         assert evaluation.timing is not None, evaluation.log
         found.append(evaluation.timing)
     assert sum(each.speedup_low <= 1 <= each.speedup_high for each in found) >= 5, found
