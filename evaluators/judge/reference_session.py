@@ -45,9 +45,10 @@ SINGLES = 4
 """Blocks of one call, against which the blocks of many are held."""
 CHAIN_CALLS = 32
 """Of a chain at most, so that a GPU's queue, which has room for a thousand launches, holds them all."""
+ROOMY = 0.25
+"""With this share of the device's memory free, the judge process keeps what it holds for its next draw."""
 MUCH = 2**29
-"""Bytes of a call's inputs and outputs: of less, what the judge process keeps for the next call is no matter,
-nor how the time varies that copying them takes."""
+"""Bytes of a call's inputs and outputs: of less, it does not matter how the time of copying them varies."""
 LEAST_CALLS = 5
 """Of shared buffers, where they fit: what a call leaves behind is seen by the next, on another
 distribution."""
@@ -285,9 +286,12 @@ class ReferenceSession:
         return None
 
     def _trim(self) -> None:
-        """Gives back the memory that drawing and comparing took, where it is much: runners need it."""
-        if self.device == "cuda" and self._copies_much:
-            self._torch.cuda.empty_cache()
+        """Gives back the memory that drawing and comparing took, where runners may need it. Elsewhere it is
+        kept: what was just taken from the device again makes the next block longer."""
+        if self.device == "cuda":
+            free_bytes, total_bytes = self._torch.cuda.mem_get_info()
+            if free_bytes < ROOMY * total_bytes:
+                self._torch.cuda.empty_cache()
 
     @property
     def _copies_much(self) -> bool:
