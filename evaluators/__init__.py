@@ -12,9 +12,10 @@ Where to look, from the command down to the machine; each file says more at its 
     build/        builder, build_cache
     runner/       runner_process, shared_buffers; fork_server, node_fork_server, prefork;
                   thin_headers (headers/), triton_precompile
-    reference/    loading, reference_model, float64, rounding, comparison, validation;
+    reference/    loading, reference_model, running_reference, answer, comparison, validation;
+                  float64, rounding, shifts, weight_changes, dependent_calls;
                   containers, strided_layouts, input_distributions, usable_distributions;
-                  weight_changes, dependent_calls; operation_count, machine_peaks, roofline
+                  operation_count, machine_peaks, roofline
     isolation/    confinement, namespaces, scratch, vendor_libraries
     system/       channel, deadline, process_tree, process_inspection, cuda_driver, cupti_trace, elf,
                   user_cache

@@ -12,9 +12,9 @@ from evaluators.evaluation import Status
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import Refused, RunnerClient
 from evaluators.reference import weight_changes
+from evaluators.reference.answer import Answer, Draw, benchmark_rules
 from evaluators.reference.comparison import Comparison
 from evaluators.reference.input_distributions import DESCRIPTIONS
-from evaluators.reference.reference_model import Answer, Draw
 from evaluators.reference.weight_changes import WeightChange
 from evaluators.runner.shared_buffers import SampledOutput
 from evaluators.timing import Block, Plan
@@ -188,7 +188,7 @@ class CorrectnessChecks:
         for draw, outputs in zip(draws, answers, strict=True):
             answer = self._reference.answer(draw)
             if not self._benchmark_rules:
-                self._benchmark_rules = self._reference.benchmark_rules(outputs, answer)
+                self._benchmark_rules = benchmark_rules(outputs, answer)
             self._require(draw, outputs, answer, where=where)
         self._require_inputs(range(calls))
         return block.call_ms(self._session.overhead(calls).total_ms)

@@ -37,7 +37,7 @@ from evaluators.judge.candidate_evaluation import CandidateEvaluation
 from evaluators.judge.head_to_head import HeadToHead, Step
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import Refused
-from evaluators.reference.reference_model import UnfitReference
+from evaluators.reference.running_reference import UnfitReference
 from evaluators.system import process_tree
 from evaluators.system.channel import Channel, ChannelClosed, Message
 from evaluators.timing import Plan, sabotaged

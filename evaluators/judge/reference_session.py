@@ -19,11 +19,13 @@ from evaluators.judge.runner_client import RunnerClient
 from evaluators.judge.vendor_kernels import VendorKernels, installed
 from evaluators.problem import lower_precisions
 from evaluators.reference import dependent_calls
+from evaluators.reference.answer import Answer, Draw
 from evaluators.reference.containers import replaced, tensors_in
 from evaluators.reference.machine_peaks import peaks_of
 from evaluators.reference.operation_count import count
-from evaluators.reference.reference_model import Answer, Draw, ReferenceModel, UnfitReference
+from evaluators.reference.reference_model import ReferenceModel
 from evaluators.reference.roofline import roofline, too_fast
+from evaluators.reference.running_reference import UnfitReference
 from evaluators.reference.strided_layouts import clone, span_of
 from evaluators.reference.usable_distributions import open_distributions
 from evaluators.reference.validation import examine

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from evaluators.reference.answer import Answer
 from evaluators.reference.comparison import as_pairs, rms_of
 from evaluators.reference.containers import tensors_in
 from evaluators.reference.input_distributions import (
@@ -22,7 +23,8 @@ from evaluators.reference.input_distributions import (
     Distribution,
     far_scales,
 )
-from evaluators.reference.reference_model import Answer, ReferenceModel, raise_if_lost
+from evaluators.reference.reference_model import ReferenceModel
+from evaluators.reference.running_reference import raise_if_lost
 
 if TYPE_CHECKING:
     import torch

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from evaluators.reference.answer import Answer, Draw
 from evaluators.reference.comparison import Comparison, about_equal, pick
 from evaluators.reference.containers import plain_values, replaced, tensors_in
-from evaluators.reference.reference_model import Answer, Draw, ReferenceModel
+from evaluators.reference.reference_model import ReferenceModel
 from evaluators.reference.usable_distributions import open_distributions
 
 if TYPE_CHECKING:

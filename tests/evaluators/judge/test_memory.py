@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from evaluators.reference import comparison, validation
-from evaluators.reference.reference_model import Draw, ReferenceModel
+from evaluators.reference.answer import Draw
+from evaluators.reference.reference_model import ReferenceModel
 from tests.evaluators.references import session_of
 
 ROWS, COLUMNS = 64, 2**14

@@ -13,8 +13,8 @@ from evaluators.judge.correctness_checks import CorrectnessChecks
 from evaluators.judge.reference_session import CHAIN_CALLS
 from evaluators.judge.runner_client import Refused
 from evaluators.judge.timing_checks import TimingChecks
+from evaluators.reference.answer import Draw
 from evaluators.reference.comparison import Comparison
-from evaluators.reference.reference_model import Draw
 from evaluators.runner.shared_buffers import SampledOutput
 from evaluators.timing import Block, Overhead
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+from evaluators.reference.answer import Draw, benchmark_rules
 from evaluators.reference.comparison import NO_SHIFT, Comparison
-from evaluators.reference.reference_model import Draw, ReferenceModel
+from evaluators.reference.reference_model import ReferenceModel
 from evaluators.reference.usable_distributions import open_distributions
 from tests.evaluators.references import problem_of, session_of
 
@@ -104,7 +105,7 @@ def test_a_layer_norm_that_does_not_normalise(tolerance: str) -> None:
         variance, mean = torch.var_mean(x, 1, correction=0, keepdim=True)
         return (x - mean) / torch.sqrt(variance + 1e-5)
 
-    session = opened(norm, lambda: [torch.randn(16, 65536)], tolerance=tolerance)
+    session = opened(norm, lambda: [torch.randn(4, 65536)], tolerance=tolerance)
     assert {"shifted", "large", "small", "uneven"} <= wrong_on(session, lambda x: x)
     assert "uneven" in wrong_on(session, first_half)
     assert wrong_on(session, by_hand) == set()
@@ -300,7 +301,7 @@ def test_weights_keep_their_signs_where_the_reference_cannot_bear_others() -> No
     session.change_weights(session.everywhere(), alike=True)
     changed = session.eager.log_scale
     assert (changed > 0).all() and changed.unique().numel() == 128
-    assert torch.equal(session._exact.module.log_scale, changed.double())
+    assert torch.equal(session.double.module.log_scale, changed.double())
     session.restore_weights()
     assert torch.equal(session.eager.log_scale, before)
 
@@ -333,6 +334,6 @@ def test_the_benchmarks_own_rule_is_recorded_beside_ours() -> None:
     session = opened(lambda x: x.tanh(), lambda: [matrix()])
     draw = Draw.fresh()
     x, answer = session.draw(draw.seed)[0], session.answer(draw)
-    assert session.benchmark_rules([x.tanh()], answer) == {"kernelbench": True, "kernelbench_v02": True}
-    off = session.benchmark_rules([x.tanh() + 2e-3], answer)
+    assert benchmark_rules([x.tanh()], answer) == {"kernelbench": True, "kernelbench_v02": True}
+    off = benchmark_rules([x.tanh() + 2e-3], answer)
     assert off == {"kernelbench": True, "kernelbench_v02": False}

@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from evaluators.problem import TOLERANCES
 from evaluators.reference.loading import PROBLEMS, load_problem
-from evaluators.reference.reference_model import ReferenceModel, UnfitReference
+from evaluators.reference.reference_model import ReferenceModel
+from evaluators.reference.running_reference import UnfitReference
 from evaluators.reference.validation import examine
 from tests.evaluators.references import problem_of, session_of
 

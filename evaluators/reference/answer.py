@@ -1,0 +1,141 @@
+"""The right answer to one set of inputs, and what outputs are worth beside it."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from evaluators.reference.comparison import (
+    CHUNK,
+    Comparison,
+    Places,
+    Shift,
+    compare,
+    passes_allclose,
+    pick,
+)
+from evaluators.reference.strided_layouts import holds_all
+
+if TYPE_CHECKING:
+    import torch
+
+SAME = 1e-3
+"""Normwise: answers of one reference to the same inputs differ by less, if it keeps no state."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """One set of inputs: a secret seed, and the distribution, "" for the problem's own."""
+
+    seed: int
+    distribution: str = ""
+
+    @classmethod
+    def fresh(cls, distribution: str = "") -> Draw:
+        """With a seed that nobody has seen."""
+        return cls(seed=secrets.randbits(62), distribution=distribution)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The right outputs for one set of inputs. `exact` is float64's, or eager's where there is none; `shifts`
+    how far they move by a rounding of the inputs, one an output; `places`: which elements these are, where
+    not all were kept. `shifts_here` measures on exactly these inputs, where `shifts` are those of others."""
+
+    eager: list[torch.Tensor]
+    exact: list[torch.Tensor]
+    shifts: list[Shift]
+    places: list[Places | None]
+    shifts_here: Callable[[], list[Shift]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """How answers are judged: the problem's tolerance, and the precision that it allows to factors."""
+
+    tolerance: str
+    precision: str
+    dtype: str
+
+    @classmethod
+    def of(cls, problem: dict[str, Any]) -> Rule:
+        """`kernelbench` allows what float16 products cost."""
+        precision = problem.get("precision", "")
+        if problem["tolerance"] == "kernelbench" and problem["dtype"] in ("float32", "float64"):
+            precision = "float16"
+        return cls(tolerance=problem["tolerance"], precision=precision, dtype=problem["dtype"])
+
+
+def judge(
+    outputs: list[torch.Tensor],
+    answer: Answer,
+    *,
+    tolerance: str,
+    own: bool,
+    indices: bool,
+    exact: bool,
+    products: bool,
+) -> Comparison:
+    """Compares outputs with the right ones; the worst of them. Integers count if `indices` do; `own`, `exact`
+    and `products` as in `comparison.compare`."""
+    found = []
+    for number, out in enumerate(outputs):
+        if not (indices or out.is_floating_point() or out.is_complex()):
+            found.append(Comparison(error=0.0, eager_error=0.0, problem=""))
+            continue
+        at, right, eager = answer.places[number], answer.exact[number], answer.eager[number]
+        judged = partial(
+            compare,
+            tolerance=tolerance,
+            shift=answer.shifts[number],
+            own=own,
+            exact=exact,
+            products=products,
+        )
+        if out.numel() != right.numel():  # the answer's elements were picked before
+            out, at = pick(out, at), None
+        if products and not indices and out.is_floating_point():
+            out = out.where(out.isfinite(), right.to(out.dtype))  # see `leave_open`
+        if at is None:
+            comparison = judged(out, right, eager)
+        else:
+            comparison = judged(pick(out, at), pick(right, at), pick(eager, at))
+            if comparison.problem and at is not None:  # in words about the whole output
+                comparison = judged(out, right, eager)
+        found.append(comparison)
+    return max(found, key=lambda c: (bool(c.problem), c.error))
+
+
+def benchmark_rules(outputs: list[torch.Tensor], answer: Answer) -> dict[str, bool]:
+    """Whether the benchmark's own rules, flat tolerances around eager's whole answer, would take them."""
+    pairs = list(zip(outputs, answer.eager, strict=True))
+    rules = ("kernelbench", "kernelbench_v02")
+    return {rule: all(passes_allclose(*pair, rule) for pair in pairs) for rule in rules}
+
+
+def writable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy of one whose elements share memory (`expand`)."""
+    return tensor if holds_all(tensor) else tensor.contiguous()
+
+
+def leave_open(eager: list[torch.Tensor], exact: list[torch.Tensor], finite: list[torch.Tensor]) -> None:
+    """Makes NaN, in place, of what infinities or NaN among the factors of products have changed, or would by
+    the formula: it depends on how a product is computed (see `comparison.compare`). `finite`: the answer
+    without them. What is left must not change, but may be NaN: PyTorch's own Winograd convolution spreads
+    them over a tile."""
+    import torch
+
+    for three in zip(eager, exact, finite, strict=True):
+        if not three[0].is_floating_point() or not three[0].numel():
+            continue
+        whole = three if three[0].dim() else tuple(each[None] for each in three)
+        rows = max(1, len(whole[0]) * CHUNK // whole[0].numel())  # of what memory there is room for
+        for one, true, own in zip(*(torch.split(each, rows) for each in whole), strict=True):
+            same = (one - own).abs() <= SAME * own.abs()  # not so of NaN
+            changed = ~same | ~true.isfinite()
+            one.masked_fill_(changed, math.nan)
+            true.masked_fill_(changed, math.nan)

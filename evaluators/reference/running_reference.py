@@ -1,0 +1,234 @@
+"""A reference that runs: it draws inputs, and answers in its own precision and in float64."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from evaluators.reference import weight_changes
+from evaluators.reference.answer import SAME, Rule
+from evaluators.reference.comparison import about_equal, as_pairs
+from evaluators.reference.containers import (
+    map_tensors,
+    plain_values,
+    template_of,
+    tensors_in,
+    tensors_of,
+)
+from evaluators.reference.float64 import FAILURES, DoubleReference
+from evaluators.reference.input_distributions import Distribution
+from evaluators.reference.loading import (
+    init_inputs,
+    load_module,
+    make_inputs,
+    make_model,
+    seed_all,
+)
+from evaluators.reference.strided_layouts import clone
+from evaluators.reference.weight_changes import WeightChange
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+logger = logging.getLogger(__name__)
+
+
+class UnfitReference(Exception):
+    """No kernel can be judged by this reference; the message has the findings."""
+
+
+def raise_if_lost(error: Exception) -> None:
+    """Raises an error of the GPU itself, after which nothing runs in this process any more."""
+    if "CUDA error" in str(error):
+        raise error
+
+
+class RunningReference:
+    """Draws inputs, runs, changes weights. `problem`: the fields of a `Problem`."""
+
+    def __init__(self, problem: dict[str, Any], *, keep_range: bool = False) -> None:
+        """`keep_range`: no distribution may leave the range of the problem's own inputs, out of which the
+        reference has failed in a way that ended the process. Raises UnfitReference, and what the reference
+        raises."""
+        import torch
+
+        self._torch, self.problem, self.rule = torch, problem, Rule.of(problem)
+        self.device: str = problem["device"]
+        self.keep_range = keep_range
+        self.seed = secrets.randbits(62)
+        """Of the constructor's arguments and weights."""
+        self._secret = secrets.randbits(62)
+        self._module = load_module(problem["source"], problem["overrides"])
+        self.eager = self._make(self.seed)
+        self.double: DoubleReference | None = DoubleReference(self.eager)
+        self._before: list[torch.Tensor] = []
+        self.weights_state = ""
+        """Which weights it has; "" the constructor's."""
+        sample = self.draw(secrets.randbits(62))
+        self.sample = sample
+        self.changed_inputs: list[int] = []
+        """The numbers of the input tensors that the reference writes to."""
+        self.draws_numbers = False
+        """Whether the answer depends on torch's random generator, too."""
+        self.has_products = False
+        """Whether it multiplies matrices, convolves or attends (see `comparison.compare`)."""
+        try:
+            self.template = template_of(sample)
+            self._require_equal_values()
+            self.outputs = self._look_at(sample)
+        except TypeError as error:
+            raise UnfitReference(str(error)) from error
+        self.weight_forms = weight_changes.forms_of(self.eager)
+        names = weight_changes.plain_buffers(self.eager, lambda: self._make(self.seed + 1))
+        buffers = dict(self.eager.named_buffers())
+        self.buffer_forms: list[list[object]] = [
+            [name, list(buffers[name].shape), str(buffers[name].dtype)] for name in names
+        ]
+        self._everywhere = secrets.randbits(62)
+        self.signed_weights = True
+        self.distributions: dict[str, Distribution] = {}
+
+    def _make(self, seed: int) -> nn.Module:
+        values = init_inputs(self._module, self.seed)
+        how = {"seed": seed, "device": self.device, "dtype": self.problem["dtype"]}
+        return make_model(self._module, "Model", values, **how)
+
+    def draw(self, seed: int, name: str = "") -> list[Any]:
+        """A set of inputs; the same for the same seed and distribution."""
+        values = make_inputs(self._module, seed=seed, device=self.device, dtype=self.problem["dtype"])
+        return values if not name else list(self.distributions[name].applied(values))
+
+    def call_seed(self, seed: int) -> int:
+        """Of torch's generator for a call on the inputs of this seed, which it does not tell."""
+        return hash((self._secret, seed)) & (2**62 - 1)
+
+    def run(self, inputs: list[Any], seed: int = 0) -> list[torch.Tensor]:
+        """Eager PyTorch's outputs, and the inputs that it has changed."""
+        given = map_tensors(clone, inputs) if self.changed_inputs else inputs
+        if self.draws_numbers:
+            seed_all(self.call_seed(seed))
+        with self._torch.no_grad():
+            return self._with_changed(tensors_of(self.eager(*given)), given)
+
+    def answers(self, inputs: list[Any], seed: int = 0) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The reference's outputs at the task's dtype and, as far as it runs there, in float64."""
+        eager = self.run(inputs, seed)
+        return eager, self.run_exact(inputs) or eager
+
+    def run_exact(self, inputs: list[Any]) -> list[torch.Tensor] | None:
+        """The outputs in float64; None where the reference does not run there, or not on such inputs."""
+        if self.double is None:
+            return None
+        try:
+            return self._with_changed(*self.double.run(inputs, changes_inputs=bool(self.changed_inputs)))
+        except FAILURES as error:
+            raise_if_lost(error)
+            if isinstance(error, self._torch.OutOfMemoryError):
+                raise  # who has no memory for the right answer has none to stand in for it
+            return None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether there are answers in float64."""
+        return self.double is not None
+
+    def forget_sample(self) -> None:
+        """Gives the memory of `sample` and `outputs` back: some are of several gigabytes."""
+        self.sample, self.outputs = [], []
+
+    def everywhere(self, *, padded: bool = False) -> WeightChange:
+        """The change of all weights with which kernels are checked on the distributions."""
+        names = tuple(str(form[0]) for form in self.buffer_forms)
+        return WeightChange(seed=self._everywhere, signed=self.signed_weights, padded=padded, buffers=names)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there are any to change."""
+        return bool(self.weight_forms or self.buffer_forms)
+
+    def change_weights(self, how: WeightChange, *, alike: bool) -> None:
+        """Other weights for the reference, in both precisions (see `weight_changes.change`)."""
+        if not self.has_weights:
+            return
+        self._buffers = how.buffers
+        self._before = weight_changes.change(self.eager, how, alike=alike)
+        self.weights_state = f"{how.turn}/{alike}/{how.padded}/{how.signed}/{how.buffers}"
+        self._copy_weights()
+
+    def restore_weights(self) -> None:
+        """The reference's own again, if they were changed."""
+        if self.weights_state:
+            weight_changes.restore(self.eager, self._before, self._buffers)
+            self._before, self.weights_state = [], ""
+            self._copy_weights()
+
+    def _copy_weights(self) -> None:
+        if self.double is not None:
+            self.double.copy_weights(self.eager)
+
+    def _require_equal_values(self) -> None:
+        """Runners are told once what is no tensor. Raises UnfitReference."""
+        if values := plain_values(self.template):
+            others = plain_values(template_of(self.draw(secrets.randbits(62))))
+            if repr(values) != repr(others):
+                raise UnfitReference(
+                    f"numbers or strings among its inputs differ from draw to draw ({values} and {others}): "
+                    "only tensors may"
+                )
+
+    def _look_at(self, sample: list[Any]) -> list[torch.Tensor]:
+        """Its outputs; finds out what it does besides. Raises UnfitReference."""
+        seed = secrets.randbits(62)
+        with self._torch.no_grad():
+
+            def outputs(seed: int) -> tuple[list[torch.Tensor], list[Any]]:
+                seed_all(seed)
+                given = map_tensors(clone, sample)
+                found = tensors_of(self.eager(*given))
+                if any(each.layout != self._torch.strided for each in found):
+                    raise UnfitReference("an output is a sparse tensor")
+                return found, given
+
+            first, given = outputs(seed)
+            kept = [clone(each) for each in first]
+            before, after = tensors_in(sample), tensors_in(given)
+            self.changed_inputs = [
+                number for number, pair in enumerate(zip(before, after, strict=True)) if not _equal(*pair)
+            ]
+            del first, given
+            if not all(about_equal(*pair, SAME) for pair in zip(outputs(seed)[0], kept, strict=True)):
+                raise UnfitReference(
+                    "it keeps state: its second answer to the same inputs is another than its first"
+                )
+            other = outputs(seed + 1)[0]
+            self.draws_numbers = not all(about_equal(*pair, SAME) for pair in zip(other, kept, strict=True))
+            del other
+        if self.draws_numbers:
+            self.double = None  # other types draw other numbers
+        if self.double is not None:
+            try:
+                self.double.run(sample, changes_inputs=bool(self.changed_inputs))
+            except FAILURES as error:
+                raise_if_lost(error)
+                cause = str(error).partition("\n")[0]
+                logger.warning("the reference does not run in float64, its own dtype stands in: %s", cause)
+                self.double = None
+        return kept
+
+    def _with_changed(self, outputs: list[torch.Tensor], given: list[Any]) -> list[torch.Tensor]:
+        if not self.changed_inputs:
+            return outputs
+        tensors = tensors_in(given)
+        return outputs + [tensors[number] for number in self.changed_inputs]
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Bit by bit."""
+    import torch
+
+    one, other = as_pairs(one), as_pairs(other)
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    return torch.equal(torch.nan_to_num(one, 0.0), torch.nan_to_num(other, 0.0))
