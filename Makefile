@@ -18,7 +18,7 @@ demo: install
 	$(BIN)/python -m search.run problem=level1/conv2d rounds=5 ideas=3 branch=3 wandb=off library.use=false
 
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 # Under 90 s, for the daily loop.
 test-fast: install
