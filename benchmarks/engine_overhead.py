@@ -24,8 +24,9 @@ from evaluators.evaluation import Correctness, Evaluation, Status, Timing
 from evaluators.problem import Kernel, Problem
 from search.budget import Budget
 from search.engine import Engine
-from search.journal import Journal, rebuild
+from search.journal import Journal
 from search.protocols import RunContext
+from search.run_state import rebuild
 from search.strategies.idea_branching import IdeaBranching
 from search.tree import Category, Expansion, Idea, Outcome, Seed, Variant
 

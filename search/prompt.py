@@ -26,10 +26,11 @@ from evaluators.problem import Problem
 from search.budget import Budget
 from search.cli import stored_config
 from search.desk import Desk
-from search.journal import RunState, rebuild, replay
+from search.journal import replay
 from search.llm import Question
 from search.proposers.llm.proposer import LLMProposer
 from search.protocols import RunContext
+from search.run_state import RunState, rebuild
 from search.tree import drop_ins, told
 
 OWN = ("run", "idea", "variant", "call")

@@ -16,7 +16,7 @@ from evaluators.problem import Kernel, Problem
 from kernel_library.entry import Entry, Hit
 from search.desk import Desk
 from search.events import Event
-from search.journal import RunState
+from search.run_state import RunState
 from search.tree import Expansion, Idea, Outcome, Seed, Tree, Variant
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
-from search.journal import RunState
+from search.run_state import RunState
 
 
 class RecordedEvaluations:

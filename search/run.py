@@ -51,10 +51,11 @@ from search.cli import (
 )
 from search.engine import Engine
 from search.events import RunFinished
-from search.journal import Journal, JournalError, RunState, rebuild, replay
+from search.journal import Journal, JournalError, replay
 from search.ranking import LOWER_END
 from search.recorded import RecordedEvaluations
 from search.run_folder import finalise
+from search.run_state import RunState, rebuild
 from search.tree import HISTORY
 
 NOT_REPLAYED = (

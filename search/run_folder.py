@@ -12,9 +12,9 @@ from typing import Any
 
 from evaluators.evaluation import Evaluation, Timing
 from search.events import Event, IdeaProposed, RunStarted, VariantWritten
-from search.journal import RunState
 from search.llm import Spending
 from search.ranking import unconfirmed
+from search.run_state import RunState
 from search.tree import Idea, Variant
 
 

@@ -30,9 +30,10 @@ from search.events import (
     VariantStage,
 )
 from search.in_flight import InFlight
-from search.journal import Journal, rebuild
+from search.journal import Journal
 from search.protocols import Evaluator, Library, Observer
 from search.ranking import LOWER_END, Comparison
+from search.run_state import rebuild
 from search.tree import LIBRARY, Seed, Variant
 
 logger = logging.getLogger(__name__)

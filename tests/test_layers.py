@@ -37,6 +37,8 @@ LAYERS = {
     "search.events": "core",
     "search.protocols": "core",
     "search.journal": "core",
+    "search.journal_codec": "core",
+    "search.run_state": "core",
     "search.budget": "core",
     "search.in_flight": "core",
     "search.llm": "core",

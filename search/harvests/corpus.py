@@ -17,7 +17,8 @@ from evaluators.reference.loading import PROBLEMS
 from kernel_library.entry import Entry
 from kernel_library.library import FolderLibrary
 from search.harvests.identity import fingerprint, sized
-from search.journal import JournalError, RunState, rebuild, replay
+from search.journal import JournalError, replay
+from search.run_state import RunState, rebuild
 from search.tree import LIBRARY, Seed, Variant
 
 logger = logging.getLogger(__name__)

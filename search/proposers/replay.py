@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from evaluators.problem import Kernel, Problem
-from search.journal import rebuild, replay
+from search.journal import replay
 from search.protocols import RunContext
+from search.run_state import rebuild
 from search.tree import LIBRARY, Expansion, Idea, Outcome, Seed, Tree, Variant
 
 

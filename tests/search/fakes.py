@@ -20,9 +20,10 @@ from evaluators.problem import Kernel, Problem
 from search.budget import Budget
 from search.engine import Engine
 from search.events import Event, RunFinished
-from search.journal import Journal, RunState, rebuild, replay
+from search.journal import Journal, replay
 from search.llm import Answer, CallFailed, Limits, Price, Question, Usage
 from search.protocols import RunContext
+from search.run_state import RunState, rebuild
 from search.strategies.idea_branching import IdeaBranching
 from search.tree import Category, Expansion, Idea, Outcome, Seed, Tree, Variant, fastest
 

@@ -36,11 +36,12 @@ from search.events import (
     VariantStage,
     VariantWritten,
 )
-from search.journal import Journal, RunState, rebuild, replay
+from search.journal import Journal, replay
 from search.llm import Answer, CallFailed, Cause, Limits, Price, Purpose, Question, Usage
 from search.proposers.llm.proposer import LLMProposer
 from search.protocols import ProposerFailed
 from search.ranking import MEDIAN
+from search.run_state import RunState, rebuild
 from search.tree import LIBRARY, Idea, Seed, speedups_of
 from tests.search.fakes import (
     PROBLEM,

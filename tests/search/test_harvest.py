@@ -16,7 +16,8 @@ from evaluators.evaluation import Status
 from kernel_library.entry import Entry, Lineage, Measurement
 from kernel_library.library import FolderLibrary
 from search import harvest
-from search.journal import RunState, rebuild, replay
+from search.journal import replay
+from search.run_state import RunState, rebuild
 from search.tree import Variant
 from tests.search import fakes
 from tests.search.harvests.story import Story, correct, failed, kernel, problem

@@ -4,217 +4,19 @@ import json
 import logging
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from evaluators.evaluation import Correctness, Evaluation, Status, Timing
-from evaluators.problem import DTYPES, Kernel, Problem
 from search.events import (
-    BestConfirmed,
     Event,
-    IdeaImplemented,
-    IdeaProposed,
-    LeadersCompared,
-    ModelCalled,
     RoundClosed,
-    RunFinished,
-    RunStarted,
-    VariantEvaluated,
-    VariantStage,
-    VariantWritten,
 )
-from search.journal import Decoder, Journal, JournalError, encode, rebuild, replay
-from search.llm import Cause, ModelCall, Purpose, Usage
-from search.ranking import RANKINGS
-from search.tree import Category, Idea, Seed, Variant
-from tests.search.fakes import PROBLEM, correct, failed, kernel, search
-
-positive = st.floats(1e-6, 1e6)
-sizes: Any = st.recursive(
-    st.integers() | st.floats(allow_nan=False) | st.booleans() | st.text(),
-    lambda inner: st.lists(inner, max_size=3).map(tuple),
-)
-texts = st.text(min_size=1).filter(str.strip)
-kernels = st.builds(Kernel, source=texts, language=st.sampled_from(["triton", "cuda", "cpp"]))
-
-
-@st.composite
-def timings(draw: st.DrawFn) -> Timing:
-    low, speedup, high = sorted(draw(st.tuples(positive, positive, positive)))
-    return Timing(
-        kernel_ms=draw(positive),
-        eager_ms=draw(positive),
-        speedup=speedup,
-        speedup_low=low,
-        speedup_high=high,
-        compile_ms=draw(st.none() | positive),
-        kernel_samples_ms=tuple(draw(st.lists(positive, max_size=3))),
-        eager_samples_ms=tuple(draw(st.lists(positive, max_size=3))),
-    )
-
-
-@st.composite
-def evaluations(draw: st.DrawFn) -> Evaluation:
-    status = draw(st.sampled_from(Status))
-    figures = st.builds(
-        Correctness,
-        checked_calls=st.integers(0, 100),
-        normwise_error=st.floats(0, allow_nan=False),
-        eager_error=positive,
-        families=st.dictionaries(st.text(), st.booleans(), max_size=2),
-    )
-    return Evaluation(
-        status=status,
-        timing=draw(timings()) if status is Status.CORRECT else None,
-        correctness=draw(st.none() | figures),
-        log=draw(st.text()),
-        rule=draw(texts) if status is Status.REJECTED else "",
-        environment=draw(st.dictionaries(st.text(), st.text(), max_size=2)),
-        device_s=draw(st.floats(0, 1e6)),
-    )
-
-
-@st.composite
-def runs(draw: st.DrawFn) -> list[Event]:
-    """The events of some run of a single idea."""
-    problem = Problem(
-        name=draw(texts),
-        source=draw(texts),
-        overrides=draw(st.dictionaries(st.text(), sizes, max_size=3)),
-        dtype=draw(st.sampled_from(DTYPES)),
-    )
-    seeds = st.builds(Seed, id=st.text(), kernel=kernels, evaluation=st.none() | evaluations())
-    idea = Idea(
-        text=draw(st.text()),
-        category=draw(st.sampled_from(Category)),
-        parent=draw(st.text()),
-        round=1,
-        proposer=draw(st.text()),
-        model=draw(st.text()),
-        plan=draw(st.text()),
-        told=tuple(draw(st.lists(st.text(), max_size=3))),
-    )
-    unique = draw(st.lists(kernels, min_size=1, max_size=4, unique_by=lambda k: k.id))
-    written = [
-        Variant(kernel=k, idea=idea.id, parent=idea.parent, round=1, repairs=draw(st.text())) for k in unique
-    ]
-    judged = [replace(v, evaluation=draw(evaluations())) for v in written]
-    tokens = st.integers(0, 10**6)
-    usage = Usage(input_tokens=draw(tokens), cached_tokens=draw(tokens), output_tokens=draw(tokens))
-    call = ModelCall(
-        id=draw(st.text()),
-        model=draw(st.text()),
-        purpose=draw(st.sampled_from(Purpose)),
-        about=draw(st.text()),
-        attempt=draw(st.integers(1, 9)),
-        usage=usage,
-        dollars=draw(positive),
-        seconds=draw(positive),
-        estimated=draw(st.booleans()),
-        cause=draw(st.none() | st.sampled_from(Cause)),
-        detail=draw(st.text()),
-    )
-    started = RunStarted(
-        at_s=draw(positive),
-        problem=problem,
-        proposer=draw(st.text()),
-        strategy=draw(st.text()),
-        rounds=draw(st.integers(0, 9)),
-        seed=draw(st.integers()),
-        environment=draw(st.dictionaries(st.text(), st.text(), max_size=2)),
-        entries=tuple(draw(st.lists(seeds, max_size=2))),
-        ranking=draw(st.sampled_from(RANKINGS)),
-    )
-    again = draw(evaluations())
-    together = tuple(draw(evaluations()) for _ in judged)
-    ours = Status.INFRASTRUCTURE_ERROR
-    ranked = [
-        replace(v, evaluation=v.evaluation if each.status is ours else each)
-        for v, each in zip(judged, together, strict=True)
-    ]
-    return [
-        started,
-        IdeaProposed(at_s=2.0, idea=idea, number=1, expansion=draw(st.integers(0, 5))),
-        ModelCalled(at_s=2.5, call=call),
-        *(VariantWritten(at_s=3.0, variant=v, number=i) for i, v in enumerate(written, 1)),
-        IdeaImplemented(at_s=3.5, idea_id=idea.id, variants=len(written)),
-        *(VariantEvaluated(at_s=4.0, variant=v, reused=draw(st.booleans())) for v in judged),
-        RoundClosed(at_s=5.0, round=1, best=draw(st.none() | st.sampled_from(judged)), evaluations=3),
-        LeadersCompared(at_s=5.5, variants=tuple(judged), evaluations=together),
-        BestConfirmed(at_s=6.0, variant=ranked[0], evaluation=again),
-        RunFinished(
-            at_s=7.0, reason=draw(st.text()), best=ranked[0], confirmed=draw(st.none() | st.just(again))
-        ),
-    ]
-
-
-@pytest.mark.slow
-@given(events=runs())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-def test_events_survive_the_way_to_json_and_back(events: list[Event]) -> None:
-    lines = [json.dumps(encode(event)) for event in events]
-    assert all("\n" not in line for line in lines)
-    decoder = Decoder()
-    assert [decoder.decode(json.loads(line)) for line in lines] == events
-
-
-def test_the_lines_have_the_documented_names(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    search(path, rounds=2)
-    names = [json.loads(line)["event"] for line in path.read_text().splitlines()]
-    assert names[0] == "run_started"
-    assert names[-2:] == ["best_confirmed", "run_finished"]
-    assert set(names[1:-2]) == {
-        "idea_proposed",
-        "variant_written",
-        "idea_implemented",
-        "variant_evaluated",
-        "round_closed",
-    }
-
-
-def test_a_source_is_stored_once(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    search(path, rounds=1)
-    text = path.read_text()
-    for event in replay(path):
-        if isinstance(event, VariantWritten):
-            assert text.count(json.dumps(event.variant.kernel.source)) == 1
-
-
-def test_stages_are_not_journaled() -> None:
-    with pytest.raises(TypeError, match="VariantStage"):
-        encode(VariantStage(at_s=0.0, variant_id="x", stage="queued"))
-
-
-def events_of_a_run() -> list[Event]:
-    """One round: three ideas in one answer, two variants of the first, both judged."""
-    ideas = [
-        Idea(text=f"idea {i}", category=Category.MEMORY, parent="", round=1, proposer="fake")
-        for i in range(3)
-    ]
-    idea = ideas[0].id
-    first = Variant(kernel=kernel(1), idea=idea, parent="", round=1)
-    second = Variant(kernel=kernel(2), idea=idea, parent="", round=1)
-    judged = [
-        Variant(kernel=v.kernel, idea=idea, parent="", round=1, evaluation=e)
-        for v, e in ((first, correct()), (second, failed()))
-    ]
-    started = RunStarted(
-        at_s=0.0, problem=PROBLEM, proposer="fake", strategy="fake", rounds=1, seed=0, environment={}
-    )
-    return [
-        started,
-        *(IdeaProposed(at_s=1.0, idea=it, number=i, expansion=0, of=3) for i, it in enumerate(ideas, 1)),
-        VariantWritten(at_s=2.0, variant=first, number=1),
-        VariantWritten(at_s=2.0, variant=second, number=2),
-        *(VariantEvaluated(at_s=3.0, variant=v) for v in judged),
-    ]
+from search.journal import Journal, JournalError, replay
+from search.journal_codec import FORMAT_VERSION, encode
+from search.run_state import rebuild
+from tests.search.fakes import contents, search, state_of
+from tests.search.small_run import events_of_a_run
 
 
 def written(path: Path, events: list[Event]) -> Path:
@@ -330,32 +132,45 @@ def test_two_cannot_append_to_one_journal(tmp_path: Path) -> None:
     Journal(path).close()
 
 
-def test_rebuild_knows_what_is_left_to_do() -> None:
-    events = events_of_a_run()
-    state = rebuild(events)
-    assert list(state.proposed) == [0]
-    assert len(state.proposed[0]) == 3
-    assert set(state.verdicts) == {kernel(1).id, kernel(2).id}
-    assert state.evaluations == 2
-    assert state.used_s == 3.0
-    assert state.finished is None
-    closed = rebuild([*events, RoundClosed(at_s=4.0, round=1, best=None, evaluations=2)])
-    assert (closed.tree.rounds_closed, closed.proposed) == (1, {})
+def before_there_was_a_version(path: Path) -> list[str]:
+    """Rewrites a journal as the program wrote it that knew no version; returns its lines."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line.pop("version") for line in lines if line["event"] == "run_started"]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path.read_text().splitlines()
 
 
-def test_our_own_failures_are_no_verdicts() -> None:
-    events = events_of_a_run()[:-2]
-    variant = next(e.variant for e in events if isinstance(e, VariantWritten))
-    ours = Variant(
-        kernel=variant.kernel,
-        idea=variant.idea,
-        parent="",
-        round=1,
-        evaluation=failed(Status.INFRASTRUCTURE_ERROR),
-    )
-    state = rebuild([*events, VariantEvaluated(at_s=3.0, variant=ours)])
-    assert state.verdicts == {}
-    assert state.evaluations == 1
+def test_a_journal_without_a_version_is_replayed(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.jsonl", events_of_a_run())
+    before_there_was_a_version(path)
+    assert replay(path) == events_of_a_run()
+
+
+def test_a_journal_without_a_version_is_resumed(tmp_path: Path) -> None:
+    """It keeps its lines, and ends as a run does that was not interrupted."""
+    whole, path = tmp_path / "whole.jsonl", tmp_path / "journal.jsonl"
+    finished = search(whole, rounds=3)
+    search(path, rounds=1)
+    lines = before_there_was_a_version(path)
+    again = search(path, rounds=3)
+    assert path.read_text().splitlines()[: len(lines)] == lines
+    assert (again.reason, again.best, again.confirmed) == (finished.reason, finished.best, finished.confirmed)
+    assert contents(state_of(path).tree) == contents(state_of(whole).tree)
+
+
+def test_a_newer_journal_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.jsonl", events_of_a_run())
+    version = f'"version": {FORMAT_VERSION}'
+    path.write_text(path.read_text().replace(version, f'"version": {FORMAT_VERSION + 1}'))
+    before = path.read_bytes()
+    for read in (replay, Journal):
+        with pytest.raises(JournalError) as refused:
+            read(path)
+        assert str(refused.value) == (
+            f"{path}: the journal's format is version {FORMAT_VERSION + 1}, this program knows up to "
+            f"{FORMAT_VERSION}: a newer one wrote it, and can read it"
+        )
+    assert path.read_bytes() == before
 
 
 def test_a_large_journal_opens_soon(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from search import prompt
-from search.journal import rebuild, replay
+from search.journal import replay
+from search.run_state import rebuild
 
 RUN = Path(__file__).parent / "recordings" / "softmax_cpu"
 TREE = rebuild(replay(RUN / "journal.jsonl")).tree

@@ -13,10 +13,11 @@ from omegaconf import OmegaConf
 
 from search import run
 from search.cli import stored_config
-from search.journal import RunState, rebuild, replay
+from search.journal import replay
 from search.llm import Question
 from search.proposers.llm.proposer import LLMProposer
 from search.recorded import RecordedEvaluations
+from search.run_state import RunState, rebuild
 from tests.search.fakes import ScriptedModel, contents, search, state_of
 
 ROOT = Path(__file__).parents[2]

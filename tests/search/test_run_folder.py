@@ -12,9 +12,10 @@ import pytest
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel
 from search.events import IdeaProposed, ModelCalled, RunFinished, RunStarted, VariantWritten
-from search.journal import RunState, rebuild, replay
+from search.journal import replay
 from search.llm import Cause, ModelCall, Purpose, Usage
 from search.run_folder import RunFolder, finalise, summarise, write_atomically
+from search.run_state import RunState, rebuild
 from tests.search.fakes import FakeEvaluator, FakeProposer, correct, failed, search, state_of
 
 FIELDS = ["problem", "device", "rounds", "evaluations", "statuses", "baselines_ms", "best", "cost"]

@@ -14,11 +14,12 @@ import pytest
 
 from search import desk, run
 from search.events import ModelCalled
-from search.journal import rebuild, replay
+from search.journal import replay
 from search.llm import LLM, Cause, Limits, Price, Usage
 from search.llms.google import Google
 from search.llms.openai import OpenAI
 from search.proposers.llm.proposer import LLMProposer
+from search.run_state import rebuild
 from search.tree import LIBRARY
 from tests.search.fakes import FakeEvaluator, code_answer, correct, ideas_answer, search, state_of
 from tests.search.llms.servers import GEMINI, OPENAI, Asked, ModelServer, Reply, Script, WireFormat

@@ -12,11 +12,11 @@ import pytest
 from evaluators.problem import Kernel
 from search.budget import Budget, BudgetSpent
 from search.desk import Desk
-from search.journal import RunState
 from search.llm import CallFailed, Cause, Limits, ModelCall, Price, Purpose, Question
 from search.proposers.llm.choice import Fixed
 from search.proposers.llm.proposer import LLMProposer
 from search.protocols import ProposerFailed, RunContext
+from search.run_state import RunState
 from search.tree import Category, Expansion, Idea, Variant
 from tests.search.fakes import PROBLEM, ScriptedModel, code_answer, failed, ideas_answer, kernel
 

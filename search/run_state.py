@@ -1,0 +1,109 @@
+"""What the events of a run add up to. A search, a journal's replay and the observers fold them alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from evaluators.evaluation import Evaluation, Status
+from search.events import (
+    BestConfirmed,
+    Event,
+    IdeaImplemented,
+    IdeaProposed,
+    LeadersCompared,
+    ModelCalled,
+    RoundClosed,
+    RunFinished,
+    RunStarted,
+    VariantEvaluated,
+    VariantWritten,
+)
+from search.llm import Spending
+from search.ranking import Ranking
+from search.tree import Idea, Tree, Variant
+
+
+@dataclass
+class RunState:
+    """What a run knows of itself: the tree, and what the engine needs to go on from here."""
+
+    tree: Tree = field(default_factory=Tree)
+    started: RunStarted | None = None
+    """The first start: what the run is about."""
+    finished: RunFinished | None = None
+    """How it ended; None while it is running, again or for the first time."""
+    proposed: dict[int, list[Idea]] = field(default_factory=dict)
+    """The ideas of the open round, by the index of their expansion."""
+    implemented: set[str] = field(default_factory=set)
+    """Ids of the ideas of which the proposer has written all variants that it will."""
+    spending: dict[str, Spending] = field(default_factory=dict)
+    """On calls, by model."""
+    verdicts: dict[str, Evaluation] = field(default_factory=dict)
+    """By kernel id: what an equal kernel may take over. Our own failures are not among them."""
+    confirmed: dict[str, Evaluation] = field(default_factory=dict)
+    """By kernel id: final measurements, our own failures left out."""
+    statuses: Counter[Status] = field(default_factory=Counter)
+    """Of all evaluations, those taken over not counted."""
+    evaluations: int = 0
+    device_s: float = 0.0
+    used_s: float = 0.0
+
+    @property
+    def spent(self) -> Spending:
+        """On the calls of all models."""
+        return Spending.total(self.spending.values())
+
+    def apply(self, event: Event) -> None:
+        """Takes in the next event. Raises ValueError or KeyError for one that cannot follow."""
+        self.used_s = max(self.used_s, event.at_s)
+        match event:
+            case RunStarted():
+                if self.started is None:
+                    self.started, self.tree.ranking = event, Ranking(event.ranking)
+                self.finished = None
+            case IdeaProposed(idea=idea, expansion=expansion):
+                self.tree.add_idea(idea)
+                self.proposed.setdefault(expansion, []).append(idea)
+            case ModelCalled(call=call):
+                self.spending.setdefault(call.model, Spending()).add(call)
+            case VariantWritten(variant=variant):
+                self.tree.add_variant(variant)
+            case IdeaImplemented(idea_id=idea_id):
+                self.implemented.add(idea_id)
+            case VariantEvaluated(variant=variant, reused=reused):
+                self._take_verdict(variant, reused)
+            case RoundClosed(round=number):
+                self.tree.rounds_closed = number
+                self.proposed = {}
+            case LeadersCompared(evaluations=evaluations):
+                self.device_s += sum(each.device_s for each in evaluations)
+                self.tree.compare(event.by_kernel)
+            case BestConfirmed(variant=variant, evaluation=evaluation):
+                self.device_s += evaluation.device_s
+                if evaluation.status is not Status.INFRASTRUCTURE_ERROR:
+                    self.confirmed[variant.kernel.id] = evaluation
+            case RunFinished():
+                self.finished = event
+
+    def _take_verdict(self, variant: Variant, reused: bool) -> None:
+        evaluation = variant.evaluation
+        if evaluation is None:
+            raise ValueError(f"variant {variant.id} was evaluated but has no evaluation")
+        self.tree.evaluate(variant.id, evaluation)
+        if reused:
+            return
+        self.evaluations += 1
+        self.statuses[evaluation.status] += 1
+        self.device_s += evaluation.device_s
+        if evaluation.status is not Status.INFRASTRUCTURE_ERROR:
+            self.verdicts[variant.kernel.id] = evaluation
+
+
+def rebuild(events: Iterable[Event]) -> RunState:
+    """The state of a run after these events. Raises ValueError or KeyError where they cannot be one run's."""
+    state = RunState()
+    for event in events:
+        state.apply(event)
+    return state
