@@ -7,13 +7,17 @@ only on plain evidence, so that no verdict depends on what else runs on the mach
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 from evaluators.evaluation import Status
 from evaluators.isolation.scratch import SOURCE
+from evaluators.judge.cpu_timing import CpuRunnerClient
+from evaluators.judge.gpu_timing import GpuRunnerClient
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import Refused, RunnerClient
 from evaluators.judge.stack_samples import StackSamples
+from evaluators.judge.vendor_kernels import VendorKernels
 from evaluators.judge.work_share import not_its_own, share_of_kernels
 from evaluators.system.process_inspection import can_peek
 
@@ -27,42 +31,54 @@ PATIENCE_S = 20.0
 """For samples: on an idle machine they take half a second."""
 
 
-class Attribution:
-    """Of one candidate's work. Where the policy is `any` it does nothing."""
+class Attribution(ABC):
+    """Of one candidate's work."""
 
-    def __init__(self, session: ReferenceSession, client: RunnerClient, scratch: str) -> None:
-        """`scratch`: the candidate's folder, before any of its code has run."""
-        self._session, self._client = session, client
-        self._source, self._stack_samples = "", None
-        if session.vendor_kernels is not None:
-            self._source = Path(scratch, SOURCE).read_text()
-        if session.problem["libraries"] == "no_library" and session.device == "cpu" and can_peek():
-            self._stack_samples = StackSamples(client.pid, scratch)
-        self.own_share: float | None = None
-        """The part of the computing that the candidate's own code did; None where that is not known."""
+    own_share: float | None = None
+    """The part of the computing that the candidate's own code did; None where that is not known."""
 
     def count(self) -> None:
         """Finds it out. Raises Refused."""
-        if self._session.vendor_kernels is not None:
-            reason = self._traced()
-        elif self._stack_samples is not None:
-            reason = self._sampled_stacks(self._stack_samples)
-        else:
-            return
-        if reason:
+        if reason := self._reason():
             raise Refused(Status.REJECTED, reason, "library")
 
-    def _traced(self) -> str | None:
-        """On a GPU, by some calls."""
-        assert self._session.vendor_kernels is not None
+    @abstractmethod
+    def _reason(self) -> str | None:
+        """Finds out the share, and why the kernel does not do the work itself; None where it does."""
+
+
+class TracedAttribution(Attribution):
+    """On a GPU, by the trace of some calls."""
+
+    def __init__(
+        self,
+        session: ReferenceSession,
+        client: GpuRunnerClient,
+        vendor_kernels: VendorKernels,
+        source: str,
+    ) -> None:
+        """`source`: the candidate's, as it was before any of its code has run."""
+        self._session, self._client = session, client
+        self._vendor_kernels, self._source = vendor_kernels, source
+
+    def _reason(self) -> str | None:
         calls = min(CALLS, self._session.capacity)
         self._session.stage_fresh(calls, self._client)
-        seen = share_of_kernels(self._client.trace(calls), self._session.vendor_kernels, self._source)
+        seen = share_of_kernels(self._client.trace(calls), self._vendor_kernels, self._source)
         self.own_share = seen.own_share
         return not_its_own(seen)
 
-    def _sampled_stacks(self, stack_samples: StackSamples) -> str | None:
-        """On a CPU, by as many samples as something depends on."""
+
+class SampledAttribution(Attribution):
+    """On a CPU, by as many stack samples as something depends on."""
+
+    def __init__(self, session: ReferenceSession, client: CpuRunnerClient, scratch: str) -> None:
+        """`scratch`: the candidate's folder."""
+        self._session, self._client = session, client
+        self._stack_samples = StackSamples(client.pid, scratch)
+
+    def _reason(self) -> str | None:
+        stack_samples = self._stack_samples
         start = time.monotonic()
         slots = min(CALLS, self._session.capacity)
         self._session.stage_fresh(slots, self._client)
@@ -75,3 +91,14 @@ class Attribution:
                 length = min(2 * length, most)
         self.own_share = stack_samples.own_share
         return stack_samples.reason()
+
+
+def attribution(session: ReferenceSession, client: RunnerClient, scratch: str) -> Attribution | None:
+    """What is to tell whose work it is; None where anything is allowed, or where this machine cannot tell.
+    `scratch`: the candidate's folder, before any of its code has run."""
+    if session.vendor_kernels is not None and isinstance(client, GpuRunnerClient):
+        source = Path(scratch, SOURCE).read_text()
+        return TracedAttribution(session, client, session.vendor_kernels, source)
+    if session.problem["libraries"] == "no_library" and isinstance(client, CpuRunnerClient) and can_peek():
+        return SampledAttribution(session, client, scratch)
+    return None

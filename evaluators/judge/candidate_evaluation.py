@@ -3,19 +3,18 @@ verdict."""
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
 from evaluators.evaluation import Status, Timing
-from evaluators.judge.attribution import Attribution
+from evaluators.judge.attribution import attribution
 from evaluators.judge.correctness_checks import CorrectnessChecks
 from evaluators.judge.evenness import UNEVEN
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import Refused, RunnerClient
-from evaluators.judge.timing_checks import TimingChecks
+from evaluators.judge.timing_checks import timing_checks
 from evaluators.reference import weight_changes
 from evaluators.system.channel import Message
 from evaluators.timing import (
@@ -23,8 +22,6 @@ from evaluators.timing import (
     SABOTAGED,
     Block,
     Plan,
-    credible_ms,
-    sabotaged,
     timing_of,
 )
 
@@ -71,8 +68,8 @@ class CandidateEvaluation:
         self._compiled = session.compiled if thorough else None
         self._say = say
         self._correctness_checks = CorrectnessChecks(session, client)
-        self._timing_checks = TimingChecks(session, client, self._correctness_checks)
-        self._attribution = Attribution(session, client, scratch)
+        self._timing_checks = timing_checks(session, client, self._correctness_checks)
+        self._attribution = attribution(session, client, scratch)
         self._remarks: list[str] = []
         self._before: list[float] = []
         """The baseline's ms a call while the candidate had not been loaded."""
@@ -85,14 +82,15 @@ class CandidateEvaluation:
         status, log, rule = Status.CORRECT, "", ""
         try:
             self._say("loading")
-            self._session.lower_overhead()
-            self._before = self._session.eager_alone(self._plan)
+            self._session.calibration.lower_overhead()
+            self._before = self._session.calibration.eager_alone(self._session.eager_calls(self._plan))
             self._eager_calls = self._session.eager_calls(self._plan)
             self._session.load(self._client)
             self._say("checking")
             call_ms = self._correctness_checks.begin(self._plan)
             self._say("counting")
-            self._attribution.count()
+            if self._attribution is not None:
+                self._attribution.count()
             self._say("timing")
             timing = self._time(call_ms)
         except Refused as refused:
@@ -103,45 +101,46 @@ class CandidateEvaluation:
             status, log = Status.CRASHED, f"beside it there is no memory left to check it: {error}"
         finally:
             self._session.reference.restore_weights()
+        timing_remarks = [] if self._timing_checks is None else self._timing_checks.remarks
         return {
             "op": "verdict",
             "status": status.value,
-            "log": log or "\n".join(self._timing_checks.remarks + self._remarks),
+            "log": log or "\n".join(timing_remarks + self._remarks),
             "rule": rule,
             "timing": None if timing is None else asdict(timing),
             "correctness": self._correctness_checks.correctness(),
             "roofline": asdict(self._session.roofline()),
-            "own_share": self._attribution.own_share,
+            "own_share": None if self._attribution is None else self._attribution.own_share,
             "before_ms": self._before,
         }
 
     def _time(self, call_ms: float) -> Timing:
         """Samples, audits, and what they come to."""
-        self._session.lower_overhead()
-        on_gpu = self._session.device == "cuda"
+        calibration = self._session.calibration
+        calibration.lower_overhead()
         calls = self._block_calls(call_ms)
         samples = self._sample(calls, call_ms)
         sampled_ms = statistics.median(samples.kernel)
         # Who was slower before is sampled again: short blocks are for slow kernels.
-        if on_gpu and self._plan.calls(sampled_ms, self._session.capacity) > 2 * calls:
+        if calibration.queues and self._plan.calls(sampled_ms, self._session.capacity) > 2 * calls:
             longer = self._block_calls(sampled_ms)
             if longer > 2 * calls:
                 calls = longer
                 samples = self._sample(calls, call_ms)
-        even = self._session.evenness(samples.kernel_blocks, samples.eager_blocks)
+        even = calibration.evenness(samples.kernel_blocks, samples.eager_blocks)
         if even.reason:
             raise Refused(Status.REJECTED, even.reason, UNEVEN)
         if even.uneven:
             self._remarks.append(f"{even.remark}: it is timed by their mean")
             samples.kernel = [even.factor * each for each in samples.kernel]
         kernel_ms, eager_ms = statistics.median(samples.kernel), statistics.median(samples.fair)
-        if on_gpu and eager_ms <= RESOLUTION_MS:
+        if calibration.queues and eager_ms <= RESOLUTION_MS:
             raise RuntimeError("the reference seems to take no time: what a block costs besides is wrong")
         if kernel_ms <= RESOLUTION_MS:
             self._require_true_overhead(calls)
-        if on_gpu:
-            if reason := sabotaged(self._before, samples.eager, self._session.slack_ms(self._eager_calls)):
-                raise Refused(Status.REJECTED, reason, SABOTAGED)
+        if reason := calibration.sabotage(self._before, samples.eager, self._eager_calls):
+            raise Refused(Status.REJECTED, reason, SABOTAGED)
+        if self._timing_checks is not None:
             more_ms = self._timing_checks.more_ms(calls, kernel_ms)
             samples.kernel = [each + more_ms for each in samples.kernel]
             kernel_ms += more_ms
@@ -153,11 +152,8 @@ class CandidateEvaluation:
     def _sample(self, calls: int, call_ms: float) -> Samples:
         """Alternates blocks of kernel and baselines (ABBA) until the interval is narrow enough; then a last
         check with other weights."""
-        # On a CPU the candidate is stopped beside the baseline; what runs slower there is the machine.
-        most_ms = math.inf
-        if self._session.device == "cuda":
-            most_ms = credible_ms(self._before, self._session.slack_ms(self._eager_calls))
-        samples = Samples(most_ms=most_ms)
+        calibration = self._session.calibration
+        samples = Samples(most_ms=calibration.credible_ms(self._before, self._eager_calls))
 
         def kernel_block() -> None:
             samples.kernel.append(self._correctness_checks.timed_block(calls))
@@ -185,7 +181,7 @@ class CandidateEvaluation:
             self._correctness_checks.settle()
             elapsed_s = time.monotonic() - start
             if self._plan.enough(samples.ratios, elapsed_s):
-                even = self._session.evenness(samples.kernel_blocks, samples.eager_blocks)
+                even = calibration.evenness(samples.kernel_blocks, samples.eager_blocks)
                 if not (even.undecided and self._plan.may_go_on(len(samples.kernel), elapsed_s)):
                     break
         self._correctness_checks.change_some_weights()
@@ -193,7 +189,7 @@ class CandidateEvaluation:
 
     def _require_true_overhead(self, calls: int) -> None:
         """Raises RuntimeError where a kernel seems too fast because of a mistake of ours."""
-        if self._session.overstates(calls):
+        if self._session.calibration.overstates(calls):
             raise RuntimeError("what a block costs besides was measured on a busy machine")
 
     def _block_calls(self, call_ms: float) -> int:
@@ -204,7 +200,7 @@ class CandidateEvaluation:
         while calls > tried:
             tried, call_ms = calls, self._correctness_checks.timed_block(calls)
             self._correctness_checks.settle()
-            room = self._session.queue_room(self._client, calls)
+            room = self._client.queue_room(calls, capacity)
             self._eager_calls = min(self._eager_calls, room)  # nobody gains by being measured in short blocks
             calls = min(self._plan.calls(call_ms, capacity), room)
             if max(calls, self._eager_calls) <= 2 * min(calls, self._eager_calls):
@@ -213,4 +209,4 @@ class CandidateEvaluation:
 
     def _baseline_ms(self, block: Block) -> float:
         """ms a call."""
-        return block.call_ms(self._session.overhead(block.calls).total_ms)
+        return block.call_ms(self._session.calibration.overhead(block.calls).total_ms)

@@ -116,7 +116,7 @@ class CorrectnessChecks:
 
     def timed_block(self, calls: int) -> float:
         """ms a call in a block on fresh inputs, whose answers are checked by `settle`."""
-        overhead_ms = self._session.overhead(calls).total_ms
+        overhead_ms = self._session.calibration.overhead(calls).total_ms
         block, check = self.checked_block(calls)
         self._pending.append(check)
         self.timed = block
@@ -191,7 +191,7 @@ class CorrectnessChecks:
                 self._benchmark_rules = benchmark_rules(outputs, answer)
             self._require(draw, outputs, answer, where=where)
         self._require_inputs(range(calls))
-        return block.call_ms(self._session.overhead(calls).total_ms)
+        return block.call_ms(self._session.calibration.overhead(calls).total_ms)
 
     def _require_inputs(self, calls: Iterable[int]) -> None:
         """That the inputs of these calls of the last block are as they were."""

@@ -26,8 +26,6 @@ from evaluators.timing import (
     MIN_PAIRS,
     Block,
     Plan,
-    credible_ms,
-    sabotaged,
     timing_of,
 )
 
@@ -115,10 +113,10 @@ class HeadToHead:
     def verdicts(self) -> list[Message]:
         """One a candidate. Raises RuntimeError where something has slowed the baseline down: nobody knows
         which of them."""
-        if self._session.device == "cuda" and self.alive:
-            slack_ms = self._session.slack_ms(self._eager_calls)
-            if reason := sabotaged(self._before, self._eager, slack_ms):
-                raise RuntimeError(f"with several kernels there: {reason}")
+        if self.alive and (
+            reason := self._session.calibration.sabotage(self._before, self._eager, self._eager_calls)
+        ):
+            raise RuntimeError(f"with several kernels there: {reason}")
         return [each.verdict or self._judged(each) for each in self._entries]
 
     def close(self) -> None:
@@ -128,13 +126,12 @@ class HeadToHead:
         self._stack.close()
 
     def _judged(self, entry: Entry) -> Message:
-        slack_ms = self._session.slack_ms(self._eager_calls)
-        on_gpu = self._session.device == "cuda"
-        most_ms = credible_ms(self._before, slack_ms) if on_gpu else float("inf")
+        calibration = self._session.calibration
+        most_ms = calibration.credible_ms(self._before, self._eager_calls)
         eager = [min(each, most_ms) for each in self._eager]
         remarks: list[str] = []
         status, rule = Status.CORRECT, ""
-        even = self._session.evenness(entry.blocks, self._eager_blocks)
+        even = calibration.evenness(entry.blocks, self._eager_blocks)
         samples_ms = entry.samples_ms
         if even.uneven:
             remarks.append(f"{even.remark}: it is timed by their mean")
@@ -181,8 +178,9 @@ class HeadToHead:
         entry.verdict = {"status": status.value, "log": log, "rule": rule}
 
     def _before_any(self) -> bool:
-        self._session.lower_overhead()
-        self._before = self._session.eager_alone(self._plan)
+        calibration = self._session.calibration
+        calibration.lower_overhead()
+        self._before = calibration.eager_alone(self._session.eager_calls(self._plan))
         return False
 
     def _enter(self, entry: Entry) -> None:
@@ -210,8 +208,7 @@ class HeadToHead:
         """A block to warm up, which tells how long a call takes in one."""
         entry.call_ms = entry.correctness_checks.timed_block(entry.calls)
         entry.correctness_checks.settle()
-        if self._session.device == "cuda":
-            self._room = min(self._room, self._session.queue_room(entry.client, entry.calls))
+        self._room = min(self._room, entry.client.queue_room(entry.calls, self._session.capacity))
 
     def _order(self) -> Iterator[list[Entry | None]]:
         """Who is measured in which order, round after round: a random one, then the same backwards, so that
@@ -229,7 +226,7 @@ class HeadToHead:
     def _eager_block(self) -> bool:
         block = self._session.baseline_block(self._session.eager, self._eager_calls)
         self._eager_blocks.append(block)
-        self._eager.append(block.call_ms(self._session.overhead(block.calls).total_ms))
+        self._eager.append(block.call_ms(self._session.calibration.overhead(block.calls).total_ms))
         return False
 
     def _check(self, entry: Entry) -> None:
@@ -244,7 +241,7 @@ class HeadToHead:
         """Whether the fastest is told from every other, and from eager, as well as the plan asks."""
         alive = self.alive
         if self._plan.may_go_on(len(self._eager), elapsed_s) and len(self._eager) >= MIN_PAIRS:
-            seen = (self._session.evenness(each.blocks, self._eager_blocks) for each in alive)
+            seen = (self._session.calibration.evenness(each.blocks, self._eager_blocks) for each in alive)
             if any(each.undecided for each in seen):
                 return False
         leader = min(alive, key=lambda each: statistics.median(each.samples_ms or [0.0]))

@@ -119,8 +119,9 @@ def main() -> None:
                     worker.send({"op": "turned", "failed": step.run()})
                 elif order["op"] == "recheck" and session is not None:
                     plan = Plan(**order["plan"])
-                    slack_ms = session.slack_ms(session.eager_calls(plan))
-                    slow = sabotaged(order["before_ms"], session.eager_alone(plan), slack_ms)
+                    calls = session.eager_calls(plan)
+                    slack_ms = session.calibration.slack_ms(calls)
+                    slow = sabotaged(order["before_ms"], session.calibration.eager_alone(calls), slack_ms)
                     worker.send({"op": "rechecked", "slow": slow is not None})
             except ChannelClosed:
                 worker.send({"op": "lost"})  # a runner died; the worker knows which and why

@@ -7,14 +7,15 @@ import logging
 import os
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluators.evaluation import Roofline
-from evaluators.judge.evenness import Evenness, evenness
+from evaluators.judge.calibration import Calibration
+from evaluators.judge.cpu_timing import CpuCalibration, CpuRunnerClient
+from evaluators.judge.gpu_timing import GpuCalibration, GpuRunnerClient
 from evaluators.judge.runner_client import RunnerClient
 from evaluators.judge.vendor_kernels import VendorKernels, installed
 from evaluators.problem import lower_precisions
@@ -31,7 +32,7 @@ from evaluators.reference.usable_distributions import open_distributions
 from evaluators.reference.validation import examine
 from evaluators.runner.shared_buffers import Layout, SharedBuffers
 from evaluators.system.channel import Channel, Message
-from evaluators.timing import SLACK_MS, Block, Overhead, Plan, block_sizes, smoothed
+from evaluators.timing import Block, Plan, block_sizes
 
 if TYPE_CHECKING:
     import torch
@@ -43,23 +44,12 @@ MEMORY_SHARE = 0.15
 most, for what is staged."""
 ARENAS = 3
 """So many shared buffers' memory may those of candidates have together that are there at once."""
-SINGLES = 4
-"""Blocks of one call, against which the blocks of many are held."""
-CHAIN_CALLS = 32
-"""Of a chain at most, so that a GPU's queue, which has room for a thousand launches, holds them all."""
 ROOMY = 0.25
 """With this share of the device's memory free, the judge process keeps what it holds for its next draw."""
-MUCH = 2**29
-"""Bytes of a call's inputs and outputs: of less, it does not matter how the time of copying them varies."""
 LEAST_CALLS = 5
 """Of shared buffers, where they fit: what a call leaves behind is seen by the next, on another
 distribution."""
 CANARY_ELEMENTS = 2**26
-BESIDES_VARIES = 0.2
-"""By this share. With the reference itself as candidate, blocks with 4 and 9 GB to copy took about a tenth
-longer on an H200 than before it was there; the half of that time and more is taken off."""
-OVERSTATED = 0.9
-"""Of what a block costs besides: less than that is no noise."""
 
 
 class ReferenceSession:
@@ -104,47 +94,20 @@ class ReferenceSession:
         self.vendor_kernels: VendorKernels | None = None
         """On a GPU: what a candidate's kernels may not be. None where that is not asked, or where
         the device's trace shows not even the reference's."""
-        if problem["libraries"] == "no_library" and self.device == "cuda":
+        if problem["libraries"] == "no_library" and isinstance(self.eager, GpuRunnerClient):
             if self.eager.trace(1):
                 self.vendor_kernels = installed(cache)
             else:
                 logger.warning("no trace of the device: nobody can tell whose kernels run")
-        self._calibrate(sample, Plan(**options["plan"]))
+        plan = Plan(**options["plan"])
+        self.calibration: Calibration
+        if isinstance(self.eager, GpuRunnerClient):
+            chains = dependent_calls.can_stir(tensors)
+            self.calibration = GpuCalibration(self.eager, self.capacity, plan, chains=chains)
+        else:
+            self.calibration = CpuCalibration(self.eager, self.capacity, plan)
         self.reference.forget_sample()
         self._trim()
-
-    def _calibrate(self, sample: list[Any], plan: Plan) -> None:
-        """Takes the baseline's times, and what blocks cost besides, before any candidate is there to make
-        them look larger."""
-        self.link_ms: dict[bool, float] = {}
-        """What a call costs more in a chain, by whether the module waits for the GPU in every call; empty
-        where there are no chains."""
-        if self.device == "cuda":
-            sizes = block_sizes(self.capacity)
-            some = (n for n in sizes if n & (n - 1) == 0 or n == self.capacity)
-            self._overheads = smoothed({n: self.eager.overhead(n) for n in some}, sizes)
-            calls = min(self.capacity, CHAIN_CALLS)
-            if calls > 1 and dependent_calls.can_stir(tensors_in(sample)):
-                self.link_ms = {wait: self.eager.link_ms(calls, wait=wait) for wait in (False, True)}
-        else:
-            self._take_overhead(self.eager.overhead(1))
-        calls = min(self.capacity, 2)
-        for _ in range(3):
-            self.eager_call_ms = self.eager.block(calls).call_ms(self.overhead(calls).total_ms)
-            calls = plan.calls(self.eager_call_ms, self.capacity)
-        self._eager_room = self.capacity
-        if self.device == "cuda":
-            if calls > 1:
-                longest = max(n for n in block_sizes(self.capacity) if n <= 2 * calls)
-                self.eager.block(longest)  # of a thorough measurement
-                self._eager_room = self.queue_room(self.eager, longest)
-            singles, late = [], []
-            for _ in range(SINGLES):
-                singles.append(self.eager.block(1).call_ms(self.overhead(1).total_ms))
-                late.append(self.eager.late)
-            self.eager.fills_queue = all(late)
-            self.waking_ms = max(min(singles) - self.eager_call_ms, 0.0)
-            """What a call alone takes longer than one of many."""
 
     def close(self) -> None:
         """Gives the memory back; the runners must be gone."""
@@ -159,7 +122,8 @@ class ReferenceSession:
 
     def baseline(self, channel: Channel, pid: int) -> RunnerClient:
         """A runner of ours that has loaded the reference; all of them share one shared buffers."""
-        client = RunnerClient(channel, self._baseline_buffers, self._staged, pid, ours=True)
+        kind = GpuRunnerClient if self.device == "cuda" else CpuRunnerClient
+        client = kind(channel, self._baseline_buffers, self._staged, pid, ours=True)
         client.load(self._load_order(self._baseline_buffers))
         return client
 
@@ -184,67 +148,16 @@ class ReferenceSession:
 
     def candidate(self, channel: Channel, pid: int, buffers: SharedBuffers | None = None) -> RunnerClient:
         """The candidate's runner, nothing loaded yet. `buffers`: where it is not the session's own."""
-        client = RunnerClient(channel, buffers or self.buffers, self._staged, pid)
-        client.expected_ms = self.eager_call_ms
-        client.fills_queue = self.eager.fills_queue
-        return client
-
-    def overhead(self, calls: int) -> Overhead:
-        """What a block of so many calls costs besides; `calls` is one of `block_sizes`."""
-        return self._overheads[calls]
-
-    def overstates(self, calls: int) -> bool:
-        """On a GPU: whether such a block costs less besides than was measured when the problem was opened. A
-        machine that was busy then makes it look more, and every kernel faster."""
-        if self.device != "cuda":
-            return False
-        known_ms, now_ms = self.overhead(calls).total_ms, self.eager.overhead(calls).total_ms
-        return now_ms < OVERSTATED * known_ms - SLACK_MS["cuda"]
-
-    def slack_ms(self, calls: int) -> float:
-        """ms that a call of a block of so many may take longer for no reason: by the clock and, where much
-        is copied, by what the block costs besides, which is taken off its time and varies, too."""
-        besides_ms = BESIDES_VARIES * self.overhead(calls).total_ms if self._copies_much else 0.0
-        return (SLACK_MS[self.device] + besides_ms) / calls
+        return self.calibration.connect(channel, buffers or self.buffers, self._staged, pid)
 
     def eager_calls(self, plan: Plan) -> int:
         """Calls of the baseline's blocks."""
-        return min(plan.calls(self.eager_call_ms, self.capacity), self._eager_room)
-
-    def queue_room(self, client: RunnerClient, calls: int) -> int:
-        """On a GPU, after a block of so many calls: how many can be queued before a block begins, as far as
-        is seen. A queue has room for about a thousand launches. Who is late with a single call waits for the
-        GPU, and may have as many as there are."""
-        size = calls
-        while client.late and size > 1:
-            size = max(n for n in block_sizes(self.capacity) if n <= size // 2)
-            client.block(size)
-        return self.capacity if client.late or size == calls else size
+        return self.calibration.eager_calls(plan, self.capacity)
 
     def baseline_block(self, client: RunnerClient, calls: int) -> Block:
         """A baseline's block on fresh inputs, as a candidate's."""
         self.stage_fresh(calls, client)
         return client.block(calls)
-
-    def evenness(self, kernel: Sequence[Block], eager: Sequence[Block]) -> Evenness:
-        """Of a kernel's blocks and eager's, which have alternated."""
-        overhead_ms = self.overhead(1).total_ms if self.device == "cpu" else 0.0
-        return evenness(kernel, eager, overhead_ms=overhead_ms, slack_ms=SLACK_MS[self.device])
-
-    def eager_alone(self, plan: Plan) -> list[float]:
-        """The baseline's time a call in ms, while no candidate has run anything."""
-        calls = self.eager_calls(plan)
-        times = [self.eager.block(calls).call_ms(self.overhead(calls).total_ms) for _ in range(3)]
-        if self.device == "cpu":  # a machine that was busy before made it seem longer
-            self.eager_call_ms = min(self.eager_call_ms, *times)
-        return times
-
-    def lower_overhead(self) -> None:
-        """On a CPU: takes a smaller overhead where one is seen now. Noise only adds to it, and one that was
-        measured while the machine was busy would be taken off times that do not hold it."""
-        if self.device == "cpu":
-            seen = self.eager.overhead(1)
-            self._take_overhead(min(seen, self.overhead(1), key=lambda each: each.total_ms))
 
     def load(self, candidate: RunnerClient) -> None:
         """Raises Refused or ChannelClosed."""
@@ -294,10 +207,6 @@ class ReferenceSession:
             free_bytes, total_bytes = self._torch.cuda.mem_get_info()
             if free_bytes < ROOMY * total_bytes:
                 self._torch.cuda.empty_cache()
-
-    @property
-    def _copies_much(self) -> bool:
-        return self.buffers.inputs.call_bytes + self.buffers.outputs.call_bytes > MUCH
 
     def _stirred(self, inputs: list[Any], after: list[torch.Tensor]) -> list[Any]:
         """As the runner had them: laid out as in the shared buffers, one copy an argument."""
@@ -353,12 +262,6 @@ class ReferenceSession:
         """Waits for the device."""
         if self.device == "cuda":
             self._torch.cuda.synchronize()
-
-    def _take_overhead(self, single: Overhead) -> None:
-        """On a CPU, where calls are made one by one."""
-        self._overheads = {
-            n: replace(single, total_ms=n * single.total_ms) for n in block_sizes(self.capacity)
-        }
 
     def _require_judge(self) -> None:
         """Raises UnfitReference."""

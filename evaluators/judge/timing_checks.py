@@ -8,7 +8,8 @@ import secrets
 
 from evaluators.evaluation import Status
 from evaluators.judge.correctness_checks import CorrectnessChecks
-from evaluators.judge.reference_session import CHAIN_CALLS, SINGLES, ReferenceSession
+from evaluators.judge.gpu_timing import CHAIN_CALLS, SINGLES, GpuCalibration, GpuRunnerClient
+from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import Refused, RunnerClient
 from evaluators.timing import SLACK_MS, batched, suspicious, undelivered
 
@@ -23,19 +24,24 @@ class TimingChecks:
     """Of a candidate that has been timed. What an honest kernel cannot have raises Refused."""
 
     def __init__(
-        self, session: ReferenceSession, client: RunnerClient, correctness_checks: CorrectnessChecks
+        self,
+        session: ReferenceSession,
+        calibration: GpuCalibration,
+        client: GpuRunnerClient,
+        correctness_checks: CorrectnessChecks,
     ) -> None:
-        self._session, self._client, self._correctness_checks = session, client, correctness_checks
+        self._session, self._calibration = session, calibration
+        self._client, self._correctness_checks = client, correctness_checks
         self.remarks: list[str] = []
         """What a correct kernel's log says of it."""
 
     def more_ms(self, calls: int, kernel_ms: float) -> float:
         """ms a call that count besides, of a kernel whose blocks have so many calls of `kernel_ms`."""
         more_ms = 0.0
-        if calls > 1 and self._session.link_ms:
+        if calls > 1 and self._calibration.link_ms:
             singles = [self._correctness_checks.timed_block(1) for _ in range(SINGLES)]
             self._correctness_checks.settle()
-            if suspicious(singles, kernel_ms, self._session.waking_ms, SLACK):
+            if suspicious(singles, kernel_ms, self._calibration.waking_ms, SLACK):
                 more_ms = self.batching_ms(calls, kernel_ms)
         return more_ms + self._unproven_ms(calls)
 
@@ -45,7 +51,7 @@ class TimingChecks:
         call: nothing hides the launches of a chain there, and their noise is no proof. Raises RuntimeError
         where no chain was queued before it began, although blocks were: their launches count in it."""
         waits = self._client.waits and not self._client.queued_some
-        link_ms, chain_ms, reason = self._session.link_ms[waits], math.inf, None
+        link_ms, chain_ms, reason = self._calibration.link_ms[waits], math.inf, None
         queued = False
         for _ in range(MOST_CHAINS):
             chain_ms = min(chain_ms, self._chain_ms(min(calls, CHAIN_CALLS)))
@@ -70,14 +76,14 @@ class TimingChecks:
         for call, outputs in [(seen.call, seen.outputs), *((each, snapshot(each)) for each in chosen)]:
             if call in before:
                 self._correctness_checks.require_chained(draws[call], outputs, snapshot(before[call]))
-        return block.call_ms(self._session.overhead(calls).total_ms)
+        return block.call_ms(self._calibration.overhead(calls).total_ms)
 
     def _unproven_ms(self, calls: int) -> float:
         """ms a call that were taken off for the copying of outputs, where it is not proven that the kernel
         works as much without: one that returns the same memory in every call cannot hand it in later. Raises
         Refused when blocks are about as long without the copying as with it; of each kind the fastest counts,
         since noise only adds."""
-        delivery_ms = self._session.overhead(calls).delivery_ms
+        delivery_ms = self._calibration.overhead(calls).delivery_ms
         whole_ms = kept_ms = math.inf
         proven = True
         for _ in range(MOST_KEPT_BLOCKS):
@@ -91,3 +97,13 @@ class TimingChecks:
             if reason is None:
                 return 0.0 if proven else delivery_ms / calls
         raise Refused(Status.REJECTED, str(reason), "outputs not handed in")
+
+
+def timing_checks(
+    session: ReferenceSession, client: RunnerClient, correctness_checks: CorrectnessChecks
+) -> TimingChecks | None:
+    """Of the candidate; None on a CPU, where calls are made one by one."""
+    calibration = session.calibration
+    if isinstance(client, GpuRunnerClient) and isinstance(calibration, GpuCalibration):
+        return TimingChecks(session, calibration, client, correctness_checks)
+    return None

@@ -9,8 +9,17 @@ from typing import Any
 import pytest
 
 from evaluators.isolation.scratch import SOURCE
-from evaluators.judge import attribution
-from evaluators.judge.attribution import BATCH_SAMPLES, CALLS, MOST_BATCH_BYTES, MOST_BATCH_CALLS, Attribution
+from evaluators.judge import attribution as attributions
+from evaluators.judge.attribution import (
+    BATCH_SAMPLES,
+    CALLS,
+    MOST_BATCH_BYTES,
+    MOST_BATCH_CALLS,
+    Attribution,
+    attribution,
+)
+from evaluators.judge.cpu_timing import CpuRunnerClient
+from evaluators.judge.gpu_timing import GpuRunnerClient
 from evaluators.judge.runner_client import Refused
 from evaluators.judge.stack_samples import PLAIN_SAMPLES, StackSamples
 from evaluators.judge.vendor_kernels import VendorKernels, _mark
@@ -30,19 +39,24 @@ def session(device: str, libraries: str = "no_library", output_bytes: int = 1) -
     )
 
 
-class Runner:
-    """Ran these kernels on a GPU; on a CPU is found in a file's code so many times in a hundred calls."""
+class GpuRunner(GpuRunnerClient):
+    """Ran these kernels."""
 
-    pid = 1
-
-    def __init__(
-        self, *, kernels: list[tuple[str, int]] | None = None, path: str = "", stack_samples: int = 0
-    ) -> None:
-        self._kernels, self._path, self._stack_samples = kernels or [], path, stack_samples
-        self.rows: list[list[int]] = []
+    def __init__(self, kernels: list[tuple[str, int]]) -> None:
+        self._kernels = kernels
 
     def trace(self, calls: int) -> list[tuple[str, int]]:
         return self._kernels
+
+
+class CpuRunner(CpuRunnerClient):
+    """Is found in a file's code so many times in a hundred calls."""
+
+    pid = 1
+
+    def __init__(self, *, path: str = "", stack_samples: int = 0) -> None:
+        self._path, self._stack_samples = path, stack_samples
+        self.rows: list[list[int]] = []
 
     def watched(self, calls: list[int], stack_samples: StackSamples) -> None:
         self.rows.append(calls)
@@ -52,20 +66,22 @@ class Runner:
 
 @pytest.fixture(autouse=True)
 def can_peek(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attribution, "can_peek", lambda: True)
+    monkeypatch.setattr(attributions, "can_peek", lambda: True)
 
 
-def attribute(judge: Any, runner: Runner, scratch: Path) -> Attribution:
-    return Attribution(judge, runner, str(scratch))  # type: ignore[arg-type]
+def attribute(judge: Any, runner: GpuRunner | CpuRunner, scratch: Path) -> Attribution:
+    found = attribution(judge, runner, str(scratch))
+    assert found is not None
+    return found
 
 
 def test_on_a_gpu_the_trace_decides(scratch: Path) -> None:
     (scratch / SOURCE).write_text("def shipped(x): ...")
-    found = attribute(session("cuda"), Runner(kernels=[("shipped", 95), (TANH, 5)]), scratch)
+    found = attribute(session("cuda"), GpuRunner([("shipped", 95), (TANH, 5)]), scratch)
     found.count()
     assert found.own_share == 0.95
     (scratch / SOURCE).write_text("from torch.ops import shipped")
-    found = attribute(session("cuda"), Runner(kernels=[("shipped", 95), (TANH, 5)]), scratch)
+    found = attribute(session("cuda"), GpuRunner([("shipped", 95), (TANH, 5)]), scratch)
     with pytest.raises(Refused, match="no kernel of its own") as refused:
         found.count()
     assert (refused.value.rule, found.own_share) == ("library", 0.0)
@@ -73,17 +89,17 @@ def test_on_a_gpu_the_trace_decides(scratch: Path) -> None:
 
 def test_the_source_is_that_of_before_the_candidate_ran(scratch: Path) -> None:
     (scratch / SOURCE).write_text("from torch.ops import shipped")
-    found = attribute(session("cuda"), Runner(kernels=[("shipped", 1)]), scratch)
+    found = attribute(session("cuda"), GpuRunner([("shipped", 1)]), scratch)
     (scratch / SOURCE).write_text("def shipped(x): ...")
     with pytest.raises(Refused):
         found.count()
 
 
 def test_on_a_cpu_samples_are_taken_until_they_have_seen_enough(scratch: Path) -> None:
-    found = attribute(session("cpu"), Runner(path=f"{scratch}/own.so", stack_samples=100), scratch)
+    found = attribute(session("cpu"), CpuRunner(path=f"{scratch}/own.so", stack_samples=100), scratch)
     found.count()
     assert found.own_share == 1.0
-    runner = Runner(path="/torch/lib/libtorch_cpu.so", stack_samples=100)
+    runner = CpuRunner(path="/torch/lib/libtorch_cpu.so", stack_samples=100)
     found = attribute(session("cpu"), runner, scratch)
     with pytest.raises(Refused, match="libtorch_cpu") as refused:
         found.count()
@@ -102,27 +118,23 @@ def test_on_a_cpu_samples_are_taken_until_they_have_seen_enough(scratch: Path) -
 def test_who_is_hardly_seen_is_not_rejected(
     scratch: Path, monkeypatch: pytest.MonkeyPatch, output_bytes: int, longest: int
 ) -> None:
-    monkeypatch.setattr(attribution, "PATIENCE_S", 0.05)
-    runner = Runner()
+    monkeypatch.setattr(attributions, "PATIENCE_S", 0.05)
+    runner = CpuRunner()
     found = attribute(session("cpu", output_bytes=output_bytes), runner, scratch)
     found.count()
     assert found.own_share is None
     assert max(map(len, runner.rows)) == longest
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_nobody_samples_where_anything_is_allowed(device: str, scratch: Path) -> None:
-    runner = Runner(path="/torch/lib/libtorch_cpu.so", stack_samples=100)
-    found = attribute(session(device, "any"), runner, scratch)
-    found.count()
-    assert found.own_share is None
-    assert not runner.rows
+@pytest.mark.parametrize(("device", "runner"), [("cpu", CpuRunner()), ("cuda", GpuRunner([]))])
+def test_nobody_samples_where_anything_is_allowed(
+    device: str, runner: GpuRunner | CpuRunner, scratch: Path
+) -> None:
+    assert attribution(session(device, "any"), runner, str(scratch)) is None
 
 
 def test_nobody_samples_where_the_machine_does_not_let_them(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attribution, "can_peek", lambda: False)
-    found = attribute(session("cpu"), Runner(path="/torch/lib/libtorch_cpu.so", stack_samples=100), scratch)
-    found.count()
-    assert found.own_share is None
+    monkeypatch.setattr(attributions, "can_peek", lambda: False)
+    assert attribution(session("cpu"), CpuRunner(), str(scratch)) is None

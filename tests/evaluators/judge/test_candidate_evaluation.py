@@ -13,21 +13,28 @@ from evaluators.timing import Plan
 
 @dataclass
 class QueueingCourt:
-    """The candidate's queue has room for so many calls; the baseline's blocks have `baseline`."""
+    """The baseline's blocks have `baseline` calls."""
 
-    room: int
     baseline: int
     device = "cuda"
     problem = MappingProxyType({"libraries": "no_library"})
     capacity = 256
     vendor_kernels = None
+    calibration = None
     reference = SimpleNamespace(weight_forms=())
 
     def eager_calls(self, plan: Plan) -> int:
         return self.baseline
 
-    def queue_room(self, client: object, calls: int) -> int:
-        return self.capacity if calls <= self.room else self.room
+
+@dataclass
+class QueueingRunner:
+    """The candidate's queue has room for so many calls."""
+
+    room: int
+
+    def queue_room(self, calls: int, capacity: int) -> int:
+        return capacity if calls <= self.room else self.room
 
 
 @pytest.mark.parametrize(
@@ -50,8 +57,8 @@ def test_a_block_has_as_many_calls_as_were_seen_to_be_queued(
     eager_calls: int,
     expected: int,
 ) -> None:
-    plan, client = Plan(block_ms=9.0, precision=0.1, max_s=1), SimpleNamespace(pid=0)
-    session = QueueingCourt(room=room, baseline=eager_calls)
+    plan, client = Plan(block_ms=9.0, precision=0.1, max_s=1), QueueingRunner(room)
+    session = QueueingCourt(baseline=eager_calls)
     candidate_evaluation = CandidateEvaluation(session, client, plan, "", thorough=False, say=str)  # type: ignore[arg-type]
     tried: list[int] = []
 

@@ -10,7 +10,7 @@ import torch
 
 from evaluators.evaluation import Status
 from evaluators.judge.correctness_checks import CorrectnessChecks
-from evaluators.judge.reference_session import CHAIN_CALLS
+from evaluators.judge.gpu_timing import CHAIN_CALLS
 from evaluators.judge.runner_client import Refused
 from evaluators.judge.timing_checks import TimingChecks
 from evaluators.reference.answer import Draw
@@ -66,16 +66,20 @@ class Reference:
         return Comparison(error=0.0, eager_error=0.0, problem="")
 
 
+class Calibration:
+    link_ms = LINK_MS
+
+    def overhead(self, calls: int) -> Overhead:
+        return Overhead(total_ms=BESIDES_MS, delivery_ms=0.0)
+
+
 @dataclass
 class ReferenceSession:
     """Knows each call's secret."""
 
-    link_ms = LINK_MS
+    calibration = Calibration()
     reference: Reference = field(default_factory=Reference)
     buffers = SharedBuffers()
-
-    def overhead(self, calls: int) -> Overhead:
-        return Overhead(total_ms=BESIDES_MS, delivery_ms=0.0)
 
     def stage_fresh(self, calls: int, client: RunnerClient, *, own: bool = False) -> list[Draw]:
         return [Draw(seed=100 + call) for call in range(calls)]
@@ -89,7 +93,8 @@ def judge(
 ) -> tuple[float, list[str]]:
     """ms a call that count besides, and the remarks. Raises what the checks raise."""
     session, client = ReferenceSession(), RunnerClient(cost, waits=waits, late=late, missing=missing)
-    timing_checks = TimingChecks(session, client, CorrectnessChecks(session, client))  # type: ignore[arg-type]
+    correctness_checks = CorrectnessChecks(session, client)  # type: ignore[arg-type]
+    timing_checks = TimingChecks(session, session.calibration, client, correctness_checks)  # type: ignore[arg-type]
     more_ms = timing_checks.batching_ms(calls, client.block(calls).call_ms(BESIDES_MS))
     assert session.reference.checked, "who is fast in a chain must be right there"
     for seed, call, before in session.reference.checked:

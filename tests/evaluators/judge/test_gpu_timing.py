@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from evaluators.judge.runner_client import FILLING_S, LATE_BLOCKS, RUN, RunnerClient
+from evaluators.judge.gpu_timing import FILLING_S, LATE_BLOCKS, GpuRunnerClient
+from evaluators.judge.runner_client import RUN
 from evaluators.reference import dependent_calls
 from evaluators.runner import runner_process
 from evaluators.runner.runner_process import Session
@@ -41,7 +42,7 @@ CALLS = 4
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunnerClient, list[list[torch.Tensor]]]]:
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[GpuRunnerClient, list[list[torch.Tensor]]]]:
     """A side of a candidate that is the reference itself, and the inputs that are staged, a list a call."""
 
     def at_the_gate(stream: int, address: int, turn: int) -> None:
@@ -62,8 +63,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunnerClient, list[l
     ours, theirs = Channel.pair()
     theirs.send({"op": "ready", "isolation": "none"})
     body = subprocess.Popen(["sleep", "600"])
-    found = RunnerClient(ours, buffers, staged, body.pid)
-    found._on_gpu = True
+    found = GpuRunnerClient(ours, buffers, staged, body.pid)
     order = {
         "problem": {"source": SOURCE, "overrides": {}, "device": "cpu", "dtype": "float32"},
         "seed": 1,
@@ -185,21 +185,31 @@ def test_what_a_link_costs(made: Any) -> None:
         assert 0 <= found.link_ms(CALLS, wait=wait) < 50
 
 
-def test_the_runner_is_looked_at_until_it_is_done(
-    made: tuple[RunnerClient, list[list[torch.Tensor]]],
-) -> None:
-    client, _ = made
-    client._channel, theirs = Channel.pair()
-    seen: list[list[int]] = []
+class Runner:
+    """A side whose blocks are late from so many calls on; 1 waits in every call."""
 
-    def look(family: list[int]) -> None:
-        seen.append(family)
-        if len(seen) == 3:
-            theirs.send({"op": "done"})
+    def __init__(self, late_from: int) -> None:
+        self.late, self._late_from = False, late_from
+        self.asked: list[int] = []
 
-    stack_samples = SimpleNamespace(delay_s=lambda: 0.01, take=look)
-    client.watched([0, 1, 0], stack_samples)  # type: ignore[arg-type]
-    assert len(seen) == 3
-    assert all(client.pid in family for family in seen)
-    order = theirs.receive()
-    assert (order["calls"], order["deliver"]) == ([0, 1, 0], False)
+    def block(self, calls: int) -> None:
+        self.late = calls >= self._late_from
+        self.asked.append(calls)
+
+
+@pytest.mark.parametrize(
+    ("late_from", "calls", "room", "asked"),
+    [
+        (1000, 192, 256, [192]),
+        (100, 64, 256, [64]),
+        (100, 192, 96, [192, 96]),
+        (2, 192, 1, [192, 96, 48, 24, 12, 6, 3, 1]),
+        (1, 24, 256, [24, 12, 6, 3, 1]),
+        (1, 1, 256, [1]),
+    ],
+)
+def test_the_room_of_a_queue(late_from: int, calls: int, room: int, asked: list[int]) -> None:
+    runner = Runner(late_from)
+    runner.block(calls)
+    found = GpuRunnerClient.queue_room(runner, calls, 256)  # type: ignore[arg-type]
+    assert (found, runner.asked) == (room, asked)

@@ -1,0 +1,275 @@
+"""How calls are timed on a GPU: in blocks that are queued before the clock starts.
+
+The runner queues its work behind a gate; then the clock starts, the inputs are shown and the gate opens. So
+neither looking ahead nor launch latencies count.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from evaluators.evaluation import Status
+from evaluators.judge.calibration import Calibration
+from evaluators.judge.evenness import Evenness, evenness
+from evaluators.judge.runner_client import RUN, Refused, RunnerClient, shuffled
+from evaluators.runner.shared_buffers import SampledOutput, SharedBuffers
+from evaluators.system.channel import Channel, ChannelTimeout, Message, printable
+from evaluators.timing import (
+    SLACK_MS,
+    Block,
+    Overhead,
+    Plan,
+    block_sizes,
+    credible_ms,
+    fastest,
+    sabotaged,
+    smoothed,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+QUEUE_S, WAITING_S, LATE_BLOCKS = 0.1, 0.005, 3
+"""How long a runner may take to queue a block before the gate opens anyway: some kernels wait for the GPU. A
+candidate that was late in so many blocks on end gets less, so that judging it does not hold the GPU for long,
+but for one block of RECALL_EVERY: nobody is late for good."""
+RECALL_EVERY = 8
+FILLING_S = 0.03
+"""How long every runner has, each time, where a call of the reference has more launches than a queue holds,
+about a thousand: enough to fill it. Who had less would have fewer launches queued when the clock starts."""
+HUNG_FACTOR, LEAST_HUNG_S = 1000, 2.5
+"""Queued work that takes so many times as long as the baseline, and as many seconds, does not end."""
+SINGLES = 4
+"""Blocks of one call, against which the blocks of many are held."""
+CHAIN_CALLS = 32
+"""Of a chain at most, so that a GPU's queue, which has room for a thousand launches, holds them all."""
+OVERSTATED = 0.9
+"""Of what a block costs besides: less than that is no noise."""
+
+
+class GpuRunnerClient(RunnerClient):
+    """A runner whose calls are queued on a GPU."""
+
+    def __init__(
+        self, channel: Channel, buffers: SharedBuffers, staged: torch.Tensor, pid: int, *, ours: bool = False
+    ) -> None:
+        super().__init__(channel, buffers, staged, pid, ours=ours)
+        self.expected_ms = 0.0
+        """How long a call of the baseline takes, once that is known."""
+        self._sampled: SampledOutput | None = None
+        self.queued_some = False
+        """Whether any block of more than one call was queued before it began."""
+        self.fills_queue = False
+        """Whether its blocks are to be measured with a queue that is full (see FILLING_S)."""
+        self.late, self._late_blocks = False, 0
+        """Whether the last block began before all of it was queued, and how many did on end."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether its calls seem to wait for the GPU, so that no block is queued before it begins."""
+        return self._late_blocks >= LATE_BLOCKS and not self._ours
+
+    def block(self, calls: int, *, stand_in: int = 0, deliver: bool = True) -> Block:
+        """See `RunnerClient`. Without `deliver` the outputs stay with the runner (see `kept_block`)."""
+        return self._queued_block(RUN | {"stand_in": stand_in, "deliver": deliver}, shuffled(calls))
+
+    def overhead(self, calls: int) -> Overhead:
+        """See `RunnerClient`. Of each kind of block the fastest counts: noise only adds."""
+
+        def wall_ms(stand_in: int, deliver: bool = True) -> float:
+            return self.block(calls, stand_in=stand_in, deliver=deliver).wall_ms
+
+        # Events between the fillings would cost time themselves: a filling is what a second one adds.
+        once, twice, kept = fastest(
+            [lambda: wall_ms(1), lambda: wall_ms(2), lambda: wall_ms(1, deliver=False)]
+        )
+        filling_ms = max(twice - once, 0.0)
+        return Overhead(total_ms=max(once - filling_ms, 0.0), delivery_ms=max(once - kept, 0.0))
+
+    def link_ms(self, calls: int, *, wait: bool) -> float:
+        """What a call in a chain costs more than one in a block, of a runner of ours that fills
+        outputs instead of running its module; with `wait`, of one that waits for the GPU in every call."""
+
+        def wall_ms(*, chain: bool) -> float:
+            order = RUN | {"stand_in": 1, "chain": chain, "wait": wait}
+            return self._queued_block(order, shuffled(calls)).wall_ms
+
+        chain_ms, block_ms = fastest([lambda: wall_ms(chain=True), lambda: wall_ms(chain=False)])
+        return max(chain_ms - block_ms, 0.0) / (calls - 1)
+
+    def kept_block(self, calls: int) -> tuple[Block, int, list[torch.Tensor]]:
+        """A block whose outputs stay with the runner, and a call of it, nobody knew which, that is
+        handed in afterwards. Its inputs are gone by then: what was not worked out cannot be made up for.
+        Last what the call has left in its inputs' memory, which may be its outputs'."""
+        order = shuffled(calls)
+        block = self._queued_block(RUN | {"deliver": False}, order)
+        self._sampled = None  # it shows outputs that are not handed in, and takes as much memory as they
+        place = secrets.randbelow(calls)
+        left = self.buffers.overwritten(order[place])
+        self.buffers.hide()
+        self._synchronize()
+        with self._awake():
+            self._channel.send({"op": "hand in", "place": place, "call": order[place]})
+            self._answer("handed in")
+        self._synchronize()
+        return block, order[place], left
+
+    def queue_room(self, calls: int, capacity: int) -> int:
+        """See `RunnerClient`. A queue has room for about a thousand launches. Who is late with a single call
+        waits for the GPU, and may have as many as there are."""
+        size = calls
+        while self.late and size > 1:
+            size = max(n for n in block_sizes(capacity) if n <= size // 2)
+            self.block(size)
+        return capacity if self.late or size == calls else size
+
+    def sampled_output(self, calls: int) -> SampledOutput:
+        """See `RunnerClient`. They were taken before the clock was stopped: what the runner says of being
+        done is no claim about time."""
+        return self._sampled or self.buffers.sample_output(calls)
+
+    def chain(self, calls: int) -> tuple[Block, list[int]]:
+        """A block whose calls are a chain (see `dependent_calls.py`), and their order."""
+        order = shuffled(calls)
+        return self._queued_block(RUN | {"chain": True}, order), order
+
+    def trace(self, calls: int) -> list[tuple[str, int]]:
+        """What the runner's trace of the device says it ran in a block: names and nanoseconds."""
+        self.buffers.show(self._staged, calls)
+        self._synchronize()
+        with self._awake():
+            self._channel.send({"op": "trace", "calls": shuffled(calls)})
+            kernels = self._answer("counted").get("kernels")
+        if not (isinstance(kernels, list) and all(_is_entry(each) for each in kernels)):
+            raise Refused(Status.REJECTED, f"no valid trace: {kernels!r:.200}", "forged message")
+        return [(printable(name), duration_ns) for name, duration_ns in kernels]
+
+    def _queued_block(self, order: Message, calls: list[int]) -> Block:
+        """All calls are queued behind the gate, then the inputs are shown and it opens."""
+        self.buffers.rehearse_sampling(len(calls))
+        self._synchronize()
+        with self._awake():
+            self._channel.send(
+                order | {"calls": calls, "seeds": self.call_seeds, "turn": self.buffers.next_turn()}
+            )
+            queued = self._answer_within(self._patience_s(order))
+            self.late = not queued
+            self._late_blocks = self._late_blocks + 1 if self.late else 0
+            self.queued_some = self.queued_some or (queued and len(calls) > 1)
+            start = time.perf_counter()
+            self.buffers.show(self._staged, len(calls))
+            if self.late:
+                self._answer("queued")
+            self._require_done(len(calls))
+            sampled = self.buffers.sample_output(len(calls))
+            self._synchronize()
+            wall_ms = (time.perf_counter() - start) * 1e3
+        self._sampled = None if self._ours else sampled
+        return Block(calls=len(calls), wall_ms=wall_ms)
+
+    def _patience_s(self, order: Message) -> float:
+        """How long it may take to queue a block before the gate opens."""
+        if self.fills_queue:
+            return FILLING_S
+        impatient = order["wait"] or (self.waits and self._late_blocks % RECALL_EVERY)
+        return WAITING_S if impatient else QUEUE_S
+
+    def _answer_within(self, timeout_s: float) -> bool:
+        try:
+            self._answer("queued", timeout_s)
+        except ChannelTimeout:
+            return False
+        except Refused:
+            self.buffers.show(self._staged, 0)  # what it has queued can end
+            raise
+        return True
+
+    def _require_done(self, calls: int) -> None:
+        """Waits for queued work. Raises Refused when it takes so long that it must hang."""
+        limit_s = max(HUNG_FACTOR * calls * self.expected_ms / 1e3, LEAST_HUNG_S)
+        try:
+            self._answer("done", limit_s if self.expected_ms else None)
+        except ChannelTimeout:
+            log = (
+                f"{calls} calls on the GPU did not end within {limit_s:.3g} s; "
+                f"the reference takes {self.expected_ms:.3g} ms for one"
+            )
+            raise Refused(Status.TIMEOUT, log) from None
+
+    def _synchronize(self) -> None:
+        import torch
+
+        torch.cuda.synchronize()
+
+
+class GpuCalibration(Calibration):
+    """Of blocks that are queued before the clock starts."""
+
+    queues = True
+    noise_ms = SLACK_MS["cuda"]
+
+    def __init__(self, eager: GpuRunnerClient, capacity: int, plan: Plan, *, chains: bool) -> None:
+        """See `Calibration`. `chains`: whether the reference's calls can be made to depend on one another."""
+        sizes = block_sizes(capacity)
+        some = (n for n in sizes if n & (n - 1) == 0 or n == capacity)
+        overheads = smoothed({n: eager.overhead(n) for n in some}, sizes)
+        self.link_ms: dict[bool, float] = {}
+        """What a call costs more in a chain, by whether the module waits for the GPU in every call; empty
+        where there are no chains."""
+        calls = min(capacity, CHAIN_CALLS)
+        if calls > 1 and chains:
+            self.link_ms = {wait: eager.link_ms(calls, wait=wait) for wait in (False, True)}
+        super().__init__(eager, capacity, plan, overheads)
+        calls = plan.calls(self.eager_call_ms, capacity)
+        if calls > 1:
+            longest = max(n for n in sizes if n <= 2 * calls)
+            eager.block(longest)  # of a thorough measurement
+            self._eager_room = eager.queue_room(longest, capacity)
+        singles, late = [], []
+        for _ in range(SINGLES):
+            singles.append(eager.block(1).call_ms(self.overhead(1).total_ms))
+            late.append(eager.late)
+        self._fills_queue = eager.fills_queue = all(late)
+        self.waking_ms = max(min(singles) - self.eager_call_ms, 0.0)
+        """What a call alone takes longer than one of many."""
+
+    def connect(
+        self, channel: Channel, buffers: SharedBuffers, staged: torch.Tensor, pid: int
+    ) -> GpuRunnerClient:
+        """See `Calibration`."""
+        client = GpuRunnerClient(channel, buffers, staged, pid)
+        client.expected_ms, client.fills_queue = self.eager_call_ms, self._fills_queue
+        return client
+
+    def overstates(self, calls: int) -> bool:
+        """See `Calibration`."""
+        known_ms, now_ms = self.overhead(calls).total_ms, self._eager.overhead(calls).total_ms
+        return now_ms < OVERSTATED * known_ms - self.noise_ms
+
+    def lower_overhead(self) -> None:
+        """See `Calibration`. A smaller one is none to be trusted here: see `overstates`."""
+
+    def credible_ms(self, before_ms: Sequence[float], calls: int) -> float:
+        """See `Calibration`."""
+        return credible_ms(before_ms, self.slack_ms(calls))
+
+    def sabotage(self, before_ms: Sequence[float], beside_ms: Sequence[float], calls: int) -> str | None:
+        """See `Calibration`."""
+        return sabotaged(before_ms, beside_ms, self.slack_ms(calls))
+
+    def evenness(self, kernel: Sequence[Block], eager: Sequence[Block]) -> Evenness:
+        """See `Calibration`. A block is timed as a whole."""
+        return evenness(kernel, eager, overhead_ms=0.0, slack_ms=self.noise_ms)
+
+
+def _is_entry(value: Any) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and type(value[1]) is int
+        and 0 <= value[1] < 10**15
+    )

@@ -1,0 +1,55 @@
+"""What is known of times before judging, with a baseline whose blocks take what a test says."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from evaluators.judge.calibration import Calibration
+from evaluators.judge.cpu_timing import CpuCalibration
+from evaluators.judge.gpu_timing import GpuCalibration
+from evaluators.runner.shared_buffers import Layout
+from evaluators.timing import Overhead
+
+
+class Eager:
+    """A baseline whose blocks cost so much besides now."""
+
+    def __init__(self, total_ms: float) -> None:
+        self._total_ms = total_ms
+
+    def overhead(self, calls: int) -> Overhead:
+        assert calls == 64
+        return Overhead(total_ms=self._total_ms, delivery_ms=0.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "now_ms", "overstated"),
+    [
+        (GpuCalibration, 1.0, False),
+        (GpuCalibration, 0.9, False),
+        (GpuCalibration, 0.5, True),
+        (GpuCalibration, 2.0, False),
+        (CpuCalibration, 0.5, False),
+    ],
+)
+def test_what_a_block_costs_besides_is_overstated_where_it_costs_less_now(
+    kind: type[Calibration], now_ms: float, overstated: bool
+) -> None:
+    calibration = object.__new__(kind)
+    calibration._overheads = {64: Overhead(total_ms=1.0, delivery_ms=0.0)}
+    calibration._eager = Eager(now_ms)  # type: ignore[assignment]
+    assert calibration.overstates(64) is overstated
+
+
+@pytest.mark.parametrize(("elements", "slack_ms"), [(2**20, 0.005), (2**28, 0.405)])
+def test_what_is_copied_may_vary_where_it_is_much(elements: int, slack_ms: float) -> None:
+    """A reference of which 1 GiB is copied in and out took a tenth longer beside a kernel than before."""
+    calibration = object.__new__(GpuCalibration)
+    calibration._overheads = {2: Overhead(total_ms=4.0, delivery_ms=0.0)}
+    tensor = torch.empty(elements, device="meta")
+    layout = Layout.of([tensor], 2)
+    calibration._eager = SimpleNamespace(buffers=SimpleNamespace(inputs=layout, outputs=layout))  # type: ignore[assignment]
+    assert calibration.slack_ms(2) == pytest.approx(slack_ms)
