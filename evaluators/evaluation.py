@@ -24,6 +24,20 @@ class Status(StrEnum):
     INFRASTRUCTURE_ERROR = "infrastructure_error"
 
 
+class Stage(StrEnum):
+    """Of a measurement, in this order; COMPARING is all of a head-to-head. They name the parts of
+    `Evaluation.stages_s`."""
+
+    STARTING = "starting"
+    LOADING = "loading"
+    CHECKING = "checking"
+    COUNTING = "counting"
+    """Whose code did the work?"""
+    TIMING = "timing"
+    ENDING = "ending"
+    COMPARING = "comparing"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Timing:
     """Kernel and baselines, measured in alternating blocks of one session.

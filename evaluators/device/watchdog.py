@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from evaluators.device.child_processes import ProblemProcesses, WorkerBroken
+from evaluators.evaluation import Stage
 from evaluators.isolation.scratch import too_much_written
 from evaluators.runner.fork_server import ChildProcess
 from evaluators.system import process_tree
@@ -33,22 +34,21 @@ class Stages:
 
     def __init__(self, on_stage: Callable[[str], None] | None) -> None:
         self._on_stage = on_stage
-        self._seconds: dict[str, float] = {}
-        self._stage, self._since = "starting", time.monotonic()
+        self._seconds: dict[Stage, float] = {}
+        self._stage, self._since = Stage.STARTING, time.monotonic()
 
-    def enter(self, stage: str) -> None:
+    def enter(self, stage: Stage) -> None:
         """The stage before ends here."""
         now = time.monotonic()
         self._seconds[self._stage] = self._seconds.get(self._stage, 0.0) + now - self._since
         self._stage, self._since = stage, now
         if self._on_stage is not None:
-            self._on_stage(stage)
+            self._on_stage(stage.value)
 
     def seconds(self) -> dict[str, float]:
         """Of each stage that was entered, up to now."""
-        return self._seconds | {
-            self._stage: self._seconds.get(self._stage, 0.0) + time.monotonic() - self._since
-        }
+        now_s = self._seconds.get(self._stage, 0.0) + time.monotonic() - self._since
+        return {stage.value: seconds for stage, seconds in (self._seconds | {self._stage: now_s}).items()}
 
 
 class Watchdog:
@@ -82,8 +82,9 @@ class Watchdog:
             if judge.fileno() in ready or judge.has_message():
                 answer = judge.receive()
                 if answer["op"] == "stage" and stages is not None:
-                    stages.enter(answer["stage"])
-                    self._tend_prefork(answer["stage"])
+                    stage = Stage(answer["stage"])
+                    stages.enter(stage)
+                    self._tend_prefork(stage)
                     continue
                 if answer["op"] == "warning":
                     self._warn(answer["text"])
@@ -110,10 +111,10 @@ class Watchdog:
                     f"the judge process did not notice that the runner is gone: {killed['log']}"
                 )
 
-    def _tend_prefork(self, stage: str) -> None:
-        if stage == "checking":
+    def _tend_prefork(self, stage: Stage) -> None:
+        if stage is Stage.CHECKING:
             self._processes.prefork.start()
-        elif stage == "timing":
+        elif stage is Stage.TIMING:
             self._processes.prefork.stop()
 
     def _late(self, child: ChildProcess, family: list[int]) -> Message | None:

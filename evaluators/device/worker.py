@@ -26,7 +26,7 @@ from evaluators.device.child_processes import (
     runner_cores,
 )
 from evaluators.device.watchdog import Stages, Unresponsive, Watchdog
-from evaluators.evaluation import Correctness, Evaluation, Roofline, Status, Timing
+from evaluators.evaluation import Correctness, Evaluation, Roofline, Stage, Status, Timing
 from evaluators.isolation import confinement
 from evaluators.problem import Kernel, Problem
 from evaluators.runner.fork_server import ChildProcess
@@ -180,7 +180,9 @@ class Worker:
             ]
             verdicts = self._try_candidates(processes, scratches, thorough)
         each_s = (time.monotonic() - start) / len(kernels)
-        return [_evaluation(verdict, processes.facts, {"comparing": each_s}) for verdict in verdicts]
+        return [
+            _evaluation(verdict, processes.facts, {Stage.COMPARING.value: each_s}) for verdict in verdicts
+        ]
 
     def close(self) -> None:
         """Ends every process."""
@@ -261,7 +263,7 @@ class Worker:
                     each.channel.close()
                 return self._watch(processes, timeout_s).answer(child, scratch, stages)
             finally:
-                stages.enter("ending")
+                stages.enter(Stage.ENDING)
                 with self._closing_on_failure("a runner could not be ended"):
                     processes.fork_server.end(child)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
-from evaluators.evaluation import Status, Timing
+from evaluators.evaluation import Stage, Status, Timing
 from evaluators.judge.attribution import attribution
 from evaluators.judge.correctness_checks import CorrectnessChecks
 from evaluators.judge.evenness import UNEVEN
@@ -24,8 +24,6 @@ from evaluators.timing import (
     Plan,
     timing_of,
 )
-
-Stage = Callable[[str], None]
 
 
 @dataclass
@@ -61,7 +59,7 @@ class CandidateEvaluation:
         scratch: str,
         *,
         thorough: bool,
-        say: Stage,
+        say: Callable[[Stage], None],
     ) -> None:
         self._session, self._client, self._plan = session, client, plan.on(session.device)
         self._eager_calls = session.eager_calls(self._plan)
@@ -81,17 +79,17 @@ class CandidateEvaluation:
         timing: Timing | None = None
         status, log, rule = Status.CORRECT, "", ""
         try:
-            self._say("loading")
+            self._say(Stage.LOADING)
             self._session.calibration.lower_overhead()
             self._before = self._session.calibration.eager_alone(self._session.eager_calls(self._plan))
             self._eager_calls = self._session.eager_calls(self._plan)
             self._session.load(self._client)
-            self._say("checking")
+            self._say(Stage.CHECKING)
             call_ms = self._correctness_checks.begin(self._plan)
-            self._say("counting")
+            self._say(Stage.COUNTING)
             if self._attribution is not None:
                 self._attribution.count()
-            self._say("timing")
+            self._say(Stage.TIMING)
             timing = self._time(call_ms)
         except Refused as refused:
             status, log, rule = refused.status, refused.log, refused.rule

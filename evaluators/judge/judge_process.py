@@ -33,6 +33,7 @@ import traceback
 from typing import Any
 
 from evaluators.cause import cause_of
+from evaluators.evaluation import Stage
 from evaluators.judge.candidate_evaluation import CandidateEvaluation
 from evaluators.judge.head_to_head import HeadToHead, Step
 from evaluators.judge.reference_session import ReferenceSession
@@ -156,7 +157,7 @@ def _judge(session: ReferenceSession, worker: Channel, order: Message) -> Messag
     canary_ms = session.canary_ms()
     client = session.candidate(Channel.from_fd(fds[0]), order["pids"][0])
 
-    def say(stage: str) -> None:
+    def say(stage: Stage) -> None:
         worker.send({"op": "stage", "stage": stage})
 
     try:
