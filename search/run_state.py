@@ -40,6 +40,8 @@ class RunState:
     """Ids of the ideas of which the proposer has written all variants that it will."""
     spending: dict[str, Spending] = field(default_factory=dict)
     """On calls, by model."""
+    calls: set[str] = field(default_factory=set)
+    """The ids of all calls."""
     verdicts: dict[str, Evaluation] = field(default_factory=dict)
     """By kernel id: what an equal kernel may take over. Our own failures are not among them."""
     confirmed: dict[str, Evaluation] = field(default_factory=dict)
@@ -67,6 +69,7 @@ class RunState:
                 self.tree.add_idea(idea)
                 self.proposed.setdefault(expansion, []).append(idea)
             case ModelCalled(call=call):
+                self.calls.add(call.id)
                 self.spending.setdefault(call.model, Spending()).add(call)
             case VariantWritten(variant=variant):
                 self.tree.add_variant(variant)
@@ -86,6 +89,24 @@ class RunState:
                     self.confirmed[variant.kernel.id] = evaluation
             case RunFinished():
                 self.finished = event
+
+    def knows(self, event: Event) -> bool:
+        """Whether the event was taken in before, and would be refused or count twice if it were again."""
+        match event:
+            case ModelCalled(call=call):
+                return call.id in self.calls
+            case IdeaProposed(idea=idea):
+                return idea.id in self.tree.ideas
+            case VariantWritten(variant=variant):
+                return variant.id in self.tree.variants
+            case VariantEvaluated(variant=variant):
+                known = self.tree.variants.get(variant.id)
+                return known is not None and known.evaluation is not None
+            case RoundClosed(round=number):
+                return number <= self.tree.rounds_closed
+            case LeadersCompared(by_kernel=found):
+                return any(found == each.evaluations for each in self.tree.ranking.comparisons)
+        return False
 
     def _take_verdict(self, variant: Variant, reused: bool) -> None:
         evaluation = variant.evaluation

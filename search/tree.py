@@ -170,7 +170,11 @@ class Tree:
         if idea.id in self.ideas:
             raise ValueError(f"idea {idea.id} is already in the tree")
         self.ideas[idea.id] = idea
-        self._variants_of[idea.id] = []
+        self.expect_idea(idea.id)
+
+    def expect_idea(self, idea_id: str) -> None:
+        """Lets an idea have variants that is not in the tree, or not yet: for those who saw only a part."""
+        self._variants_of.setdefault(idea_id, [])
 
     def add_variant(self, variant: Variant) -> None:
         """Raises ValueError for a variant that is already there, KeyError for one whose idea is not."""

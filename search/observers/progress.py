@@ -1,11 +1,11 @@
-"""Where a run stands: folds its events into what the console, the plain log and W&B all show."""
+"""Where a run stands, as the console, the plain log and W&B all show it."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from evaluators.evaluation import Evaluation, Status
 from search.events import (
@@ -23,87 +23,12 @@ from search.events import (
     VariantWritten,
 )
 from search.llm import Cause, ModelCall, Spending
-from search.ranking import Comparison, Ranking
+from search.observers.progress_records import IdeaProgress, ModelProgress, RoundSummary, VariantProgress
+from search.run_state import RunState
 from search.tree import Idea, Variant, fastest
 
 FAILURE_SHOWN_S = 10.0
 """How long a model's last failure is worth a line."""
-
-
-@dataclass(kw_only=True)
-class VariantProgress:
-    """One variant on its way: its latest stage, and its verdict in `variant.evaluation` when there is one."""
-
-    variant: Variant
-    number: int
-    stage: str = "written"
-    reused: bool = False
-
-
-@dataclass(kw_only=True)
-class IdeaProgress:
-    """One idea and its variants by id. `idea` is None when it was proposed before this observer watched.
-    `implemented` once the proposer will write no more variants by itself."""
-
-    id: str
-    round: int
-    number: int
-    idea: Idea | None = None
-    implemented: bool = False
-    variants: dict[str, VariantProgress] = field(default_factory=dict)
-
-    @property
-    def best(self) -> Variant | None:
-        """The fastest correct variant so far."""
-        return next(iter(fastest((item.variant for item in self.variants.values()), 1)), None)
-
-    @property
-    def statuses(self) -> Counter[Status]:
-        """How many variants have which verdict, reused ones counted."""
-        verdicts = (item.variant.evaluation for item in self.variants.values())
-        return Counter(verdict.status for verdict in verdicts if verdict is not None)
-
-    @property
-    def open(self) -> bool:
-        """Whether variants are still to be written or judged."""
-        return not self.implemented or any(item.variant.evaluation is None for item in self.variants.values())
-
-
-@dataclass(kw_only=True)
-class ModelProgress:
-    """One model: what its calls cost, how many ideas it had, and the fastest variant of those."""
-
-    spending: Spending = field(default_factory=Spending)
-    ideas: int = 0
-    best: Variant | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundSummary:
-    """What a round brought.
-
-    `evaluations` leaves reused verdicts out, `statuses` has them; `correct_share` is None where no variant
-    has a verdict. `best` is the run's best when the round closed; `improved` when this round gave it.
-    `models`, by name, is of the whole run until then.
-    """
-
-    round: int
-    ideas: int
-    evaluations: int
-    statuses: Counter[Status]
-    best: Variant | None
-    improved: bool
-    evaluations_so_far: int
-    wall_s: float
-    elapsed_s: float
-    device_s: float
-    models: Mapping[str, ModelProgress]
-
-    @property
-    def correct_share(self) -> float | None:
-        """Correct variants over variants with a verdict."""
-        verdicts = self.statuses.total()
-        return self.statuses[Status.CORRECT] / verdicts if verdicts else None
 
 
 class Progress:
@@ -112,9 +37,9 @@ class Progress:
     Limits are the budget's, None for no limit; rounds that are not given are those that the run started with.
     `recorded`: the verdicts are a recording's, so that their pace is nobody's.
     `clock` gives seconds from any origin, and carries the time on between two events; `past` holds the events
-    of earlier processes of the run. Tolerates what a journal's replay does not: a resumed run of which the
-    earlier events are unknown, and events seen twice. An event takes the same time however long the run is;
-    only a comparison of the leaders goes through all variants.
+    of earlier processes of the run. What the events add up to is in `state`; tolerated besides are a resumed
+    run of which the earlier events are unknown, and events seen twice. An event takes the same time however
+    long the run is; only a comparison of the leaders goes through all variants.
     """
 
     def __init__(
@@ -134,23 +59,19 @@ class Progress:
         self.seconds_limit = seconds
         self.model_limits = {"calls": calls, "tokens": tokens, "dollars": dollars}
         self.recorded = recorded
+        self.state = RunState()
         self.started: RunStarted | None = None
-        self.finished: RunFinished | None = None
+        """The last start: a run that goes on may have other limits."""
         self.confirmed: dict[str, Evaluation] = {}
-        """Final measurements, by kernel id."""
+        """Final measurements, by kernel id, our own failures among them."""
         self.ideas: dict[str, IdeaProgress] = {}
         self.rounds: dict[int, RoundSummary] = {}
         """The closed rounds, by number."""
         self.best: Variant | None = None
         """By the run's ranking, with what was last found of it."""
-        self.ranking = Ranking()
-        self.statuses: Counter[Status] = Counter()
-        """Of the evaluations that this observer knows of, reused ones not counted."""
-        self.evaluations = 0
         self.reused = 0
         self.repairs = 0
         """Variants that mend others, evaluated or not."""
-        self.device_s = 0.0
         self.models: dict[str, ModelProgress] = {}
         """Those that were called or had ideas, by name."""
         self.causes: Counter[Cause] = Counter()
@@ -159,13 +80,33 @@ class Progress:
         self._rounds_limit = rounds
         self._of_round: defaultdict[int, list[IdeaProgress]] = defaultdict(list)
         self._cells: dict[str, VariantProgress] = {}
-        self._calls: set[str] = set()
         self._failure: tuple[float, ModelCall] | None = None
-        self._last_at_s = 0.0
+        self._unknown_evaluations = 0
+        """Before this observer watched."""
         self._last_clock_s = clock()
         self._round_began_s = 0.0
         for event in past:
             self.apply(event)
+
+    @property
+    def finished(self) -> RunFinished | None:
+        """How the run ended; None while it goes on."""
+        return self.state.finished
+
+    @property
+    def statuses(self) -> Counter[Status]:
+        """Of the evaluations that this observer knows of, reused ones not counted."""
+        return self.state.statuses
+
+    @property
+    def evaluations(self) -> int:
+        """Those of the whole run, reused ones not counted."""
+        return self.state.evaluations + self._unknown_evaluations
+
+    @property
+    def device_s(self) -> float:
+        """Of the measurements that this observer knows of."""
+        return self.state.device_s
 
     @property
     def rounds_limit(self) -> int | None:
@@ -181,8 +122,8 @@ class Progress:
     def elapsed_s(self) -> float:
         """Seconds of work on the run until now."""
         if self.finished or not self.started:
-            return self._last_at_s
-        return self._last_at_s + max(0.0, self.clock() - self._last_clock_s)
+            return self.state.used_s
+        return self.state.used_s + max(0.0, self.clock() - self._last_clock_s)
 
     @property
     def seconds_left(self) -> float | None:
@@ -259,7 +200,7 @@ class Progress:
     @property
     def spent(self) -> Spending:
         """On the calls of all models."""
-        return Spending.total(model.spending for model in self.models.values())
+        return self.state.spent
 
     @property
     def failure(self) -> ModelCall | None:
@@ -271,13 +212,14 @@ class Progress:
 
     def apply(self, event: Event) -> None:
         """Takes in the next event."""
-        self._last_at_s = max(self._last_at_s, event.at_s)
         self._last_clock_s = self.clock()
+        if self.state.knows(event):
+            return
+        self._fill_in(event)
+        self.state.apply(event)
         match event:
             case RunStarted():
-                if self.started is None and not self.ranking.comparisons:
-                    self.ranking = Ranking(event.ranking)
-                self.started, self.finished = event, None
+                self.started = event
                 if not self.rounds:
                     self._round_began_s = event.at_s
             case ModelCalled(call=call):
@@ -296,14 +238,23 @@ class Progress:
                 self._verdict(variant, reused)
             case RoundClosed():
                 self._close(event)
-            case LeadersCompared():
-                self._compare(event)
+            case LeadersCompared(variants=variants):
+                known = [cell.variant for cell in self._cells.values()]
+                self.best = next(iter(fastest([*variants, *known], 1, self.state.tree.ranking)), self.best)
             case BestConfirmed(variant=variant, evaluation=evaluation):
                 self.confirmed[variant.kernel.id] = evaluation
-                self.device_s += evaluation.device_s
             case RunFinished(best=best):
-                self.finished = event
                 self.best = best or self.best
+
+    def _fill_in(self, event: Event) -> None:
+        """What must have been before this event, where that was not seen."""
+        tree = self.state.tree
+        if isinstance(event, VariantWritten | VariantEvaluated) and event.variant.idea not in tree.ideas:
+            tree.expect_idea(event.variant.idea)
+        if isinstance(event, VariantEvaluated) and event.variant.id not in tree.variants:
+            written = replace(event.variant, evaluation=None)
+            number = len(tree.variants_of(written.idea)) + 1
+            self.apply(VariantWritten(at_s=event.at_s, variant=written, number=number))
 
     def _item(self, idea_id: str, round: int) -> IdeaProgress:
         if idea_id not in self.ideas:
@@ -312,28 +263,23 @@ class Progress:
             there.append(self.ideas[idea_id])
         return self.ideas[idea_id]
 
-    def _cell(self, variant: Variant, number: int | None = None) -> VariantProgress:
-        if variant.id not in self._cells:
-            variants = self._item(variant.idea, variant.round).variants
-            cell = VariantProgress(variant=variant, number=number or len(variants) + 1)
-            self._cells[variant.id] = variants[variant.id] = cell
-            self.repairs += bool(variant.repairs)
-        return self._cells[variant.id]
+    def _cell(self, variant: Variant, number: int) -> None:
+        cell = VariantProgress(variant=variant, number=number)
+        self._cells[variant.id] = self._item(variant.idea, variant.round).variants[variant.id] = cell
+        self.repairs += bool(variant.repairs)
 
     def _idea(self, idea: Idea, number: int) -> None:
         item = self._item(idea.id, idea.round)
-        if idea.model and item.idea is None:
+        if idea.model:
             self._model(idea.model).ideas += 1
         item.idea, item.number = idea, number
 
     def _model(self, name: str) -> ModelProgress:
-        return self.models.setdefault(name, ModelProgress())
+        spending = self.state.spending.setdefault(name, Spending())
+        return self.models.setdefault(name, ModelProgress(spending=spending))
 
     def _call(self, at_s: float, call: ModelCall) -> None:
-        if call.id in self._calls:
-            return
-        self._calls.add(call.id)
-        self._model(call.model).spending.add(call)
+        self._model(call.model)
         if call.cause is not None:
             self.causes[call.cause] += 1
             self._failure = at_s, call
@@ -345,9 +291,7 @@ class Progress:
         return began.best if began else None
 
     def _verdict(self, variant: Variant, reused: bool) -> None:
-        verdict, cell = variant.evaluation, self._cell(replace(variant, evaluation=None))
-        if verdict is None or cell.variant.evaluation is not None:
-            return
+        cell = self._cells[variant.id]
         cell.variant, cell.stage, cell.reused = variant, "evaluated", reused
         self.best = self._faster(self.best, variant)
         idea = self.idea_of(variant)
@@ -355,29 +299,17 @@ class Progress:
             model = self._model(idea.model)
             model.best = self._faster(model.best, variant)
         self.reused += reused
-        if not reused:
-            self.evaluations += 1
-            self.statuses[verdict.status] += 1
-            self.device_s += verdict.device_s
 
     def _faster(self, best: Variant | None, other: Variant) -> Variant | None:
         """The faster of the two, None where neither is correct."""
-        return next(iter(fastest([other] if best is None else [best, other], 1, self.ranking)), None)
-
-    def _compare(self, event: LeadersCompared) -> None:
-        if any(event.by_kernel == each.evaluations for each in self.ranking.comparisons):
-            return
-        self.ranking.add(Comparison(evaluations=event.by_kernel))
-        self.device_s += sum(each.device_s for each in event.evaluations)
-        known = [cell.variant for cell in self._cells.values()]
-        self.best = next(iter(fastest([*event.variants, *known], 1, self.ranking)), self.best)
+        known = [other] if best is None else [best, other]
+        return next(iter(fastest(known, 1, self.state.tree.ranking)), None)
 
     def _close(self, event: RoundClosed) -> None:
-        if event.round in self.rounds:
-            return
         # The engine's figures also hold for a run of which the beginning was not watched.
         self.best = event.best or self.best
-        self.evaluations = max(self.evaluations, event.evaluations)
+        unknown = event.evaluations - self.state.evaluations
+        self._unknown_evaluations = max(self._unknown_evaluations, unknown)
         self.rounds[event.round] = self._summary(event.round)
         self._round_began_s = event.at_s
 
@@ -393,8 +325,8 @@ class Progress:
             best=self.best,
             improved=self.best is not None and self.best.round == round,
             evaluations_so_far=self.evaluations,
-            wall_s=max(0.0, self._last_at_s - self._round_began_s),
-            elapsed_s=self._last_at_s,
+            wall_s=max(0.0, self.state.used_s - self._round_began_s),
+            elapsed_s=self.state.used_s,
             device_s=sum(verdict.device_s for verdict in own),
             models={
                 name: replace(model, spending=replace(model.spending)) for name, model in self.models.items()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -17,8 +16,21 @@ from rich.text import Text
 
 from evaluators.evaluation import Status
 from search.observers import wording
-from search.observers.progress import IdeaProgress, Progress, RoundSummary, VariantProgress
-from search.tree import Category, Idea, Variant
+from search.observers.marks import (
+    BEST,
+    CATEGORY_WORDS,
+    MARKS,
+    REPAIR,
+    RUNNING,
+    STAGE_WORDS,
+    WAITING,
+    WAITING_STAGES,
+    WRITING,
+    Mark,
+)
+from search.observers.progress import Progress
+from search.observers.progress_records import IdeaProgress, RoundSummary, VariantProgress
+from search.tree import Idea, Variant
 
 WIDE = 110
 """Columns from which an idea and its variants share one line."""
@@ -27,52 +39,6 @@ NAMING = 80
 DOT = " · "
 CELL = 8
 """Columns of a variant's cell: a glyph, a space, six characters."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mark:
-    """How one state of a variant shows; a `glyph` of several characters is the frames of a spinner."""
-
-    glyph: str
-    word: str
-    style: str
-
-
-MARKS = {
-    Status.CORRECT: Mark(glyph="✓", word="correct", style="green"),
-    Status.COMPILE_ERROR: Mark(glyph="✗", word="build", style="red"),
-    Status.RUNTIME_ERROR: Mark(glyph="!", word="error", style="red"),
-    Status.INCORRECT: Mark(glyph="≠", word="wrong", style="yellow"),
-    Status.TIMEOUT: Mark(glyph="∞", word="time", style="magenta"),
-    Status.CRASHED: Mark(glyph="†", word="crash", style="bright_red"),
-    Status.REJECTED: Mark(glyph="⊘", word="cheat", style="bold magenta"),
-    Status.INFRASTRUCTURE_ERROR: Mark(glyph="?", word="infra", style="bright_black"),
-}
-BEST = Mark(glyph="★", word="best", style="bold bright_green")
-WAITING = Mark(glyph="·", word="queued", style="bright_black")
-RUNNING = Mark(glyph="⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", word="runs", style="cyan")
-WAITING_STAGES = ("written", "queued")
-WRITING = Mark(glyph="✎", word="write", style="cyan")
-REPAIR = "↻"
-STAGE_WORDS = {
-    "building": "build",
-    "evaluating": "runs",
-    "measuring": "start",
-    "loading": "load",
-    "checking": "check",
-    "counting": "count",
-    "timing": "timing",
-    "ending": "end",
-}
-
-CATEGORY_WORDS = {
-    Category.MEMORY: ("memory", "blue"),
-    Category.LATENCY: ("latency", "cyan"),
-    Category.PRECISION: ("dtype", "magenta"),
-    Category.COMPUTE: ("compute", "yellow"),
-    Category.PARALLELISM: ("parallel", "green"),
-    Category.CONTROL_FLOW: ("control", "red"),
-}
 
 
 def live_view(progress: Progress, console: Console, frame: int) -> RenderableType:

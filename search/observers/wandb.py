@@ -16,7 +16,8 @@ from evaluators.problem import content_id
 from search.events import Event, RoundClosed, RunFinished, RunStarted
 from search.llm import Spending
 from search.observers import wording
-from search.observers.progress import IdeaProgress, ModelProgress, Progress, RoundSummary
+from search.observers.progress import Progress
+from search.observers.progress_records import IdeaProgress, ModelProgress, RoundSummary
 from search.ranking import unconfirmed
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from evaluators.evaluation import Evaluation, Status, Timing
 from search.llm import Cause, ModelCall, Spending
-from search.observers.progress import ModelProgress, Progress, RoundSummary
+from search.observers.progress import Progress
+from search.observers.progress_records import ModelProgress, RoundSummary
 from search.ranking import unconfirmed
 from search.tree import Variant
 

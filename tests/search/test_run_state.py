@@ -38,3 +38,13 @@ def test_our_own_failures_are_no_verdicts() -> None:
     state = rebuild([*events, VariantEvaluated(at_s=3.0, variant=ours)])
     assert state.verdicts == {}
     assert state.evaluations == 1
+
+
+def test_knows_what_it_would_not_take_in_again() -> None:
+    """A start and the ends of ideas and runs may come again: they add nothing up."""
+    events = [*events_of_a_run(), RoundClosed(at_s=4.0, round=1, best=None, evaluations=2)]
+    state = rebuild([])
+    for event in events:
+        assert not state.knows(event)
+        state.apply(event)
+    assert [event for event in events if not state.knows(event)] == events[:1]
