@@ -24,8 +24,8 @@ from search.run_folder import finalise
 from tests.evaluators.conftest import MARK, Marked, gone, marked  # noqa: F401  (a fixture)
 from tests.evaluators.device.test_worker import HONEST, REFERENCE, forward
 from tests.evaluators.test_evaluate import QUICK
+from tests.search.agent_fakes import MEMORY, OneEntry, agent, good
 from tests.search.fakes import state_of
-from tests.search.test_agent import MEMORY, OneEntry, agent, good
 
 pytest.importorskip("mcp")
 from mcp import Client, StdioServerParameters, stdio_client
