@@ -129,6 +129,7 @@ def test_a_journal_from_before_goes_on_by_the_median(tmp_path: Path) -> None:
     first, *rest = path.read_text().splitlines(keepends=True)
     started = json.loads(first)
     assert started.pop("ranking") == MEDIAN
+    del started["version"]  # the ranking is in every journal that has a version
     path.write_text("".join([json.dumps(started) + "\n", *rest]))
     finished = search(path, rounds=2, evaluator=evaluator)
     assert evaluator.compared == []
