@@ -39,8 +39,9 @@ from evaluators.isolation import confinement
 from evaluators.problem import Kernel, Problem, language_of
 from evaluators.reference.loading import init_inputs, load_module, make_inputs, make_model
 from evaluators.runner.runner_process import import_candidate
+from evaluators.scheduler.host import WorkerDied
 from evaluators.scheduler.local_host import LocalHost
-from evaluators.scheduler.pool import Pool, WorkerDied
+from evaluators.scheduler.pool import Pool
 from evaluators.system import process_tree
 
 PARTS = Path(__file__).parent / "peers"

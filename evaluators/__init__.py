@@ -4,7 +4,7 @@ Where to look, from the command down to the machine; each file says more at its 
 
     the command   evaluate, report; cli (what all commands share)
     words         problem, evaluation, timing (its statistics), cause; problems/ has the shipped references
-    scheduler/    pool, device_queue, device_health; hosts: local_host (threads), ray_host
+    scheduler/    pool, device_queue, device_health; host: local_host (threads), ray_host
     device/       worker, watchdog, child_processes
     judge/        judge_process, reference_session; runner_client and calibration, for a device in
                   gpu_timing and cpu_timing; candidate_evaluation with its parts correctness_checks,

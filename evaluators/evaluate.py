@@ -41,7 +41,8 @@ from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.worker import Settings
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import DEVICES, LANGUAGES, Kernel, Problem, language_of
-from evaluators.scheduler.pool import Host, Pool
+from evaluators.scheduler.host import Host
+from evaluators.scheduler.pool import Pool
 from evaluators.system import process_tree
 
 EVERY_S = 5.0

@@ -39,7 +39,8 @@ from evaluators.cli import (
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.worker import Settings
 from evaluators.problem import Problem
-from evaluators.scheduler.pool import Host, Pool
+from evaluators.scheduler.host import Host
+from evaluators.scheduler.pool import Pool
 from evaluators.system import process_tree
 from search.agent import Agent, OnStage, Refused
 from search.budget import Budget

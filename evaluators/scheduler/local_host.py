@@ -15,7 +15,7 @@ from evaluators.device.worker import Settings, Worker
 from evaluators.evaluation import Evaluation
 from evaluators.isolation import scratch
 from evaluators.problem import Kernel, Problem
-from evaluators.scheduler.pool import OnStage, WorkerDied
+from evaluators.scheduler.host import OnStage, WorkerDied
 from evaluators.system.channel import ChannelClosed
 
 
@@ -39,19 +39,19 @@ class LocalHost:
         ]
 
     async def facts(self, device: int, problem: Problem) -> dict[str, str]:
-        """See `pool.Host`."""
+        """See `host.Host`."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads[device], self._workers[device].open, problem)
 
     async def architecture(self) -> str:
-        """See `pool.Host`."""
+        """See `host.Host`."""
         try:
             return self._workers[0].gpu.architecture
         except OSError as error:
             raise WorkerBroken(str(error)) from error
 
     async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
-        """See `pool.Host`."""
+        """See `host.Host`."""
         # The pool lets no more builds in than there are cores, so one is idle.
         builder = self._idle.pop()
         try:
@@ -80,7 +80,7 @@ class LocalHost:
         thorough: bool,
         on_stage: OnStage,
     ) -> Evaluation:
-        """See `pool.Host`."""
+        """See `host.Host`."""
         loop = asyncio.get_running_loop()
 
         def say(stage: str) -> None:
@@ -100,14 +100,14 @@ class LocalHost:
         archives: Sequence[bytes],
         thorough: bool,
     ) -> list[Evaluation]:
-        """See `pool.Host`."""
+        """See `host.Host`."""
         return await asyncio.get_running_loop().run_in_executor(
             self._threads[device],
             lambda: self._workers[device].compare(problem, kernels, archives, thorough=thorough),
         )
 
     def close(self) -> None:
-        """See `pool.Host`."""
+        """See `host.Host`."""
         for thread, worker in zip(self._threads, self._workers, strict=True):
             thread.submit(worker.close)
             thread.shutdown()

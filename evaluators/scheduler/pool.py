@@ -1,7 +1,6 @@
 """Gives verdicts on many kernels at once: builds on CPU cores, measurements on devices, one lane each.
 
-`Pool` is the evaluator that a search uses. It does not know where its work is done: `local_host.py` has
-threads of this process, for debugging; `ray_host.py` has Ray.
+`Pool` is the evaluator that a search uses. Its work is done by a host (`host.py`).
 """
 
 from __future__ import annotations
@@ -10,10 +9,9 @@ import asyncio
 import logging
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from typing import Protocol
 from weakref import WeakValueDictionary
 
 from evaluators.build.builder import Build
@@ -23,6 +21,7 @@ from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
 from evaluators.scheduler.device_health import DeviceHealth
 from evaluators.scheduler.device_queue import DeviceQueue
+from evaluators.scheduler.host import Host, OnStage, WorkerDied
 
 logger = logging.getLogger(__name__)
 
@@ -32,63 +31,9 @@ IN_FRONT = 2
 """So many kernels for each core are built or wait for a device. Whoever builds all that there is keeps every
 core busy, and what is being measured waits for memory and for the machine."""
 
-OnStage = Callable[[str], None]
-
-
-class WorkerDied(Exception):
-    """The process or node that did the work is gone; another has taken its place."""
-
 
 class CannotOpen(WorkerBroken):
     """No device could open the problem, or none is there."""
-
-
-class Host(Protocol):
-    """Where the work is done. `devices` measurements and `cores` builds run at a time."""
-
-    devices: int
-    cores: int
-
-    async def facts(self, device: int, problem: Problem) -> dict[str, str]:
-        """Opens the problem on a device. Raises UnfitProblem when its reference cannot be run or cannot
-        judge, WorkerBroken, with the reason, when something else is wrong, or WorkerDied."""
-        ...
-
-    async def architecture(self) -> str:
-        """Of the GPUs, as builds need it ("9.0"); known at once, before any problem is open. Raises
-        WorkerBroken."""
-        ...
-
-    async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
-        """Raises WorkerDied."""
-        ...
-
-    async def measure(
-        self,
-        device: int,
-        problem: Problem,
-        kernel: Kernel,
-        archive: bytes,
-        thorough: bool,
-        on_stage: OnStage,
-    ) -> Evaluation:
-        """On the device with this number. Raises UnfitProblem, WorkerBroken or WorkerDied."""
-        ...
-
-    async def compare(
-        self,
-        device: int,
-        problem: Problem,
-        kernels: Sequence[Kernel],
-        archives: Sequence[bytes],
-        thorough: bool,
-    ) -> list[Evaluation]:
-        """Of kernels that all differ, in one session. Raises WorkerBroken or WorkerDied."""
-        ...
-
-    def close(self) -> None:
-        """Ends everything that was started."""
-        ...
 
 
 class Pool:

@@ -20,7 +20,7 @@ from evaluators.evaluation import Evaluation
 from evaluators.isolation import scratch
 from evaluators.problem import Kernel, Problem
 from evaluators.runner.node_fork_server import NodeForkServer
-from evaluators.scheduler.pool import OnStage, WorkerDied
+from evaluators.scheduler.host import OnStage, WorkerDied
 from evaluators.system.channel import ChannelClosed
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class DeviceActor:
         self._thread.submit(self._worker.prepare, device)
 
     def architecture(self) -> str:
-        """See `pool.Host`."""
+        """See `host.Host`."""
         return self._worker.gpu.architecture
 
     def open(self, problem: Problem) -> dict[str, str]:
@@ -118,13 +118,13 @@ class RayHost:
         self._ready: set[int] = set()
 
     async def facts(self, device: int, problem: Problem) -> dict[str, str]:
-        """See `pool.Host`."""
+        """See `host.Host`."""
         actor = await self._actor(device)
         facts: dict[str, str] = await self._answer(device, actor.open.remote(problem))
         return facts
 
     async def architecture(self) -> str:
-        """See `pool.Host`."""
+        """See `host.Host`."""
         actor = await self._actor(0)
         try:
             found: str = await self._answer(0, actor.architecture.remote())
@@ -133,7 +133,7 @@ class RayHost:
         return found
 
     async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
-        """See `pool.Host`."""
+        """See `host.Host`."""
         task = self._build_task.remote(
             problem,
             kernel,
@@ -156,7 +156,7 @@ class RayHost:
         thorough: bool,
         on_stage: OnStage,
     ) -> Evaluation:
-        """See `pool.Host`. On a cluster joined as a client (`ray://`) the stages are not told."""
+        """See `host.Host`. On a cluster joined as a client (`ray://`) the stages are not told."""
         actor = await self._actor(device)
         arguments = (problem, kernel, archive, thorough)
         if self._on_client:
@@ -177,14 +177,14 @@ class RayHost:
         archives: Sequence[bytes],
         thorough: bool,
     ) -> list[Evaluation]:
-        """See `pool.Host`."""
+        """See `host.Host`."""
         actor = await self._actor(device)
         asked = actor.compare.remote(problem, kernels, archives, thorough)
         evaluations: list[Evaluation] = await self._answer(device, asked)
         return evaluations
 
     def close(self) -> None:
-        """See `pool.Host`."""
+        """See `host.Host`."""
         with contextlib.suppress(Exception):  # the cluster may be gone already, and so is our concern
             closing = [actor.close.remote() for actor in self._actors]
             self._ray.wait(closing, num_returns=len(closing), timeout=10)

@@ -1,0 +1,102 @@
+"""Problems that cannot be opened, or whose reference cannot judge a kernel."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from evaluators.device.child_processes import UnfitProblem, WorkerBroken
+from evaluators.evaluation import Evaluation, Status
+from evaluators.problem import Problem
+from evaluators.scheduler.pool import Pool
+from tests.evaluators.scheduler.fake_host import (
+    CORRECT,
+    ON_CPU,
+    ON_GPU,
+    OTHER,
+    FakeHost,
+    evaluated,
+    find_unfit,
+    judged,
+    kernel,
+)
+
+
+def test_a_problem_that_cannot_be_run_is_no_kernels_fault() -> None:
+    host = FakeHost()
+    host.sick, host.work_s = {0}, 0.01
+
+    async def several() -> list[Evaluation]:
+        pool = Pool(host)
+        return list(await asyncio.gather(*(pool.evaluate(ON_GPU, kernel(n)) for n in range(2))))
+
+    found = asyncio.run(several())
+    assert {(each.status, each.log) for each in found} == {
+        (Status.INFRASTRUCTURE_ERROR, "the device is lost")
+    }
+    assert not host.measured
+
+
+def test_a_problem_that_cannot_be_run_is_told_before_any_kernel() -> None:
+    host = FakeHost()
+
+    async def broken(device: int, problem: Problem) -> dict[str, str]:
+        raise WorkerBroken("the reference cannot be run: seven")
+
+    host.facts = broken  # type: ignore[method-assign]
+    pool = Pool(host)
+    with pytest.raises(WorkerBroken, match="seven"):
+        asyncio.run(pool.describe(ON_GPU))
+    assert pool.devices_set_aside == {}
+    found = evaluated(host)
+    assert (found.status, found.log) == (Status.INFRASTRUCTURE_ERROR, "the reference cannot be run: seven")
+    assert not host.measured
+
+
+@pytest.mark.parametrize("problem", [ON_GPU, ON_CPU])
+def test_an_unfit_reference_is_found_once(problem: Problem, caplog: pytest.LogCaptureFixture) -> None:
+    host = FakeHost(devices=2)
+
+    async def unfit(device: int, problem: Problem) -> dict[str, str]:
+        host.opened.append(problem.name)
+        return find_unfit()
+
+    host.facts = unfit  # type: ignore[method-assign]
+    pool = Pool(host)
+
+    async def several() -> list[Evaluation]:
+        with pytest.raises(UnfitProblem, match="zeros would pass"):
+            await pool.describe(problem)
+        return [await pool.evaluate(problem, kernel(n)) for n in range(3)]
+
+    for found in asyncio.run(several()):
+        assert found.status is Status.INFRASTRUCTURE_ERROR
+        assert found.cause == "the reference cannot judge a kernel: zeros would pass"
+    assert host.opened == [problem.name]
+    assert not host.built
+    assert not host.measured
+    assert not caplog.records
+
+
+def test_so_it_is_where_another_problem_is_open_already() -> None:
+    host = FakeHost()
+    host.measuring = [find_unfit]
+    pool = Pool(host)
+
+    async def several() -> list[Evaluation]:
+        await pool.describe(ON_GPU)
+        return list(await asyncio.gather(*(pool.evaluate(OTHER, kernel(n)) for n in range(4))))
+
+    found = asyncio.run(several())
+    assert {(each.status, each.cause) for each in found} == {
+        (Status.INFRASTRUCTURE_ERROR, "the reference cannot judge a kernel: zeros would pass")
+    }
+    assert sum(host.measured.values()) == 1
+    assert pool.devices_set_aside == {}
+
+
+def test_a_reference_that_was_fit_fails_by_its_device() -> None:
+    host = FakeHost(devices=2)
+    host.measuring = [lambda: CORRECT, find_unfit]
+    assert asyncio.run(judged(Pool(host), count=3)) == [Status.CORRECT] * 3
