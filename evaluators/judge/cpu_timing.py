@@ -13,17 +13,18 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from evaluators.evaluation import Status
 from evaluators.isolation import namespaces
 from evaluators.judge.calibration import Calibration
 from evaluators.judge.evenness import Evenness, evenness
-from evaluators.judge.runner_client import RUN, Refused, RunnerClient, shuffled
+from evaluators.judge.runner_client import Refused, RunnerClient, shuffled
 from evaluators.judge.stack_samples import StackSamples
+from evaluators.runner.messages import Done, Run
 from evaluators.runner.shared_buffers import SampledOutput, SharedBuffers
 from evaluators.system import process_inspection, process_tree
-from evaluators.system.channel import Channel, ChannelClosed, ChannelTimeout, Message
+from evaluators.system.channel import Channel, ChannelClosed, ChannelTimeout
 from evaluators.timing import SLACK_MS, Block, Overhead, Plan, block_sizes
 
 if TYPE_CHECKING:
@@ -46,10 +47,9 @@ class CpuRunnerClient(RunnerClient):
 
     def block(self, calls: int, *, stand_in: int = 0) -> Block:
         """See `RunnerClient`. Its figure is the median of its calls."""
-        order = RUN | {"stand_in": stand_in, "deliver": not self.buffers.fetches}
         walls_ms, waited_ms = [], []
         for call in shuffled(calls):
-            walls_ms.append(self._single_ms(order, call))
+            walls_ms.append(self._single_ms(call, stand_in))
             waited_ms.append(self._waited_ms)
         return Block(
             calls=calls,
@@ -77,17 +77,19 @@ class CpuRunnerClient(RunnerClient):
         for call in set(calls):
             self.buffers.show_one(self._staged, call)
         with self._awake():
-            self._channel.send(RUN | {"deliver": False, "calls": calls})
+            self._channel.send(Run(calls=calls, deliver=False).message())
             while True:
                 try:
-                    self._answer("done", stack_samples.delay_s())
+                    self._answer(Done, stack_samples.delay_s())
                     return
                 except ChannelTimeout:
                     stack_samples.take([self._runner, *self._family])
 
-    def _single_ms(self, order: Message, call: int) -> float:
+    def _single_ms(self, call: int, stand_in: int) -> float:
         """One call, whose inputs are shown while the runner is stopped, from before it wakes up.
         When it has stopped again, the outputs are read out of its memory: nothing that it does takes part."""
+        fetches = self.buffers.fetches
+        order = Run(calls=[call], seeds=self.call_seeds, stand_in=stand_in, deliver=not fetches).message()
         self.buffers.show_one(self._staged, call)
         leaders = process_tree.spread_threads(self._family)
         self._require_still()
@@ -95,19 +97,19 @@ class CpuRunnerClient(RunnerClient):
         waited_ns = process_inspection.waited_ns(timed)
         start = time.perf_counter()
         with self._awake():
-            self._channel.send(order | {"calls": [call], "seeds": self.call_seeds})
+            self._channel.send(order)
             process_tree.allow_all_cores(leaders)
-            answer = self._answer("done")
+            answer = self._answer(Done)
         self._waited_ms = (process_inspection.waited_ns(timed) - waited_ns) / 1e6
         wall_ms = (self._stopped_at - start) * 1e3
-        if self.buffers.fetches:
-            self._fetch(call, answer.get("outputs"))
-        return wall_ms - (float(answer["filling_ms"]) if order["stand_in"] else 0.0)
+        if fetches:
+            self._fetch(call, answer.outputs)
+        return wall_ms - ((answer.filling_ms or 0.0) if stand_in else 0.0)
 
-    def _fetch(self, call: int, addresses: Any) -> None:
+    def _fetch(self, call: int, addresses: list[int] | None) -> None:
         """The outputs of a call, which a stopped runner says it has at these addresses."""
         views = self.buffers.output_views[call]
-        if not (isinstance(addresses, list) and [type(each) for each in addresses] == [int] * len(views)):
+        if addresses is None or len(addresses) != len(views):
             raise Refused(Status.REJECTED, f"no addresses of outputs: {addresses!r:.200}", "forged message")
         try:
             for view, address in zip(views, addresses, strict=True):

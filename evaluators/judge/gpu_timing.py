@@ -9,14 +9,16 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from evaluators.evaluation import Status
 from evaluators.judge.calibration import Calibration
 from evaluators.judge.evenness import Evenness, evenness
-from evaluators.judge.runner_client import RUN, Refused, RunnerClient, shuffled
+from evaluators.judge.runner_client import Refused, RunnerClient, shuffled
+from evaluators.runner.messages import Counted, Done, HandedIn, HandIn, Queued, Run, Trace
 from evaluators.runner.shared_buffers import SampledOutput, SharedBuffers
-from evaluators.system.channel import Channel, ChannelTimeout, Message, printable
+from evaluators.system.channel import Channel, ChannelTimeout
 from evaluators.timing import (
     SLACK_MS,
     Block,
@@ -74,7 +76,7 @@ class GpuRunnerClient(RunnerClient):
 
     def block(self, calls: int, *, stand_in: int = 0, deliver: bool = True) -> Block:
         """See `RunnerClient`. Without `deliver` the outputs stay with the runner (see `kept_block`)."""
-        return self._queued_block(RUN | {"stand_in": stand_in, "deliver": deliver}, shuffled(calls))
+        return self._queued_block(Run(calls=shuffled(calls), stand_in=stand_in, deliver=deliver))
 
     def overhead(self, calls: int) -> Overhead:
         """See `RunnerClient`. Of each kind of block the fastest counts: noise only adds."""
@@ -94,8 +96,7 @@ class GpuRunnerClient(RunnerClient):
         outputs instead of running its module; with `wait`, of one that waits for the GPU in every call."""
 
         def wall_ms(*, chain: bool) -> float:
-            order = RUN | {"stand_in": 1, "chain": chain, "wait": wait}
-            return self._queued_block(order, shuffled(calls)).wall_ms
+            return self._queued_block(Run(calls=shuffled(calls), stand_in=1, chain=chain, wait=wait)).wall_ms
 
         chain_ms, block_ms = fastest([lambda: wall_ms(chain=True), lambda: wall_ms(chain=False)])
         return max(chain_ms - block_ms, 0.0) / (calls - 1)
@@ -105,15 +106,15 @@ class GpuRunnerClient(RunnerClient):
         handed in afterwards. Its inputs are gone by then: what was not worked out cannot be made up for.
         Last what the call has left in its inputs' memory, which may be its outputs'."""
         order = shuffled(calls)
-        block = self._queued_block(RUN | {"deliver": False}, order)
+        block = self._queued_block(Run(calls=order, deliver=False))
         self._sampled = None  # it shows outputs that are not handed in, and takes as much memory as they
         place = secrets.randbelow(calls)
         left = self.buffers.overwritten(order[place])
         self.buffers.hide()
         self._synchronize()
         with self._awake():
-            self._channel.send({"op": "hand in", "place": place, "call": order[place]})
-            self._answer("handed in")
+            self._channel.send(HandIn(place=place, call=order[place]).message())
+            self._answer(HandedIn)
         self._synchronize()
         return block, order[place], left
 
@@ -134,52 +135,49 @@ class GpuRunnerClient(RunnerClient):
     def chain(self, calls: int) -> tuple[Block, list[int]]:
         """A block whose calls are a chain (see `dependent_calls.py`), and their order."""
         order = shuffled(calls)
-        return self._queued_block(RUN | {"chain": True}, order), order
+        return self._queued_block(Run(calls=order, chain=True)), order
 
     def trace(self, calls: int) -> list[tuple[str, int]]:
         """What the runner's trace of the device says it ran in a block: names and nanoseconds."""
         self.buffers.show(self._staged, calls)
         self._synchronize()
         with self._awake():
-            self._channel.send({"op": "trace", "calls": shuffled(calls)})
-            kernels = self._answer("counted").get("kernels")
-        if not (isinstance(kernels, list) and all(_is_entry(each) for each in kernels)):
-            raise Refused(Status.REJECTED, f"no valid trace: {kernels!r:.200}", "forged message")
-        return [(printable(name), duration_ns) for name, duration_ns in kernels]
+            self._channel.send(Trace(calls=shuffled(calls)).message())
+            return self._answer(Counted).kernels
 
-    def _queued_block(self, order: Message, calls: list[int]) -> Block:
+    def _queued_block(self, order: Run) -> Block:
         """All calls are queued behind the gate, then the inputs are shown and it opens."""
-        self.buffers.rehearse_sampling(len(calls))
+        calls = len(order.calls)
+        self.buffers.rehearse_sampling(calls)
         self._synchronize()
         with self._awake():
-            self._channel.send(
-                order | {"calls": calls, "seeds": self.call_seeds, "turn": self.buffers.next_turn()}
-            )
+            order = replace(order, seeds=self.call_seeds, turn=self.buffers.next_turn())
+            self._channel.send(order.message())
             queued = self._answer_within(self._patience_s(order))
             self.late = not queued
             self._late_blocks = self._late_blocks + 1 if self.late else 0
-            self.queued_some = self.queued_some or (queued and len(calls) > 1)
+            self.queued_some = self.queued_some or (queued and calls > 1)
             start = time.perf_counter()
-            self.buffers.show(self._staged, len(calls))
+            self.buffers.show(self._staged, calls)
             if self.late:
-                self._answer("queued")
-            self._require_done(len(calls))
-            sampled = self.buffers.sample_output(len(calls))
+                self._answer(Queued)
+            self._require_done(calls)
+            sampled = self.buffers.sample_output(calls)
             self._synchronize()
             wall_ms = (time.perf_counter() - start) * 1e3
         self._sampled = None if self._ours else sampled
-        return Block(calls=len(calls), wall_ms=wall_ms)
+        return Block(calls=calls, wall_ms=wall_ms)
 
-    def _patience_s(self, order: Message) -> float:
+    def _patience_s(self, order: Run) -> float:
         """How long it may take to queue a block before the gate opens."""
         if self.fills_queue:
             return FILLING_S
-        impatient = order["wait"] or (self.waits and self._late_blocks % RECALL_EVERY)
+        impatient = order.wait or (self.waits and self._late_blocks % RECALL_EVERY)
         return WAITING_S if impatient else QUEUE_S
 
     def _answer_within(self, timeout_s: float) -> bool:
         try:
-            self._answer("queued", timeout_s)
+            self._answer(Queued, timeout_s)
         except ChannelTimeout:
             return False
         except Refused:
@@ -191,7 +189,7 @@ class GpuRunnerClient(RunnerClient):
         """Waits for queued work. Raises Refused when it takes so long that it must hang."""
         limit_s = max(HUNG_FACTOR * calls * self.expected_ms / 1e3, LEAST_HUNG_S)
         try:
-            self._answer("done", limit_s if self.expected_ms else None)
+            self._answer(Done, limit_s if self.expected_ms else None)
         except ChannelTimeout:
             log = (
                 f"{calls} calls on the GPU did not end within {limit_s:.3g} s; "
@@ -263,13 +261,3 @@ class GpuCalibration(Calibration):
     def evenness(self, kernel: Sequence[Block], eager: Sequence[Block]) -> Evenness:
         """See `Calibration`. A block is timed as a whole."""
         return evenness(kernel, eager, overhead_ms=0.0, slack_ms=self.noise_ms)
-
-
-def _is_entry(value: Any) -> bool:
-    return (
-        isinstance(value, Sequence)
-        and len(value) == 2
-        and isinstance(value[0], str)
-        and type(value[1]) is int
-        and 0 <= value[1] < 10**15
-    )

@@ -30,8 +30,9 @@ from evaluators.reference.running_reference import UnfitReference
 from evaluators.reference.strided_layouts import clone, span_of
 from evaluators.reference.usable_distributions import open_distributions
 from evaluators.reference.validation import examine
+from evaluators.runner.messages import Load
 from evaluators.runner.shared_buffers import Layout, SharedBuffers
-from evaluators.system.channel import Channel, Message
+from evaluators.system.channel import Channel
 from evaluators.timing import Block, Plan, block_sizes
 
 if TYPE_CHECKING:
@@ -278,15 +279,15 @@ class ReferenceSession:
             else:
                 place.copy_(value)
 
-    def _load_order(self, buffers: SharedBuffers) -> Message:
-        return {
-            "problem": self.problem,
-            "seed": self.reference.seed,
-            "buffers": buffers.description,
-            "arguments": self.reference.template,
-            "inputs": buffers.inputs.to_json(),
-            "outputs": buffers.outputs.to_json(),
-        }
+    def _load_order(self, buffers: SharedBuffers) -> Load:
+        return Load(
+            problem=self.problem,
+            seed=self.reference.seed,
+            buffers=buffers.description,
+            arguments=self.reference.template,
+            inputs=buffers.inputs,
+            outputs=buffers.outputs,
+        )
 
     def _rough_ms(self) -> float:
         """About how long the reference takes in ms, which is warm."""

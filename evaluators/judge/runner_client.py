@@ -12,20 +12,38 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from evaluators.evaluation import Status
 from evaluators.reference.weight_changes import WeightChange
+from evaluators.runner.messages import (
+    Answer,
+    Change,
+    Changed,
+    Failed,
+    Load,
+    Loaded,
+    Phase,
+    Restore,
+    Restored,
+)
 from evaluators.runner.shared_buffers import SampledOutput, SharedBuffers
 from evaluators.system import process_tree
-from evaluators.system.channel import Channel, Message, ProtocolError, printable
+from evaluators.system.channel import Channel, ProtocolError
 from evaluators.timing import Block, Overhead
 
 if TYPE_CHECKING:
     import torch
 
-RUN: Message = {"op": "run", "seeds": [], "stand_in": 0, "deliver": True, "chain": False, "wait": False}
+STATUSES = {
+    Phase.IMPORT: Status.COMPILE_ERROR,
+    Phase.RUN: Status.RUNTIME_ERROR,
+    Phase.OUTPUT: Status.INCORRECT,
+    Phase.DEVICE: Status.CRASHED,
+}
+"""Of a candidate that has failed in a phase."""
+
+A = TypeVar("A", bound=Answer)
 
 
 class Refused(Exception):
@@ -79,13 +97,13 @@ class RunnerClient(ABC):
     def _synchronize(self) -> None:
         """Waits until what was written to the shared buffers is there for the runner."""
 
-    def load(self, order: Message) -> None:
+    def load(self, order: Load) -> None:
         """Raises Refused when the module does not load, ChannelClosed when the runner died."""
         self.buffers.clear()
         self._synchronize()
         with self._awake():
-            self._channel.send({"op": "load", **order}, (self.buffers.fd,))
-            self._answer("loaded")
+            self._channel.send(order.message(), (self.buffers.fd,))
+            self._answer(Loaded)
 
     def change_weights(
         self, how: WeightChange, forms: list[list[object]], buffers: list[list[object]]
@@ -93,18 +111,15 @@ class RunnerClient(ABC):
         """Gives the loaded module other weights. Whether they have these forms (see `weight_changes.change`),
         and which of the buffers it has."""
         with self._awake():
-            order = {"op": "change", "how": asdict(how), "forms": forms, "buffers": buffers}
-            self._channel.send(order)
-            answer = self._answer("changed")
-        known = answer.get("buffers")
-        names = tuple(name for name in how.buffers if isinstance(known, list) and name in known)
-        return answer.get("alike") is True, names
+            self._channel.send(Change(how=how, forms=forms, buffers=buffers).message())
+            answer = self._answer(Changed)
+        return answer.alike, tuple(name for name in how.buffers if name in answer.buffers)
 
     def restore_weights(self) -> None:
         """Gives it back those that it had."""
         with self._awake():
-            self._channel.send({"op": "restore"})
-            self._answer("restored")
+            self._channel.send(Restore().message())
+            self._answer(Restored)
 
     @contextmanager
     def _awake(self) -> Iterator[None]:
@@ -121,22 +136,21 @@ class RunnerClient(ABC):
         self._channel.close()
         process_tree.signal_all(self._family, signal.SIGCONT)
 
-    def _answer(self, expected: str, timeout_s: float | None = None) -> Message:
+    def _answer(self, expected: type[A], timeout_s: float | None = None) -> A:
+        """The runner's answer to an order, which must be of this kind. Raises Refused where it is not,
+        ChannelTimeout or ChannelClosed."""
         try:
-            answer = self._channel.receive(timeout_s)
+            message = self._channel.receive(timeout_s)
+            if message.get("op") == expected.op:
+                return expected.read(message)
         except ProtocolError as error:
             raise Refused(
                 Status.REJECTED, f"the runner broke the protocol: {error}", "forged message"
             ) from error
-        if answer.get("op") == expected:
-            return answer
-        if answer.get("op") != "failed":
-            raise Refused(Status.REJECTED, f"unexpected message {answer!r:.200}", "forged message")
-        log, kind = printable(answer.get("error", "")), answer.get("kind")
-        if kind == "WrongOutput":
-            raise Refused(Status.INCORRECT, log)
-        phases = {"import": Status.COMPILE_ERROR, "device": Status.CRASHED}
-        raise Refused(phases.get(str(answer.get("phase")), Status.RUNTIME_ERROR), log)
+        if message.get("op") != Failed.op:
+            raise Refused(Status.REJECTED, f"unexpected message {message!r:.200}", "forged message")
+        failed = Failed.read(message)
+        raise Refused(STATUSES[failed.phase], failed.error)
 
 
 def shuffled(calls: int) -> list[int]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from evaluators.isolation import scratch
 from evaluators.runner.fork_server import ChildProcess, ForkServer
+from evaluators.runner.messages import Move
 from evaluators.system import process_tree
 from evaluators.system.channel import ChannelClosed
 
@@ -73,6 +74,6 @@ class Prefork:
             entry.rename(self._folder / entry.name)
         folder.rmdir()
         self._folder.rename(folder)  # it is confined to this folder, whatever its name
-        child.channel.send({"op": "move", "scratch": str(folder)})
+        child.channel.send(Move(scratch=str(folder)).message())
         self._child, self._stopped = None, set()
         return child

@@ -1,18 +1,7 @@
 """The process that runs one module: a candidate's `ModelNew`, or the reference's `Model` as the baseline.
 
 It knows the problem's source and the candidate's, never the expected outputs, and it sees inputs only when
-it is told to run. It makes no claim about time. The builder's and the judge process's orders and the answers:
-
-    move {scratch}                         no answer: the folder that it is confined to has this name now
-    import {problem, architecture}         -> imported | failed {phase, kind, error}
-    load {problem, seed, shared buffers, layouts}   -> loaded | failed
-    run {calls: [slot, ...], seeds, turn, chain}
-                                           -> on a GPU queued, as soon as the work is; then done | failed;
-                                              on a CPU with the addresses of all outputs
-    hand in {place, call}                  -> handed in | failed: an output that a block kept
-    change {how, forms, buffers}           -> changed {alike, buffers} | failed: see `weights.WeightChange`
-    restore {}                             -> restored | failed
-    trace {calls}                          -> counted {kernels: [[name, ns], ...]} | failed
+it is told to run. It makes no claim about time. What it is told, and what it answers, is in `messages.py`.
 """
 
 from __future__ import annotations
@@ -40,10 +29,23 @@ from evaluators.reference.loading import (
     make_model,
     seed_all,
 )
-from evaluators.runner import thin_headers
-from evaluators.runner.shared_buffers import Layout, gate_of, open_shared
+from evaluators.runner import messages, thin_headers
+from evaluators.runner.messages import (
+    Change,
+    Failed,
+    HandIn,
+    Import,
+    Load,
+    Move,
+    Order,
+    Phase,
+    Restore,
+    Run,
+    Trace,
+)
+from evaluators.runner.shared_buffers import gate_of, open_shared
 from evaluators.runner.triton_precompile import compile_triton
-from evaluators.system.channel import Channel, ChannelClosed, Message
+from evaluators.system.channel import Channel, ChannelClosed
 from evaluators.system.cuda_driver import wait_on_stream
 from evaluators.system.cupti_trace import DeviceTrace
 
@@ -86,66 +88,70 @@ def run(channel: Channel, *, level: str, spec: dict[str, Any]) -> None:
 def _serve(channel: Channel, spec: dict[str, Any]) -> None:
     session: Session | None = None
     while True:
-        order = channel.receive()
-        phase = order["op"]
+        order = messages.order_of(channel.receive())
         try:
-            if order["op"] == "move":
-                spec["scratch"] = order["scratch"]
-                _move(Path(spec["scratch"]))
-            elif order["op"] == "import":
-                path = Path(spec["scratch"], SOURCE)
-                uses_triton = "triton" in path.read_text()
-                module = import_candidate(path)
-                if order["architecture"] and uses_triton:
-                    compile_triton(module, order["problem"], order["architecture"])
-                channel.send({"op": "imported"})
-            elif order["op"] == "load":
-                session = Session(spec, order, channel.take_fds(1)[0])
-                channel.send({"op": "loaded"})
-            elif order["op"] == "run" and session is not None:
-                session.run(order, channel)
-            elif order["op"] == "change" and session is not None:
-                how = weight_changes.WeightChange.from_json(order["how"])
-                alike, buffers = session.change_weights(how, order["forms"], order["buffers"])
-                channel.send({"op": "changed", "alike": alike, "buffers": buffers})
-            elif order["op"] == "restore" and session is not None:
-                session.restore_weights()
-                channel.send({"op": "restored"})
-            elif order["op"] == "hand in" and session is not None:
-                session.hand_in(order["place"], order["call"])
-                channel.send({"op": "handed in"})
-            elif order["op"] == "trace" and session is not None:
-                channel.send({"op": "counted", "kernels": session.trace(order["calls"])})
+            match order:
+                case Move():
+                    spec["scratch"] = order.scratch
+                    _move(Path(spec["scratch"]))
+                case Import():
+                    _import(Path(spec["scratch"], SOURCE), order)
+                    channel.send(messages.Imported().message())
+                case Load():
+                    session = Session(spec, order, channel.take_fds(1)[0])
+                    channel.send(messages.Loaded().message())
+                case _ if session is None:
+                    pass  # nothing to do it with
+                case Run():
+                    session.run(order, channel)
+                case Change():
+                    alike, buffers = session.change_weights(order.how, order.forms, order.buffers)
+                    channel.send(messages.Changed(alike=alike, buffers=buffers).message())
+                case Restore():
+                    session.restore_weights()
+                    channel.send(messages.Restored().message())
+                case HandIn():
+                    session.hand_in(order.place, order.call)
+                    channel.send(messages.HandedIn().message())
+                case Trace():
+                    kernels = session.trace(list(order.calls))
+                    channel.send(messages.Counted(kernels=kernels).message())
         except ChannelClosed:
             raise
         except BaseException as error:
             # The process serves one candidate, whose every way to fail is an answer.
-            channel.send(_failure(phase, error))
+            channel.send(_failure(order, error).message())
+
+
+def _import(path: Path, order: Import) -> None:
+    """The candidate's file, so that it compiles what it compiles at import."""
+    uses_triton = "triton" in path.read_text()
+    module = import_candidate(path)
+    if order.architecture and uses_triton:
+        compile_triton(module, order.problem, order.architecture)
 
 
 class Session:
     """A loaded module with its views of the shared memory."""
 
-    def __init__(self, spec: dict[str, Any], order: Message, fd: int) -> None:
+    def __init__(self, spec: dict[str, Any], order: Load, fd: int) -> None:
         import torch
 
-        problem, self._device = order["problem"], order["problem"]["device"]
+        problem, self._device = order.problem, order.problem["device"]
         self._on_gpu = self._device == "cuda"
         self._kept: list[list[torch.Tensor]] = []
         self._weights: list[torch.Tensor] = []
         self._changed_buffers: list[str] = []
         reference = load_module(problem["source"], problem["overrides"])
-        values = init_inputs(reference, order["seed"])
+        values = init_inputs(reference, order.seed)
         kind = spec["role"]
         module = import_candidate(Path(spec["scratch"], SOURCE)) if kind == "candidate" else reference
         cls = "ModelNew" if kind == "candidate" else "Model"
-        model = make_model(
-            module, cls, values, seed=order["seed"], device=self._device, dtype=problem["dtype"]
-        )
-        memory = open_shared(order["buffers"], fd)
-        inputs, outputs = Layout.from_json(order["inputs"]), Layout.from_json(order["outputs"])
+        model = make_model(module, cls, values, seed=order.seed, device=self._device, dtype=problem["dtype"])
+        memory = open_shared(order.buffers, fd)
+        inputs, outputs = order.inputs, order.outputs
         self._tensors = inputs.views(memory)
-        self._inputs = [_arguments(order["arguments"], tensors) for tensors in self._tensors]
+        self._inputs = [_arguments(order.arguments, tensors) for tensors in self._tensors]
         self._outputs = outputs.views(memory[inputs.bytes :])
         self._gate = gate_of(memory)
         self._model: Any = model
@@ -155,58 +161,55 @@ class Session:
         gc.collect()
         gc.disable()  # a collection costs milliseconds in whichever call it falls
 
-    def run(self, order: Message, channel: Channel) -> None:
+    def run(self, order: Run, channel: Channel) -> None:
         """Runs the module once on each of the given calls' inputs and leaves the bytes of its outputs in
         their places. On a GPU the work is queued behind the gate, which opens when the inputs are there.
 
-        With `stand_in` n, fresh outputs are filled n times instead of running the module. Without `deliver`
-        the outputs stay where they are until the next run, those of all its calls; otherwise none outlives
-        its run, so that large ones leave memory to the judge process. In a `chain` each call depends on the
-        answer before (see `dependent_calls.py`); who is to `wait` waits for the GPU after each call.
+        Where it is not to `deliver`, the outputs stay where they are until the next run, those of all its
+        calls; otherwise none outlives its run, so that large ones leave memory to the judge process.
         """
         import torch
 
         if self._on_gpu:
             stream = torch.cuda.current_stream().cuda_stream
-            wait_on_stream(stream, self._gate.data_ptr(), order["turn"])
+            wait_on_stream(stream, self._gate.data_ptr(), order.turn)
         self._kept.clear()
         filling_s = 0.0
         filled: list[list[torch.Tensor]] = []
         before: int | None = None
         with torch.no_grad():
-            for call in order["calls"]:
+            for call in order.calls:
                 if before is not None:
                     dependent_calls.stir(
                         self._tensors[call], dependent_calls.shares_of(self._outputs[before])
                     )
-                if order["seeds"]:
-                    seed_all(order["seeds"][call])
-                if order["stand_in"]:
+                if order.seeds:
+                    seed_all(order.seeds[call])
+                if order.stand_in:
                     start = time.perf_counter()
-                    for _ in range(order["stand_in"]):
+                    for _ in range(order.stand_in):
                         filled.append([torch.ones_like(place) for place in self._outputs[call]])
                     output = filled[-1]
                     filling_s += time.perf_counter() - start
                     filled.clear()
                 else:
                     output = _laid_out(self._model(*self._inputs[call]), self._outputs[call])
-                if order["deliver"]:
+                if order.deliver:
                     self._deliver(call, output)
                 else:
                     self._kept.append(output)
-                if order["chain"]:
+                if order.chain:
                     before = call
-                if order["wait"]:
+                if order.wait:
                     torch.cuda.synchronize()
         if self._on_gpu:
-            channel.send({"op": "queued"})
+            channel.send(messages.Queued().message())
             torch.cuda.synchronize()
-        answer: Message = {"op": "done"}
-        if order["stand_in"]:
-            answer["filling_ms"] = filling_s * 1e3
+        outputs: list[int] | None = None
         if not self._on_gpu:
-            answer["outputs"] = [tensor.data_ptr() for output in self._kept for tensor in output]
-        channel.send(answer)
+            outputs = [tensor.data_ptr() for output in self._kept for tensor in output]
+        filling_ms = filling_s * 1e3 if order.stand_in else None
+        channel.send(messages.Done(outputs=outputs, filling_ms=filling_ms).message())
 
     def hand_in(self, place: int, call: int) -> None:
         """Delivers, after a block without, what the call gave that was made at this place of it."""
@@ -330,15 +333,15 @@ def _other_form(tensor: torch.Tensor, place: torch.Tensor) -> str:
     return ""
 
 
-def _failure(phase: str, error: BaseException) -> Message:
-    kind = type(error).__name__
-    if kind == "AcceleratorError" or "CUDA error" in str(error):
-        phase = "device"  # an illegal access and the like: the context is lost
-    if phase == "run" and type(error).__module__.startswith("triton."):
-        phase = "import"  # Triton compiles at the first call
+def _failure(order: Order, error: BaseException) -> Failed:
+    phase = Phase.IMPORT if isinstance(order, Import) else Phase.RUN
+    if type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error):
+        phase = Phase.DEVICE
+    if phase is Phase.RUN and isinstance(order, Run) and type(error).__module__.startswith("triton."):
+        phase = Phase.IMPORT  # Triton compiles at the first call
     text = "".join(traceback.format_exception(error))
     if isinstance(error, WrongOutput):
-        text = str(error)
+        phase, text = Phase.OUTPUT, str(error)
     elif len(text) > ERROR_CHARACTERS:
         text = text[: ERROR_CHARACTERS // 3] + "\n[…]\n" + text[-2 * ERROR_CHARACTERS // 3 :]
-    return {"op": "failed", "phase": phase, "kind": kind, "error": text}
+    return Failed(phase=phase, error=text)

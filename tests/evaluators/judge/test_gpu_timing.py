@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from evaluators.judge.gpu_timing import FILLING_S, LATE_BLOCKS, GpuRunnerClient
-from evaluators.judge.runner_client import RUN
 from evaluators.reference import dependent_calls
 from evaluators.runner import runner_process
+from evaluators.runner.messages import HandedIn, HandIn, Load, Run, order_of
 from evaluators.runner.runner_process import Session
 from evaluators.runner.shared_buffers import SharedBuffers, gate_of
 from evaluators.system import process_inspection
@@ -64,25 +64,26 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[GpuRunnerClient, lis
     theirs.send({"op": "ready", "isolation": "none"})
     body = subprocess.Popen(["sleep", "600"])
     found = GpuRunnerClient(ours, buffers, staged, body.pid)
-    order = {
-        "problem": {"source": SOURCE, "overrides": {}, "device": "cpu", "dtype": "float32"},
-        "seed": 1,
-        "buffers": buffers.description,
-        "inputs": buffers.inputs.to_json(),
-        "outputs": buffers.outputs.to_json(),
-        "arguments": {"list": [{"tensor": 0}, {"tensor": 1}]},
-    }
-    session = Session({"role": "eager"}, order, os.dup(buffers.fd))
+    load = Load(
+        problem={"source": SOURCE, "overrides": {}, "device": "cpu", "dtype": "float32"},
+        seed=1,
+        buffers=buffers.description,
+        inputs=buffers.inputs,
+        outputs=buffers.outputs,
+        arguments={"list": [{"tensor": 0}, {"tensor": 1}]},
+    )
+    session = Session({"role": "eager"}, load, os.dup(buffers.fd))
     session._on_gpu = True
 
     def serve() -> None:
         try:
             while True:
-                order = theirs.receive()
-                if order["op"] == "hand in":
-                    session.hand_in(order["place"], order["call"])
-                    theirs.send({"op": "handed in"})
+                order = order_of(theirs.receive())
+                if isinstance(order, HandIn):
+                    session.hand_in(order.place, order.call)
+                    theirs.send(HandedIn().message())
                 else:
+                    assert isinstance(order, Run)
                     session.run(order, theirs)
         except ChannelClosed:
             pass
@@ -167,14 +168,14 @@ def test_who_is_late_again_and_again_is_waited_for_no_longer(made: Any) -> None:
 def test_where_the_reference_fills_the_queue_everybody_has_the_same_time_to_fill_it(made: Any) -> None:
     found, _ = made
     found.fills_queue = True
-    patience = [found._patience_s(RUN)]
+    patience = [found._patience_s(Run(calls=[0]))]
     for _ in range(LATE_BLOCKS + 1):
         found.block(1)
         assert found.late
-        patience.append(found._patience_s(RUN))
+        patience.append(found._patience_s(Run(calls=[0])))
     assert set(patience) == {FILLING_S}
     found.fills_queue = False
-    assert found._patience_s(RUN) < FILLING_S, "who is late for good has little"
+    assert found._patience_s(Run(calls=[0])) < FILLING_S, "who is late for good has little"
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from evaluators.reference.dependent_calls import can_stir, shares_of, stir
+from evaluators.runner.messages import Load, Run
 from evaluators.runner.runner_process import Session
 from evaluators.runner.shared_buffers import ALIGNMENT, Layout, create_shared
 
@@ -145,27 +146,18 @@ def test_a_runner_makes_a_chain_as_the_referee_expects_it() -> None:
         for place, value in zip(places, values, strict=True):
             place.copy_(value)
     problem = {"source": SOURCE, "overrides": {}, "device": "cpu", "dtype": "float32"}
-    order = {
-        "problem": problem,
-        "seed": 1,
-        "buffers": buffers,
-        "inputs": inputs.to_json(),
-        "outputs": outputs.to_json(),
-        "arguments": {"list": [{"tensor": 0}, {"tensor": 1}, {"value": 2.0}]},
-    }
+    order = Load(
+        problem=problem,
+        seed=1,
+        buffers=buffers,
+        inputs=inputs,
+        outputs=outputs,
+        arguments={"list": [{"tensor": 0}, {"tensor": 1}, {"value": 2.0}]},
+    )
     session = Session({"role": "eager"}, order, os.dup(fd))
     os.close(fd)
     mailbox: Any = Mailbox()
-    run = {
-        "op": "run",
-        "calls": [2, 0, 3, 1],
-        "seeds": [],
-        "stand_in": 0,
-        "deliver": True,
-        "chain": True,
-        "wait": False,
-    }
-    session.run(run, mailbox)
+    session.run(Run(calls=[2, 0, 3, 1], chain=True), mailbox)
     assert mailbox.sent[-1]["op"] == "done"
     answers = outputs.views(memory[inputs.bytes :])
     assert torch.equal(answers[2][0], tanhs(*drawn[2])), "the first is as it was"

