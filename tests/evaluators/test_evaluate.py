@@ -16,7 +16,7 @@ from evaluators.evaluation import Evaluation, Status
 from evaluators.isolation.scratch import scratch_root
 from evaluators.problem import language_of
 from tests.evaluators.conftest import Marked, gone
-from tests.evaluators.device.test_worker import HONEST, REFERENCE, forward
+from tests.evaluators.device.kernels import HONEST, REFERENCE, forward
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from evaluators.evaluation import Evaluation, Status
 from kernel_library import add, best, list, show, verify
 from kernel_library.entry import Entry
 from kernel_library.library import FolderLibrary
-from tests.evaluators.device.test_worker import HONEST, REFERENCE, forward
+from tests.evaluators.device.kernels import HONEST, REFERENCE, forward
 from tests.kernel_library.entries import entry, reference, shipped
 
 QUICK = (

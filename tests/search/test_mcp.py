@@ -22,7 +22,7 @@ from search.agent import Agent, OnStage, Refused
 from search.journal import Journal, replay
 from search.run_folder import finalise
 from tests.evaluators.conftest import MARK, Marked, gone, marked  # noqa: F401  (a fixture)
-from tests.evaluators.device.test_worker import HONEST, REFERENCE, forward
+from tests.evaluators.device.kernels import HONEST, REFERENCE, forward
 from tests.evaluators.test_evaluate import QUICK
 from tests.search.agent_fakes import MEMORY, OneEntry, agent, good
 from tests.search.fakes import state_of

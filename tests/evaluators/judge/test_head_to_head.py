@@ -12,7 +12,7 @@ from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel
 from evaluators.timing import Plan, paired_speedup
 from tests.evaluators.conftest import Marked, gone
-from tests.evaluators.device.test_worker import HONEST, PROBLEM, SETTINGS, forward
+from tests.evaluators.device.kernels import HONEST, PROBLEM, SETTINGS, forward
 
 pytestmark = pytest.mark.slow
 

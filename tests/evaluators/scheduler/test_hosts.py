@@ -22,7 +22,7 @@ from evaluators.scheduler.pool import Pool
 from evaluators.scheduler.ray_host import RayHost
 from evaluators.system import process_tree
 from tests.evaluators.conftest import Marked, gone
-from tests.evaluators.device.test_worker import HONEST, PROBLEM, REFERENCE, SETTINGS, forward
+from tests.evaluators.device.kernels import HONEST, PROBLEM, REFERENCE, SETTINGS, forward
 
 WRONG = forward("return x")
 BAD = "def f(:"

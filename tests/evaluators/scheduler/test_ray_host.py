@@ -17,7 +17,7 @@ from evaluators.scheduler import ray_host as module
 from evaluators.scheduler.pool import Pool
 from evaluators.scheduler.ray_host import RayHost
 from tests.evaluators.conftest import Marked, gone
-from tests.evaluators.device.test_worker import HONEST, PROBLEM, SETTINGS, forward
+from tests.evaluators.device.kernels import HONEST, PROBLEM, SETTINGS, forward
 
 COUNT = 14
 

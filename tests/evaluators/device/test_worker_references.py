@@ -1,0 +1,112 @@
+"""References that are broken, refuse inputs, hang or say something."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from evaluators.cause import cause_of
+from evaluators.device import watchdog
+from evaluators.device.child_processes import UnfitProblem, WorkerBroken
+from evaluators.device.worker import Worker
+from evaluators.evaluation import Status
+from evaluators.problem import Kernel, Problem
+from tests.evaluators.device.kernels import HONEST, REFERENCE, SETTINGS
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("returned", "kind", "cause"),
+    [
+        ("raise ValueError('seven')", UnfitProblem, "the reference cannot be run: ValueError: seven"),
+        ("return 0 * x", UnfitProblem, "the reference cannot judge a kernel: "),
+        ("raise OSError('no space')", WorkerBroken, "OSError: no space"),
+        ("raise RuntimeError('CUDA error: lost')", WorkerBroken, "RuntimeError: CUDA error: lost"),
+        ("os._exit(3)", WorkerBroken, "the evaluator's own processes did not come up: "),
+    ],
+)
+def test_a_broken_reference_is_told_with_its_reason(
+    second: Worker, returned: str, kind: type[WorkerBroken], cause: str
+) -> None:
+    """What may be the machine's doing is worth another try, on another device; the rest is not."""
+    source = REFERENCE.replace("return x\n", f"{returned}\n")
+    assert source != REFERENCE
+    with pytest.raises(WorkerBroken) as caught:
+        second.open(Problem(name="file/broken", source=source))
+    assert type(caught.value) is kind
+    assert cause_of(str(caught.value)).startswith(cause)
+    assert second._device_processes is second._processes is None, "a broken worker keeps nothing"
+
+
+def test_a_reference_that_asserts_on_the_device_is_opened_again_within_its_range(second: Worker) -> None:
+    """As a loss does on a GPU whose inputs must be probabilities; here the error alone."""
+    refuses = """
+        if not (x.amin() >= -8 and x.amax() <= 8):
+            raise RuntimeError("CUDA error: device-side assert triggered")
+"""
+    source = REFERENCE.replace("        for _ in", f"{refuses}        for _ in")
+    problem = Problem(name="file/asserts", source=source)
+    for _ in range(2):
+        found = second.measure(problem, Kernel(source=HONEST, language="cpp"), b"")
+        assert found.status is Status.CORRECT, found.log
+    assert found.correctness is not None
+    assert "range of its own inputs" in found.correctness.untried["large"]
+    assert {"small", "near zero", "constant rows"} <= found.correctness.families.keys()
+    with pytest.raises(UnfitProblem, match="device-side assert"):
+        second.open(Problem(name="file/never", source=source.replace("x.amax() <= 8", "x.amax() <= 1")))
+
+
+BETWEEN_0_AND_1 = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x, target):
+        for each in (x, target):
+            if not (each.amin() >= 0 and each.amax() <= 1):
+                raise RuntimeError("CUDA error: device-side assert triggered")
+        return nn.functional.binary_cross_entropy(x, target)
+
+
+def get_inputs():
+    return [torch.rand(64, 128), torch.rand(64, 128).round()]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_reference_of_probabilities_is_not_left_by_a_rounding(second: Worker) -> None:
+    """Targets of exactly 1 that were off by half an ulp would be out of the range."""
+    same = Kernel(source=BETWEEN_0_AND_1.replace("class Model", "class ModelNew"), language="cpp")
+    found = second.measure(Problem(name="file/probabilities", source=BETWEEN_0_AND_1), same, b"")
+    assert found.status is Status.CORRECT, found.log
+    assert found.correctness is not None
+    assert "range of its own inputs" in found.correctness.untried["large"]
+
+
+def test_a_reference_that_hangs_is_unfit(second: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "GONE_S", 0.5)
+    monkeypatch.setattr(second, "_settings", replace(SETTINGS, open_timeout_s=1.0))
+    source = REFERENCE.replace("return x\n", "time.sleep(600)\n")
+    with pytest.raises(UnfitProblem, match=r"the reference cannot be run: .*within 1 s"):
+        second.open(Problem(name="file/broken", source=source))
+
+
+def test_what_the_referee_says_is_told_once_a_problem_and_not_on_the_console(
+    second: Worker, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = "import logging\n        logging.getLogger('some').warning('hear, hear')\n"
+    noisy = REFERENCE.replace(
+        "        for _ in", f"        {said}        print('noise', file=sys.stderr)\n        for _ in"
+    )
+    problem = Problem(name="file/noisy", source=noisy)
+    for _ in range(2):
+        found = second.measure(problem, Kernel(source=HONEST, language="cpp"), b"")
+        assert found.status is Status.CORRECT, found.log
+    assert [record.getMessage() for record in caplog.records] == ["file/noisy: hear, hear"]
+    assert "noise" not in "".join(capfd.readouterr())
