@@ -27,6 +27,7 @@ from search.engine import Engine
 from search.journal import Journal
 from search.protocols import RunContext
 from search.run_state import rebuild
+from search.session import Session
 from search.strategies.idea_branching import IdeaBranching
 from search.tree import Category, Expansion, Idea, Outcome, Seed, Variant
 
@@ -133,14 +134,14 @@ def search(path: Path, rounds: int, ideas: int, branch: int, source_bytes: int) 
     """Seconds that a whole search takes."""
     began = time.perf_counter()
     with Journal(path) as journal:
-        engine = Engine(
+        session = Session(
             problem=Problem(name="nothing", source="class Model: ..."),
-            strategy=IdeaBranching(ideas=ideas, branch=branch, keep=4),
-            proposer=InstantProposer(source_bytes),
             evaluator=InstantEvaluator(),
             journal=journal,
             budget=Budget(rounds=rounds),
         )
+        strategy = IdeaBranching(ideas=ideas, branch=branch, keep=4)
+        engine = Engine(session, strategy=strategy, proposer=InstantProposer(source_bytes))
         asyncio.run(engine.run())
     return time.perf_counter() - began
 

@@ -29,6 +29,7 @@ from search.engine import Engine
 from search.journal import Journal
 from search.llm import Answer, Limits, Price, Purpose, Question, Usage
 from search.proposers.llm.proposer import LLMProposer
+from search.session import Session
 from search.strategies.idea_branching import IdeaBranching
 from search.tree import Idea, Seed
 
@@ -154,15 +155,15 @@ def run(proposer_of: Callable[[SlowModel], LLMProposer], options: argparse.Names
     async def search(folder: Path) -> tuple[float, SlowEvaluator]:
         evaluator = SlowEvaluator(options.scale)
         with Journal(folder / "journal.jsonl") as journal:
-            engine = Engine(
+            session = Session(
                 problem=Problem(name="level1/slow", source="class Model: ..."),
-                strategy=IdeaBranching(ideas=options.ideas, branch=options.branch, keep=1),
-                proposer=proposer_of(model),
                 evaluator=evaluator,
                 journal=journal,
                 budget=Budget(rounds=options.rounds),
                 outstanding=4 * (CORES + 1),
             )
+            strategy = IdeaBranching(ideas=options.ideas, branch=options.branch, keep=1)
+            engine = Engine(session, strategy=strategy, proposer=proposer_of(model))
             start = time.monotonic()
             await engine.run()
             return (time.monotonic() - start) / options.scale, evaluator

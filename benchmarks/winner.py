@@ -31,6 +31,7 @@ from search.engine import Engine
 from search.journal import Journal
 from search.protocols import Evaluator, RunContext
 from search.ranking import MEDIAN, Ranking
+from search.session import Session
 from search.strategies.idea_branching import IdeaBranching
 from search.tree import Category, Expansion, Idea, Outcome, Seed, Variant, fastest
 
@@ -152,16 +153,15 @@ def occupied(processes: int) -> Iterator[None]:
 async def search(problem: Problem, evaluator: Evaluator, seed: int) -> Try:
     """One search of all kernels."""
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "journal.jsonl") as journal:
-        engine = Engine(
+        session = Session(
             problem=problem,
-            strategy=IdeaBranching(ideas=1, branch=len(KERNELS), keep=1),
-            proposer=Known(),
             evaluator=evaluator,
             journal=journal,
             budget=Budget(rounds=1),
-            seed=seed,
             confirm_s=0.0,
         )
+        strategy = IdeaBranching(ideas=1, branch=len(KERNELS), keep=1)
+        engine = Engine(session, strategy=strategy, proposer=Known(), seed=seed)
         finished = await engine.run()
     tree = engine.session.state.tree
     variants = tree.variants.values()

@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 import difflib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from evaluators.evaluation import Status
 from evaluators.problem import LANGUAGES, Kernel, language_of
 from search.events import Event, IdeaImplemented, IdeaProposed, RunFinished, VariantStage, VariantWritten
-from search.protocols import Observer
 from search.session import Session
 from search.tree import Category, Idea, Variant, drop_ins
 
@@ -34,11 +32,12 @@ class Refused(Exception):
 class Agent:
     """A search of one problem for whoever steers it; goes on from whatever the journal holds.
 
-    `session` holds the arguments of `Session`. A stop is at once: whoever could have waited is gone.
+    It watches the `session`, whose `grace_s` and `confirm_s` are best 0: who could wait after a stop is gone.
     """
 
-    def __init__(self, *, observers: Sequence[Observer] = (), **session: Any) -> None:
-        self.session = Session(observers=[*observers, self], grace_s=0.0, confirm_s=0.0, **session)
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        session.observe(self)
         self.stages: dict[str, str] = {}
         """Where the variants are that are under way, by id."""
         self._under_way: dict[str, asyncio.Task[Variant | None]] = {}

@@ -10,7 +10,6 @@ import logging
 import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from evaluators.evaluation import Status
 from evaluators.problem import Kernel
@@ -51,15 +50,15 @@ class Engine:
     `history` says what a proposer is told of earlier ideas (see `search.tree.told`), `repairs` how often a
     variant that failed is given back to the proposer with the evaluator's log. Nothing is asked of the
     proposer while it is writing as many variants as `writing`, or while twice as many wait for their verdict
-    as may be with the evaluator at a time. `session` holds the arguments of `Session`.
+    as may be with the evaluator at a time.
 
     Every choice draws on a generator seeded by `seed` and its place in the search, so that the result
-    does not depend on the order in which work finishes. Raises ValueError for settings that cannot be,
-    and for a journal of another search.
+    does not depend on the order in which work finishes. Raises ValueError for settings that cannot be.
     """
 
     def __init__(
         self,
+        session: Session,
         *,
         strategy: Strategy,
         proposer: Proposer,
@@ -67,26 +66,26 @@ class Engine:
         history: str = "all",
         repairs: int = 0,
         writing: int = 128,
-        **session: Any,
     ) -> None:
         if history not in HISTORY:
             raise ValueError(f"history is {history!r}; it must be one of {', '.join(HISTORY)}")
         if repairs < 0:
             raise ValueError(f"repairs is {repairs}; it must not be negative")
+        self.session = session
         self.strategy = strategy
         self.proposer = proposer
         self.seed = seed
         self.history = history
         self.repairs = repairs
         self.writing = writing
-        self.session = Session(**session)
         self._dry = False
-        self._longest_queue = 2 * self.session.outstanding
+        self._longest_queue = 2 * session.outstanding
 
     async def run(self) -> RunFinished:
         """Searches until a limit, a stop or an error ends it; an error is in the reason (`error: ...`).
 
-        Raises OSError when the journal cannot be written, and whatever the strategy or library raises.
+        Raises ValueError for a journal of another search, OSError when it cannot be written, and whatever the
+        strategy or library raises.
         """
         session, state = self.session, self.session.state
         try:

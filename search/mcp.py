@@ -54,6 +54,7 @@ from search.cli import (
 )
 from search.journal import Journal, JournalError
 from search.run_folder import finalise
+from search.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +177,7 @@ class Run:
                 folder = new_folder(config, problem, self._arguments)
                 self._journal = Journal(folder / "journal.jsonl")
             journal = self._journal
-            agent = Agent(
+            session = Session(
                 problem=problem,
                 library=build(config.library.kernels) if config.library.use else None,
                 evaluator=pool,
@@ -184,8 +185,11 @@ class Run:
                 budget=self._budget,
                 observers=observers_of(config, journal, self._errors, config.budget),
                 outstanding=OUTSTANDING_PER_LANE * (host.devices + host.cores),
+                grace_s=0.0,
+                confirm_s=0.0,
                 environment=facts,
             )
+            agent = Agent(session)
             agent.start()
         except WorkerBroken as error:
             raise Refused(f"{problem.name} cannot be searched: {cause_of(str(error))}") from error

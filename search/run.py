@@ -56,6 +56,7 @@ from search.ranking import LOWER_END
 from search.recorded import RecordedEvaluations
 from search.run_folder import finalise
 from search.run_state import RunState, rebuild
+from search.session import Session
 from search.tree import HISTORY
 
 NOT_REPLAYED = (
@@ -148,24 +149,27 @@ async def search(
             facts = await pool.describe(problem)
         folder = folder or new_folder(config, problem, arguments)
         with Journal(folder / "journal.jsonl") as journal:
-            engine = Engine(
+            session = Session(
                 problem=problem,
-                strategy=parts["strategy"],
                 library=build(config.library.kernels) if config.library.use and not repeats else None,
                 entries=recording.started.entries if recording and recording.started else None,
-                proposer=parts["proposer"],
                 evaluator=pool,
                 journal=journal,
                 budget=budget,
                 observers=observers_of(config, journal, console, limits, recorded=repeats),
-                seed=config.seed,
-                history=config.history,
-                repairs=config.repairs,
                 outstanding=outstanding,
                 environment=facts,
                 ranking=recording.started.ranking
                 if repeats and recording and recording.started
                 else LOWER_END,
+            )
+            engine = Engine(
+                session,
+                strategy=parts["strategy"],
+                proposer=parts["proposer"],
+                seed=config.seed,
+                history=config.history,
+                repairs=config.repairs,
             )
             with _orderly_stop(engine):
                 finished = await engine.run()

@@ -102,6 +102,10 @@ class Session:
         self._asked_in_vain: set[frozenset[str]] = set()
         """The ids of kernels of which a session found nothing."""
 
+    def observe(self, observer: Observer) -> None:
+        """Has one more observer, told after those that are there."""
+        self.observers = (*self.observers, observer)
+
     @property
     def now_s(self) -> float:
         """Seconds of work on this run."""

@@ -13,6 +13,7 @@ from kernel_library.entry import Entry, Hit, Kind, Measurement
 from search.agent import Agent
 from search.budget import Budget
 from search.journal import Journal, replay
+from search.session import Session
 from search.tree import Category, Idea, Variant
 from tests.search.fakes import PROBLEM, FakeEvaluator, correct, failed, kernel
 
@@ -74,7 +75,10 @@ def agent(journal: Journal, **parts: Any) -> Agent:
         name: parts.pop(name) for name in ("rounds", "evaluations", "seconds", "clock") if name in parts
     }
     parts.setdefault("evaluator", FakeEvaluator(verdict=by_name))
-    return Agent(problem=PROBLEM, journal=journal, budget=Budget(**limits), **parts)
+    budget = Budget(**limits)
+    return Agent(
+        Session(problem=PROBLEM, journal=journal, budget=budget, grace_s=0.0, confirm_s=0.0, **parts)
+    )
 
 
 def good(speedup: float) -> str:

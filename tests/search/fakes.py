@@ -24,6 +24,7 @@ from search.journal import Journal, replay
 from search.llm import Answer, CallFailed, Limits, Price, Question, Usage
 from search.protocols import RunContext
 from search.run_state import RunState, rebuild
+from search.session import Session
 from search.strategies.idea_branching import IdeaBranching
 from search.tree import Category, Expansion, Idea, Outcome, Seed, Tree, Variant, fastest
 
@@ -317,10 +318,12 @@ def build(journal: Journal, *, ideas: int = 4, branch: int = 3, keep: int = 2, *
     limits = {name: parts.pop(name, None) for name in ("evaluations", "seconds")}
     budget = parts.pop("budget", None) or Budget(rounds=parts.pop("rounds", 3), **limits)
     parts.setdefault("problem", PROBLEM)
-    parts.setdefault("strategy", IdeaBranching(ideas=ideas, branch=branch, keep=keep))
-    parts.setdefault("proposer", FakeProposer())
     parts.setdefault("evaluator", FakeEvaluator())
-    return Engine(journal=journal, budget=budget, **parts)
+    strategy = parts.pop("strategy", IdeaBranching(ideas=ideas, branch=branch, keep=keep))
+    proposer = parts.pop("proposer", FakeProposer())
+    policy = {name: parts.pop(name) for name in ("seed", "history", "repairs", "writing") if name in parts}
+    session = Session(journal=journal, budget=budget, **parts)
+    return Engine(session, strategy=strategy, proposer=proposer, **policy)
 
 
 def state_of(path: Path) -> RunState:
