@@ -63,8 +63,8 @@ class TracedAttribution(Attribution):
 
     def _reason(self) -> str | None:
         calls = min(CALLS, self._session.capacity)
-        self._session.stage_fresh(calls, self._client)
-        seen = share_of_kernels(self._client.trace(calls), self._vendor_kernels, self._source)
+        batch = self._session.stage_fresh(calls, self._client)
+        seen = share_of_kernels(self._client.trace(batch), self._vendor_kernels, self._source)
         self.own_share = seen.own_share
         return not_its_own(seen)
 
@@ -81,12 +81,12 @@ class SampledAttribution(Attribution):
         stack_samples = self._stack_samples
         start = time.monotonic()
         slots = min(CALLS, self._session.capacity)
-        self._session.stage_fresh(slots, self._client)
+        batch = self._session.stage_fresh(slots, self._client)
         most = min(MOST_BATCH_CALLS, max(1, MOST_BATCH_BYTES // self._session.buffers.outputs.call_bytes))
         length = 1
         while not stack_samples.decided and time.monotonic() - start < PATIENCE_S:
             before = stack_samples.count
-            self._client.watched([number % slots for number in range(length)], stack_samples)
+            self._client.watched(batch, [number % slots for number in range(length)], stack_samples)
             if stack_samples.count < before + BATCH_SAMPLES:
                 length = min(2 * length, most)
         self.own_share = stack_samples.own_share

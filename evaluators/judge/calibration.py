@@ -6,16 +6,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from evaluators.judge.evenness import Evenness
 from evaluators.judge.runner_client import RunnerClient
+from evaluators.judge.staging import Staging
 from evaluators.runner.shared_buffers import SharedBuffers
 from evaluators.system.channel import Channel
 from evaluators.timing import Block, Overhead, Plan
-
-if TYPE_CHECKING:
-    import torch
 
 MUCH = 2**29
 """Bytes of a call's inputs and outputs: of less, it does not matter how the time of copying them varies."""
@@ -34,11 +32,12 @@ class Calibration(ABC):
     """By how much single times differ for no reason."""
 
     def __init__(
-        self, eager: RunnerClient, capacity: int, plan: Plan, overheads: Mapping[int, Overhead]
+        self, eager: RunnerClient, staging: Staging, plan: Plan, overheads: Mapping[int, Overhead]
     ) -> None:
-        """`eager`: the baseline, which is warm; `capacity`: calls that its shared buffers are made for;
-        `overheads`: what blocks cost besides, for all sizes. Measures the baseline's calls."""
-        self._eager = eager
+        """`eager`: the baseline, which is warm; `overheads`: what blocks cost besides, for all sizes.
+        Measures the baseline's calls, on whatever is staged."""
+        self._eager, self._staging = eager, staging
+        capacity = staging.capacity
         self._overheads = dict(overheads)
         self._eager_room = capacity
         """Calls of the baseline's that can be queued."""
@@ -46,13 +45,11 @@ class Calibration(ABC):
         """How long a call of the baseline takes."""
         calls = min(capacity, 2)
         for _ in range(3):
-            self.eager_call_ms = eager.block(calls).call_ms(self.overhead(calls).total_ms)
+            self.eager_call_ms = eager.block(staging.batch(calls)).call_ms(self.overhead(calls).total_ms)
             calls = plan.calls(self.eager_call_ms, capacity)
 
     @abstractmethod
-    def connect(
-        self, channel: Channel, buffers: SharedBuffers, staged: torch.Tensor, pid: int
-    ) -> RunnerClient:
+    def connect(self, channel: Channel, buffers: SharedBuffers, pid: int) -> RunnerClient:
         """A candidate's runner, nothing loaded yet (see `RunnerClient`)."""
 
     @abstractmethod
@@ -94,4 +91,5 @@ class Calibration(ABC):
     def eager_alone(self, calls: int) -> list[float]:
         """The baseline's ms a call in some blocks, while no candidate has run anything."""
         overhead_ms = self.overhead(calls).total_ms
-        return [self._eager.block(calls).call_ms(overhead_ms) for _ in range(ALONE_BLOCKS)]
+        batch = self._staging.batch(calls)
+        return [self._eager.block(batch).call_ms(overhead_ms) for _ in range(ALONE_BLOCKS)]

@@ -198,7 +198,7 @@ class CandidateEvaluation:
         while calls > tried:
             tried, call_ms = calls, self._correctness_checks.timed_block(calls)
             self._correctness_checks.settle()
-            room = self._client.queue_room(calls, capacity)
+            room = self._client.queue_room(self._session.staged(calls), capacity)
             self._eager_calls = min(self._eager_calls, room)  # nobody gains by being measured in short blocks
             calls = min(self._plan.calls(call_ms, capacity), room)
             if max(calls, self._eager_calls) <= 2 * min(calls, self._eager_calls):

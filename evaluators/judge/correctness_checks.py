@@ -68,8 +68,7 @@ class CorrectnessChecks:
             return self._check_block(1, "after its weights were changed in place")
 
         if self.change_weights(change, check) < SLOW_MS:
-            self._session.stage_fresh(1, self._client)
-            self._client.block(1)
+            self._client.block(self._session.stage_fresh(1, self._client))
 
     def change_weights(self, change: WeightChange, check: Callable[[], T]) -> T:
         """What `check` finds with other weights on both sides."""
@@ -91,9 +90,9 @@ class CorrectnessChecks:
         self._client.restore_weights()
 
     def _is_right_once(self) -> bool:
-        draws = self._session.stage_fresh(1, self._client, own=True)
-        self._client.block(1)
-        return self.is_right(self._client.buffers.snapshot(0), draws[0])
+        batch = self._session.stage_fresh(1, self._client, own=True)
+        self._client.block(batch)
+        return self.is_right(self._client.buffers.snapshot(0), batch.draws[0])
 
     def _try_distributions(self) -> None:
         """Each distribution once, and the problem's own inputs, in an order that nobody knows: each call
@@ -105,8 +104,7 @@ class CorrectnessChecks:
         capacity = self._session.capacity
         for start in range(0, len(names), capacity):
             chosen = names[start : start + capacity]
-            self._session.stage_distributions(chosen, self._client)
-            self._client.block(len(chosen))
+            self._client.block(self._session.stage_distributions(chosen, self._client))
             for call, name in enumerate(chosen):
                 comparison = self._reference.check_on(self._client.buffers.snapshot(call), name)
                 self._families[name] = not comparison.problem
@@ -129,11 +127,11 @@ class CorrectnessChecks:
 
     def checked_block(self, calls: int) -> tuple[Block, Callable[[], None]]:
         """A block on fresh inputs, and what checks one of its calls; the others are glanced at."""
-        draws = self._session.stage_fresh(calls, self._client)
-        block = self._client.block(calls)
+        batch = self._session.stage_fresh(calls, self._client)
+        block = self._client.block(batch)
         seen = self.seen(calls)
         self._require_inputs([seen.call])
-        draw = draws[seen.call]
+        draw = batch.draws[seen.call]
         return block, lambda: self._require(draw, seen.outputs, self._reference.answer(draw, spot=True))
 
     def seen(self, calls: int) -> SampledOutput:
@@ -182,10 +180,10 @@ class CorrectnessChecks:
 
     def _check_block(self, calls: int, where: str) -> float:
         """Some calls on the problem's own inputs, all of which are checked. Returns ms a call."""
-        draws = self._session.stage_fresh(calls, self._client, own=True)
-        block = self._client.block(calls)
+        batch = self._session.stage_fresh(calls, self._client, own=True)
+        block = self._client.block(batch)
         answers = [self._client.buffers.snapshot(call) for call in range(calls)]
-        for draw, outputs in zip(draws, answers, strict=True):
+        for draw, outputs in zip(batch.draws, answers, strict=True):
             answer = self._reference.answer(draw)
             if not self._benchmark_rules:
                 self._benchmark_rules = benchmark_rules(outputs, answer)

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from evaluators.evaluation import Status
 from evaluators.isolation import namespaces
@@ -21,14 +20,12 @@ from evaluators.judge.calibration import Calibration
 from evaluators.judge.evenness import Evenness, evenness
 from evaluators.judge.runner_client import Refused, RunnerClient, shuffled
 from evaluators.judge.stack_samples import StackSamples
+from evaluators.judge.staging import Batch, Staging
 from evaluators.runner.messages import Done, Run
 from evaluators.runner.shared_buffers import SampledOutput, SharedBuffers
 from evaluators.system import process_inspection, process_tree
 from evaluators.system.channel import Channel, ChannelClosed, ChannelTimeout
 from evaluators.timing import SLACK_MS, Block, Overhead, Plan, block_sizes
-
-if TYPE_CHECKING:
-    import torch
 
 OVERHEAD_CALLS = 30
 """Calls in which what one costs besides is looked for."""
@@ -37,33 +34,31 @@ OVERHEAD_CALLS = 30
 class CpuRunnerClient(RunnerClient):
     """A runner that is woken up for every call."""
 
-    def __init__(
-        self, channel: Channel, buffers: SharedBuffers, staged: torch.Tensor, pid: int, *, ours: bool = False
-    ) -> None:
-        super().__init__(channel, buffers, staged, pid, ours=ours)
+    def __init__(self, channel: Channel, buffers: SharedBuffers, pid: int, *, ours: bool = False) -> None:
+        super().__init__(channel, buffers, pid, ours=ours)
         self._runner = namespaces.runner_of(pid)
         self._waited_ms = 0.0
         self._stop_check = process_inspection.StopCheck()
 
-    def block(self, calls: int, *, stand_in: int = 0) -> Block:
+    def block(self, batch: Batch, *, stand_in: int = 0) -> Block:
         """See `RunnerClient`. Its figure is the median of its calls."""
         walls_ms, waited_ms = [], []
-        for call in shuffled(calls):
-            walls_ms.append(self._single_ms(call, stand_in))
+        for call in shuffled(batch.calls):
+            walls_ms.append(self._single_ms(batch, call, stand_in))
             waited_ms.append(self._waited_ms)
         return Block(
-            calls=calls,
-            wall_ms=statistics.median(walls_ms) * calls,
+            calls=batch.calls,
+            wall_ms=statistics.median(walls_ms) * batch.calls,
             walls_ms=tuple(walls_ms),
             waited_ms=tuple(waited_ms) if self.buffers.fetches else (),
         )
 
-    def overhead(self, calls: int) -> Overhead:
+    def overhead(self, batch: Batch) -> Overhead:
         """See `RunnerClient`. The runner has its own clock around the fillings, which is taken off."""
-        walls = [self.block(calls, stand_in=1).wall_ms for _ in range(OVERHEAD_CALLS)]
+        walls = [self.block(batch, stand_in=1).wall_ms for _ in range(OVERHEAD_CALLS)]
         return Overhead(total_ms=min(walls), delivery_ms=0.0)
 
-    def queue_room(self, calls: int, capacity: int) -> int:
+    def queue_room(self, batch: Batch, capacity: int) -> int:
         """See `RunnerClient`. Nothing is queued."""
         return capacity
 
@@ -71,11 +66,11 @@ class CpuRunnerClient(RunnerClient):
         """See `RunnerClient`."""
         return self.buffers.sample_output(calls)
 
-    def watched(self, calls: list[int], stack_samples: StackSamples) -> None:
-        """Runs these calls in one go, each of which may come several times, and samples the
+    def watched(self, batch: Batch, calls: list[int], stack_samples: StackSamples) -> None:
+        """Runs these calls of the batch in one go, each of which may come several times, and samples the
         runner's threads meanwhile: so a sample meets somebody at work, however late it comes."""
         for call in set(calls):
-            self.buffers.show_one(self._staged, call)
+            self.buffers.show_one(batch.memory, call)
         with self._awake():
             self._channel.send(Run(calls=calls, deliver=False).message())
             while True:
@@ -85,12 +80,12 @@ class CpuRunnerClient(RunnerClient):
                 except ChannelTimeout:
                     stack_samples.take([self._runner, *self._family])
 
-    def _single_ms(self, call: int, stand_in: int) -> float:
+    def _single_ms(self, batch: Batch, call: int, stand_in: int) -> float:
         """One call, whose inputs are shown while the runner is stopped, from before it wakes up.
         When it has stopped again, the outputs are read out of its memory: nothing that it does takes part."""
         fetches = self.buffers.fetches
-        order = Run(calls=[call], seeds=self.call_seeds, stand_in=stand_in, deliver=not fetches).message()
-        self.buffers.show_one(self._staged, call)
+        order = Run(calls=[call], seeds=batch.seeds, stand_in=stand_in, deliver=not fetches).message()
+        self.buffers.show_one(batch.memory, call)
         leaders = process_tree.spread_threads(self._family)
         self._require_still()
         timed = {os.getpid(), *self._family}
@@ -154,15 +149,14 @@ class CpuCalibration(Calibration):
     queues = False
     noise_ms = SLACK_MS["cpu"]
 
-    def __init__(self, eager: RunnerClient, capacity: int, plan: Plan) -> None:
+    def __init__(self, eager: RunnerClient, staging: Staging, plan: Plan) -> None:
         """See `Calibration`."""
-        super().__init__(eager, capacity, plan, _overheads(eager.overhead(1), block_sizes(capacity)))
+        single = eager.overhead(staging.batch(1))
+        super().__init__(eager, staging, plan, _overheads(single, block_sizes(staging.capacity)))
 
-    def connect(
-        self, channel: Channel, buffers: SharedBuffers, staged: torch.Tensor, pid: int
-    ) -> CpuRunnerClient:
+    def connect(self, channel: Channel, buffers: SharedBuffers, pid: int) -> CpuRunnerClient:
         """See `Calibration`."""
-        return CpuRunnerClient(channel, buffers, staged, pid)
+        return CpuRunnerClient(channel, buffers, pid)
 
     def overstates(self, calls: int) -> bool:
         """See `Calibration`. It is lowered before every candidate instead."""
@@ -171,8 +165,9 @@ class CpuCalibration(Calibration):
     def lower_overhead(self) -> None:
         """See `Calibration`. One that was measured while the machine was busy would be taken off times that
         do not hold it."""
-        seen = min(self._eager.overhead(1), self.overhead(1), key=lambda each: each.total_ms)
-        self._overheads = _overheads(seen, self._overheads)
+        seen = self._eager.overhead(self._staging.batch(1))
+        lower = min(seen, self.overhead(1), key=lambda each: each.total_ms)
+        self._overheads = _overheads(lower, self._overheads)
 
     def credible_ms(self, before_ms: Sequence[float], calls: int) -> float:
         """See `Calibration`. The candidate is stopped beside the baseline: what runs slower there is the

@@ -16,6 +16,7 @@ from evaluators.evaluation import Status
 from evaluators.judge.calibration import Calibration
 from evaluators.judge.evenness import Evenness, evenness
 from evaluators.judge.runner_client import Refused, RunnerClient, shuffled
+from evaluators.judge.staging import Batch, Staging
 from evaluators.runner.messages import Counted, Done, HandedIn, HandIn, Queued, Run, Trace
 from evaluators.runner.shared_buffers import SampledOutput, SharedBuffers
 from evaluators.system.channel import Channel, ChannelTimeout
@@ -55,10 +56,8 @@ OVERSTATED = 0.9
 class GpuRunnerClient(RunnerClient):
     """A runner whose calls are queued on a GPU."""
 
-    def __init__(
-        self, channel: Channel, buffers: SharedBuffers, staged: torch.Tensor, pid: int, *, ours: bool = False
-    ) -> None:
-        super().__init__(channel, buffers, staged, pid, ours=ours)
+    def __init__(self, channel: Channel, buffers: SharedBuffers, pid: int, *, ours: bool = False) -> None:
+        super().__init__(channel, buffers, pid, ours=ours)
         self.expected_ms = 0.0
         """How long a call of the baseline takes, once that is known."""
         self._sampled: SampledOutput | None = None
@@ -74,15 +73,15 @@ class GpuRunnerClient(RunnerClient):
         """Whether its calls seem to wait for the GPU, so that no block is queued before it begins."""
         return self._late_blocks >= LATE_BLOCKS and not self._ours
 
-    def block(self, calls: int, *, stand_in: int = 0, deliver: bool = True) -> Block:
+    def block(self, batch: Batch, *, stand_in: int = 0, deliver: bool = True) -> Block:
         """See `RunnerClient`. Without `deliver` the outputs stay with the runner (see `kept_block`)."""
-        return self._queued_block(Run(calls=shuffled(calls), stand_in=stand_in, deliver=deliver))
+        return self._queued_block(batch, Run(calls=shuffled(batch.calls), stand_in=stand_in, deliver=deliver))
 
-    def overhead(self, calls: int) -> Overhead:
+    def overhead(self, batch: Batch) -> Overhead:
         """See `RunnerClient`. Of each kind of block the fastest counts: noise only adds."""
 
         def wall_ms(stand_in: int, deliver: bool = True) -> float:
-            return self.block(calls, stand_in=stand_in, deliver=deliver).wall_ms
+            return self.block(batch, stand_in=stand_in, deliver=deliver).wall_ms
 
         # Events between the fillings would cost time themselves: a filling is what a second one adds.
         once, twice, kept = fastest(
@@ -91,24 +90,25 @@ class GpuRunnerClient(RunnerClient):
         filling_ms = max(twice - once, 0.0)
         return Overhead(total_ms=max(once - filling_ms, 0.0), delivery_ms=max(once - kept, 0.0))
 
-    def link_ms(self, calls: int, *, wait: bool) -> float:
+    def link_ms(self, batch: Batch, *, wait: bool) -> float:
         """What a call in a chain costs more than one in a block, of a runner of ours that fills
         outputs instead of running its module; with `wait`, of one that waits for the GPU in every call."""
 
         def wall_ms(*, chain: bool) -> float:
-            return self._queued_block(Run(calls=shuffled(calls), stand_in=1, chain=chain, wait=wait)).wall_ms
+            order = Run(calls=shuffled(batch.calls), stand_in=1, chain=chain, wait=wait)
+            return self._queued_block(batch, order).wall_ms
 
         chain_ms, block_ms = fastest([lambda: wall_ms(chain=True), lambda: wall_ms(chain=False)])
-        return max(chain_ms - block_ms, 0.0) / (calls - 1)
+        return max(chain_ms - block_ms, 0.0) / (batch.calls - 1)
 
-    def kept_block(self, calls: int) -> tuple[Block, int, list[torch.Tensor]]:
+    def kept_block(self, batch: Batch) -> tuple[Block, int, list[torch.Tensor]]:
         """A block whose outputs stay with the runner, and a call of it, nobody knew which, that is
         handed in afterwards. Its inputs are gone by then: what was not worked out cannot be made up for.
         Last what the call has left in its inputs' memory, which may be its outputs'."""
-        order = shuffled(calls)
-        block = self._queued_block(Run(calls=order, deliver=False))
+        order = shuffled(batch.calls)
+        block = self._queued_block(batch, Run(calls=order, deliver=False))
         self._sampled = None  # it shows outputs that are not handed in, and takes as much memory as they
-        place = secrets.randbelow(calls)
+        place = secrets.randbelow(batch.calls)
         left = self.buffers.overwritten(order[place])
         self.buffers.hide()
         self._synchronize()
@@ -118,47 +118,47 @@ class GpuRunnerClient(RunnerClient):
         self._synchronize()
         return block, order[place], left
 
-    def queue_room(self, calls: int, capacity: int) -> int:
+    def queue_room(self, batch: Batch, capacity: int) -> int:
         """See `RunnerClient`. A queue has room for about a thousand launches. Who is late with a single call
         waits for the GPU, and may have as many as there are."""
-        size = calls
+        size = batch.calls
         while self.late and size > 1:
             size = max(n for n in block_sizes(capacity) if n <= size // 2)
-            self.block(size)
-        return capacity if self.late or size == calls else size
+            self.block(batch.first(size))
+        return capacity if self.late or size == batch.calls else size
 
     def sampled_output(self, calls: int) -> SampledOutput:
         """See `RunnerClient`. They were taken before the clock was stopped: what the runner says of being
         done is no claim about time."""
         return self._sampled or self.buffers.sample_output(calls)
 
-    def chain(self, calls: int) -> tuple[Block, list[int]]:
+    def chain(self, batch: Batch) -> tuple[Block, list[int]]:
         """A block whose calls are a chain (see `dependent_calls.py`), and their order."""
-        order = shuffled(calls)
-        return self._queued_block(Run(calls=order, chain=True)), order
+        order = shuffled(batch.calls)
+        return self._queued_block(batch, Run(calls=order, chain=True)), order
 
-    def trace(self, calls: int) -> list[tuple[str, int]]:
+    def trace(self, batch: Batch) -> list[tuple[str, int]]:
         """What the runner's trace of the device says it ran in a block: names and nanoseconds."""
-        self.buffers.show(self._staged, calls)
+        self.buffers.show(batch.memory, batch.calls)
         self._synchronize()
         with self._awake():
-            self._channel.send(Trace(calls=shuffled(calls)).message())
+            self._channel.send(Trace(calls=shuffled(batch.calls)).message())
             return self._answer(Counted).kernels
 
-    def _queued_block(self, order: Run) -> Block:
+    def _queued_block(self, batch: Batch, order: Run) -> Block:
         """All calls are queued behind the gate, then the inputs are shown and it opens."""
-        calls = len(order.calls)
+        calls = batch.calls
         self.buffers.rehearse_sampling(calls)
         self._synchronize()
         with self._awake():
-            order = replace(order, seeds=self.call_seeds, turn=self.buffers.next_turn())
+            order = replace(order, seeds=batch.seeds, turn=self.buffers.next_turn())
             self._channel.send(order.message())
-            queued = self._answer_within(self._patience_s(order))
+            queued = self._answer_within(self._patience_s(order), batch)
             self.late = not queued
             self._late_blocks = self._late_blocks + 1 if self.late else 0
             self.queued_some = self.queued_some or (queued and calls > 1)
             start = time.perf_counter()
-            self.buffers.show(self._staged, calls)
+            self.buffers.show(batch.memory, calls)
             if self.late:
                 self._answer(Queued)
             self._require_done(calls)
@@ -175,13 +175,13 @@ class GpuRunnerClient(RunnerClient):
         impatient = order.wait or (self.waits and self._late_blocks % RECALL_EVERY)
         return WAITING_S if impatient else QUEUE_S
 
-    def _answer_within(self, timeout_s: float) -> bool:
+    def _answer_within(self, timeout_s: float, batch: Batch) -> bool:
         try:
             self._answer(Queued, timeout_s)
         except ChannelTimeout:
             return False
         except Refused:
-            self.buffers.show(self._staged, 0)  # what it has queued can end
+            self.buffers.show(batch.memory, 0)  # what it has queued can end
             raise
         return True
 
@@ -209,42 +209,43 @@ class GpuCalibration(Calibration):
     queues = True
     noise_ms = SLACK_MS["cuda"]
 
-    def __init__(self, eager: GpuRunnerClient, capacity: int, plan: Plan, *, chains: bool) -> None:
+    def __init__(self, eager: GpuRunnerClient, staging: Staging, plan: Plan, *, chains: bool) -> None:
         """See `Calibration`. `chains`: whether the reference's calls can be made to depend on one another."""
+        capacity = staging.capacity
         sizes = block_sizes(capacity)
         some = (n for n in sizes if n & (n - 1) == 0 or n == capacity)
-        overheads = smoothed({n: eager.overhead(n) for n in some}, sizes)
+        overheads = smoothed({n: eager.overhead(staging.batch(n)) for n in some}, sizes)
         self.link_ms: dict[bool, float] = {}
         """What a call costs more in a chain, by whether the module waits for the GPU in every call; empty
         where there are no chains."""
         calls = min(capacity, CHAIN_CALLS)
         if calls > 1 and chains:
-            self.link_ms = {wait: eager.link_ms(calls, wait=wait) for wait in (False, True)}
-        super().__init__(eager, capacity, plan, overheads)
+            batch = staging.batch(calls)
+            self.link_ms = {wait: eager.link_ms(batch, wait=wait) for wait in (False, True)}
+        super().__init__(eager, staging, plan, overheads)
         calls = plan.calls(self.eager_call_ms, capacity)
         if calls > 1:
-            longest = max(n for n in sizes if n <= 2 * calls)
+            longest = staging.batch(max(n for n in sizes if n <= 2 * calls))
             eager.block(longest)  # of a thorough measurement
             self._eager_room = eager.queue_room(longest, capacity)
         singles, late = [], []
         for _ in range(SINGLES):
-            singles.append(eager.block(1).call_ms(self.overhead(1).total_ms))
+            singles.append(eager.block(staging.batch(1)).call_ms(self.overhead(1).total_ms))
             late.append(eager.late)
         self._fills_queue = eager.fills_queue = all(late)
         self.waking_ms = max(min(singles) - self.eager_call_ms, 0.0)
         """What a call alone takes longer than one of many."""
 
-    def connect(
-        self, channel: Channel, buffers: SharedBuffers, staged: torch.Tensor, pid: int
-    ) -> GpuRunnerClient:
+    def connect(self, channel: Channel, buffers: SharedBuffers, pid: int) -> GpuRunnerClient:
         """See `Calibration`."""
-        client = GpuRunnerClient(channel, buffers, staged, pid)
+        client = GpuRunnerClient(channel, buffers, pid)
         client.expected_ms, client.fills_queue = self.eager_call_ms, self._fills_queue
         return client
 
     def overstates(self, calls: int) -> bool:
         """See `Calibration`."""
-        known_ms, now_ms = self.overhead(calls).total_ms, self._eager.overhead(calls).total_ms
+        known_ms = self.overhead(calls).total_ms
+        now_ms = self._eager.overhead(self._staging.batch(calls)).total_ms
         return now_ms < OVERSTATED * known_ms - self.noise_ms
 
     def lower_overhead(self) -> None:

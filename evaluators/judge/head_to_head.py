@@ -208,7 +208,8 @@ class HeadToHead:
         """A block to warm up, which tells how long a call takes in one."""
         entry.call_ms = entry.correctness_checks.timed_block(entry.calls)
         entry.correctness_checks.settle()
-        self._room = min(self._room, entry.client.queue_room(entry.calls, self._session.capacity))
+        room = entry.client.queue_room(self._session.staged(entry.calls), self._session.capacity)
+        self._room = min(self._room, room)
 
     def _order(self) -> Iterator[list[Entry | None]]:
         """Who is measured in which order, round after round: a random one, then the same backwards, so that

@@ -175,7 +175,7 @@ def _take_compiled(session: ReferenceSession, channel: Channel, pid: int) -> Non
     """The `torch.compile` baseline, kept for the candidates that follow."""
     try:
         session.compiled = session.baseline(channel, pid)
-        session.compiled.block(min(2, session.capacity))
+        session.compiled.block(session.staged(min(2, session.capacity)))
     except (Refused, ChannelClosed) as error:
         logger.warning("torch.compile could not run the reference: %s", error)
         session.compiled = None

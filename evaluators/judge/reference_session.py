@@ -17,6 +17,7 @@ from evaluators.judge.calibration import Calibration
 from evaluators.judge.cpu_timing import CpuCalibration, CpuRunnerClient
 from evaluators.judge.gpu_timing import GpuCalibration, GpuRunnerClient
 from evaluators.judge.runner_client import RunnerClient
+from evaluators.judge.staging import Batch, Staging
 from evaluators.judge.vendor_kernels import VendorKernels, installed
 from evaluators.problem import lower_precisions
 from evaluators.reference import dependent_calls
@@ -27,7 +28,7 @@ from evaluators.reference.operation_count import count
 from evaluators.reference.reference_model import ReferenceModel
 from evaluators.reference.roofline import roofline, too_fast
 from evaluators.reference.running_reference import UnfitReference
-from evaluators.reference.strided_layouts import clone, span_of
+from evaluators.reference.strided_layouts import clone
 from evaluators.reference.usable_distributions import open_distributions
 from evaluators.reference.validation import examine
 from evaluators.runner.messages import Load
@@ -83,20 +84,18 @@ class ReferenceSession:
         changed = self.reference.changed_inputs
         self.buffers = SharedBuffers(tensors, outputs, self.capacity, self.device, changed)
         self._baseline_buffers = SharedBuffers(tensors, outputs, self.capacity, self.device, changed)
-        layout = Layout.of(tensors, self.capacity, as_they_are=True)
-        self._staged = torch.empty(layout.bytes, dtype=torch.uint8, device=self.device)
-        self._places = layout.views(self._staged)
+        self._staging = Staging(tensors, self.capacity, self.device)
         for call in range(self.capacity):
-            self._stage(call, sample)
+            self._staging.place(call, sample)
         self._canary = torch.rand(CANARY_ELEMENTS, device=self.device) if self.device == "cuda" else None
         self.compiled: RunnerClient | None = None
         self.eager = self.baseline(channel, pid)
-        self.eager.block(1)  # warms up
+        self.eager.block(self.staged(1))  # warms up
         self.vendor_kernels: VendorKernels | None = None
         """On a GPU: what a candidate's kernels may not be. None where that is not asked, or where
         the device's trace shows not even the reference's."""
         if problem["libraries"] == "no_library" and isinstance(self.eager, GpuRunnerClient):
-            if self.eager.trace(1):
+            if self.eager.trace(self.staged(1)):
                 self.vendor_kernels = installed(cache)
             else:
                 logger.warning("no trace of the device: nobody can tell whose kernels run")
@@ -104,9 +103,9 @@ class ReferenceSession:
         self.calibration: Calibration
         if isinstance(self.eager, GpuRunnerClient):
             chains = dependent_calls.can_stir(tensors)
-            self.calibration = GpuCalibration(self.eager, self.capacity, plan, chains=chains)
+            self.calibration = GpuCalibration(self.eager, self._staging, plan, chains=chains)
         else:
-            self.calibration = CpuCalibration(self.eager, self.capacity, plan)
+            self.calibration = CpuCalibration(self.eager, self._staging, plan)
         self.reference.forget_sample()
         self._trim()
 
@@ -118,13 +117,13 @@ class ReferenceSession:
         self.buffers.free()
         self._baseline_buffers.free()
         if self.device == "cuda":
-            del self._staged, self._places
+            self._staging.free()
             self._torch.cuda.empty_cache()
 
     def baseline(self, channel: Channel, pid: int) -> RunnerClient:
         """A runner of ours that has loaded the reference; all of them share one shared buffers."""
         kind = GpuRunnerClient if self.device == "cuda" else CpuRunnerClient
-        client = kind(channel, self._baseline_buffers, self._staged, pid, ours=True)
+        client = kind(channel, self._baseline_buffers, pid, ours=True)
         client.load(self._load_order(self._baseline_buffers))
         return client
 
@@ -135,7 +134,7 @@ class ReferenceSession:
         whole = self.capacity
         room = ARENAS * whole // count
         calls = whole if room >= whole else max(n for n in block_sizes(whole) if n <= max(room, 1))
-        inputs, outputs = self._places[0], self.buffers.output_views[0]
+        inputs, outputs = self._staging.places[0], self.buffers.output_views[0]
         more: list[SharedBuffers] = []
         try:
             for _ in range(count - 1):
@@ -149,7 +148,7 @@ class ReferenceSession:
 
     def candidate(self, channel: Channel, pid: int, buffers: SharedBuffers | None = None) -> RunnerClient:
         """The candidate's runner, nothing loaded yet. `buffers`: where it is not the session's own."""
-        return self.calibration.connect(channel, buffers or self.buffers, self._staged, pid)
+        return self.calibration.connect(channel, buffers or self.buffers, pid)
 
     def eager_calls(self, plan: Plan) -> int:
         """Calls of the baseline's blocks."""
@@ -157,32 +156,35 @@ class ReferenceSession:
 
     def baseline_block(self, client: RunnerClient, calls: int) -> Block:
         """A baseline's block on fresh inputs, as a candidate's."""
-        self.stage_fresh(calls, client)
-        return client.block(calls)
+        return client.block(self.stage_fresh(calls, client))
 
     def load(self, candidate: RunnerClient) -> None:
         """Raises Refused or ChannelClosed."""
         candidate.load(self._load_order(candidate.buffers))
 
-    def stage_fresh(self, calls: int, client: RunnerClient, *, own: bool = False) -> list[Draw]:
+    def stage_fresh(self, calls: int, client: RunnerClient, *, own: bool = False) -> Batch:
         """Draws inputs for so many calls, which nobody has seen, and poisons the client's outputs. They are
         the problem's `own`, or near to them (see `ReferenceModel.near`), each call's otherwise."""
         draws = [Draw.fresh() if own else self.reference.near() for _ in range(calls)]
-        self._stage_all(draws, client)
-        return draws
+        return self._stage(draws, client)
 
-    def stage_distributions(self, names: list[str], client: RunnerClient) -> None:
+    def staged(self, calls: int) -> Batch:
+        """The inputs of so many calls that are there already, where it does not matter which."""
+        return self._staging.batch(calls)
+
+    def stage_distributions(self, names: list[str], client: RunnerClient) -> Batch:
         """The same with inputs of one distribution a call, whose answers are known."""
         draws = [Draw(seed=self.reference.seed_on(name), distribution=name) for name in names]
-        self._stage_all(draws, client)
+        return self._stage(draws, client)
 
-    def _stage_all(self, draws: list[Draw], client: RunnerClient) -> None:
+    def _stage(self, draws: list[Draw], client: RunnerClient) -> Batch:
         for call, draw in enumerate(draws):
-            self._stage(call, self.reference.draw(draw.seed, draw.distribution))
+            self._staging.place(call, self.reference.draw(draw.seed, draw.distribution))
         if self.reference.draws_numbers:
-            client.call_seeds = [self.reference.call_seed(draw.seed) for draw in draws]
+            self._staging.seeds = [self.reference.call_seed(draw.seed) for draw in draws]
         client.buffers.poison()
         self._trim()
+        return self._staging.batch(len(draws), draws)
 
     def answer_after(self, before: list[torch.Tensor], draw: Draw) -> Answer | None:
         """The right outputs of a call of a chain, whose inputs are stirred by the answer before; None where
@@ -196,7 +198,7 @@ class ReferenceSession:
         """The number of an input tensor that is not as it was before these calls of the last block, though
         the reference leaves it alone."""
         for call in calls:
-            found = client.buffers.altered(self._staged, call)
+            found = client.buffers.altered(self._staging.memory, call)
             if found is not None:
                 return found
         return None
@@ -268,16 +270,6 @@ class ReferenceSession:
         """Raises UnfitReference."""
         if findings := examine(self.reference):
             raise UnfitReference("; ".join(findings))
-
-    def _stage(self, call: int, values: list[Any]) -> None:
-        for place, value in zip(self._places[call], tensors_in(values), strict=True):
-            if value.shape != place.shape:
-                shapes = f"{tuple(place.shape)} and {tuple(value.shape)}"
-                raise UnfitReference(f"its inputs have other shapes in every draw: {shapes}")
-            if value.stride() == place.stride():
-                span_of(place).copy_(span_of(value))
-            else:
-                place.copy_(value)
 
     def _load_order(self, buffers: SharedBuffers) -> Load:
         return Load(

@@ -12,9 +12,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from evaluators.evaluation import Status
+from evaluators.judge.staging import Batch
 from evaluators.reference.weight_changes import WeightChange
 from evaluators.runner.messages import (
     Answer,
@@ -31,9 +32,6 @@ from evaluators.runner.shared_buffers import SampledOutput, SharedBuffers
 from evaluators.system import process_tree
 from evaluators.system.channel import Channel, ProtocolError
 from evaluators.timing import Block, Overhead
-
-if TYPE_CHECKING:
-    import torch
 
 STATUSES = {
     Phase.IMPORT: Status.COMPILE_ERROR,
@@ -58,36 +56,32 @@ class RunnerClient(ABC):
     """A runner with its shared buffers, which runs only for the time of an order; how its calls are timed is
     the device's matter."""
 
-    def __init__(
-        self, channel: Channel, buffers: SharedBuffers, staged: torch.Tensor, pid: int, *, ours: bool = False
-    ) -> None:
-        """`staged`: the inputs of all calls, in the layout of the shared buffers' inputs. `pid`: the runner's
-        process as this one sees it. `ours`: it runs no candidate. Raises ChannelClosed."""
-        self._channel, self.buffers, self._staged, self.pid, self._ours = channel, buffers, staged, pid, ours
-        self.call_seeds: list[int] = []
-        """Of torch's generator, one a call, where the reference draws numbers."""
+    def __init__(self, channel: Channel, buffers: SharedBuffers, pid: int, *, ours: bool = False) -> None:
+        """`pid`: the runner's process as this one sees it. `ours`: it runs no candidate. Raises
+        ChannelClosed."""
+        self._channel, self.buffers, self.pid, self._ours = channel, buffers, pid, ours
         self.isolation = str(channel.receive().get("isolation", ""))
         self._family = process_tree.stop_tree(pid)
         self._stopped_at = 0.0
         """Of `time.perf_counter`, when it was last stopped."""
 
     @abstractmethod
-    def block(self, calls: int, *, stand_in: int = 0) -> Block:
-        """Runs the calls 0 to `calls` - 1 in an order that nobody knew, on what is staged.
+    def block(self, batch: Batch, *, stand_in: int = 0) -> Block:
+        """Runs the calls of the batch in an order that nobody knew.
 
         With `stand_in` n, a runner of ours fills fresh outputs n times instead of running its module. Raises
         Refused when it fails, ChannelClosed when it died.
         """
 
     @abstractmethod
-    def overhead(self, calls: int) -> Overhead:
-        """What a block of so many calls costs besides the calls, of a runner of ours that fills outputs
+    def overhead(self, batch: Batch) -> Overhead:
+        """What a block of this batch costs besides the calls, of a runner of ours that fills outputs
         instead of running its module."""
 
     @abstractmethod
-    def queue_room(self, calls: int, capacity: int) -> int:
-        """After a block of so many calls: how many, at most `capacity`, can be queued before a block begins,
-        as far as is seen."""
+    def queue_room(self, batch: Batch, capacity: int) -> int:
+        """After a block of this batch: how many calls, at most `capacity`, can be queued before a block
+        begins, as far as is seen."""
 
     @abstractmethod
     def sampled_output(self, calls: int) -> SampledOutput:

@@ -68,14 +68,14 @@ class TimingChecks:
 
     def _chain_ms(self, calls: int) -> float:
         """ms a call of the candidate in a chain, some calls of which are checked."""
-        draws = self._session.stage_fresh(calls, self._client, own=True)
-        block, order = self._client.chain(calls)
+        batch = self._session.stage_fresh(calls, self._client, own=True)
+        block, order = self._client.chain(batch)
         seen, snapshot = self._correctness_checks.seen(calls), self._session.buffers.snapshot
         before = {call: last for last, call in itertools.pairwise(order)}
         chosen = secrets.SystemRandom().sample(order[1:], min(CHECKED_LINKS, calls - 1))
         for call, outputs in [(seen.call, seen.outputs), *((each, snapshot(each)) for each in chosen)]:
             if call in before:
-                self._correctness_checks.require_chained(draws[call], outputs, snapshot(before[call]))
+                self._correctness_checks.require_chained(batch.draws[call], outputs, snapshot(before[call]))
         return block.call_ms(self._calibration.overhead(calls).total_ms)
 
     def _unproven_ms(self, calls: int) -> float:
@@ -88,11 +88,13 @@ class TimingChecks:
         proven = True
         for _ in range(MOST_KEPT_BLOCKS):
             whole_ms = min(whole_ms, self._correctness_checks.checked_block(calls)[0].wall_ms)
-            draws = self._session.stage_fresh(calls, self._client)
-            block, call, left = self._client.kept_block(calls)
+            batch = self._session.stage_fresh(calls, self._client)
+            block, call, left = self._client.kept_block(batch)
             kept_ms = min(kept_ms, block.wall_ms)
             answers = [each for each in (self._session.buffers.snapshot(call), left) if each]
-            proven = proven and any(self._correctness_checks.is_right(each, draws[call]) for each in answers)
+            proven = proven and any(
+                self._correctness_checks.is_right(each, batch.draws[call]) for each in answers
+            )
             reason = undelivered(whole_ms, kept_ms, delivery_ms)
             if reason is None:
                 return 0.0 if proven else delivery_ms / calls

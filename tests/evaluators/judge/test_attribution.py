@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from evaluators.isolation.scratch import SOURCE
 from evaluators.judge import attribution as attributions
@@ -22,6 +23,7 @@ from evaluators.judge.cpu_timing import CpuRunnerClient
 from evaluators.judge.gpu_timing import GpuRunnerClient
 from evaluators.judge.runner_client import Refused
 from evaluators.judge.stack_samples import PLAIN_SAMPLES, StackSamples
+from evaluators.judge.staging import Batch
 from evaluators.judge.vendor_kernels import VendorKernels, _mark
 
 TANH = "_ZN2at6native11tanh_kernelIfEEvPT_"
@@ -35,7 +37,7 @@ def session(device: str, libraries: str = "no_library", output_bytes: int = 1) -
         capacity=2 * CALLS,
         vendor_kernels=known if device == "cuda" and libraries == "no_library" else None,
         buffers=SimpleNamespace(outputs=SimpleNamespace(call_bytes=output_bytes)),
-        stage_fresh=lambda calls, client: [0] * calls,
+        stage_fresh=lambda calls, client: Batch(memory=torch.empty(0), calls=calls),
     )
 
 
@@ -45,7 +47,7 @@ class GpuRunner(GpuRunnerClient):
     def __init__(self, kernels: list[tuple[str, int]]) -> None:
         self._kernels = kernels
 
-    def trace(self, calls: int) -> list[tuple[str, int]]:
+    def trace(self, batch: Batch) -> list[tuple[str, int]]:
         return self._kernels
 
 
@@ -58,7 +60,7 @@ class CpuRunner(CpuRunnerClient):
         self._path, self._stack_samples = path, stack_samples
         self.rows: list[list[int]] = []
 
-    def watched(self, calls: list[int], stack_samples: StackSamples) -> None:
+    def watched(self, batch: Batch, calls: list[int], stack_samples: StackSamples) -> None:
         self.rows.append(calls)
         for _ in range(len(calls) * self._stack_samples // 100):
             stack_samples._count({self._path})

@@ -10,6 +10,7 @@ import torch
 from evaluators.judge.calibration import Calibration
 from evaluators.judge.cpu_timing import CpuCalibration
 from evaluators.judge.gpu_timing import GpuCalibration
+from evaluators.judge.staging import Batch, Staging
 from evaluators.runner.shared_buffers import Layout
 from evaluators.timing import Overhead
 
@@ -20,8 +21,8 @@ class Eager:
     def __init__(self, total_ms: float) -> None:
         self._total_ms = total_ms
 
-    def overhead(self, calls: int) -> Overhead:
-        assert calls == 64
+    def overhead(self, batch: Batch) -> Overhead:
+        assert batch.calls == 64
         return Overhead(total_ms=self._total_ms, delivery_ms=0.0)
 
 
@@ -41,6 +42,7 @@ def test_what_a_block_costs_besides_is_overstated_where_it_costs_less_now(
     calibration = object.__new__(kind)
     calibration._overheads = {64: Overhead(total_ms=1.0, delivery_ms=0.0)}
     calibration._eager = Eager(now_ms)  # type: ignore[assignment]
+    calibration._staging = Staging([torch.empty(1)], 64, "cpu")
     assert calibration.overstates(64) is overstated
 
 

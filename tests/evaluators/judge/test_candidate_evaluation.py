@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from types import MappingProxyType, SimpleNamespace
 
 import pytest
+import torch
 
 from evaluators.judge.candidate_evaluation import CandidateEvaluation
+from evaluators.judge.staging import Batch
 from evaluators.timing import Plan
 
 
@@ -26,6 +28,9 @@ class QueueingCourt:
     def eager_calls(self, plan: Plan) -> int:
         return self.baseline
 
+    def staged(self, calls: int) -> Batch:
+        return Batch(memory=torch.empty(0), calls=calls)
+
 
 @dataclass
 class QueueingRunner:
@@ -33,8 +38,8 @@ class QueueingRunner:
 
     room: int
 
-    def queue_room(self, calls: int, capacity: int) -> int:
-        return capacity if calls <= self.room else self.room
+    def queue_room(self, batch: Batch, capacity: int) -> int:
+        return capacity if batch.calls <= self.room else self.room
 
 
 @pytest.mark.parametrize(

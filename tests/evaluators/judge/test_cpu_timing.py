@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from evaluators.judge.cpu_timing import CpuRunnerClient
+from evaluators.judge.staging import Staging
 from evaluators.runner.shared_buffers import SharedBuffers
 from evaluators.system.channel import Channel
 
@@ -21,11 +22,10 @@ CALLS = 4
 def connected() -> Iterator[tuple[CpuRunnerClient, Channel]]:
     """The client, and the runner's end of the channel."""
     buffers = SharedBuffers([torch.randn(6, 6)], [torch.empty(6, 6)], CALLS, "cpu")
-    staged = torch.zeros(buffers.inputs.bytes, dtype=torch.uint8)
     ours, theirs = Channel.pair()
     theirs.send({"op": "ready", "isolation": "none"})
     body = subprocess.Popen(["sleep", "600"])
-    yield CpuRunnerClient(ours, buffers, staged, body.pid), theirs
+    yield CpuRunnerClient(ours, buffers, body.pid), theirs
     ours.close()
     theirs.close()
     os.close(buffers.fd)
@@ -43,7 +43,8 @@ def test_the_runner_is_looked_at_until_it_is_done(connected: tuple[CpuRunnerClie
             theirs.send({"op": "done"})
 
     stack_samples = SimpleNamespace(delay_s=lambda: 0.01, take=look)
-    client.watched([0, 1, 0], stack_samples)  # type: ignore[arg-type]
+    batch = Staging([torch.empty(6, 6)], CALLS, "cpu").batch(2)
+    client.watched(batch, [0, 1, 0], stack_samples)  # type: ignore[arg-type]
     assert len(seen) == 3
     assert all(client.pid in family for family in seen)
     order = theirs.receive()

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from evaluators.judge.gpu_timing import FILLING_S, LATE_BLOCKS, GpuRunnerClient
+from evaluators.judge.staging import Batch, Staging
 from evaluators.reference import dependent_calls
 from evaluators.runner import runner_process
 from evaluators.runner.messages import HandedIn, HandIn, Load, Run, order_of
@@ -39,11 +40,13 @@ def get_init_inputs():
     return []
 """
 CALLS = 4
+Made = tuple[GpuRunnerClient, list[list[torch.Tensor]], Batch]
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[GpuRunnerClient, list[list[torch.Tensor]]]]:
-    """A side of a candidate that is the reference itself, and the inputs that are staged, a list a call."""
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
+    """A side of a candidate that is the reference itself, and the inputs that are staged: a list a call, and
+    as a batch."""
 
     def at_the_gate(stream: int, address: int, turn: int) -> None:
         gate = gate_of(buffers.memory)
@@ -56,14 +59,13 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[GpuRunnerClient, lis
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
     inputs = [[torch.randn(6, 6), torch.randn(6, 6)] for _ in range(CALLS)]
     buffers = SharedBuffers(inputs[0], [torch.empty(6, 6)], CALLS, "cpu")
-    staged = torch.empty(buffers.inputs.bytes, dtype=torch.uint8)
-    for places, values in zip(buffers.inputs.views(staged), inputs, strict=True):
-        for place, value in zip(places, values, strict=True):
-            place.copy_(value)
+    staging = Staging(inputs[0], CALLS, "cpu")
+    for call, values in enumerate(inputs):
+        staging.place(call, values)
     ours, theirs = Channel.pair()
     theirs.send({"op": "ready", "isolation": "none"})
     body = subprocess.Popen(["sleep", "600"])
-    found = GpuRunnerClient(ours, buffers, staged, body.pid)
+    found = GpuRunnerClient(ours, buffers, body.pid)
     load = Load(
         problem={"source": SOURCE, "overrides": {}, "device": "cpu", "dtype": "float32"},
         seed=1,
@@ -90,7 +92,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[GpuRunnerClient, lis
 
     thread = threading.Thread(target=serve)
     thread.start()
-    yield found, inputs
+    yield found, inputs, staging.batch(CALLS)
     ours.close()
     thread.join(10)
     theirs.close()
@@ -105,7 +107,7 @@ def tanhs(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.slow
 def test_the_outputs_are_looked_at_before_the_clock_stops(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, inputs = made
+    found, inputs, batch = made
     looked: list[float] = []
     sample = found.buffers.sample_output
 
@@ -116,21 +118,21 @@ def test_the_outputs_are_looked_at_before_the_clock_stops(made: Any, monkeypatch
 
     monkeypatch.setattr(found.buffers, "sample_output", slowly)
     found.buffers.poison()
-    block = found.block(CALLS)
+    block = found.block(batch)
     assert block.wall_ms > 200
     sampled = found.sampled_output(CALLS)
     assert sampled.missing is None
     torch.testing.assert_close(sampled.outputs[0], tanhs(*inputs[sampled.call]))
     assert len(looked) == 2, "rehearsed before the clock starts, and once a block"
     found.buffers.poison()
-    found.block(CALLS, deliver=False)
+    found.block(batch, deliver=False)
     assert found.sampled_output(CALLS).missing is not None, "nobody wrote them"
 
 
 def test_outputs_that_a_block_kept_are_handed_in_when_the_inputs_are_gone(made: Any) -> None:
-    found, inputs = made
+    found, inputs, batch = made
     found.buffers.poison()
-    block, call, left = found.kept_block(CALLS)
+    block, call, left = found.kept_block(batch)
     assert block.calls == CALLS
     assert torch.equal(left[0], inputs[call][0]), "this kernel writes elsewhere"
     torch.testing.assert_close(found.buffers.snapshot(call)[0], tanhs(*inputs[call]))
@@ -139,9 +141,9 @@ def test_outputs_that_a_block_kept_are_handed_in_when_the_inputs_are_gone(made: 
 
 
 def test_a_chain(made: Any) -> None:
-    found, inputs = made
+    found, inputs, batch = made
     found.buffers.poison()
-    block, order = found.chain(CALLS)
+    block, order = found.chain(batch)
     assert block.calls == CALLS
     assert sorted(order) == list(range(CALLS))
     torch.testing.assert_close(found.buffers.snapshot(order[0])[0], tanhs(*inputs[order[0]]))
@@ -152,25 +154,25 @@ def test_a_chain(made: Any) -> None:
 
 
 def test_who_is_late_again_and_again_is_waited_for_no_longer(made: Any) -> None:
-    found, _ = made
+    found, _, batch = made
     start = time.monotonic()
     for number in range(LATE_BLOCKS):
         assert not found.waits, number
-        found.block(1)
+        found.block(batch.first(1))
         assert found.late
     assert found.waits
     patient_s = (time.monotonic() - start) / LATE_BLOCKS
     start = time.monotonic()
-    found.block(1)
+    found.block(batch.first(1))
     assert time.monotonic() - start < patient_s / 2
 
 
 def test_where_the_reference_fills_the_queue_everybody_has_the_same_time_to_fill_it(made: Any) -> None:
-    found, _ = made
+    found, _, batch = made
     found.fills_queue = True
     patience = [found._patience_s(Run(calls=[0]))]
     for _ in range(LATE_BLOCKS + 1):
-        found.block(1)
+        found.block(batch.first(1))
         assert found.late
         patience.append(found._patience_s(Run(calls=[0])))
     assert set(patience) == {FILLING_S}
@@ -180,10 +182,10 @@ def test_where_the_reference_fills_the_queue_everybody_has_the_same_time_to_fill
 
 @pytest.mark.slow
 def test_what_a_link_costs(made: Any) -> None:
-    found, _ = made
+    found, _, batch = made
     found._ours = True
     for wait in (False, True):
-        assert 0 <= found.link_ms(CALLS, wait=wait) < 50
+        assert 0 <= found.link_ms(batch, wait=wait) < 50
 
 
 class Runner:
@@ -193,9 +195,9 @@ class Runner:
         self.late, self._late_from = False, late_from
         self.asked: list[int] = []
 
-    def block(self, calls: int) -> None:
-        self.late = calls >= self._late_from
-        self.asked.append(calls)
+    def block(self, batch: Batch) -> None:
+        self.late = batch.calls >= self._late_from
+        self.asked.append(batch.calls)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +212,7 @@ class Runner:
     ],
 )
 def test_the_room_of_a_queue(late_from: int, calls: int, room: int, asked: list[int]) -> None:
-    runner = Runner(late_from)
-    runner.block(calls)
-    found = GpuRunnerClient.queue_room(runner, calls, 256)  # type: ignore[arg-type]
+    runner, batch = Runner(late_from), Batch(memory=torch.empty(0), calls=calls)
+    runner.block(batch)
+    found = GpuRunnerClient.queue_room(runner, batch, 256)  # type: ignore[arg-type]
     assert (found, runner.asked) == (room, asked)

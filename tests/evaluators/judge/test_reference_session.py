@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from evaluators.judge.reference_session import ReferenceSession
+from evaluators.judge.staging import Staging
 from evaluators.runner.shared_buffers import SharedBuffers
 
 
@@ -16,7 +17,10 @@ def test_the_shared_buffers_of_several_candidates_have_room_for_as_many_calls_as
     tensors = [torch.zeros(3, 5)]
     session = object.__new__(ReferenceSession)
     session.device, session.capacity = "cpu", 24
-    session._places, session.buffers = [tensors], SharedBuffers(tensors, tensors, 24, "cpu")
+    session._staging, session.buffers = (
+        Staging(tensors, 24, "cpu"),
+        SharedBuffers(tensors, tensors, 24, "cpu"),
+    )
     with session.buffer_sets(count) as found:
         assert session.capacity == calls
         assert len({each.memory.data_ptr() for each in found}) == len(found) == count

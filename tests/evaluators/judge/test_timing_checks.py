@@ -12,6 +12,7 @@ from evaluators.evaluation import Status
 from evaluators.judge.correctness_checks import CorrectnessChecks
 from evaluators.judge.gpu_timing import CHAIN_CALLS
 from evaluators.judge.runner_client import Refused
+from evaluators.judge.staging import Batch
 from evaluators.judge.timing_checks import TimingChecks
 from evaluators.reference.answer import Draw
 from evaluators.reference.comparison import Comparison
@@ -39,10 +40,11 @@ class RunnerClient:
         call = calls // 2
         return SampledOutput(call=call, outputs=SharedBuffers().snapshot(call), missing=self.missing)
 
-    def block(self, calls: int) -> Block:
-        return Block(calls=calls, wall_ms=BESIDES_MS + self.cost(calls, False))
+    def block(self, batch: Batch) -> Block:
+        return Block(calls=batch.calls, wall_ms=BESIDES_MS + self.cost(batch.calls, False))
 
-    def chain(self, calls: int) -> tuple[Block, list[int]]:
+    def chain(self, batch: Batch) -> tuple[Block, list[int]]:
+        calls = batch.calls
         assert calls <= CHAIN_CALLS
         wall_ms = BESIDES_MS + self.cost(calls, True) + (calls - 1) * LINK_MS[self.waits]
         return Block(calls=calls, wall_ms=wall_ms), list(reversed(range(calls)))
@@ -81,8 +83,9 @@ class ReferenceSession:
     reference: Reference = field(default_factory=Reference)
     buffers = SharedBuffers()
 
-    def stage_fresh(self, calls: int, client: RunnerClient, *, own: bool = False) -> list[Draw]:
-        return [Draw(seed=100 + call) for call in range(calls)]
+    def stage_fresh(self, calls: int, client: RunnerClient, *, own: bool = False) -> Batch:
+        draws = tuple(Draw(seed=100 + call) for call in range(calls))
+        return Batch(memory=torch.empty(0), calls=calls, draws=draws)
 
     def answer_after(self, before: list[torch.Tensor], draw: Draw) -> tuple[int, int]:
         return draw.seed, int(before[0])
@@ -95,7 +98,9 @@ def judge(
     session, client = ReferenceSession(), RunnerClient(cost, waits=waits, late=late, missing=missing)
     correctness_checks = CorrectnessChecks(session, client)  # type: ignore[arg-type]
     timing_checks = TimingChecks(session, session.calibration, client, correctness_checks)  # type: ignore[arg-type]
-    more_ms = timing_checks.batching_ms(calls, client.block(calls).call_ms(BESIDES_MS))
+    more_ms = timing_checks.batching_ms(
+        calls, client.block(session.stage_fresh(calls, client)).call_ms(BESIDES_MS)
+    )
     assert session.reference.checked, "who is fast in a chain must be right there"
     for seed, call, before in session.reference.checked:
         assert seed == 100 + call
