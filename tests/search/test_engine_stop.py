@@ -44,8 +44,7 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path, kind: type[Event], n
     before = state_of(path)
     assert finished.reason == "interrupted"
     assert before.tree.rounds_closed == (n if kind is RoundClosed else 0)
-    if before.tree.best():
-        assert finished.confirmed is not None
+    assert (finished.confirmed is not None) == bool(before.tree.best())
     proposer = FakeProposer()
     assert search(path, evaluator=evaluator, proposer=proposer).reason == "rounds"
     search(undisturbed)
