@@ -7,7 +7,6 @@ with status 2.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import logging
 import os
@@ -28,6 +27,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from evaluators import PACKAGE
+from evaluators.nearest import nearest
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -254,5 +254,5 @@ def _paths(name: str, value: Any) -> Iterable[str]:
 
 def _nearest(value: str, options: Iterable[str]) -> str:
     by_tail = {option: option for option in options} | {option.split("/")[-1]: option for option in options}
-    near = difflib.get_close_matches(value, by_tail, 1, 0.5)
-    return f"; did you mean {by_tail[near[0]]}?" if near else ""
+    near = nearest(value, by_tail)
+    return f"; did you mean {by_tail[near]}?" if near else ""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
 import json
 import os
 import sys
@@ -40,6 +39,7 @@ from evaluators.cli import (
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.worker import Settings
 from evaluators.evaluation import Evaluation, Status
+from evaluators.nearest import nearest
 from evaluators.problem import DEVICES, LANGUAGES, Kernel, Problem, language_of
 from evaluators.scheduler.host import Host
 from evaluators.scheduler.pool import Pool
@@ -200,8 +200,8 @@ def _nearest_file(path: Path) -> str:
         names = os.listdir(path.parent)
     except OSError:
         return ""
-    near = difflib.get_close_matches(path.name, names, 1, 0.5)
-    return f"; did you mean {path.with_name(near[0])}?" if near else ""
+    near = nearest(path.name, names)
+    return f"; did you mean {path.with_name(near)}?" if near else ""
 
 
 if __name__ == "__main__":

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 from omegaconf import DictConfig, OmegaConf
 
 from evaluators.cli import UsageError, build, compose_config, one_line, one_of
+from evaluators.nearest import nearest
 from evaluators.problem import DTYPES, LANGUAGES
 from kernel_library.entry import Entry, Measurement
 from kernel_library.library import FolderLibrary
@@ -65,6 +65,6 @@ def named(id: str, entries: Sequence[Entry]) -> Entry:
         return found[0]
     if found:
         raise UsageError(f"entry {id} is not the only one; there are {', '.join(each.id for each in found)}")
-    near = difflib.get_close_matches(id, [entry.id for entry in entries], 1, 0.5)
-    hint = f"; did you mean {near[0]}?" if near else "; python -m kernel_library.list lists them"
+    near = nearest(id, [entry.id for entry in entries])
+    hint = f"; did you mean {near}?" if near else "; python -m kernel_library.list lists them"
     raise UsageError(f"unknown entry {id}{hint}")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
-import os
 import sys
-import uuid
 from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluators.atomic_write import write_atomically
 from evaluators.problem import Kernel
 from evaluators.system.user_cache import cache_folder
 from kernel_library.entry import Entry, Measurement, architecture_of, fits, shape_text
@@ -97,9 +96,7 @@ def _module(kernel: Kernel) -> Any:
     file = cache_folder() / "kernels" / f"kernel_{kernel.id}.py"
     if not file.exists() or file.read_text(encoding="utf-8") != kernel.source:
         file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
-        part.write_text(kernel.source, encoding="utf-8")
-        os.replace(part, file)
+        write_atomically(file, kernel.source)
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

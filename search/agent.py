@@ -7,12 +7,12 @@ idea on a variant of the open round closes that round first, since a child is al
 from __future__ import annotations
 
 import asyncio
-import difflib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from evaluators.evaluation import Status
+from evaluators.nearest import nearest
 from evaluators.problem import LANGUAGES, Kernel, language_of
 from search.events import Event, IdeaImplemented, IdeaProposed, RunFinished, VariantStage, VariantWritten
 from search.session import Session
@@ -274,9 +274,8 @@ def _one_of(what: str, value: str, known: Collection[str], otherwise: str = "") 
     """The value. Raises Refused, with the nearest that there is, when it is not a known one."""
     if value in known:
         return value
-    near = difflib.get_close_matches(value, known, 1, 0.5)
-    if near:
-        hint = f"did you mean {near[0]}?"
+    if near := nearest(value, known):
+        hint = f"did you mean {near}?"
     else:
         hint = f"there are {', '.join([*known][-NAMED:])}" if known else "there is none yet"
         hint += f", {otherwise}" if otherwise else ""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import textwrap
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from evaluators.atomic_write import write_atomically
 from evaluators.evaluation import Evaluation, Timing
 from search.events import Event, IdeaProposed, RunStarted, VariantWritten
 from search.llm import Spending
@@ -98,13 +98,6 @@ def summarise(state: RunState) -> dict[str, Any]:
         "best": _best(state, best, timing) if best and timing else None,
         "cost": {**_cost(state), "gpu_s": state.device_s, "wall_s": state.used_s},
     }
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """A reader finds the old file or the whole new one, never a part."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
 
 
 def _winner(state: RunState) -> tuple[Variant | None, Evaluation | None]:

@@ -23,6 +23,8 @@ LAYERS = {
     "evaluators.cause": "records",
     "evaluators.evaluation": "records",
     "evaluators.timing": "records",
+    "evaluators.nearest": "records",
+    "evaluators.atomic_write": "records",
     "evaluators.cli": "commands",
     "evaluators.evaluate": "commands",
     "kernel_library": "library",

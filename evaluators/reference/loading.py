@@ -6,7 +6,6 @@ The form is KernelBench's: `Model`, `get_inputs()`, `get_init_inputs()`, sizes a
 from __future__ import annotations
 
 import ast
-import difflib
 import random
 import sys
 import types
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluators import PACKAGE
+from evaluators.nearest import nearest
 from evaluators.problem import Problem, Size
 from evaluators.reference.containers import map_tensors
 from evaluators.reference.strided_layouts import clone
@@ -88,8 +88,8 @@ def check_source(source: str, file: str, overrides: Mapping[str, Size]) -> None:
         )
     for name in overrides:
         if name not in assigned:
-            near = difflib.get_close_matches(name, assigned, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = nearest(name, assigned, similar=0.6)
+            hint = f"; did you mean {near}?" if near else ""
             raise BadReference(f"{file} has no module global {name} to override{hint}")
 
 

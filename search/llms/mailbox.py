@@ -7,6 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from evaluators.atomic_write import write_atomically
 from evaluators.problem import content_id
 from search.llm import Answer, CallFailed, Cause, Limits, Price, Question, Usage
 
@@ -85,7 +86,5 @@ class Mailbox:
         if question.schema is not None:
             schema = json.dumps(question.schema, indent=2)
             text += f"\nThe JSON's schema:\n\n```json\n{schema}\n```\n"
-        part = path.with_suffix(".part")
-        part.write_text(text, encoding="utf-8")
-        part.rename(path)
+        write_atomically(path, text)
         return path

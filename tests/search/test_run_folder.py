@@ -14,7 +14,7 @@ from evaluators.problem import Kernel
 from search.events import IdeaProposed, ModelCalled, RunFinished, RunStarted, VariantWritten
 from search.journal import replay
 from search.llm import Cause, ModelCall, Purpose, Usage
-from search.run_folder import RunFolder, finalise, summarise, write_atomically
+from search.run_folder import RunFolder, finalise, summarise
 from search.run_state import RunState, rebuild
 from tests.search.fakes import FakeEvaluator, FakeProposer, correct, failed, search, state_of
 
@@ -194,21 +194,6 @@ def test_kernels_run_by_themselves_whatever_the_idea_says(tmp_path: Path) -> Non
         done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
         assert done.stdout == "A kernel.\n"
         assert all(len(line) <= 110 for line in path.read_text().splitlines())
-
-
-def test_files_appear_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "summary.json"
-    write_atomically(path, "old")
-
-    def crash(self: Path, text: str, encoding: str) -> int:
-        with self.open("w") as file:
-            file.write(text[:3])
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "write_text", crash)
-    with pytest.raises(KeyboardInterrupt):
-        write_atomically(path, "new and longer")
-    assert path.read_text() == "old"
 
 
 def test_events_are_enough_for_the_folder(tmp_path: Path) -> None:

@@ -1,0 +1,18 @@
+"""Files that are there as a whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a UTF-8 file: a reader finds the old one or the whole new one, never a part, also while several
+    processes write it. Leaves nothing else behind. Raises OSError."""
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
