@@ -12,7 +12,7 @@ Where to look, from the command down to the machine; each file says more at its 
                   timing_checks, evenness, attribution (work_share, stack_samples, vendor_kernels);
                   head_to_head
     build/        builder, build_cache
-    runner/       runner_process, messages, shared_buffers; fork_server, node_fork_server, prefork;
+    runner/       runner_process, messages, failures, shared_buffers; fork_server, node_fork_server, prefork;
                   thin_headers (headers/), triton_precompile
     reference/    loading, reference_model, running_reference, answer, comparison, validation;
                   float64, rounding, shifts, weight_changes, dependent_calls;

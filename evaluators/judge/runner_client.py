@@ -45,11 +45,11 @@ A = TypeVar("A", bound=Answer)
 
 
 class Refused(Exception):
-    """The candidate's verdict is in: it is not correct."""
+    """The candidate's verdict is in: it is not correct. `compiler`: it has failed for want of torch's."""
 
-    def __init__(self, status: Status, log: str, rule: str = "") -> None:
+    def __init__(self, status: Status, log: str, rule: str = "", *, compiler: bool = False) -> None:
         super().__init__(log)
-        self.status, self.log, self.rule = status, log, rule
+        self.status, self.log, self.rule, self.compiler = status, log, rule, compiler
 
 
 class RunnerClient(ABC):
@@ -144,7 +144,7 @@ class RunnerClient(ABC):
         if message.get("op") != Failed.op:
             raise Refused(Status.REJECTED, f"unexpected message {message!r:.200}", "forged message")
         failed = Failed.read(message)
-        raise Refused(STATUSES[failed.phase], failed.error)
+        raise Refused(STATUSES[failed.phase], failed.error, compiler=failed.compiler)
 
 
 def shuffled(calls: int) -> list[int]:

@@ -247,18 +247,21 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Failed(Answer):
-    """An order has failed."""
+    """An order has failed. `compiler`: for want of torch's own, which is hidden where a problem's kernels
+    must do the work themselves."""
 
     op = "failed"
     phase: Phase
     error: str
+    compiler: bool = False
 
     @classmethod
     def read(cls, message: Message) -> Self:
         """See `Answer`. Who leaves a field out, or lies in it, has failed all the same."""
         said = message.get("phase")
         phase = next((each for each in Phase if each.value == said), Phase.RUN)
-        return cls(phase=phase, error=printable(message.get("error", "")))
+        error = printable(message.get("error", ""))
+        return cls(phase=phase, error=error, compiler=message.get("compiler") is True)
 
 
 def _is_entry(value: Any) -> bool:

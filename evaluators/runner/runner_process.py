@@ -13,7 +13,6 @@ import os
 import sys
 import tempfile
 import time
-import traceback
 import types
 from dataclasses import replace
 from pathlib import Path
@@ -30,15 +29,13 @@ from evaluators.reference.loading import (
     seed_all,
 )
 from evaluators.runner import messages, thin_headers
+from evaluators.runner.failures import WrongOutput, failure
 from evaluators.runner.messages import (
     Change,
-    Failed,
     HandIn,
     Import,
     Load,
     Move,
-    Order,
-    Phase,
     Restore,
     Run,
     Trace,
@@ -52,13 +49,8 @@ from evaluators.system.cupti_trace import DeviceTrace
 if TYPE_CHECKING:
     import torch
 
-ERROR_CHARACTERS = 6000
 SOIL, SOILED = 0x7B, 4
 """A byte of which float32 and the half types make 1e36 and 6e4, and blocks of each size."""
-
-
-class WrongOutput(Exception):
-    """The output does not have the form of the reference's."""
 
 
 def run(channel: Channel, *, level: str, spec: dict[str, Any]) -> None:
@@ -120,7 +112,7 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
             raise
         except BaseException as error:
             # The process serves one candidate, whose every way to fail is an answer.
-            channel.send(_failure(order, error).message())
+            channel.send(failure(order, error).message())
 
 
 def _import(path: Path, order: Import) -> None:
@@ -331,17 +323,3 @@ def _other_form(tensor: torch.Tensor, place: torch.Tensor) -> str:
         if getattr(tensor, what) != getattr(place, what):
             return f"has the {what} {getattr(tensor, what)}, the reference's {getattr(place, what)}"
     return ""
-
-
-def _failure(order: Order, error: BaseException) -> Failed:
-    phase = Phase.IMPORT if isinstance(order, Import) else Phase.RUN
-    if type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error):
-        phase = Phase.DEVICE
-    if phase is Phase.RUN and isinstance(order, Run) and type(error).__module__.startswith("triton."):
-        phase = Phase.IMPORT  # Triton compiles at the first call
-    text = "".join(traceback.format_exception(error))
-    if isinstance(error, WrongOutput):
-        phase, text = Phase.OUTPUT, str(error)
-    elif len(text) > ERROR_CHARACTERS:
-        text = text[: ERROR_CHARACTERS // 3] + "\n[…]\n" + text[-2 * ERROR_CHARACTERS // 3 :]
-    return Failed(phase=phase, error=text)

@@ -61,7 +61,7 @@ def test_an_order_arrives_as_it_was_sent(order: Order) -> None:
         Done(outputs=[], filling_ms=0.0),
         Changed(alike=True, buffers=["a"]),
         Counted(kernels=[("relu", 12)]),
-        Failed(phase=Phase.DEVICE, error="lost"),
+        Failed(phase=Phase.DEVICE, error="lost", compiler=True),
     ],
 )
 def test_an_answer_arrives_as_it_was_sent(answer: Answer) -> None:
@@ -97,8 +97,8 @@ def test_an_answer_of_another_form_is_none(kind: type[Answer], fields: dict[str,
 
 @pytest.mark.parametrize("phase", [None, 7, ["import"], {}, "verdict", "Phase.IMPORT"])
 def test_who_lies_about_a_failure_has_failed_all_the_same(phase: Any) -> None:
-    found = Failed.read({"op": "failed", "phase": phase, "error": "\ud800"})
-    assert (found.phase, found.error) == (Phase.RUN, "?")
+    found = Failed.read({"op": "failed", "phase": phase, "error": "\ud800", "compiler": 1})
+    assert found == Failed(phase=Phase.RUN, error="?", compiler=False)
 
 
 def test_who_does_not_say_what_its_weights_are_has_none_of_the_forms() -> None:

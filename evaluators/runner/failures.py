@@ -1,0 +1,47 @@
+"""What a runner says of a candidate that has failed."""
+
+from __future__ import annotations
+
+import traceback
+
+from evaluators.runner.messages import Failed, Import, Order, Phase, Run
+
+ERROR_CHARACTERS = 6000
+COMPILER = "torch._inductor"
+"""The package of torch's compiler."""
+
+
+class WrongOutput(Exception):
+    """The output does not have the form of the reference's."""
+
+
+def failure(order: Order, error: BaseException) -> Failed:
+    """What is said of an order that has raised this."""
+    phase = Phase.IMPORT if isinstance(order, Import) else Phase.RUN
+    if type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error):
+        phase = Phase.DEVICE
+    if phase is Phase.RUN and isinstance(order, Run) and type(error).__module__.startswith("triton."):
+        phase = Phase.IMPORT  # Triton compiles at the first call
+    text = "".join(traceback.format_exception(error))
+    if isinstance(error, WrongOutput):
+        phase, text = Phase.OUTPUT, str(error)
+    elif len(text) > ERROR_CHARACTERS:
+        text = text[: ERROR_CHARACTERS // 3] + "\n[…]\n" + text[-2 * ERROR_CHARACTERS // 3 :]
+    return Failed(phase=phase, error=text, compiler=_lacks_compiler(error))
+
+
+def _lacks_compiler(error: BaseException) -> bool:
+    """Whether it, or an error that it came of, speaks of a module of torch's compiler."""
+    chain: list[BaseException] = [error]
+    for each in chain:
+        module = each.name if isinstance(each, ImportError) else type(each).__module__
+        if isinstance(each, AttributeError):
+            module = getattr(each.obj, "__name__", "")
+        if str(module).startswith(COMPILER):
+            return True
+        chain += [
+            it
+            for it in (each.__cause__, each.__context__)
+            if it is not None and all(it is not known for known in chain)
+        ]
+    return False

@@ -1,0 +1,111 @@
+"""What a runner says of a candidate that has failed."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from evaluators.runner import failures
+from evaluators.runner.messages import Import, Load, Order, Phase, Run
+from evaluators.runner.shared_buffers import Layout
+
+NOTHING = Layout(slots=(), call_bytes=512, calls=1)
+IMPORT = Import(problem={}, architecture="")
+LOAD = Load(problem={}, seed=1, buffers={}, arguments=[], inputs=NOTHING, outputs=NOTHING)
+RUN = Run(calls=[0])
+
+
+class AcceleratorError(Exception):
+    """By its name torch's."""
+
+
+class TritonError(Exception):
+    """By its module Triton's."""
+
+    __module__ = "triton.compiler.errors"
+
+
+@pytest.mark.parametrize(
+    ("order", "error", "phase"),
+    [
+        (IMPORT, ValueError("seven"), Phase.IMPORT),
+        (LOAD, ValueError("seven"), Phase.RUN),
+        (RUN, ValueError("seven"), Phase.RUN),
+        (RUN, failures.WrongOutput("two outputs"), Phase.OUTPUT),
+        (RUN, TritonError("no such name"), Phase.IMPORT),
+        (LOAD, TritonError("no such name"), Phase.RUN),
+        (RUN, AcceleratorError("an illegal access"), Phase.DEVICE),
+        (RUN, RuntimeError("CUDA error: an illegal access"), Phase.DEVICE),
+        (RUN, KeyboardInterrupt(), Phase.RUN),
+    ],
+)
+def test_the_phase_of_a_failure(order: Order, error: BaseException, phase: Phase) -> None:
+    found = failures.failure(order, error)
+    assert (found.phase, found.compiler) == (phase, False)
+    assert str(error) in found.error
+
+
+def test_a_long_log_has_its_ends() -> None:
+    found = failures.failure(RUN, ValueError("a" * 20000 + "z"))
+    assert len(found.error) < 1.1 * failures.ERROR_CHARACTERS
+    assert "[…]" in found.error
+    assert found.error.rstrip().endswith("z")
+
+
+def from_none(inner: Exception) -> Exception:
+    """As torch's compiler hides what its parts raise."""
+    try:
+        try:
+            raise inner
+        except Exception:
+            raise RuntimeError("the backend has failed") from None
+    except RuntimeError as error:
+        return error
+
+
+class LoweringError(Exception):
+    """By its module the compiler's."""
+
+    __module__ = "torch._inductor.exc"
+
+
+def missing() -> Exception:
+    try:
+        import torch._inductor.nothing_of_this_name  # type: ignore[import-not-found]  # noqa: F401
+    except ImportError as error:
+        return error
+    raise AssertionError
+
+
+def attribute(module: Any) -> Exception:
+    try:
+        module.nothing_of_this_name  # noqa: B018
+    except AttributeError as error:
+        return error
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("error", "lacks"),
+    [
+        (ImportError("no", name="torch._inductor.config"), True),
+        (missing(), True),
+        (from_none(ImportError("no", name="torch._inductor")), True),
+        (attribute(ModuleType("torch._inductor")), True),
+        (LoweringError("no"), True),
+        (ImportError("no", name="numpy"), False),
+        (ImportError("torch._inductor is only spoken of"), False),
+        (attribute(ModuleType("torch")), False),
+        (ValueError("torch._inductor"), False),
+    ],
+)
+def test_who_fails_for_want_of_torchs_compiler(error: Exception, lacks: bool) -> None:
+    assert failures.failure(RUN, error).compiler is lacks
+
+
+def test_errors_that_came_of_one_another_come_to_an_end() -> None:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    assert not failures._lacks_compiler(first)
