@@ -1,6 +1,6 @@
 """The tools that the MCP server offers to an agent: words around `search.agent`, nothing more.
 
-A tool's docstring is what the agent reads of it. Every figure has its unit in its name.
+A tool's docstring is what the agent reads of it.
 """
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from mcp.server import MCPServer
@@ -19,14 +18,27 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from evaluators.evaluation import Evaluation, Roofline
 from evaluators.problem import LANGUAGES
-from evaluators.report import cut
 from search.agent import Agent, OnStage, Refused
+from search.mcp_reports import (
+    Finished,
+    History,
+    KernelReport,
+    Kernels,
+    ProblemReport,
+    Proposed,
+    Standing,
+    Submitted,
+    digits,
+    entry_report,
+    outcome_report,
+    standing,
+    variant_report,
+)
 from search.proposers.llm.prompts import LANGUAGES as FIT
 from search.proposers.llm.prompts import LIBRARIES, Prompts, tolerance_of
 from search.ranking import unconfirmed
-from search.tree import Category, Outcome, Seed, Variant, speedups_of
+from search.tree import Category, Seed, Variant, speedups_of
 
 EVERY_S = 5.0
 """How often a client that waits is told that it goes on."""
@@ -47,142 +59,6 @@ inputs against a PyTorch reference, and timed beside it.
 CategoryName = Annotated[str, Field(json_schema_extra={"enum": [each.value for each in Category]})]
 LanguageName = Annotated[str, Field(json_schema_extra={"enum": ["", *LANGUAGES]})]
 Ctx = Context[Any, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """Where the run stands: what is used, and left (None: no limit)."""
-
-    round: int
-    rounds_left: int | None
-    evaluations: int
-    evaluations_left: int | None
-    seconds: float
-    seconds_left: float | None
-    used_up: str
-    """The limit that allows nothing more; "" while there is none."""
-    under_way: dict[str, str]
-    """Variants without a verdict, with the stage that they are in."""
-    finished: str
-    """Why the run ended; "" while it goes on."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelReport:
-    """A kernel with its verdict. Errors are normwise, against the reference in float64; `wrong_on` names
-    further kinds of inputs on which it is not within the tolerance. `why` says what the library found it for;
-    without `drop_in` it computes something else, and is there to be read."""
-
-    id: str
-    kind: str
-    language: str
-    status: str
-    idea: str = ""
-    round: int = 0
-    repairs: str = ""
-    kernel_ms: float | None = None
-    eager_ms: float | None = None
-    compile_ms: float | None = None
-    speedup: float | None = None
-    speedup_low: float | None = None
-    speedup_high: float | None = None
-    roofline_share: float | None = None
-    bound: str = ""
-    error: float | None = None
-    eager_error: float | None = None
-    wrong_on: list[str] = field(default_factory=list)
-    rule: str = ""
-    log: str = ""
-    why: str = ""
-    drop_in: bool = True
-    source: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProblemReport:
-    """What is to be made fast, and by which rules it is judged."""
-
-    name: str
-    reference: str
-    sizes: dict[str, Any]
-    dtype: str
-    device: str
-    tolerance: str
-    libraries: str
-    rules: str
-    languages: list[str]
-    categories: list[str]
-    facts: dict[str, str]
-    eager_ms: float | None
-    compile_ms: float | None
-    roofline: Roofline | None
-    standing: Standing
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tried:
-    """An idea and what became of it: its best variant, and that one's time over its parent's (`gain`)."""
-
-    idea: str
-    round: int
-    category: str
-    text: str
-    parent: str
-    expected: str
-    by: str
-    variants: dict[str, str]
-    """Status by the variant's id."""
-    best: str = ""
-    kernel_ms: float | None = None
-    speedup: float | None = None
-    gain: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class History:
-    """Ideas, oldest first; `ideas` counts all of them."""
-
-    ideas: int
-    tried: list[Tried]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kernels:
-    """The run's fastest correct kernels, and the library's for this problem; each the fastest first."""
-
-    best: list[KernelReport]
-    library: list[KernelReport]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Proposed:
-    """An idea that is there now."""
-
-    idea: str
-    round: int
-    parent: str
-    standing: Standing
-
-
-@dataclass(frozen=True, kw_only=True)
-class Submitted:
-    """A kernel with its verdict, and what the budget has left."""
-
-    kernel: KernelReport
-    standing: Standing
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finished:
-    """How the run ended. `confirmed`: whether the whole interval of the best kernel's final measurement lies
-    above 1.00; `not_confirmed` says why not. `summary` is what `summary.json` in the run's folder holds."""
-
-    reason: str
-    confirmed: bool
-    not_confirmed: str
-    best: KernelReport | None
-    folder: str
-    summary: dict[str, Any]
 
 
 class Tools:
@@ -215,10 +91,10 @@ class Tools:
                 languages=list(FIT[problem.device]),
                 categories=[each.value for each in Category],
                 facts=session.environment,
-                eager_ms=_digits(timings[0].eager_ms) if timings else None,
-                compile_ms=_digits(next((t.compile_ms for t in timings if t.compile_ms), None)),
+                eager_ms=digits(timings[0].eager_ms) if timings else None,
+                compile_ms=digits(next((t.compile_ms for t in timings if t.compile_ms), None)),
                 roofline=next((e.roofline for e in measured if e.roofline), None),
-                standing=_standing(agent),
+                standing=standing(agent),
             )
 
     async def read_history(self, ctx: Ctx, limit: int = 20, category: CategoryName = "") -> History:
@@ -229,7 +105,9 @@ class Tools:
             kernels: list[Seed | Variant] = [*agent.session.entries, *tree.variants.values()]
             speedups = speedups_of(kernels, tree.history()) | {"": 1.0}
             outcomes = [o for o in tree.history() if category in ("", o.idea.category.value)]
-            tried = [_tried(outcome, speedups) for outcome in outcomes[max(0, len(outcomes) - limit) :]]
+            tried = [
+                outcome_report(outcome, speedups) for outcome in outcomes[max(0, len(outcomes) - limit) :]
+            ]
             return History(ideas=len(tree.ideas), tried=tried)
 
     async def list_kernels(self, ctx: Ctx, limit: int = 5, source: bool = False) -> Kernels:
@@ -240,8 +118,8 @@ class Tools:
             best = agent.session.state.tree.best(limit)
             entries = agent.session.entries[:limit]
             return Kernels(
-                best=[_variant(each, source=source) for each in best],
-                library=[_entry(each, source=source) for each in entries],
+                best=[variant_report(each, source=source) for each in best],
+                library=[entry_report(each, source=source) for each in entries],
             )
 
     async def read_kernel(self, ctx: Ctx, id: str) -> KernelReport:
@@ -250,8 +128,8 @@ class Tools:
         async with self._run(ctx) as (agent, tell):
             for entry in agent.session.entries:
                 if entry.id == id:
-                    return _entry(entry, source=True)
-            return _variant(await agent.verdict(id, tell), source=True)
+                    return entry_report(entry, source=True)
+            return variant_report(await agent.verdict(id, tell), source=True)
 
     async def propose_idea(
         self,
@@ -280,7 +158,7 @@ class Tools:
                 model=client.client_info.name if client else "",
                 on_stage=tell,
             )
-            return Proposed(idea=idea.id, round=idea.round, parent=idea.parent, standing=_standing(agent))
+            return Proposed(idea=idea.id, round=idea.round, parent=idea.parent, standing=standing(agent))
 
     async def submit_kernel(
         self,
@@ -302,12 +180,12 @@ class Tools:
             variant = agent.submit(idea=idea, source=source, language=language, repairs=repairs)
             if wait:
                 variant = await agent.verdict(variant.id, tell)
-            return Submitted(kernel=_variant(variant), standing=_standing(agent))
+            return Submitted(kernel=variant_report(variant), standing=standing(agent))
 
     async def read_budget(self, ctx: Ctx) -> Standing:
         """Read where the run stands: the open round, what the budget has left, what is under way."""
         async with self._run(ctx) as (agent, _):
-            return _standing(agent)
+            return standing(agent)
 
     async def finish(self, ctx: Ctx) -> Finished:
         """End the run: waits for what is under way, measures the best kernel again (for longer, on new
@@ -316,7 +194,7 @@ class Tools:
         async with self._run(ctx) as (agent, tell):
             tell("measuring the best kernel again")
             ended = await agent.finish()
-            best = None if ended.best is None else _variant(ended.best, ended.confirmed, source=True)
+            best = None if ended.best is None else variant_report(ended.best, ended.confirmed, source=True)
             why = unconfirmed(ended.confirmed) if best else "no kernel was correct"
             return Finished(
                 reason=ended.reason,
@@ -375,86 +253,3 @@ async def _progress(ctx: Ctx) -> AsyncIterator[OnStage]:
         await passing
     finally:
         passing.cancel()
-
-
-def _standing(agent: Agent) -> Standing:
-    budget, state = agent.session.budget, agent.session.state
-    closed, remaining_s = state.tree.rounds_closed, budget.remaining_s
-    return Standing(
-        round=agent.round,
-        rounds_left=None if budget.rounds is None else max(0, budget.rounds - closed),
-        evaluations=budget.spent,
-        evaluations_left=None if budget.evaluations is None else budget.available,
-        seconds=round(budget.elapsed_s, 1),
-        seconds_left=None if remaining_s is None else round(remaining_s, 1),
-        used_up=budget.exhausted(closed) or "",
-        under_way=dict(agent.stages),
-        finished=state.finished.reason if state.finished else "",
-    )
-
-
-def _variant(variant: Variant, confirmed: Evaluation | None = None, *, source: bool = False) -> KernelReport:
-    evaluation = confirmed or variant.evaluation
-    return KernelReport(
-        id=variant.id,
-        kind="variant",
-        language=variant.kernel.language,
-        idea=variant.idea,
-        round=variant.round,
-        repairs=variant.repairs,
-        source=variant.kernel.source if source else "",
-        **({"status": "under way"} if evaluation is None else _figures(evaluation)),
-    )
-
-
-def _entry(entry: Seed, *, source: bool) -> KernelReport:
-    return KernelReport(
-        id=entry.id,
-        kind="library",
-        language=entry.kernel.language,
-        why=entry.why,
-        drop_in=entry.drop_in,
-        source=entry.kernel.source if source else "",
-        **({"status": "not measured here"} if entry.evaluation is None else _figures(entry.evaluation)),
-    )
-
-
-def _figures(evaluation: Evaluation) -> dict[str, Any]:
-    """What a report says of an evaluation."""
-    found: dict[str, Any] = {"status": evaluation.status.value, "rule": evaluation.rule}
-    found["log"] = "\n".join(cut(evaluation.log.strip()))
-    if (timing := evaluation.timing) is not None:
-        for name in ("kernel_ms", "eager_ms", "compile_ms", "speedup", "speedup_low", "speedup_high"):
-            found[name] = _digits(getattr(timing, name))
-    if evaluation.roofline is not None:
-        found |= {"roofline_share": _digits(evaluation.roofline_share), "bound": evaluation.roofline.bound}
-    if (correctness := evaluation.correctness) is not None:
-        found["error"] = _digits(correctness.normwise_error)
-        found["eager_error"] = _digits(correctness.eager_error)
-        found["wrong_on"] = [kind for kind, right in correctness.families.items() if not right]
-    return found
-
-
-def _tried(outcome: Outcome, speedups: Mapping[str, float]) -> Tried:
-    idea, best = outcome.idea, outcome.best
-    timing = best.evaluation.timing if best and best.evaluation else None
-    before = speedups.get(idea.parent)
-    return Tried(
-        idea=idea.id,
-        round=idea.round,
-        category=idea.category.value,
-        text=idea.text,
-        parent=idea.parent,
-        expected=idea.expected,
-        by=idea.model,
-        variants={v.id: v.evaluation.status.value if v.evaluation else "under way" for v in outcome.variants},
-        best=best.id if best else "",
-        kernel_ms=_digits(timing.kernel_ms) if timing else None,
-        speedup=_digits(timing.speedup) if timing else None,
-        gain=_digits(timing.speedup / before) if timing and before else None,
-    )
-
-
-def _digits(value: float | None) -> float | None:
-    """Four significant digits."""
-    return None if value is None else float(f"{value:.4g}")

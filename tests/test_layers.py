@@ -59,6 +59,7 @@ LAYERS = {
     "search.mcp": "commands",
     "search.agent": "engine",
     "search.mcp_tools": "commands",
+    "search.mcp_reports": "commands",
     "search.compare": "commands",
     "search.harvests": "harvests",
     "search.harvest": "commands",
