@@ -26,7 +26,7 @@ from search.tree import (
     Seed,
     Variant,
     drop_ins,
-    takes_over,
+    library_idea,
     told,
 )
 
@@ -101,7 +101,7 @@ class Engine:
                     state=state,
                     entries=session.entries,
                     facts=session.environment,
-                    desk=session.desk,
+                    model_client=session.model_client,
                 )
             )
             while self._goes_on():
@@ -175,7 +175,7 @@ class Engine:
     async def _propose(self, index: int, expansion: Expansion, past: Sequence[Outcome]) -> list[Idea]:
         number, state = expansion.round, self.session.state
         if expansion.as_it_is and expansion.seed is not None:
-            return self._record_ideas(index, [takes_over(expansion.seed, number)])
+            return self._record_ideas(index, [library_idea(expansion.seed, number)])
         known = state.tree.ideas
         so_far = [idea for ideas in state.proposed.values() for idea in ideas]
         rng = self._rng(number, index, "propose")

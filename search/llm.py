@@ -1,7 +1,7 @@
 """What is asked of a language model and what it answers: records, and the protocol of a provider.
 
 Providers live in `llms/`, one file each. They make one call and say what became of it; retries, limits on
-concurrency, the budget and the record of calls are the desk's (`desk.py`).
+concurrency, the budget and the record of calls are the model client's (`model_client.py`).
 """
 
 from __future__ import annotations

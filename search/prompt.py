@@ -25,9 +25,9 @@ from evaluators.cli import UsageError, build, choose_device, command, compose_co
 from evaluators.problem import Problem
 from search.budget import Budget
 from search.cli import stored_config
-from search.desk import Desk
 from search.journal import replay
 from search.llm import Question
+from search.model_client import ModelClient
 from search.proposers.llm.proposer import LLMProposer
 from search.protocols import RunContext
 from search.run_state import RunState, rebuild
@@ -115,7 +115,7 @@ def _context(problem: Problem, folder: Path | None, state: RunState) -> RunConte
         state=state,
         entries=state.started.entries if state.started else (),
         facts=state.started.environment if state.started else {},
-        desk=Desk(budget=Budget(), path=path, report=never),
+        model_client=ModelClient(budget=Budget(), path=path, report=never),
     )
 
 

@@ -14,8 +14,8 @@ from typing import Protocol
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Kernel, Problem
 from kernel_library.entry import Entry, Hit
-from search.desk import Desk
 from search.events import Event
+from search.model_client import ModelClient
 from search.run_state import RunState
 from search.tree import Expansion, Idea, Outcome, Seed, Tree, Variant
 
@@ -30,7 +30,7 @@ class RunContext:
     state: RunState
     entries: Sequence[Seed]
     facts: Mapping[str, str]
-    desk: Desk
+    model_client: ModelClient
 
 
 class ProposerFailed(Exception):

@@ -17,7 +17,6 @@ from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
 from kernel_library.entry import Against, Entry, Lineage, Measurement
 from search.budget import Budget
-from search.desk import Desk
 from search.events import (
     BestConfirmed,
     Event,
@@ -31,6 +30,7 @@ from search.events import (
 )
 from search.in_flight import InFlight
 from search.journal import Journal
+from search.model_client import ModelClient
 from search.protocols import Evaluator, Library, Observer
 from search.ranking import LOWER_END, Comparison
 from search.run_state import rebuild
@@ -91,7 +91,7 @@ class Session:
         self.queue = 0
         """Variants that are written and wait for their verdict."""
         self.work = InFlight()
-        self.desk = Desk(
+        self.model_client = ModelClient(
             budget=budget,
             path=journal.path.with_name("model_calls.jsonl"),
             report=lambda call: self.record(ModelCalled(at_s=self.now_s, call=call)),

@@ -125,7 +125,7 @@ def drop_ins(entries: Sequence[Seed]) -> list[Seed]:
     return [entry for entry in entries if entry.drop_in]
 
 
-def takes_over(seed: Seed, round: int) -> Idea:
+def library_idea(seed: Seed, round: int) -> Idea:
     """The idea of measuring a kernel of the library as it is: what comes after has that to beat."""
     why = f" ({seed.why})" if seed.why else ""
     return Idea(

@@ -44,7 +44,7 @@ LAYERS = {
     "search.budget": "core",
     "search.in_flight": "core",
     "search.llm": "core",
-    "search.desk": "core",
+    "search.model_client": "core",
     "search.session": "core",
     "search.strategies": "strategies",
     "search.proposers": "proposers",

@@ -109,7 +109,7 @@ class Google:
                     base_url=self._base_url,
                     timeout=round(self.limits.timeout_s * 1000),
                     httpx_async_client=self._transport,
-                    retry_options=types.HttpRetryOptions(attempts=1),  # retries are the desk's
+                    retry_options=types.HttpRetryOptions(attempts=1),  # retries are the model client's
                 ),
             )
         return self._client

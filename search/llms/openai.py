@@ -96,7 +96,7 @@ class OpenAI:
                 api_key=self._access.key or "none",  # the SDK insists on one
                 base_url=self._base_url,
                 timeout=self.limits.timeout_s,
-                max_retries=0,  # the desk's
+                max_retries=0,  # the model client's
             )
         return self._client
 

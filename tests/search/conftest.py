@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.search.desk_fakes import Office
+from tests.search.model_client_fakes import WatchedClient
 
 
 @pytest.fixture
-def office(tmp_path: Path) -> Office:
-    return Office(path=tmp_path / "model_calls.jsonl")
+def watched(tmp_path: Path) -> WatchedClient:
+    return WatchedClient(path=tmp_path / "model_calls.jsonl")

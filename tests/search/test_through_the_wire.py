@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from search import desk, run
+from search import model_client, run
 from search.events import ModelCalled
 from search.journal import replay
 from search.llm import LLM, Cause, Limits, Price, Usage
@@ -70,7 +70,7 @@ def fake_search(wire: str, tmp_path: Path, script: Script, **more: Any) -> Path:
 def planted(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PLANTED_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"):
         monkeypatch.setenv(name, KEY)
-    monkeypatch.setattr(desk, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(model_client, "FIRST_PAUSE_S", 0.01)
 
 
 # --- bad days -------------------------------------------------------------------------------------

@@ -217,7 +217,7 @@ class LLMProposer:
         question = self.ideas_question(problem, expansion, history, count, turned_down)
         schema = dict(question.schema or {})
         try:
-            sketches = await self._context.desk.ask(
+            sketches = await self._context.model_client.ask(
                 self._models[name], question, lambda text: read_ideas(text, schema)
             )
         except CallFailed as error:
@@ -263,7 +263,7 @@ class LLMProposer:
         last: CallFailed | None = None
         for name in names:
             try:
-                return await self._context.desk.ask(self._models[name], question, read)
+                return await self._context.model_client.ask(self._models[name], question, read)
             except CallFailed as error:
                 self._note(name, error)
                 last = error

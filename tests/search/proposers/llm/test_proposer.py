@@ -11,8 +11,8 @@ import pytest
 
 from evaluators.problem import Kernel
 from search.budget import Budget, BudgetSpent
-from search.desk import Desk
 from search.llm import CallFailed, Cause, Limits, ModelCall, Price, Purpose, Question
+from search.model_client import ModelClient
 from search.proposers.llm.choice import Fixed
 from search.proposers.llm.proposer import LLMProposer
 from search.protocols import ProposerFailed, RunContext
@@ -61,11 +61,11 @@ def context(
     tmp_path: Path, *, budget: Budget | None = None, **more: Any
 ) -> tuple[RunContext, list[ModelCall]]:
     calls: list[ModelCall] = []
-    desk = Desk(
+    model_client = ModelClient(
         budget=budget or Budget(), path=tmp_path / "model_calls.jsonl", report=calls.append, sleep=no_sleep
     )
     given: dict[str, Any] = {"state": RunState(), "entries": (), "facts": {}} | more
-    return RunContext(problem=PROBLEM, folder=tmp_path, desk=desk, **given), calls
+    return RunContext(problem=PROBLEM, folder=tmp_path, model_client=model_client, **given), calls
 
 
 def begun(tmp_path: Path, *models: ScriptedModel, **more: Any) -> tuple[LLMProposer, list[ModelCall]]:

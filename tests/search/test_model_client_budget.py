@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from search.budget import Budget, BudgetSpent, Cost
 from search.llm import Answer, CallFailed, Cause, Limits, Price, Question, Usage
-from tests.search.desk_fakes import (
+from tests.search.model_client_fakes import (
     ANSWER,
     LIMITS,
     MOST,
@@ -22,32 +22,34 @@ from tests.search.desk_fakes import (
     USED,
     Act,
     FakeModel,
-    Office,
+    WatchedClient,
     failing,
 )
 
 
 @pytest.mark.parametrize("cause", list(Cause))
-def test_a_lost_call_counts_as_its_reservation_others_as_reported(office: Office, cause: Cause) -> None:
+def test_a_lost_call_counts_as_its_reservation_others_as_reported(
+    watched: WatchedClient, cause: Cause
+) -> None:
     with pytest.raises(CallFailed):
-        office.ask(FakeModel(failing(cause), limits=replace(LIMITS, tries=1)))
-    (call,) = office.calls
+        watched.ask(FakeModel(failing(cause), limits=replace(LIMITS, tries=1)))
+    (call,) = watched.calls
     assert call.estimated == cause.lost
     assert call.usage == (MOST if cause.lost else Usage())
-    assert office.budget.tokens_spent == call.usage.tokens
-    assert office.budget.dollars_spent == (PRICE.at_most(MOST) if cause.lost else 0)
+    assert watched.budget.tokens_spent == call.usage.tokens
+    assert watched.budget.dollars_spent == (PRICE.at_most(MOST) if cause.lost else 0)
 
 
-def test_a_lost_call_whose_usage_is_known_counts_as_that(office: Office) -> None:
+def test_a_lost_call_whose_usage_is_known_counts_as_that(watched: WatchedClient) -> None:
     with pytest.raises(CallFailed):
-        office.ask(FakeModel(failing(Cause.TIMEOUT, usage=USED), limits=replace(LIMITS, tries=1)))
-    assert (office.calls[0].estimated, office.budget.dollars_spent) == (False, OF_USED)
+        watched.ask(FakeModel(failing(Cause.TIMEOUT, usage=USED), limits=replace(LIMITS, tries=1)))
+    assert (watched.calls[0].estimated, watched.budget.dollars_spent) == (False, OF_USED)
 
 
 def test_a_call_waits_for_one_under_way_to_leave_room(tmp_path: Path) -> None:
     # The cap has room for one reservation and one answer at a time, not for two reservations.
     cap = PRICE.at_most(MOST) + OF_USED
-    office = Office(path=tmp_path / "calls", budget=Budget(dollars=float(cap)))
+    watched = WatchedClient(path=tmp_path / "calls", budget=Budget(dollars=float(cap)))
     gate = asyncio.Event()
 
     async def held(question: Question) -> Answer:
@@ -57,7 +59,7 @@ def test_a_call_waits_for_one_under_way_to_leave_room(tmp_path: Path) -> None:
     model = FakeModel(held)
 
     async def two() -> list[str]:
-        both = [asyncio.create_task(office.desk.ask(model, QUESTION, str)) for _ in range(2)]
+        both = [asyncio.create_task(watched.model_client.ask(model, QUESTION, str)) for _ in range(2)]
         for _ in range(20):
             await asyncio.sleep(0)
         assert len(model.asked) == 1
@@ -66,9 +68,9 @@ def test_a_call_waits_for_one_under_way_to_leave_room(tmp_path: Path) -> None:
 
     assert asyncio.run(two()) == ["text", "text"]
     with pytest.raises(BudgetSpent, match=r"budget\.dollars"):
-        office.ask(model)
-    assert office.budget.exhausted(0) == "dollars"
-    assert len(office.calls) == 2
+        watched.ask(model)
+    assert watched.budget.exhausted(0) == "dollars"
+    assert len(watched.calls) == 2
 
 
 class WatchedBudget(Budget):
@@ -187,7 +189,7 @@ def test_spent_and_reserved_never_pass_a_cap(
         tokens=None if tokens is None else int(tokens * most_tokens),
         dollars=(dollars or 0) * most_dollars or None,
     )
-    office = Office(path=tmp_path_factory.mktemp("calls") / "calls", budget=budget)
+    watched = WatchedClient(path=tmp_path_factory.mktemp("calls") / "calls", budget=budget)
     asked = [
         FakeModel(
             *(act_of(fate, limits) for fate in plan),
@@ -201,7 +203,7 @@ def test_spent_and_reserved_never_pass_a_cap(
     async def one(number: int, turns: int, stopped: bool) -> None:
         for _ in range(turns):
             await asyncio.sleep(0)
-        task = asyncio.create_task(office.desk.ask(asked[number % len(asked)], QUESTION, read_good))
+        task = asyncio.create_task(watched.model_client.ask(asked[number % len(asked)], QUESTION, read_good))
         if stopped:
             for _ in range(turns * 2):
                 await asyncio.sleep(0)
@@ -220,17 +222,17 @@ def test_spent_and_reserved_never_pass_a_cap(
     asyncio.run(everyone())
     assert (budget.calls_reserved, budget.tokens_reserved) == (0, 0)
     assert budget.dollars_reserved == 0
-    assert budget.calls_spent == len(office.calls) == sum(len(model.asked) for model in asked)
-    assert budget.tokens_spent == sum(call.usage.tokens for call in office.calls)
-    assert float(budget.dollars_spent) == pytest.approx(sum(call.dollars for call in office.calls))
+    assert budget.calls_spent == len(watched.calls) == sum(len(model.asked) for model in asked)
+    assert budget.tokens_spent == sum(call.usage.tokens for call in watched.calls)
+    assert float(budget.dollars_spent) == pytest.approx(sum(call.dollars for call in watched.calls))
 
 
 def test_an_answer_without_usage_counts_at_its_reservation(tmp_path: Path) -> None:
     async def silent(question: Question) -> Answer:
         return Answer(text="hello", usage=None)
 
-    office = Office(path=tmp_path / "calls")
-    office.ask(FakeModel(silent))
-    (call,) = office.calls
+    watched = WatchedClient(path=tmp_path / "calls")
+    watched.ask(FakeModel(silent))
+    (call,) = watched.calls
     assert call.estimated
     assert call.usage.output_tokens == FakeModel(silent).limits.output_tokens

@@ -27,7 +27,7 @@ TOLD_AGAIN = (Cause.MALFORMED, Cause.CUT_OFF, Cause.EMPTY)
 Result = TypeVar("Result")
 
 
-class Desk:
+class ModelClient:
     """Puts questions to models. `report` is told of each attempt; `path` is the file of the texts, made by
     the first call. `sleep` and `jitter` (a number from 0 to 1) are passed in for tests."""
 

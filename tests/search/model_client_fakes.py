@@ -1,4 +1,4 @@
-"""A model that does what it is told, and a desk whose pauses and reports are kept."""
+"""A model that does what it is told, and a model client whose pauses and reports are kept."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from search.budget import Budget
-from search.desk import Desk
 from search.llm import Answer, CallFailed, Cause, Limits, ModelCall, Price, Purpose, Question, Usage
+from search.model_client import ModelClient
 
 QUESTION = Question(purpose=Purpose.CODE, system="system", prompt="prompt", about="r0i0", schema={"a": 1})
 PRICE = Price(input=1.0, output=4.0, cached_input=0.1)
@@ -55,8 +55,8 @@ class FakeModel:
 
 
 @dataclass(kw_only=True)
-class Office:
-    """A desk, and what it does."""
+class WatchedClient:
+    """A model client, and what it does."""
 
     path: Path
     budget: Budget = field(default_factory=Budget)
@@ -65,7 +65,7 @@ class Office:
     calls: list[ModelCall] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.desk = Desk(
+        self.model_client = ModelClient(
             budget=self.budget,
             path=self.path,
             report=self.calls.append,
@@ -77,7 +77,7 @@ class Office:
         self.pauses_s.append(pause_s)
 
     def ask(self, model: FakeModel, read: Callable[[str], Any] = str) -> Any:
-        return asyncio.run(self.desk.ask(model, QUESTION, read))
+        return asyncio.run(self.model_client.ask(model, QUESTION, read))
 
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.path.read_text().splitlines()]
