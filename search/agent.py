@@ -106,7 +106,7 @@ class Agent:
                 round=self.round,
                 proposer="agent",
                 model=model,
-                told=tuple(tree.ideas),
+                known_ideas=tuple(tree.ideas),
                 expected=expected.strip(),
                 builds_on=builds_on,
             )

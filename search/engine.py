@@ -27,7 +27,7 @@ from search.tree import (
     Variant,
     drop_ins,
     library_idea,
-    told,
+    shown_history,
 )
 
 logger = logging.getLogger(__name__)
@@ -47,10 +47,10 @@ class Engine:
     Its first round measures the library's kernels for the problem, too, so that a search never ends below
     what was known.
 
-    `history` says what a proposer is told of earlier ideas (see `search.tree.told`), `repairs` how often a
-    variant that failed is given back to the proposer with the evaluator's log. Nothing is asked of the
-    proposer while it is writing as many variants as `writing`, or while twice as many wait for their verdict
-    as may be with the evaluator at a time.
+    `history` says what a proposer is shown of earlier ideas (see `search.tree.shown_history`), `repairs` how
+    often a variant that failed is given back to the proposer with the evaluator's log. Nothing is asked of
+    the proposer while it is writing as many variants as `writing`, or while twice as many wait for their
+    verdict as may be with the evaluator at a time.
 
     Every choice draws on a generator seeded by `seed` and its place in the search, so that the result
     does not depend on the order in which work finishes. Raises ValueError for settings that cannot be.
@@ -153,7 +153,7 @@ class Engine:
     async def _propose_all(self, number: int, expansions: Sequence[Expansion]) -> None:
         """Asks for ideas, one expansion after the other, and begins each idea as it comes."""
         state = self.session.state
-        past = told(state.tree.before(number).history(), self.history)
+        past = shown_history(state.tree.before(number).history(), self.history)
         recorded = dict(state.proposed)
         for index, expansion in enumerate(expansions):
             ideas = recorded.get(index, [])

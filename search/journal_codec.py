@@ -45,7 +45,7 @@ def encode(event: Event) -> dict[str, Any]:
             name, body = "run_started", {"version": FORMAT_VERSION, **asdict(event)}
             body["entries"] = [_seed_to_json(entry) for entry in event.entries]
         case IdeaProposed(idea=idea):
-            body = {"idea": {"id": idea.id, **asdict(idea)}, "number": event.number}
+            body = {"idea": _idea_to_json(idea), "number": event.number}
             name, body = "idea_proposed", {**body, "expansion": event.expansion, "of": event.of}
         case VariantWritten(variant=variant):
             name, body = "variant_written", _variant_to_json(variant)
@@ -173,10 +173,15 @@ def _seed_from_json(data: Mapping[str, Any]) -> Seed:
     return Seed(id=data["id"], kernel=kernel, evaluation=evaluation, why=why, drop_in=drop_in)
 
 
+def _idea_to_json(idea: Idea) -> dict[str, Any]:
+    body = {"id": idea.id, **asdict(idea)}
+    return {"told" if name == "known_ideas" else name: value for name, value in body.items()}
+
+
 def _idea_from_json(data: Mapping[str, Any]) -> Idea:
     body = dict(data)
-    expected, category, told = body.pop("id"), Category(body.pop("category")), tuple(body.pop("told"))
-    idea = Idea(category=category, told=told, **body)
+    expected, category, known = body.pop("id"), Category(body.pop("category")), tuple(body.pop("told"))
+    idea = Idea(category=category, known_ideas=known, **body)
     _check_id("idea", expected, idea.id)
     return idea
 

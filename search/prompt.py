@@ -31,7 +31,7 @@ from search.model_client import ModelClient
 from search.proposers.llm.proposer import LLMProposer
 from search.protocols import RunContext
 from search.run_state import RunState, rebuild
-from search.tree import drop_ins, told
+from search.tree import drop_ins, shown_history
 
 OWN = ("run", "idea", "variant", "call")
 
@@ -75,7 +75,7 @@ def _question(own: dict[str, str], others: Sequence[str]) -> Question:
     expansion = replace(
         build(config.strategy).select(tree.before(number), drop_ins(entries), rng)[0], round=number
     )
-    history = told(tree.before(number).history(), config.history)
+    history = shown_history(tree.before(number).history(), config.history)
     return proposer.ideas_question(problem, expansion, history, expansion.ideas)
 
 

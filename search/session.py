@@ -112,7 +112,7 @@ class Session:
         return self.budget.elapsed_s
 
     def start(self, *, proposer: str, strategy: str, seed: int) -> None:
-        """Begins, or resumes: starts the budget and looks into the library; `announce` is to follow. Raises
+        """Begins, or resumes: starts the budget and asks the library; `announce` is to follow. Raises
         ValueError for a journal of another search."""
         state, spent = self.state, self.state.spent
         self.budget.start(
@@ -135,7 +135,7 @@ class Session:
                     )
             self.entries, self.ranking = started.entries, started.ranking
         elif self._ask_library and self.library is not None:
-            self.entries = self._look_up(self.library)
+            self.entries = self._ask_the_library(self.library)
 
     def announce(self) -> None:
         """Records that the run has begun, or goes on."""
@@ -265,7 +265,7 @@ class Session:
         self.record(BestConfirmed(at_s=self.now_s, variant=variant, evaluation=evaluation))
         return evaluation
 
-    def _look_up(self, library: Library) -> tuple[Seed, ...]:
+    def _ask_the_library(self, library: Library) -> tuple[Seed, ...]:
         try:
             hits = library.lookup(self.problem, self.library_entries, self.environment)
         except OSError as error:

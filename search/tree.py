@@ -12,7 +12,7 @@ from evaluators.problem import Kernel, content_id
 from search.ranking import Comparison, Ranking
 
 HISTORY = ("all", "best", "summary", "none")
-BEST_TOLD = 8
+BEST_SHOWN = 8
 LIBRARY = "library"
 """The proposer of the ideas by which a search takes over the library's kernels as they are."""
 
@@ -73,7 +73,7 @@ class Idea:
     round: int
     proposer: str
     model: str = ""
-    told: tuple[str, ...] = ()
+    known_ideas: tuple[str, ...] = ()
     """Ids of the ideas that the proposer knew when it had this one."""
     expected: str = ""
     """The effect that the proposer expects, in its words."""
@@ -137,14 +137,14 @@ def library_idea(seed: Seed, round: int) -> Idea:
     )
 
 
-def told(history: Sequence[Outcome], how: str) -> list[Outcome]:
-    """What a proposer is told of the ideas of closed rounds, oldest first: `all` of them, also for a
+def shown_history(history: Sequence[Outcome], how: str) -> list[Outcome]:
+    """What a proposer is shown of the ideas of closed rounds, oldest first: `all` of them, also for a
     `summary`, which the proposer words; the eight that gave the `best` kernels; `none`."""
     if how == "none":
         return []
     if how != "best":
         return list(history)
-    best = {v.idea for v in fastest((o.best for o in history if o.best is not None), BEST_TOLD)}
+    best = {v.idea for v in fastest((o.best for o in history if o.best is not None), BEST_SHOWN)}
     return [outcome for outcome in history if outcome.idea.id in best]
 
 
@@ -221,7 +221,7 @@ class Tree:
         return line
 
     def history(self) -> list[Outcome]:
-        """Every idea with what became of it, oldest first: what a proposer may be told."""
+        """Every idea with what became of it, oldest first: what a proposer may be shown."""
         outcomes = []
         for idea in self.ideas.values():
             variants = self.variants_of(idea.id)

@@ -11,9 +11,9 @@ from evaluators.atomic_write import write_atomically
 from evaluators.problem import content_id
 from search.llm import Answer, CallFailed, Cause, Limits, Price, Question, Usage
 
-LOOK_EVERY_S = 0.3
-SETTLED_LOOKS = 2
-"""An answer is taken when it has not changed for so many looks: it may be written bit by bit."""
+POLL_EVERY_S = 0.3
+SETTLED_POLLS = 2
+"""An answer is taken when it has not changed for so many polls: it may be written bit by bit."""
 
 
 class Mailbox:
@@ -22,7 +22,7 @@ class Mailbox:
 
     A question that was asked before has its file still: when a run goes on, an answer that came in between
     is found. One that could not be used is waited for to be changed. The answer `skip` leaves a question
-    out. `look` is the pause between two looks, passed in for tests.
+    out. `sleep` is the pause between two polls, passed in for tests.
     """
 
     def __init__(
@@ -30,12 +30,12 @@ class Mailbox:
         *,
         name: str = "mailbox",
         limits: Limits | None = None,
-        look: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.name = name
         self.price = Price(input=0.0, output=0.0)
         self.limits = limits or Limits(timeout_s=7 * 24 * 3600, concurrency=256, tries=10)
-        self._look = look
+        self._sleep = sleep
         self._folder: Path | None = None
         self._taken: dict[Path, int] = {}
         """When the answers that were taken had been written, in ns."""
@@ -52,13 +52,13 @@ class Mailbox:
         """The content of the answer's file. Raises CallFailed for one that is not text."""
         path = self._post(question)
         answer = path.with_suffix(".answer.md")
-        seen, looks = (0, 0), 0
-        while looks < SETTLED_LOOKS:
-            await self._look(LOOK_EVERY_S)
+        seen, polls = (0, 0), 0
+        while polls < SETTLED_POLLS:
+            await self._sleep(POLL_EVERY_S)
             found = answer.stat() if answer.exists() else None
             now = (found.st_size, found.st_mtime_ns) if found else (0, 0)
             is_new = now[0] > 0 and now[1] != self._taken.get(answer)
-            looks = looks + 1 if is_new and now == seen else 0
+            polls = polls + 1 if is_new and now == seen else 0
             seen = now
         self._taken[answer] = seen[1]
         try:

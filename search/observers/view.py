@@ -1,4 +1,4 @@
-"""How the live console looks: renderables of rich, made from a `Progress`; no state, no terminal.
+"""What the live console shows: renderables of rich, made from a `Progress`; no state, no terminal.
 
 A variant's state shows as a glyph with a word or a figure, and a colour in addition: never by colour alone.
 """

@@ -125,7 +125,7 @@ class FakeProposer:
                 parent="wrong: the engine knows better",
                 round=0,
                 proposer="fake",
-                told=tuple(outcome.idea.id for outcome in history),
+                known_ideas=tuple(outcome.idea.id for outcome in history),
             )
             for _ in range(expansion.ideas)
         ]

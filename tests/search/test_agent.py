@@ -32,7 +32,7 @@ def test_a_run_from_the_first_idea_to_the_best_kernel(tmp_path: Path) -> None:
     async def steps(steered: Agent) -> None:
         idea = await steered.propose(text=" tile it ", category="Memory Access", expected="2x", model="me")
         assert (idea.text, idea.round, idea.parent, idea.proposer) == ("tile it", 1, "", "agent")
-        assert (idea.model, idea.expected, idea.told) == ("me", "2x", ())
+        assert (idea.model, idea.expected, idea.known_ideas) == ("me", "2x", ())
         first, wrong = await asyncio.gather(
             judged(steered, idea, good(2.0)), judged(steered, idea, kernel("bad").source)
         )
@@ -43,7 +43,7 @@ def test_a_run_from_the_first_idea_to_the_best_kernel(tmp_path: Path) -> None:
         second = await steered.propose(
             text="wider tiles", category=MEMORY, parent=first.id, builds_on=library.entry.id
         )
-        assert (second.round, second.told) == (2, (idea.id,))
+        assert (second.round, second.known_ideas) == (2, (idea.id,))
         best = await judged(steered, second, good(3.0))
         third = await steered.propose(text="or the entry", category=MEMORY, parent=library.entry.id)
         assert third.round == 2

@@ -88,7 +88,7 @@ def ideas(draw: st.DrawFn) -> Idea:
         proposer=draw(st.text()),
         model=draw(st.text()),
         plan=draw(st.text()),
-        told=tuple(draw(st.lists(st.text(), max_size=3))),
+        known_ideas=tuple(draw(st.lists(st.text(), max_size=3))),
     )
 
 

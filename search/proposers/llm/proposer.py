@@ -249,7 +249,7 @@ class LLMProposer:
                     round=expansion.round,
                     proposer=self._name,
                     model=self._models[name].name,
-                    told=tuple(outcome.idea.id for outcome in history),
+                    known_ideas=tuple(outcome.idea.id for outcome in history),
                     expected=sketch.expected,
                     builds_on=sketch.library_entry,
                 )

@@ -129,6 +129,6 @@ def _idea(draft: Draft, plan: Plan, expansion: Expansion, history: Sequence[Outc
         parent=expansion.seed.id if expansion.seed else "",
         round=expansion.round,
         proposer="playbook",
-        told=tuple(outcome.idea.id for outcome in history),
+        known_ideas=tuple(outcome.idea.id for outcome in history),
         plan=plan.to_json(),
     )

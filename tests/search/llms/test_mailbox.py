@@ -14,8 +14,8 @@ QUESTION = Question(
 )
 
 
-class Looks:
-    """Lets something happen before each look; ends with an error when nobody is to look any more."""
+class Polls:
+    """Lets something happen before each poll; ends with an error when nobody is to poll any more."""
 
     def __init__(self, *steps: object) -> None:
         self.steps = list(steps)
@@ -38,11 +38,11 @@ def test_an_answer_is_taken_when_it_does_not_change_any_more(tmp_path: Path) -> 
     def write(text: str) -> object:
         return lambda: posted(tmp_path)[0].with_suffix(".answer.md").write_text(text)
 
-    looks = Looks(None, None, write("fir"), write("first, "), write("first, whole"), None, None)
-    mailbox = Mailbox(look=looks)
+    polls = Polls(None, None, write("fir"), write("first, "), write("first, whole"), None, None)
+    mailbox = Mailbox(sleep=polls)
     mailbox.begin(tmp_path)
     assert ask(mailbox).text == "first, whole"
-    assert looks.steps == []
+    assert polls.steps == []
     (path,) = posted(tmp_path)
     assert path.name.startswith("0001-ideas-")
     text = path.read_text()
@@ -52,7 +52,7 @@ def test_an_answer_is_taken_when_it_does_not_change_any_more(tmp_path: Path) -> 
 
 
 def test_the_same_question_finds_its_answer_again(tmp_path: Path) -> None:
-    before, after = Mailbox(look=Looks(None)), Mailbox(look=Looks(*[None] * 3))
+    before, after = Mailbox(sleep=Polls(None)), Mailbox(sleep=Polls(*[None] * 3))
     before.begin(tmp_path)
     with pytest.raises(IndexError):  # nobody answers
         ask(before)
@@ -63,7 +63,7 @@ def test_the_same_question_finds_its_answer_again(tmp_path: Path) -> None:
 
 
 def test_questions_are_numbered(tmp_path: Path) -> None:
-    mailbox = Mailbox(look=Looks())
+    mailbox = Mailbox(sleep=Polls())
     mailbox.begin(tmp_path)
     for prompt in ("one", "two", "one"):
         with pytest.raises(IndexError):
@@ -73,7 +73,7 @@ def test_questions_are_numbered(tmp_path: Path) -> None:
 
 def test_an_answer_that_is_not_text_is_asked_for_again(tmp_path: Path) -> None:
     mailbox = Mailbox(
-        look=Looks(
+        sleep=Polls(
             lambda: posted(tmp_path)[0].with_suffix(".answer.md").write_bytes(b"\xff\xfe\x00"), None, None
         )
     )
@@ -91,8 +91,8 @@ def test_an_answer_that_could_not_be_used_is_waited_for_to_be_changed(tmp_path: 
 
         return step
 
-    looks = Looks(write("bad", 1), None, None, None, None, write("good", 2), None, None)
-    mailbox = Mailbox(look=looks)
+    polls = Polls(write("bad", 1), None, None, None, None, write("good", 2), None, None)
+    mailbox = Mailbox(sleep=polls)
     mailbox.begin(tmp_path)
     assert [ask(mailbox).text, ask(mailbox).text] == ["bad", "good"]
     assert len(posted(tmp_path)) == 1
@@ -100,7 +100,7 @@ def test_an_answer_that_could_not_be_used_is_waited_for_to_be_changed(tmp_path: 
 
 def test_a_question_may_be_left_out(tmp_path: Path) -> None:
     mailbox = Mailbox(
-        look=Looks(lambda: posted(tmp_path)[0].with_suffix(".answer.md").write_text("Skip\n"), None, None)
+        sleep=Polls(lambda: posted(tmp_path)[0].with_suffix(".answer.md").write_text("Skip\n"), None, None)
     )
     mailbox.begin(tmp_path)
     with pytest.raises(CallFailed) as caught:

@@ -211,7 +211,7 @@ def test_seeds_of_another_operation_or_with_knobs_of_another_version_are_foreign
 def test_implement_needs_the_record_alone() -> None:
     for idea in propose(CONV):
         record = json.loads(json.dumps(asdict(idea)))
-        record.update(category=Category(record["category"]), told=tuple(record["told"]))
+        record.update(category=Category(record["category"]), known_ideas=tuple(record["known_ideas"]))
         restored = Idea(**record)
         assert restored.id == idea.id
         kernels = implement(CONV, idea, rng=5)
