@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from evaluators.evaluation import Stage, Status, Timing
 from evaluators.judge.attribution import attribution
@@ -15,8 +15,8 @@ from evaluators.judge.evenness import UNEVEN
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import Refused, RunnerClient
 from evaluators.judge.timing_checks import timing_checks
+from evaluators.judge.verdict import Verdict
 from evaluators.reference import weight_changes
-from evaluators.system.channel import Message
 from evaluators.timing import (
     RESOLUTION_MS,
     SABOTAGED,
@@ -28,8 +28,9 @@ from evaluators.timing import (
 
 @dataclass
 class Samples:
-    """ms a call of each block; of a baseline's at most `most_ms` counts."""
+    """ms a call of each block, the kernel's of `calls` calls; of a baseline's at most `most_ms` counts."""
 
+    calls: int
     most_ms: float
     kernel: list[float] = field(default_factory=list)
     eager: list[float] = field(default_factory=list)
@@ -72,7 +73,7 @@ class CandidateEvaluation:
         self._before: list[float] = []
         """The baseline's ms a call while the candidate had not been loaded."""
 
-    def verdict(self) -> Message:
+    def verdict(self) -> Verdict:
         """Loads, checks and times the candidate; always a verdict. Raises ChannelClosed if it died."""
         import torch
 
@@ -80,9 +81,7 @@ class CandidateEvaluation:
         status, log, rule = Status.CORRECT, "", ""
         try:
             self._say(Stage.LOADING)
-            self._session.calibration.lower_overhead()
-            self._before = self._session.calibration.eager_alone(self._session.eager_calls(self._plan))
-            self._eager_calls = self._session.eager_calls(self._plan)
+            self._time_baseline()
             self._session.load(self._client)
             self._say(Stage.CHECKING)
             call_ms = self._correctness_checks.begin(self._plan)
@@ -90,7 +89,7 @@ class CandidateEvaluation:
             if self._attribution is not None:
                 self._attribution.count()
             self._say(Stage.TIMING)
-            timing = self._time(call_ms)
+            timing = self._checked(self._measure(call_ms))
         except Refused as refused:
             status, log, rule = refused.status, refused.log, refused.rule
             if refused.compiler and self._session.problem["libraries"] == "no_library":
@@ -100,31 +99,41 @@ class CandidateEvaluation:
         finally:
             self._session.reference.restore_weights()
         timing_remarks = [] if self._timing_checks is None else self._timing_checks.remarks
-        return {
-            "op": "verdict",
-            "status": status.value,
-            "log": log or "\n".join(timing_remarks + self._remarks),
-            "rule": rule,
-            "timing": None if timing is None else asdict(timing),
-            "correctness": self._correctness_checks.correctness(),
-            "roofline": asdict(self._session.roofline()),
-            "own_share": None if self._attribution is None else self._attribution.own_share,
-            "before_ms": self._before,
-        }
+        return Verdict(
+            status=status,
+            log=log or "\n".join(timing_remarks + self._remarks),
+            rule=rule,
+            timing=timing,
+            correctness=self._correctness_checks.correctness(),
+            roofline=self._session.roofline(),
+            own_share=None if self._attribution is None else self._attribution.own_share,
+            before_ms=tuple(self._before),
+        )
 
-    def _time(self, call_ms: float) -> Timing:
-        """Samples, audits, and what they come to."""
+    def _time_baseline(self) -> None:
+        """Alone, before the candidate is loaded."""
+        self._session.calibration.lower_overhead()
+        self._before = self._session.calibration.eager_alone(self._session.eager_calls(self._plan))
+        self._eager_calls = self._session.eager_calls(self._plan)
+
+    def _measure(self, call_ms: float) -> Samples:
+        """Samples of a kernel whose calls take about so long, in blocks of a fitting length."""
         calibration = self._session.calibration
         calibration.lower_overhead()
         calls = self._block_calls(call_ms)
-        samples = self._sample(calls, call_ms)
+        samples = self._sample(calls)
         sampled_ms = statistics.median(samples.kernel)
         # Who was slower before is sampled again: short blocks are for slow kernels.
         if calibration.queues and self._plan.calls(sampled_ms, self._session.capacity) > 2 * calls:
             longer = self._block_calls(sampled_ms)
             if longer > 2 * calls:
-                calls = longer
-                samples = self._sample(calls, call_ms)
+                samples = self._sample(longer)
+        return samples
+
+    def _checked(self, samples: Samples) -> Timing:
+        """What the samples come to. Raises Refused where no honest kernel can have such times, RuntimeError
+        where they are a mistake of ours."""
+        calibration, calls = self._session.calibration, samples.calls
         even = calibration.evenness(samples.kernel_blocks, samples.eager_blocks)
         if even.reason:
             raise Refused(Status.REJECTED, even.reason, UNEVEN)
@@ -147,11 +156,11 @@ class CandidateEvaluation:
             raise Refused(Status.REJECTED, reason, "roofline")
         return timing_of(samples.kernel, samples.fair, samples.compiled)
 
-    def _sample(self, calls: int, call_ms: float) -> Samples:
+    def _sample(self, calls: int) -> Samples:
         """Alternates blocks of kernel and baselines (ABBA) until the interval is narrow enough; then a last
         check with other weights."""
         calibration = self._session.calibration
-        samples = Samples(most_ms=calibration.credible_ms(self._before, self._eager_calls))
+        samples = Samples(calls=calls, most_ms=calibration.credible_ms(self._before, self._eager_calls))
 
         def kernel_block() -> None:
             samples.kernel.append(self._correctness_checks.timed_block(calls))

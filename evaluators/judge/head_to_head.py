@@ -13,15 +13,16 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from evaluators.evaluation import Status
 from evaluators.judge.correctness_checks import CorrectnessChecks
 from evaluators.judge.evenness import UNEVEN
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import Refused, RunnerClient
+from evaluators.judge.verdict import Verdict
 from evaluators.reference import weight_changes
-from evaluators.system.channel import Channel, ChannelClosed, Message
+from evaluators.system.channel import Channel, ChannelClosed
 from evaluators.timing import (
     MIN_PAIRS,
     Block,
@@ -54,7 +55,7 @@ class Entry:
     calls: int = 1
     samples_ms: list[float] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
-    verdict: Message | None = None
+    verdict: Verdict | None = None
     """Of one that has failed."""
 
 
@@ -110,7 +111,7 @@ class HeadToHead:
         for each in self.alive:
             yield self._step(each, self._check_last)
 
-    def verdicts(self) -> list[Message]:
+    def verdicts(self) -> list[Verdict]:
         """One a candidate. Raises RuntimeError where something has slowed the baseline down: nobody knows
         which of them."""
         if self.alive and (
@@ -125,7 +126,7 @@ class HeadToHead:
             each.client.close()
         self._stack.close()
 
-    def _judged(self, entry: Entry) -> Message:
+    def _judged(self, entry: Entry) -> Verdict:
         calibration = self._session.calibration
         most_ms = calibration.credible_ms(self._before, self._eager_calls)
         eager = [min(each, most_ms) for each in self._eager]
@@ -142,14 +143,14 @@ class HeadToHead:
             status, log, rule = Status.REJECTED, reason, UNEVEN
         elif reason := self._session.too_fast(timing.kernel_ms, timing.eager_ms, entry.calls):
             status, log, rule = Status.REJECTED, reason, "roofline"
-        return {
-            "status": status.value,
-            "log": log,
-            "rule": rule,
-            "timing": asdict(timing) if status is Status.CORRECT else None,
-            "correctness": entry.correctness_checks.correctness(),
-            "roofline": asdict(self._session.roofline()),
-        }
+        return Verdict(
+            status=status,
+            log=log,
+            rule=rule,
+            timing=timing if status is Status.CORRECT else None,
+            correctness=entry.correctness_checks.correctness(),
+            roofline=self._session.roofline(),
+        )
 
     def _step(self, entry: Entry, what: Callable[[Entry], None]) -> Step:
         """A candidate that fails in it drops out."""
@@ -175,7 +176,7 @@ class HeadToHead:
         return Step(candidate=entry.number, run=run)
 
     def _drop(self, entry: Entry, status: Status, log: str, rule: str = "") -> None:
-        entry.verdict = {"status": status.value, "log": log, "rule": rule}
+        entry.verdict = Verdict(status=status, log=log, rule=rule)
 
     def _before_any(self) -> bool:
         calibration = self._session.calibration

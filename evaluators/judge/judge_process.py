@@ -30,6 +30,7 @@ import os
 import re
 import sys
 import traceback
+from dataclasses import replace
 from typing import Any
 
 from evaluators.cause import cause_of
@@ -38,6 +39,7 @@ from evaluators.judge.candidate_evaluation import CandidateEvaluation
 from evaluators.judge.head_to_head import HeadToHead, Step
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import Refused
+from evaluators.judge.verdict import Verdict
 from evaluators.reference.running_reference import UnfitReference
 from evaluators.system import process_tree
 from evaluators.system.channel import Channel, ChannelClosed, Message
@@ -104,7 +106,7 @@ def main() -> None:
                     }
                     worker.send({"op": "opened", "facts": facts})
                 elif order["op"] == "judge" and session is not None:
-                    worker.send(_judge(session, worker, order))
+                    worker.send({"op": "verdict", **_judge(session, worker, order).message()})
                 elif order["op"] == "compare" and session is not None:
                     channels = [Channel.from_fd(fd) for fd in worker.take_fds(order["fds"])]
                     head_to_head = HeadToHead(session, channels, order["pids"], Plan(**order["plan"]))
@@ -113,7 +115,8 @@ def main() -> None:
                     if (step := next(head_to_head.steps, None)) is not None:
                         worker.send({"op": "turn", "candidate": step.candidate})
                         continue
-                    worker.send({"op": "verdicts", "verdicts": head_to_head.verdicts()})
+                    verdicts = [each.message() for each in head_to_head.verdicts()]
+                    worker.send({"op": "verdicts", "verdicts": verdicts})
                     head_to_head.close()
                     head_to_head = None
                 elif order["op"] == "go" and step is not None:
@@ -149,7 +152,7 @@ def _failure(order: Message, error: Exception) -> Message:
     return {"op": "unfit", "error": f"the reference cannot be run:\n{text}"}
 
 
-def _judge(session: ReferenceSession, worker: Channel, order: Message) -> Message:
+def _judge(session: ReferenceSession, worker: Channel, order: Message) -> Verdict:
     fds = worker.take_fds(order["fds"])
     if len(fds) > 1:
         _take_compiled(session, Channel.from_fd(fds[1]), order["pids"][1])
@@ -164,9 +167,8 @@ def _judge(session: ReferenceSession, worker: Channel, order: Message) -> Messag
         candidate_evaluation = CandidateEvaluation(
             session, client, Plan(**order["plan"]), order["scratch"], thorough=order["thorough"], say=say
         )
-        return candidate_evaluation.verdict() | (
-            {} if canary_ms is None else {"canary_ms": f"{canary_ms:.4g}"}
-        )
+        verdict = candidate_evaluation.verdict()
+        return verdict if canary_ms is None else replace(verdict, canary_ms=f"{canary_ms:.4g}")
     finally:
         client.close()
 
