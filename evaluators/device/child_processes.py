@@ -4,7 +4,7 @@ runners."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,21 @@ from evaluators.problem import Problem
 from evaluators.runner.fork_server import ChildProcess, ForkServer, Output, start_module
 from evaluators.runner.prefork import Prefork
 from evaluators.system import process_tree
-from evaluators.system.channel import ChannelClosed
+from evaluators.system.channel import ChannelClosed, Message
 from evaluators.system.cuda_driver import Gpu
 
 RUNNER_CORES = 4
 """For the runners of a GPU, which launch kernels: one that takes all that it gets starves neither the builds
 nor the measurement on another GPU."""
+CPU_VARIABLES = {
+    "OMP_WAIT_POLICY": "active",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+    "MALLOC_TOP_PAD_": str(64 * 2**20),
+}
+"""For runners on a CPU. Memory that is freed stays with the process: the page faults of large outputs would
+otherwise cost more than many kernels, and differ between two processes that do the same. OpenMP's threads do
+not sleep between calls (they are stopped): to wake one up takes up to 15 ms on a virtual machine."""
 
 
 class WorkerBroken(Exception):
@@ -113,6 +122,15 @@ def runner_cores(number: int) -> list[int]:
     return allowed[start : start + share]
 
 
+def thread_variables(device: str, threads: int | None) -> dict[str, str]:
+    """Of the environment: how many threads the processes for such a device have (see `Settings.threads`), and
+    what they do between calls."""
+    if device == "cpu":
+        return CPU_VARIABLES | ({"OMP_NUM_THREADS": str(threads)} if threads is not None else {})
+    # As many as their cores. None of them spins: nothing that is timed waits for them.
+    return {"OMP_NUM_THREADS": str(threads or len(runner_cores(0)))}
+
+
 class ProblemProcesses:
     """The runners of one problem: its baselines, and the one that waits for the next candidate."""
 
@@ -130,6 +148,14 @@ class ProblemProcesses:
         self._compiled: ChildProcess | None = None
         self._coming: ChildProcess | None = None
         self._asked_compiled = False
+
+    def hand_over(self, order: Message, children: Sequence[ChildProcess]) -> None:
+        """Sends the judge process an order with runners, whose channels are its own from then on. Raises
+        ChannelClosed."""
+        fds = tuple(each.channel.fileno() for each in children)
+        self.judge.send({**order, "fds": len(fds), "pids": [each.pid for each in children]}, fds)
+        for each in children:
+            each.channel.close()
 
     def fork_compiled(self) -> list[ChildProcess]:
         """The `torch.compile` baseline, when it is asked for the first time."""

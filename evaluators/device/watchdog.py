@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from evaluators.device.child_processes import ProblemProcesses, WorkerBroken
-from evaluators.evaluation import Stage
+from evaluators.device.verdict import Verdict
+from evaluators.evaluation import Stage, Status
 from evaluators.isolation.scratch import too_much_written
 from evaluators.runner.fork_server import ChildProcess
 from evaluators.system import process_tree
@@ -70,46 +71,57 @@ class Watchdog:
 
     def answer(
         self, child: ChildProcess, scratch: Path | None = None, stages: Stages | None = None
-    ) -> Message:
+    ) -> Message | Verdict:
         """The judge process's, or what became of the runner. Raises WorkerBroken, ChannelClosed or
         ChannelTimeout when something else died."""
-        judge, fork_server = self._processes.judge, self._processes.fork_server
+        judge = self._processes.judge
         noticing: Deadline | None = None
-        killed: Message | None = None
+        killed: Verdict | None = None
         while True:
-            ready, _, _ = select.select([judge.fileno(), fork_server.channel.fileno()], [], [], WATCH_S)
-            fork_server.pump(fork_server.channel.fileno() in ready)
-            if judge.fileno() in ready or judge.has_message():
-                answer = judge.receive()
-                if answer["op"] == "stage" and stages is not None:
-                    stage = Stage(answer["stage"])
-                    stages.enter(stage)
-                    self._tend_prefork(stage)
-                    continue
-                if answer["op"] == "warning":
-                    self._warn(answer["text"])
-                    continue
-                if answer["op"] == "compiled":
-                    self._processes.keep_compiled(bool(answer["runs"]))
-                    continue
-                if answer["op"] == "lost":
+            if self._wait(judge.fileno()) or judge.has_message():
+                message = judge.receive()
+                if message["op"] == "lost":
                     return killed or self._obituary(child)
-                if answer["op"] == "failed":
-                    raise WorkerBroken(str(answer.get("error")))
-                return answer
-            if killed is None:
+                if not self._is_a_notice(message, stages):
+                    return message
+            elif noticing is None:
                 child.output.trim()
                 self._processes.trim_output()
                 self._require_baselines()
                 family = [child.pid, *process_tree.descendants(child.pid)]
                 killed = self._late(child, family) or self._overstep(family, scratch)
                 if killed:
-                    fork_server.channel.send({"op": "kill", "pid": child.pid})
+                    self._processes.fork_server.channel.send({"op": "kill", "pid": child.pid})
                     noticing = Deadline(GONE_S)
-            elif noticing is not None and noticing.is_over([], [self._processes.judge_pid]):
-                raise Unresponsive(
-                    f"the judge process did not notice that the runner is gone: {killed['log']}"
-                )
+            elif killed and noticing.is_over([], [self._processes.judge_pid]):
+                raise Unresponsive(f"the judge process did not notice that the runner is gone: {killed.log}")
+
+    def _wait(self, *others: int) -> bool:
+        """Until something is to be read, WATCH_S at most, and hears the fork server. Returns whether one of
+        the other descriptors has something."""
+        fork_server = self._processes.fork_server
+        own = fork_server.channel.fileno()
+        ready, _, _ = select.select([own, *others], [], [], WATCH_S)
+        fork_server.pump(own in ready)
+        return any(each in ready for each in others)
+
+    def _is_a_notice(self, message: Message, stages: Stages | None) -> bool:
+        """Does what the judge process's message asks for if it is no answer. Raises WorkerBroken when it has
+        failed."""
+        match message["op"]:
+            case "stage" if stages is not None:
+                stage = Stage(message["stage"])
+                stages.enter(stage)
+                self._tend_prefork(stage)
+            case "warning":
+                self._warn(message["text"])
+            case "compiled":
+                self._processes.keep_compiled(bool(message["runs"]))
+            case "failed":
+                raise WorkerBroken(str(message.get("error")))
+            case _:
+                return False
+        return True
 
     def _tend_prefork(self, stage: Stage) -> None:
         if stage is Stage.CHECKING:
@@ -117,48 +129,45 @@ class Watchdog:
         elif stage is Stage.TIMING:
             self._processes.prefork.stop()
 
-    def _late(self, child: ChildProcess, family: list[int]) -> Message | None:
+    def _late(self, child: ChildProcess, family: list[int]) -> Verdict | None:
         # On a CPU a measurement waits for a core at each wake-up; on a GPU it holds the device meanwhile.
         on_cpu = self._processes.problem.device == "cpu"
         if not self._deadline.is_over(*(family, self._processes.judges()) if on_cpu else ([], [])):
             return None
-        return {
-            "status": "timeout",
-            "log": f"no verdict {self._deadline.reason}\n{child.output.end()}".strip(),
-        }
+        log = f"no verdict {self._deadline.reason}\n{child.output.end()}".strip()
+        return Verdict(status=Status.TIMEOUT, log=log)
 
-    def _overstep(self, family: list[int], scratch: Path | None) -> Message | None:
+    def _overstep(self, family: list[int], scratch: Path | None) -> Verdict | None:
         if len(family) > MAX_PROCESSES:
-            return {"status": "crashed", "log": f"it started more than {MAX_PROCESSES} processes"}
+            return Verdict(status=Status.CRASHED, log=f"it started more than {MAX_PROCESSES} processes")
         arena_bytes = int(self._processes.facts.get("arena_bytes", 0))
         if process_tree.memory_bytes(family) > self._memory_bytes + arena_bytes:
             most_gb = self._memory_bytes / 2**30
-            return {"status": "crashed", "log": f"it used more than {most_gb:g} GB of memory"}
+            return Verdict(status=Status.CRASHED, log=f"it used more than {most_gb:g} GB of memory")
         if scratch is not None and (excess := too_much_written(scratch, self._scratch_bytes)):
-            return {"status": "crashed", "log": f"it {excess}"}
+            return Verdict(status=Status.CRASHED, log=f"it {excess}")
         return None
 
-    def _obituary(self, child: ChildProcess) -> Message:
-        fork_server = self._processes.fork_server
+    def _obituary(self, child: ChildProcess) -> Verdict:
         with contextlib.suppress(ChannelClosed):
             deadline = time.monotonic() + 5
-            fork_server.pump(readable=False)
+            self._processes.fork_server.pump(readable=False)
             while child.exit_code is None and time.monotonic() < deadline:
                 self._require_baselines()
-                fork_server.pump(bool(select.select([fork_server.channel.fileno()], [], [], WATCH_S)[0]))
+                self._wait()
         self._require_baselines()
         if child.exit_code == -signal.SIGTRAP and self._processes.problem.libraries == "no_library":
             reason = (
                 "it called a library (cuBLAS, cuDNN, …): this problem's kernels must do the work themselves"
             )
-            return {"status": "rejected", "rule": "library", "log": reason}
+            return Verdict(status=Status.REJECTED, rule="library", log=reason)
         if child.exit_code is None:
             how = "it closed its channel to the evaluator"
         elif child.exit_code < 0:
             how = f"it died of {_signal_name(-child.exit_code)}"
         else:
             how = f"it exited with status {child.exit_code}"
-        return {"status": "crashed", "log": f"{how}\n{child.output.end()}".strip()}
+        return Verdict(status=Status.CRASHED, log=f"{how}\n{child.output.end()}".strip())
 
     def _require_baselines(self) -> None:
         if died := self._processes.dead_baseline():

@@ -23,10 +23,11 @@ from evaluators.device.child_processes import (
     RunnerSpecs,
     UnfitProblem,
     WorkerBroken,
-    runner_cores,
+    thread_variables,
 )
+from evaluators.device.verdict import Verdict
 from evaluators.device.watchdog import Stages, Unresponsive, Watchdog
-from evaluators.evaluation import Correctness, Evaluation, Roofline, Stage, Status, Timing
+from evaluators.evaluation import Evaluation, Stage
 from evaluators.isolation import confinement
 from evaluators.problem import Kernel, Problem
 from evaluators.runner.fork_server import ChildProcess
@@ -40,15 +41,6 @@ logger = logging.getLogger(__name__)
 ACCUSATIONS = 2
 """So often must a kernel have slowed the baseline down: others may use the device for a while, too, and who
 does it on purpose does it again."""
-CPU_VARIABLES = {
-    "OMP_WAIT_POLICY": "active",
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(2**40),
-    "MALLOC_TOP_PAD_": str(64 * 2**20),
-}
-"""For runners on a CPU. Memory that is freed stays with the process: the page faults of large outputs would
-otherwise cost more than many kernels, and differ between two processes that do the same. OpenMP's threads do
-not sleep between calls (they are stopped): to wake one up takes up to 15 ms on a virtual machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,15 +118,9 @@ class Worker:
         if self._device_processes is not None and self._device_processes.device != device:
             self.close()
         if self._device_processes is None:
-            self._device_processes = DeviceProcesses(self._environment | self._variables(device), device)
+            variables = self._environment | thread_variables(device, self._settings.threads)
+            self._device_processes = DeviceProcesses(variables, device)
         return self._device_processes
-
-    def _variables(self, device: str) -> dict[str, str]:
-        if device == "cpu":
-            threads = self._settings.threads
-            return CPU_VARIABLES | ({"OMP_NUM_THREADS": str(threads)} if threads is not None else {})
-        # As many as their cores. None of them spins: nothing that is timed waits for them.
-        return {"OMP_NUM_THREADS": str(self._settings.threads or len(runner_cores(0)))}
 
     def open(self, problem: Problem) -> dict[str, str]:
         """Starts what is not running and opens the problem: reference, baseline, shared memory. Returns
@@ -158,11 +144,10 @@ class Worker:
         for _ in range(ACCUSATIONS):
             with scratch_folder(problem, kernel, self._root, archive) as scratch:
                 verdict = self._try_candidate(processes, scratch, thorough, stages)
-            if verdict.get("rule") != SABOTAGED:
+            if verdict.rule != SABOTAGED:
                 break
             self._require_recovery(processes, verdict, thorough)
-        canary = {"canary_ms": verdict["canary_ms"]} if "canary_ms" in verdict else {}
-        return _evaluation(verdict, processes.facts | canary, stages.seconds())
+        return verdict.evaluation(processes.facts, stages.seconds())
 
     def compare(
         self, problem: Problem, kernels: Sequence[Kernel], archives: Sequence[bytes], *, thorough: bool = True
@@ -179,10 +164,8 @@ class Worker:
                 for kernel, archive in zip(kernels, archives, strict=True)
             ]
             verdicts = self._try_candidates(processes, scratches, thorough)
-        each_s = (time.monotonic() - start) / len(kernels)
-        return [
-            _evaluation(verdict, processes.facts, {Stage.COMPARING.value: each_s}) for verdict in verdicts
-        ]
+        stages_s = {Stage.COMPARING.value: (time.monotonic() - start) / len(kernels)}
+        return [verdict.evaluation(processes.facts, stages_s) for verdict in verdicts]
 
     def close(self) -> None:
         """Ends every process."""
@@ -201,30 +184,30 @@ class Worker:
                 before.close()
             processes = ProblemProcesses(device_processes, self._root, self._specs(problem))
             answer = self._ask_to_open(processes)
-            if answer.get("op") == "asserted" and problem.id not in self._range_kept:
+            if isinstance(answer, Verdict):  # what became of the baseline's runner
+                raise UnfitProblem(f"the reference cannot be run: {answer.log}")
+            if answer["op"] == "asserted" and problem.id not in self._range_kept:
                 self._range_kept.add(problem.id)
                 self.close()  # nothing runs on the device any more for these processes
                 return self._opened(problem)
-            if answer.get("op") != "opened":
-                # Unfit, or what became of the baseline's runner.
-                raise UnfitProblem(answer.get("error") or f"the reference cannot be run: {answer['log']}")
+            if answer["op"] != "opened":
+                raise UnfitProblem(answer["error"])
             processes.facts = {key: str(value) for key, value in answer["facts"].items()}
             self._require_isolation(processes.facts["isolation"])
         self._processes = processes
         return processes
 
-    def _ask_to_open(self, processes: ProblemProcesses) -> Message:
-        options = {
-            "max_calls": self._settings.max_calls,
-            "plan": asdict(self._settings.plan),
-            "cache": str(cache_folder()),
-            "keep_range": processes.problem.id in self._range_kept,
-        }
+    def _ask_to_open(self, processes: ProblemProcesses) -> Message | Verdict:
         order = {
             "op": "open",
             "problem": asdict(processes.problem),
-            "options": options,
             "pid": processes.eager.pid,
+            "options": {
+                "max_calls": self._settings.max_calls,
+                "plan": asdict(self._settings.plan),
+                "cache": str(cache_folder()),
+                "keep_range": processes.problem.id in self._range_kept,
+            },
         }
         processes.judge.send(order, (processes.eager.channel.fileno(),))
         processes.eager.channel.close()
@@ -243,25 +226,21 @@ class Worker:
 
     def _try_candidate(
         self, processes: ProblemProcesses, scratch: Path, thorough: bool, stages: Stages
-    ) -> Message:
+    ) -> Verdict:
         settings = self._settings
         timeout_s = settings.thorough_timeout_s if thorough else settings.timeout_s
         with self._closing_on_failure("the judge process, the fork server or a runner of ours died"):
             child = processes.prefork.take(scratch)
             try:
-                children = [child, *(processes.fork_compiled() if thorough else [])]
                 order = {
                     "op": "judge",
-                    "fds": len(children),
-                    "pids": [each.pid for each in children],
                     "scratch": str(scratch),
                     "plan": asdict(settings.plan_of(thorough)),
                     "thorough": thorough,
                 }
-                processes.judge.send(order, tuple(each.channel.fileno() for each in children))
-                for each in children:
-                    each.channel.close()
-                return self._watch(processes, timeout_s).answer(child, scratch, stages)
+                processes.hand_over(order, [child, *(processes.fork_compiled() if thorough else [])])
+                answer = self._watch(processes, timeout_s).answer(child, scratch, stages)
+                return answer if isinstance(answer, Verdict) else Verdict.from_message(answer)
             finally:
                 stages.enter(Stage.ENDING)
                 with self._closing_on_failure("a runner could not be ended"):
@@ -269,57 +248,63 @@ class Worker:
 
     def _try_candidates(
         self, processes: ProblemProcesses, scratches: list[Path], thorough: bool
-    ) -> list[Message]:
-        """The verdicts, in order. Whoever's turn it is, is watched, and has as much time for the turn as an
-        evaluation by itself has."""
-        limit_s = self._settings.timeout_s
-        lost: dict[int, Message] = {}
+    ) -> list[Verdict]:
+        """The verdicts, in order."""
         children: dict[int, ChildProcess] = {}
         with self._closing_on_failure("the judge process, the fork server or a runner of ours died"):
             try:
                 for number, scratch in enumerate(scratches):
                     children[number] = processes.prefork.take(scratch)
-                order = {
-                    "op": "compare",
-                    "fds": len(children),
-                    "pids": [each.pid for each in children.values()],
-                    "plan": asdict(self._settings.plan_of(thorough)),
-                }
-                processes.judge.send(order, tuple(each.channel.fileno() for each in children.values()))
-                for each in children.values():
-                    each.channel.close()
-                _require_word(self._watch(processes, limit_s).answer(processes.eager))
-                while True:
-                    processes.judge.send({"op": "next"})
-                    answer = _require_word(self._watch(processes, limit_s).answer(processes.eager))
-                    if answer["op"] == "verdicts":
-                        return [lost.get(n, verdict) for n, verdict in enumerate(answer["verdicts"])]
-                    number = answer["candidate"]
-                    processes.judge.send({"op": "go"})
-                    if number is None:
-                        _require_word(self._watch(processes, limit_s).answer(processes.eager))
-                        continue
-                    answer = self._watch(processes, limit_s).answer(children[number], scratches[number])
-                    if "status" in answer:
-                        lost[number] = answer
-                    if "status" in answer or answer["failed"]:  # what it has begun ends with it
-                        processes.fork_server.end(children.pop(number))
+                order = {"op": "compare", "plan": asdict(self._settings.plan_of(thorough))}
+                processes.hand_over(order, list(children.values()))
+                self._answer(processes)
+                return self._take_turns(processes, children, scratches)
             finally:
                 with self._closing_on_failure("a runner could not be ended"):
                     for each in children.values():
                         processes.fork_server.end(each)
 
-    def _require_recovery(self, processes: ProblemProcesses, verdict: Message, thorough: bool) -> None:
+    def _take_turns(
+        self, processes: ProblemProcesses, children: dict[int, ChildProcess], scratches: list[Path]
+    ) -> list[Verdict]:
+        """Whoever's turn it is, is watched, and has as much time for the turn as an evaluation by itself has.
+        Who drops out is ended, and taken out of `children`."""
+        limit_s = self._settings.timeout_s
+        lost: dict[int, Verdict] = {}
+        while True:
+            processes.judge.send({"op": "next"})
+            answer = self._answer(processes)
+            if answer["op"] == "verdicts":
+                found = map(Verdict.from_message, answer["verdicts"])
+                return [lost.get(n, verdict) for n, verdict in enumerate(found)]
+            number = answer["candidate"]
+            processes.judge.send({"op": "go"})
+            if number is None:
+                self._answer(processes)
+                continue
+            turned = self._watch(processes, limit_s).answer(children[number], scratches[number])
+            if isinstance(turned, Verdict):
+                lost[number] = turned
+            if isinstance(turned, Verdict) or turned["failed"]:  # what it has begun ends with it
+                processes.fork_server.end(children.pop(number))
+
+    def _require_recovery(self, processes: ProblemProcesses, verdict: Verdict, thorough: bool) -> None:
         """Raises WorkerBroken where the baseline is as slow without the kernel that is said to slow it."""
-        plan = self._settings.plan_of(thorough)
-        order = {"op": "recheck", "before_ms": verdict["before_ms"], "plan": asdict(plan)}
+        plan = asdict(self._settings.plan_of(thorough))
         with self._closing_on_failure("the judge process or the fork server died"):
-            processes.judge.send(order)
-            answer = self._watch(processes, self._settings.timeout_s).answer(processes.eager)
+            processes.judge.send({"op": "recheck", "before_ms": verdict.before_ms, "plan": plan})
+            answer = self._answer(processes)
         if answer["slow"]:
             raise WorkerBroken(
                 "the baseline is slower now than before without any kernel: the machine is busy"
             )
+
+    def _answer(self, processes: ProblemProcesses) -> Message:
+        """The judge process's to an order about the baseline. Raises WorkerBroken where it was late."""
+        answer = self._watch(processes, self._settings.timeout_s).answer(processes.eager)
+        if isinstance(answer, Verdict):
+            raise WorkerBroken(f"the baseline came to no end: {answer.log}")
+        return answer
 
     def _watch(self, processes: ProblemProcesses, timeout_s: float) -> Watchdog:
         return Watchdog(
@@ -357,27 +342,3 @@ class Worker:
             said = self._device_processes.errors.end() if self._device_processes is not None else ""
             self.close()
             raise WorkerBroken(f"{what}: {error}\n{said}".strip()) from error
-
-
-def _require_word(answer: Message) -> Message:
-    """The judge process's answer to an order about the baseline. Raises WorkerBroken where it was late."""
-    if "op" not in answer:
-        raise WorkerBroken(f"the baseline came to no end: {answer['log']}")
-    return answer
-
-
-def _evaluation(verdict: Message, environment: dict[str, str], stages_s: dict[str, float]) -> Evaluation:
-    timing, correctness = verdict.get("timing"), verdict.get("correctness")
-    roofline = verdict.get("roofline")
-    return Evaluation(
-        status=Status(verdict["status"]),
-        timing=Timing.from_json(timing) if timing else None,
-        correctness=Correctness(**correctness) if correctness else None,
-        log=verdict.get("log", ""),
-        rule=verdict.get("rule", ""),
-        environment=environment,
-        device_s=sum(stages_s.values()),
-        stages_s=stages_s,
-        roofline=Roofline(**roofline) if roofline else None,
-        own_share=verdict.get("own_share"),
-    )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from evaluators.device.child_processes import WorkerBroken
+from evaluators.device.verdict import Verdict
 from evaluators.device.worker import Worker
 from evaluators.evaluation import Status
 from evaluators.isolation import namespaces
@@ -133,8 +136,8 @@ def test_a_baseline_that_is_slow_without_the_kernel_too_is_nobodys_fault(
     worker: Worker, judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged = worker._try_candidate
-    accused = {"status": "rejected", "timing": None, "rule": SABOTAGED, "before_ms": [1e-6] * 3}
-    monkeypatch.setattr(worker, "_try_candidate", lambda *given: judged(*given) | accused)
+    accused = Verdict(status=Status.REJECTED, rule=SABOTAGED, before_ms=[1e-6] * 3)
+    monkeypatch.setattr(worker, "_try_candidate", lambda *given: judged(*given) and accused)
     with pytest.raises(WorkerBroken, match="the machine is busy"):
         judge(HONEST)
     monkeypatch.undo()
@@ -145,9 +148,14 @@ def test_a_kernel_that_sabotages_the_baseline_is_rejected_when_it_does_so_again(
     worker: Worker, judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged = worker._try_candidate
-    accused = {"status": "rejected", "timing": None, "rule": SABOTAGED, "before_ms": [1e6] * 3}
-    accusations = [accused, {}, accused, accused]
-    monkeypatch.setattr(worker, "_try_candidate", lambda *given: judged(*given) | accusations.pop(0))
+    accused = Verdict(status=Status.REJECTED, rule=SABOTAGED, before_ms=[1e6] * 3)
+    accusations = [accused, None, accused, accused]
+
+    def accuse(*given: Any) -> Verdict:
+        found = judged(*given)
+        return accusations.pop(0) or found
+
+    monkeypatch.setattr(worker, "_try_candidate", accuse)
     assert judge(HONEST).status is Status.CORRECT
     assert judge(HONEST).rule == SABOTAGED
     assert not accusations
