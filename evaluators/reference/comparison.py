@@ -199,17 +199,12 @@ def compare(
     rms = [each / math.sqrt(out.numel()) for each in norms]
     if not exact:
         rms[1], largest[1] = shift.rms, shift.largest
+    rms[1], largest[1] = max(rms[1], shift.eager_rms), max(largest[1], shift.eager_largest)
     scale = max(rms[2], 1e-300)
-    eager_rms, eager_largest = max(rms[1], shift.eager_rms), max(largest[1], shift.eager_largest)
-    error, eager_error = rms[0] / scale, eager_rms / scale
+    error, eager_error = rms[0] / scale, rms[1] / scale
     text, difference, relative = "", _difference, 0.0
     if tolerance == "strict":
-        kind = "half" if eps > HALF_EPS else "wide"
-        bound = _allowed(ELEMENT[kind], eager_largest, eps * largest[2], shift.largest)
-        normwise = NORMWISE["products" if products and kind == "wide" else kind]
-        allowed = _allowed(normwise, eager_rms, eps * rms[2], shift.rms)
-        if kind == "half":
-            allowed = max(allowed, LEAST_ULPS * eps * rms[2])
+        allowed, bound = _strict(eps, rms, largest, shift, products=products)
         if rms[0] > allowed:
             text = (
                 f"normwise error {error:.3g}, allowed {allowed / scale:.3g} (eager's own is "
@@ -227,6 +222,19 @@ def compare(
         if count:
             text = f"{found}; normwise error {error:.3g}, eager's own {eager_error:.3g}"
     return Comparison(error=error, eager_error=eager_error, problem=text)
+
+
+def _strict(
+    eps: float, rms: list[float], largest: list[float], shift: Shift, *, products: bool
+) -> tuple[float, float]:
+    """What `strict` allows of the error's rms, and of a single element's. `rms` and `largest` are of the
+    error, of eager's, and of the answer."""
+    kind = "half" if eps > HALF_EPS else "wide"
+    normwise = NORMWISE["products" if products and kind == "wide" else kind]
+    allowed = _allowed(normwise, rms[1], eps * rms[2], shift.rms)
+    if kind == "half":
+        allowed = max(allowed, LEAST_ULPS * eps * rms[2])
+    return allowed, _allowed(ELEMENT[kind], largest[1], eps * largest[2], shift.largest)
 
 
 def _distance(moved: torch.Tensor, ref: torch.Tensor) -> tuple[float, float]:
