@@ -1,4 +1,4 @@
-"""The cause of a failure in one line, out of a log: the error itself, not how it came about."""
+"""A failure in one line: its cause out of a log, not how it came about; or the message of an error."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def cause_of(log: str) -> str:
     lines = [line.rstrip() for line in log.splitlines() if line.strip() and line != LEFT_OUT]
     starts = [number for number, line in enumerate(lines) if line.lstrip().startswith(TRACEBACK)]
     if not starts:
-        return _printable(lines[0]) if lines else ""
+        return _cut(lines[0]) if lines else ""
     first = lines[0].strip()
     if starts[0] > 0 and not first.endswith(":"):
-        return _printable(first)  # what became of a process; the traceback is in its output
+        return _cut(first)  # what became of a process; the traceback is in its output
     raised = _raised(lines[starts[-1] + 1 :])
-    return _printable(f"{first} {raised}" if starts[0] > 0 else raised)
+    return _cut(f"{first} {raised}" if starts[0] > 0 else raised)
 
 
 def _raised(lines: list[str]) -> str:
@@ -43,7 +43,18 @@ def _raised(lines: list[str]) -> str:
     return f"{message[0]} {message[-1].strip()}" if message[0].endswith(":") and message[1:] else message[0]
 
 
-def _printable(text: str) -> str:
-    """Any text as one line, without line ends and escape sequences, cut where it is too long."""
-    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message that says something; the error's type where none does."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def printable(text: str) -> str:
+    """Any text as one line, without line ends and escape sequences."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+
+
+def _cut(text: str) -> str:
+    """The text as one line, cut where it is too long."""
+    line = printable(text)
     return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 1]}…"

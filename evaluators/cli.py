@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from evaluators import PACKAGE
+from evaluators.cause import first_line
 from evaluators.nearest import nearest
 
 EXIT_USAGE = 2
@@ -75,7 +76,7 @@ def command(
                     return EXIT_UNREAD
                 if not isinstance(error, of_the_caller):
                     raise
-                print(f"{name}: {one_line(error)}", file=sys.stderr)  # noqa: T201  (what a command says)
+                print(f"{name}: {first_line(error)}", file=sys.stderr)  # noqa: T201  (what a command says)
                 return EXIT_USAGE
 
         return main
@@ -107,7 +108,7 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
         OmegaConf.resolve(config)
         missing = sorted(OmegaConf.missing_keys(config))
     except (HydraException, OmegaConfBaseException) as error:
-        raise UsageError(one_line(error)) from error
+        raise UsageError(first_line(error)) from error
     if missing:
         raise UsageError(f"{missing[0]} is not set; give it as {missing[0]}=…")
     return config
@@ -133,7 +134,7 @@ def build(config: DictConfig, **more: Any) -> Any:
         return instantiate(config, _convert_="all", **more)
     except InstantiationException as error:
         cause = error.__cause__ or error
-        raise UsageError(one_line(cause)) from error
+        raise UsageError(first_line(cause)) from error
 
 
 def choose_device(wanted: str, *, clustered: bool) -> tuple[str, str]:
@@ -165,12 +166,6 @@ def one_of(config: DictConfig, key: str, allowed: Sequence[str]) -> None:
         raise UsageError(
             f"{key} is {value}; it must be one of {', '.join(allowed)}{_nearest(value, allowed)}"
         )
-
-
-def one_line(error: BaseException) -> str:
-    """The first line of an error's message that says something."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 def log_to(console: Console) -> None:

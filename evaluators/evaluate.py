@@ -24,7 +24,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from evaluators import report
-from evaluators.cause import cause_of
+from evaluators.cause import cause_of, first_line
 from evaluators.cli import (
     UsageError,
     build,
@@ -32,7 +32,6 @@ from evaluators.cli import (
     command,
     compose_config,
     log_to,
-    one_line,
     one_of,
     positive,
 )
@@ -96,7 +95,7 @@ def read_kernel(path: Path, language: str) -> Kernel:
     except OSError as error:
         raise UsageError(f"kernel={path} cannot be read: {error.strerror}{_nearest_file(path)}") from error
     except ValueError as error:  # not text, or nothing in it
-        raise UsageError(f"kernel={path}: {one_line(error)}") from error
+        raise UsageError(f"kernel={path}: {first_line(error)}") from error
 
 
 async def evaluate(
@@ -144,7 +143,7 @@ async def _evaluate_once(
     try:
         pool = Pool(host(settings=settings, on_gpu=problem.device == "cuda"))
     except (ValueError, ConnectionError) as error:
-        raise UsageError(one_line(error)) from error
+        raise UsageError(first_line(error)) from error
     try:
         on_stage(f"opening {problem.name} on {problem.device}")
         _, evaluation = await asyncio.gather(

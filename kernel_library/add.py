@@ -19,6 +19,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 from rich.console import Console
 
+from evaluators.cause import first_line
 from evaluators.cli import (
     UsageError,
     build,
@@ -26,7 +27,6 @@ from evaluators.cli import (
     command,
     compose_config,
     log_to,
-    one_line,
     one_of,
 )
 from evaluators.evaluate import evaluate, read_kernel
@@ -78,7 +78,7 @@ def add(config: DictConfig, output: Console, errors: Console) -> int:
         new = library.add(entry)
     except OSError as error:
         raise UsageError(
-            f"library.root={config.library.root} cannot be written: {one_line(error)}"
+            f"library.root={config.library.root} cannot be written: {first_line(error)}"
         ) from error
     output.out(f"{entry.id}: {'added' if new else 'it was there already'}", highlight=False)
     return 0

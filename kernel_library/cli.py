@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from omegaconf import DictConfig, OmegaConf
 
-from evaluators.cli import UsageError, build, compose_config, one_line, one_of
+from evaluators.cause import first_line
+from evaluators.cli import UsageError, build, compose_config, one_of
 from evaluators.nearest import nearest
 from evaluators.problem import DTYPES, LANGUAGES
 from kernel_library.entry import Entry, Measurement
@@ -32,7 +33,7 @@ def open_library(config: DictConfig) -> tuple[FolderLibrary, list[Entry]]:
     try:
         return library, library.entries()
     except OSError as error:
-        raise UsageError(f"library.root={config.library.root} cannot be read: {one_line(error)}") from error
+        raise UsageError(f"library.root={config.library.root} cannot be read: {first_line(error)}") from error
 
 
 def chosen(config: DictConfig, entries: Sequence[Entry]) -> list[tuple[Entry, list[Measurement]]]:

@@ -24,7 +24,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from evaluators.cli import UsageError, build, choose_device, command, log_to, one_line, one_of
+from evaluators.cause import first_line
+from evaluators.cli import UsageError, build, choose_device, command, log_to, one_of
 from evaluators.evaluate import evaluate
 from evaluators.evaluation import Status
 from evaluators.problem import DEVICES
@@ -75,7 +76,7 @@ def verify(
             library.keep(entry, check)
         except OSError as error:
             raise UsageError(
-                f"library.root={config.library.root} cannot be written: {one_line(error)}"
+                f"library.root={config.library.root} cannot be written: {first_line(error)}"
             ) from error
         outcome = entry.outcome(check)
         holding += not outcome

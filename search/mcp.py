@@ -23,7 +23,7 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.console import Console
 
-from evaluators.cause import cause_of
+from evaluators.cause import cause_of, first_line
 from evaluators.cli import (
     EXIT_USAGE,
     UsageError,
@@ -33,7 +33,6 @@ from evaluators.cli import (
     compose_config,
     edit_config,
     log_to,
-    one_line,
     one_of,
 )
 from evaluators.device.child_processes import WorkerBroken
@@ -115,7 +114,7 @@ class Run:
         try:
             self._budget = Budget(**config.budget)
         except ValueError as error:
-            raise UsageError(one_line(error)) from error
+            raise UsageError(first_line(error)) from error
         # Now, for another process may have it; a new run's folder is made once the problem has been opened.
         self._journal = Journal(folder / "journal.jsonl") if folder else None
         self._host: asyncio.Future[Host] | None = None
@@ -194,7 +193,7 @@ class Run:
         except WorkerBroken as error:
             raise Refused(f"{problem.name} cannot be searched: {cause_of(str(error))}") from error
         except (UsageError, ValueError, ConnectionError, OSError) as error:
-            raise Refused(one_line(error)) from error
+            raise Refused(first_line(error)) from error
         self._agent = agent
         return agent
 

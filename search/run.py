@@ -23,7 +23,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from evaluators.cause import cause_of
+from evaluators.cause import cause_of, first_line
 from evaluators.cli import (
     UsageError,
     build,
@@ -32,7 +32,6 @@ from evaluators.cli import (
     compose_config,
     edit_config,
     log_to,
-    one_line,
     one_of,
     positive,
 )
@@ -142,7 +141,7 @@ async def search(
         budget = Budget(**limits)
         pool, outstanding = _evaluator(config, parts["evaluator"], recording, problem.device == "cuda")
     except (ValueError, ConnectionError) as error:
-        raise UsageError(one_line(error)) from error
+        raise UsageError(first_line(error)) from error
     repeats = isinstance(pool, RecordedEvaluations)
     try:
         with console.status(f"opening {problem.name} on {problem.device}"):
@@ -180,7 +179,7 @@ async def search(
     except WorkerBroken as error:
         raise UsageError(f"{problem.name} cannot be searched: {cause_of(str(error))}") from error
     except ValueError as error:
-        raise UsageError(one_line(error)) from error
+        raise UsageError(first_line(error)) from error
     finally:
         pool.close()
     console.print(f"run folder: {folder}", markup=False, highlight=False, soft_wrap=True)

@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from evaluators.build.builder import Build, build
+from evaluators.cause import first_line
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.worker import Settings, Worker
 from evaluators.evaluation import Evaluation
@@ -218,7 +219,7 @@ class RayHost:
         except self._ray.exceptions.RayError as error:
             if device is not None:
                 self._replace(device)
-            raise WorkerDied(_first_line(error)) from error
+            raise WorkerDied(first_line(error)) from error
 
     def _replace(self, device: int) -> None:
         with contextlib.suppress(self._ray.exceptions.RayError):
@@ -279,7 +280,3 @@ def _python_path(root: str) -> Iterator[None]:
         del os.environ["PYTHONPATH"]
         if before is not None:
             os.environ["PYTHONPATH"] = before
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0]

@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from evaluators.cause import printable
 from evaluators.evaluation import Status
 from search.observers import wording
 from search.observers.marks import (
@@ -138,7 +139,7 @@ class _View:
             return [Text("Ideatree")]
         policy = f"{started.proposer}/{started.strategy}"
         left = self.line(
-            (wording.one_line(started.problem.name), "bold"),
+            (printable(started.problem.name), "bold"),
             (DOT + wording.device(progress) + DOT + policy, "bright_black"),
         )
         of = f" of {progress.rounds_limit}" if progress.rounds_limit else ""
@@ -229,7 +230,7 @@ class _View:
         if item.idea is None:
             return Text(wording.label(self.progress, item.id))
         style = "bright_black" if item.best is None and not item.open else ""
-        return self.line(self._by(item.idea), (wording.one_line(item.idea.text), style))
+        return self.line(self._by(item.idea), (printable(item.idea.text), style))
 
     def _by(self, idea: Idea) -> tuple[str, str]:
         """Whose idea it is, where several models take part and there is room to say so."""
@@ -256,7 +257,7 @@ class _View:
         if cell.variant.evaluation is not None and cell.variant.evaluation.timing is not None:
             word = wording.times(cell.variant.evaluation.timing.speedup)
         elif cell.variant.evaluation is None and mark is RUNNING:
-            word = STAGE_WORDS.get(cell.stage, wording.one_line(cell.stage)[:6])
+            word = STAGE_WORDS.get(cell.stage, printable(cell.stage)[:6])
         text = f"{self.mark(mark)}{REPAIR if cell.variant.repairs else ' '}{word}{'=' if cell.reused else ''}"
         return Text(f"{text:<{CELL}}"[:CELL], mark.style)
 
@@ -303,7 +304,7 @@ class _View:
             return Text(wording.label(self.progress, variant.idea))
         word, style = CATEGORY_WORDS[idea.category]
         category = idea.category.value if self.width >= WIDE else word
-        return Text.assemble((category, style), ": ", self._by(idea), wording.one_line(idea.text))
+        return Text.assemble((category, style), ": ", self._by(idea), printable(idea.text))
 
     def _counts(self) -> Text:
         """One line of status names if they fit, otherwise up to two of their short words."""

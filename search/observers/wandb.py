@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evaluators.cause import printable
 from evaluators.evaluation import Status
 from evaluators.problem import content_id
 from search.events import Event, RoundClosed, RunFinished, RunStarted
@@ -145,7 +146,7 @@ class WandbObserver:
                 logger.info("W&B: %s", run.url)
                 return run
             except wandb.Error as error:
-                reason = wording.one_line(str(error))
+                reason = printable(str(error))
                 logger.warning(
                     "W&B stays offline (%s); send it later: wandb sync %s/offline-*", reason, place
                 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from evaluators.cause import printable
 from evaluators.evaluation import Evaluation, Status, Timing
 from search.llm import Cause, ModelCall, Spending
 from search.observers.progress import Progress
@@ -16,11 +17,6 @@ COLUMNS = ("round", "ideas", "evals", "correct", "best ms", "speedup", "95 % int
 """Of the trajectory table."""
 
 
-def one_line(text: str) -> str:
-    """A model's text as one printable line, without the line ends and escape sequences it may have."""
-    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
-
-
 def shorten(text: str, width: int) -> str:
     """The text in at most `width` characters, cut with three dots."""
     return text if len(text) <= width else text[: max(0, width - 3)].rstrip() + "..."
@@ -29,7 +25,7 @@ def shorten(text: str, width: int) -> str:
 def short_id(id: str) -> str:
     """Enough of an id to find it in the journal; library entries keep their names; the reference is `ref`."""
     is_hash = len(id) == 12 and all(char in "0123456789abcdef" for char in id)
-    return (id[:6] if is_hash else one_line(id)) or "ref"
+    return (id[:6] if is_hash else printable(id)) or "ref"
 
 
 def milliseconds(ms: float) -> str:
@@ -111,13 +107,13 @@ def cost(
 
 def failure(call: ModelCall) -> str:
     """A call that brought nothing, with its cause and what the provider said."""
-    text = f"{one_line(call.model)} {call.cause} (attempt {call.attempt})"
-    return f"{text}: {one_line(call.detail)}" if call.detail else text
+    text = f"{printable(call.model)} {call.cause} (attempt {call.attempt})"
+    return f"{text}: {printable(call.detail)}" if call.detail else text
 
 
 def short_model(name: str) -> str:
     """A model's name without its provider's."""
-    return one_line(name).rpartition("/")[2]
+    return printable(name).rpartition("/")[2]
 
 
 def label(progress: Progress, idea_id: str, *, with_model: bool = False) -> str:
@@ -127,8 +123,8 @@ def label(progress: Progress, idea_id: str, *, with_model: bool = False) -> str:
     if item is None or item.idea is None:
         return f"idea {short_id(idea_id)}"
     idea = item.idea
-    by = f", {one_line(idea.model)}" if idea.model and (with_model or progress.several_models) else ""
-    return f"{idea.category.value}{by}: {one_line(idea.text)}"
+    by = f", {printable(idea.model)}" if idea.model and (with_model or progress.several_models) else ""
+    return f"{idea.category.value}{by}: {printable(idea.text)}"
 
 
 def counts(statuses: Counter[Status]) -> str:
@@ -140,12 +136,12 @@ def device(progress: Progress) -> str:
     """The device's name, or what the problem asks for where the environment does not name it."""
     if progress.started is None:
         return ""
-    return one_line(progress.started.environment.get("device", "")) or progress.started.problem.device
+    return printable(progress.started.environment.get("device", "")) or progress.started.problem.device
 
 
 def why_not_correct(evaluation: Evaluation) -> str:
     """The broken rule, or the cause in one line."""
-    return one_line(evaluation.rule) or evaluation.cause
+    return printable(evaluation.rule) or evaluation.cause
 
 
 def repairs(variant: Variant) -> str:
@@ -208,7 +204,7 @@ def _model_line(name: str, model: ModelProgress) -> str:
     timing = model.best.evaluation.timing if model.best and model.best.evaluation else None
     best = f", best {times(timing.speedup)}" if timing else ", none correct" * (model.ideas > 0)
     parts = [many(model.ideas, "idea") + best, *(cost(model.spending) if model.spending.calls else [])]
-    return f"{one_line(name)}: {'; '.join(parts)}"
+    return f"{printable(name)}: {'; '.join(parts)}"
 
 
 def _winner_lines(progress: Progress, best: Variant) -> list[tuple[str, str]]:

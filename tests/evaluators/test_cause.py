@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from evaluators.cause import MOST_CHARACTERS, cause_of
+from evaluators.cause import MOST_CHARACTERS, cause_of, first_line, printable
 from evaluators.evaluation import Evaluation, Status
 
 
@@ -118,3 +118,15 @@ def test_other_logs_begin_with_it(log: str, cause: str) -> None:
 
 def test_it_is_not_too_long_for_a_line() -> None:
     assert len(cause_of("x" * 10_000)) == MOST_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [(ValueError("\n  it is 3\nand more"), "it is 3"), (KeyError(), "KeyError"), (OSError(" \n"), "OSError")],
+)
+def test_the_first_line_of_an_error_says_something(error: Exception, line: str) -> None:
+    assert first_line(error) == line
+
+
+def test_what_is_printable_is_one_line() -> None:
+    assert printable(" a\x1b[31m b\n\tc ") == "a [31m b c"
