@@ -21,7 +21,7 @@ from typing import Any
 
 from evaluators import PACKAGE
 
-HEADERS = PACKAGE / "headers"
+HEADERS = PACKAGE / "runner" / "headers"
 USED_HEADER = "ideatree_used.h"
 
 WORDS = {

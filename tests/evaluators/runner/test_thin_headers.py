@@ -103,6 +103,12 @@ def ninja_file(archive: bytes, name: str) -> str:
         return file.read().decode()
 
 
+def test_the_thin_headers_are_where_builds_look_for_them() -> None:
+    """A compiler takes an include path that is not there without a word."""
+    for name in ("torch/extension.h", "torch/all.h", "ATen/ATen.h"):
+        assert (thin_headers.HEADERS / name).is_file()
+
+
 @pytest.mark.slow
 @needs_compiler
 def test_an_extension_is_built_with_thin_headers(extension: Build) -> None:
