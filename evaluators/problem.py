@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 DEVICES = ("cpu", "cuda")
 LANGUAGES = ("cpp", "cuda", "triton")
@@ -59,6 +60,11 @@ class Problem:
         _one_of("problem.libraries", self.libraries, LIBRARY_POLICIES)
         if not self.name or not self.source.strip():
             raise ValueError("a problem needs a name and the source of its reference")
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Problem:
+        """Out of the plain JSON types that `dataclasses.asdict` makes of one. Raises TypeError for others."""
+        return cls(**fields)
 
     @property
     def lower_precisions(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from evaluators.evaluation import Status
 from evaluators.isolation.scratch import SOURCE, remove, too_much_written
 from evaluators.problem import Kernel, Problem, content_id
 from evaluators.runner.fork_server import ChildProcess, ForkServer
+from evaluators.runner.messages import Import
 from evaluators.runner.node_fork_server import NodeForkServer, hatch
 from evaluators.system import process_tree
 from evaluators.system.channel import ChannelClosed, ChannelTimeout, Message, ProtocolError, printable
@@ -127,7 +128,7 @@ def _build(
         log = ""
         try:
             _await(fork_server, child, scratch, deadline)
-            child.channel.send({"op": "import", "problem": asdict(problem), "architecture": architecture})
+            child.channel.send(Import(problem=problem, architecture=architecture).message())
             answer = _await(fork_server, child, scratch, deadline)
             if answer.get("op") != "imported":
                 status, log = Status.COMPILE_ERROR, printable(answer.get("error", ""))

@@ -99,6 +99,6 @@ def attribution(session: ReferenceSession, client: RunnerClient, scratch: str) -
     if session.vendor_kernels is not None and isinstance(client, GpuRunnerClient):
         source = Path(scratch, SOURCE).read_text()
         return TracedAttribution(session, client, session.vendor_kernels, source)
-    if session.problem["libraries"] == "no_library" and isinstance(client, CpuRunnerClient) and can_peek():
+    if session.problem.libraries == "no_library" and isinstance(client, CpuRunnerClient) and can_peek():
         return SampledAttribution(session, client, scratch)
     return None

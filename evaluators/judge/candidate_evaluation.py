@@ -92,7 +92,7 @@ class CandidateEvaluation:
             timing = self._checked(self._measure(call_ms))
         except Refused as refused:
             status, log, rule = refused.status, refused.log, refused.rule
-            if refused.compiler and self._session.problem["libraries"] == "no_library":
+            if refused.compiler and self._session.problem.libraries == "no_library":
                 status, rule = Status.REJECTED, "library"
         except (MemoryError, torch.OutOfMemoryError) as error:
             status, log = Status.CRASHED, f"beside it there is no memory left to check it: {error}"

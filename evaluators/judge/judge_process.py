@@ -37,9 +37,10 @@ from evaluators.cause import cause_of
 from evaluators.evaluation import Stage
 from evaluators.judge.candidate_evaluation import CandidateEvaluation
 from evaluators.judge.head_to_head import HeadToHead, Step
-from evaluators.judge.reference_session import ReferenceSession
+from evaluators.judge.reference_session import ReferenceSession, SessionOptions
 from evaluators.judge.runner_client import Refused
 from evaluators.judge.verdict import Verdict
+from evaluators.problem import Problem
 from evaluators.reference.running_reference import UnfitReference
 from evaluators.system import process_tree
 from evaluators.system.channel import Channel, ChannelClosed, Message
@@ -97,7 +98,9 @@ def main() -> None:
                         session.close()
                     session = None
                     channel = Channel.from_fd(worker.take_fds(1)[0])
-                    session = ReferenceSession(order["problem"], channel, order["pid"], order["options"])
+                    problem = Problem.from_json(order["problem"])
+                    options = SessionOptions.from_json(order["options"])
+                    session = ReferenceSession(problem, channel, order["pid"], options)
                     facts = {
                         "isolation": session.eager.isolation,
                         "arena_bytes": session.buffers.memory.numel(),

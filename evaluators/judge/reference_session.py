@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from evaluators.judge.gpu_timing import GpuCalibration, GpuRunnerClient
 from evaluators.judge.runner_client import RunnerClient
 from evaluators.judge.staging import Batch, Staging
 from evaluators.judge.vendor_kernels import VendorKernels, installed
-from evaluators.problem import lower_precisions
+from evaluators.problem import Problem, lower_precisions
 from evaluators.reference import dependent_calls
 from evaluators.reference.answer import Answer, Draw
 from evaluators.reference.containers import replaced, tensors_in
@@ -54,30 +55,46 @@ distribution."""
 CANARY_ELEMENTS = 2**26
 
 
+@dataclass(frozen=True, kw_only=True)
+class SessionOptions:
+    """How a problem is opened: at most so many calls a block, in how long blocks, and in which folder is kept
+    what outlives the session. `keep_range` as of `RunningReference`."""
+
+    max_calls: int
+    plan: Plan
+    cache: str
+    keep_range: bool
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> SessionOptions:
+        """Out of the plain JSON types that `dataclasses.asdict` makes of them."""
+        return cls(**fields | {"plan": Plan(**fields["plan"])})
+
+
 class ReferenceSession:
     """One problem, opened: the reference in two precisions, its baselines, and the shared buffers."""
 
-    def __init__(self, problem: dict[str, Any], channel: Channel, pid: int, options: dict[str, Any]) -> None:
+    def __init__(self, problem: Problem, channel: Channel, pid: int, options: SessionOptions) -> None:
         """`channel` and `pid`: of the eager baseline's runner. Raises UnfitReference, Refused when
         the reference does not run there, ChannelClosed when it died."""
         import torch
 
         self._torch = torch
         self.problem, self._options = problem, options
-        self.device: str = problem["device"]
-        self.reference = ReferenceModel(problem, keep_range=options["keep_range"])
+        self.device = problem.device
+        self.reference = ReferenceModel(problem, keep_range=options.keep_range)
         sample, outputs = self.reference.sample, self.reference.outputs
         tensors = tensors_in(sample)
         rough_ms = self._rough_ms()
         self.work = count(self.reference.eager, sample, outputs)
         self.reference.has_products = self.work.operations > 0
-        if not problem["allow_degenerate"]:
+        if not problem.allow_degenerate:
             self._require_judge()
         else:
             open_distributions(self.reference)
         if self.device == "cuda":
             torch.cuda.empty_cache()  # candidates need the memory
-        cache = Path(options["cache"])
+        cache = Path(options.cache)
         self._peaks_file = cache / "machine_peaks.json"
         self._peaks = peaks_of(self.device, self._peaks_file)
         self.capacity = self._room(tensors, outputs, rough_ms)
@@ -94,12 +111,12 @@ class ReferenceSession:
         self.vendor_kernels: VendorKernels | None = None
         """On a GPU: what a candidate's kernels may not be. None where that is not asked, or where
         the device's trace shows not even the reference's."""
-        if problem["libraries"] == "no_library" and isinstance(self.eager, GpuRunnerClient):
+        if problem.libraries == "no_library" and isinstance(self.eager, GpuRunnerClient):
             if self.eager.trace(self.staged(1)):
                 self.vendor_kernels = installed(cache)
             else:
                 logger.warning("no trace of the device: nobody can tell whose kernels run")
-        plan = Plan(**options["plan"])
+        plan = options.plan
         self.calibration: Calibration
         if isinstance(self.eager, GpuRunnerClient):
             chains = dependent_calls.can_stir(tensors)
@@ -219,8 +236,8 @@ class ReferenceSession:
 
     def roofline(self) -> Roofline:
         """The problem's floor on this device."""
-        lower = lower_precisions(self.problem["tolerance"], self.problem["precision"])
-        return roofline(self.work, self._peaks, self.problem["dtype"], lower=bool(lower))
+        lower = lower_precisions(self.problem.tolerance, self.problem.precision)
+        return roofline(self.work, self._peaks, self.problem.dtype, lower=bool(lower))
 
     def peaks(self) -> dict[str, str]:
         """What this device reached at best, as facts for whoever writes kernels."""
@@ -229,7 +246,7 @@ class ReferenceSession:
 
     def too_fast(self, kernel_ms: float, eager_ms: float, calls: int) -> str | None:
         """Why a kernel cannot take so little, in blocks of so many calls; None where it can."""
-        if not self.problem["floor"]:
+        if not self.problem.floor:
             return None
 
         def reason() -> str | None:
@@ -300,5 +317,5 @@ class ReferenceSession:
             budget = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE / 4
         room = max(1, int(budget // call_bytes))
         floor_ms = self.roofline().floor_ms if self.device == "cuda" else rough_ms
-        wanted = Plan(**self._options["plan"]).capacity(rough_ms, floor_ms, self._options["max_calls"])
+        wanted = self._options.plan.capacity(rough_ms, floor_ms, self._options.max_calls)
         return min(room, max(wanted, LEAST_CALLS))

@@ -7,8 +7,9 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from evaluators.problem import Problem
 from evaluators.reference.comparison import (
     CHUNK,
     Comparison,
@@ -62,12 +63,12 @@ class Rule:
     dtype: str
 
     @classmethod
-    def of(cls, problem: dict[str, Any]) -> Rule:
+    def of(cls, problem: Problem) -> Rule:
         """`kernelbench` allows what float16 products cost."""
-        precision = problem.get("precision", "")
-        if problem["tolerance"] == "kernelbench" and problem["dtype"] in ("float32", "float64"):
+        precision = problem.precision
+        if problem.tolerance == "kernelbench" and problem.dtype in ("float32", "float64"):
             precision = "float16"
-        return cls(tolerance=problem["tolerance"], precision=precision, dtype=problem["dtype"])
+        return cls(tolerance=problem.tolerance, precision=precision, dtype=problem.dtype)
 
 
 def judge(

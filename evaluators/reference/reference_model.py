@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from evaluators.problem import Problem
 from evaluators.reference.answer import Answer, Draw, judge, leave_open, writable
 from evaluators.reference.comparison import Comparison, Shift, pick, some_places
 from evaluators.reference.input_distributions import Distribution
@@ -30,7 +31,7 @@ KEPT_SHARE = 0.05
 class ReferenceModel(RunningReference):
     """Answers on every distribution, and compares outputs with the answers."""
 
-    def __init__(self, problem: dict[str, Any], *, keep_range: bool = False) -> None:
+    def __init__(self, problem: Problem, *, keep_range: bool = False) -> None:
         super().__init__(problem, keep_range=keep_range)
         self._kept: dict[tuple[str, str], tuple[int, Answer]] = {}
         self._kept_bytes = 0

@@ -6,6 +6,7 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from evaluators.problem import Problem
 from evaluators.reference import weight_changes
 from evaluators.reference.answer import SAME, Rule
 from evaluators.reference.comparison import about_equal, as_pairs
@@ -46,21 +47,21 @@ def raise_if_lost(error: Exception) -> None:
 
 
 class RunningReference:
-    """Draws inputs, runs, changes weights. `problem`: the fields of a `Problem`."""
+    """Draws inputs, runs, changes weights."""
 
-    def __init__(self, problem: dict[str, Any], *, keep_range: bool = False) -> None:
+    def __init__(self, problem: Problem, *, keep_range: bool = False) -> None:
         """`keep_range`: no distribution may leave the range of the problem's own inputs, out of which the
         reference has failed in a way that ended the process. Raises UnfitReference, and what the reference
         raises."""
         import torch
 
         self._torch, self.problem, self.rule = torch, problem, Rule.of(problem)
-        self.device: str = problem["device"]
+        self.device = problem.device
         self.keep_range = keep_range
         self.seed = secrets.randbits(62)
         """Of the constructor's arguments and weights."""
         self._secret = secrets.randbits(62)
-        self._module = load_module(problem["source"], problem["overrides"])
+        self._module = load_module(problem.source, problem.overrides)
         self.eager = self._make(self.seed)
         self.double: DoubleReference | None = DoubleReference(self.eager)
         self._before: list[torch.Tensor] = []
@@ -92,12 +93,13 @@ class RunningReference:
 
     def _make(self, seed: int) -> nn.Module:
         values = init_inputs(self._module, self.seed)
-        how = {"seed": seed, "device": self.device, "dtype": self.problem["dtype"]}
-        return make_model(self._module, "Model", values, **how)
+        return make_model(
+            self._module, "Model", values, seed=seed, device=self.device, dtype=self.problem.dtype
+        )
 
     def draw(self, seed: int, name: str = "") -> list[Any]:
         """A set of inputs; the same for the same seed and distribution."""
-        values = make_inputs(self._module, seed=seed, device=self.device, dtype=self.problem["dtype"])
+        values = make_inputs(self._module, seed=seed, device=self.device, dtype=self.problem.dtype)
         return values if not name else list(self.distributions[name].applied(values))
 
     def call_seed(self, seed: int) -> int:

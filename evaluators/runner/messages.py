@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
+from evaluators.problem import Problem
 from evaluators.reference.weight_changes import WeightChange
 from evaluators.runner.shared_buffers import Layout
 from evaluators.system.channel import Message, ProtocolError, printable
@@ -46,7 +47,7 @@ class Import(Record):
     """Import the candidate, so that it compiles: `Imported`. `architecture`: of a GPU, "" for a CPU."""
 
     op = "import"
-    problem: dict[str, Any]
+    problem: Problem
     architecture: str
 
 
@@ -56,7 +57,7 @@ class Load(Record):
     where in the module's arguments its inputs stand (see `containers.py`)."""
 
     op = "load"
-    problem: dict[str, Any]
+    problem: Problem
     seed: int
     buffers: dict[str, Any]
     arguments: Any
@@ -124,6 +125,7 @@ ORDERS: dict[str, type[Order]] = {
     each.op: each for each in (Move, Import, Load, Run, HandIn, Change, Restore, Trace)
 }
 FIELDS: dict[str, Callable[[Any], Any]] = {
+    "problem": Problem.from_json,
     "inputs": Layout.from_json,
     "outputs": Layout.from_json,
     "how": WeightChange.from_json,

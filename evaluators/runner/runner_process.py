@@ -129,17 +129,17 @@ class Session:
     def __init__(self, spec: dict[str, Any], order: Load, fd: int) -> None:
         import torch
 
-        problem, self._device = order.problem, order.problem["device"]
+        problem, self._device = order.problem, order.problem.device
         self._on_gpu = self._device == "cuda"
         self._kept: list[list[torch.Tensor]] = []
         self._weights: list[torch.Tensor] = []
         self._changed_buffers: list[str] = []
-        reference = load_module(problem["source"], problem["overrides"])
+        reference = load_module(problem.source, problem.overrides)
         values = init_inputs(reference, order.seed)
         kind = spec["role"]
         module = import_candidate(Path(spec["scratch"], SOURCE)) if kind == "candidate" else reference
         cls = "ModelNew" if kind == "candidate" else "Model"
-        model = make_model(module, cls, values, seed=order.seed, device=self._device, dtype=problem["dtype"])
+        model = make_model(module, cls, values, seed=order.seed, device=self._device, dtype=problem.dtype)
         memory = open_shared(order.buffers, fd)
         inputs, outputs = order.inputs, order.outputs
         self._tensors = inputs.views(memory)

@@ -12,12 +12,13 @@ import subprocess
 import types
 from typing import Any
 
+from evaluators.problem import Problem
 from evaluators.reference.loading import init_inputs, load_module, make_inputs, seed_all
 
 LAUNCHER_ERRORS = (OSError, RuntimeError, AssertionError, ImportError, subprocess.CalledProcessError)
 
 
-def compile_triton(module: types.ModuleType, problem: dict[str, Any], architecture: str) -> None:
+def compile_triton(module: types.ModuleType, problem: Problem, architecture: str) -> None:
     """Compiles what `module.ModelNew` launches for the problem on a GPU of this compute capability ("9.0").
 
     Raises Triton's CompilationError, since a GPU would not change that.
@@ -27,12 +28,12 @@ def compile_triton(module: types.ModuleType, problem: dict[str, Any], architectu
 
     _install_driver(architecture)
     try:
-        reference = load_module(problem["source"], problem["overrides"])
-        inputs = make_inputs(reference, seed=0, device="meta", dtype=problem["dtype"])
+        reference = load_module(problem.source, problem.overrides)
+        inputs = make_inputs(reference, seed=0, device="meta", dtype=problem.dtype)
         values = init_inputs(reference, 0)
         seed_all(0)
         with torch.device("meta"), torch.no_grad():
-            model = module.ModelNew(*values).to(getattr(torch, problem["dtype"]))
+            model = module.ModelNew(*values).to(getattr(torch, problem.dtype))
             model(*inputs)
     except CompilationError:
         raise

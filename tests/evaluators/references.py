@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from evaluators.problem import Problem
 from evaluators.reference.reference_model import ReferenceModel
 
 SOURCE = """
@@ -30,7 +31,6 @@ def session_of(function: Callable[..., Any], draw: Callable[[], list[Any]], **ru
     return ReferenceModel(problem_of(SOURCE, **rules))
 
 
-def problem_of(source: str, **rules: Any) -> dict[str, Any]:
-    """The fields of a problem on a CPU."""
-    usual = {"overrides": {}, "dtype": "float32", "tolerance": "strict", "precision": "", "device": "cpu"}
-    return {"source": source, **usual, **rules}
+def problem_of(source: str, **rules: Any) -> Problem:
+    """A problem on a CPU."""
+    return Problem(name="test", source=source, **rules)

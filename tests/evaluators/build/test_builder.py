@@ -27,6 +27,7 @@ from evaluators.evaluation import Status
 from evaluators.isolation import confinement
 from evaluators.problem import Kernel, Problem
 from evaluators.runner.fork_server import ForkServer
+from evaluators.runner.messages import Import
 from evaluators.system.channel import ChannelClosed
 from tests.evaluators.conftest import Marked, burning, gone
 
@@ -151,7 +152,7 @@ def test_a_runner_finds_what_the_build_compiled(root: Path) -> None:
         (scratch / "answer").unlink()
         child = fork_server.fork(runner_spec(scratch, role="candidate", cpu_s=60, environment={}))
         child.channel.receive(30)
-        child.channel.send({"op": "import", "problem": {}, "architecture": ""})
+        child.channel.send(Import(problem=PROBLEM, architecture="").message())
         assert child.channel.receive(30) == {"op": "imported"}
         fork_server.end(child)
         assert (scratch / "answer").read_text() == "42"

@@ -17,6 +17,7 @@ import torch
 
 from evaluators.judge.gpu_timing import FILLING_S, LATE_BLOCKS, GpuRunnerClient
 from evaluators.judge.staging import Batch, Staging
+from evaluators.problem import Problem
 from evaluators.reference import dependent_calls
 from evaluators.runner import runner_process
 from evaluators.runner.messages import HandedIn, HandIn, Load, Run, order_of
@@ -67,7 +68,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
     body = subprocess.Popen(["sleep", "600"])
     found = GpuRunnerClient(ours, buffers, body.pid)
     load = Load(
-        problem={"source": SOURCE, "overrides": {}, "device": "cpu", "dtype": "float32"},
+        problem=Problem(name="test", source=SOURCE),
         seed=1,
         buffers=buffers.description,
         inputs=buffers.inputs,

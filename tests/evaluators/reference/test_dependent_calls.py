@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from evaluators.problem import Problem
 from evaluators.reference.dependent_calls import can_stir, shares_of, stir
 from evaluators.runner.messages import Load, Run
 from evaluators.runner.runner_process import Session
@@ -145,9 +146,8 @@ def test_a_runner_makes_a_chain_as_the_referee_expects_it() -> None:
     for places, values in zip(inputs.views(memory), drawn, strict=True):
         for place, value in zip(places, values, strict=True):
             place.copy_(value)
-    problem = {"source": SOURCE, "overrides": {}, "device": "cpu", "dtype": "float32"}
     order = Load(
-        problem=problem,
+        problem=Problem(name="test", source=SOURCE),
         seed=1,
         buffers=buffers,
         inputs=inputs,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ def examine_shipped(name: str, device: str) -> ReferenceModel:
     assert isinstance(config, dict)
     del config["_target_"]
     problem = load_problem(**{str(key): value for key, value in config.items()}, device=device)
-    reference = ReferenceModel(asdict(problem))
+    reference = ReferenceModel(problem)
     assert examine(reference) == []
     return reference
 

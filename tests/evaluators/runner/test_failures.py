@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
+from evaluators.problem import Problem
 from evaluators.runner import failures
 from evaluators.runner.messages import Import, Load, Order, Phase, Run
 from evaluators.runner.shared_buffers import Layout
 
+PROBLEM = Problem(name="file/double", source="class Model: ...")
 NOTHING = Layout(slots=(), call_bytes=512, calls=1)
-IMPORT = Import(problem={}, architecture="")
-LOAD = Load(problem={}, seed=1, buffers={}, arguments=[], inputs=NOTHING, outputs=NOTHING)
+IMPORT = Import(problem=PROBLEM, architecture="")
+LOAD = Load(problem=PROBLEM, seed=1, buffers={}, arguments=[], inputs=NOTHING, outputs=NOTHING)
 RUN = Run(calls=[0])
 
 

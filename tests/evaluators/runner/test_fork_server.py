@@ -13,12 +13,15 @@ import pytest
 
 from evaluators.build.builder import runner_spec
 from evaluators.isolation import confinement, namespaces
+from evaluators.problem import Problem
 from evaluators.runner.fork_server import ForkServer
+from evaluators.runner.messages import Import
 from evaluators.system.channel import Channel
 from tests.evaluators.conftest import LEVELS, Marked, gone
 
 pytestmark = pytest.mark.slow
 
+PROBLEM = Problem(name="file/double", source="class Model: ...")
 SECRET = "sk-planted-for-the-test"
 
 
@@ -64,7 +67,7 @@ def test_a_fork_servers_runner_has_no_secret_and_no_descriptor_of_others(
         runner_spec(scratch, role="candidate", cpu_s=60, environment={}), isolate=isolate
     )
     assert "limits" in child.channel.receive(30)["isolation"]
-    child.channel.send({"op": "import", "problem": {}, "architecture": ""})
+    child.channel.send(Import(problem=PROBLEM, architecture="").message())
     assert child.channel.receive(30) == {"op": "imported"}
     fork_server.end(child)
     found, fds, temporary, folder, parent = json.loads((scratch / "found.json").read_text())
@@ -122,7 +125,7 @@ def test_nothing_survives_a_fork_servers_runner(
         runner_spec(scratch, role="candidate", cpu_s=60, environment={}), isolate=isolate
     )
     child.channel.receive(30)
-    child.channel.send({"op": "import", "problem": {}, "architecture": ""})
+    child.channel.send(Import(problem=PROBLEM, architecture="").message())
     if end == "exits":
         while child.exit_code is None:
             fork_server.pump()
@@ -158,7 +161,7 @@ def test_how_a_runner_ended_is_told(
         runner_spec(scratch, role="candidate", cpu_s=60, environment={}), isolate=isolate
     )
     child.channel.receive(30)
-    child.channel.send({"op": "import", "problem": {}, "architecture": ""})
+    child.channel.send(Import(problem=PROBLEM, architecture="").message())
     while child.exit_code is None:
         fork_server.pump()
     fork_server.end(child)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from evaluators.problem import Problem
 from evaluators.reference.weight_changes import WeightChange
 from evaluators.runner import messages
 from evaluators.runner.messages import (
@@ -32,6 +33,7 @@ from evaluators.runner.messages import (
 from evaluators.runner.shared_buffers import Layout
 from evaluators.system.channel import ProtocolError
 
+RELU = Problem(name="relu", source="class Model: ...", overrides={"width": 8})
 LAYOUT = Layout.of([torch.empty(3, 5, device="meta")], 4)
 
 
@@ -39,8 +41,10 @@ LAYOUT = Layout.of([torch.empty(3, 5, device="meta")], 4)
     "order",
     [
         Move(scratch="/somewhere"),
-        Import(problem={"name": "relu"}, architecture="9.0"),
-        Load(problem={}, seed=1, buffers={"bytes": 8}, arguments={"list": []}, inputs=LAYOUT, outputs=LAYOUT),
+        Import(problem=RELU, architecture="9.0"),
+        Load(
+            problem=RELU, seed=1, buffers={"bytes": 8}, arguments={"list": []}, inputs=LAYOUT, outputs=LAYOUT
+        ),
         Run(calls=[2, 0, 1], seeds=[7, 8, 9], turn=3, stand_in=2, deliver=False, chain=True, wait=True),
         HandIn(place=2, call=0),
         Change(how=WeightChange(seed=5, turn=(1, 2), buffers=("a",)), forms=[["w", [3]]], buffers=[["a", 1]]),

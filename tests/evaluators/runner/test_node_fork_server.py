@@ -17,14 +17,18 @@ import pytest
 
 from evaluators.build.builder import runner_spec
 from evaluators.isolation.confinement import PR_SET_NO_NEW_PRIVS
+from evaluators.problem import Problem
 from evaluators.runner import node_fork_server as node_fork_server_module
 from evaluators.runner.fork_server import ForkServer
+from evaluators.runner.messages import Import
 from evaluators.runner.node_fork_server import NodeForkServer, hatch
 from evaluators.system.channel import Channel, ChannelClosed
 from evaluators.system.process_tree import PR_SET_CHILD_SUBREAPER
 from tests.evaluators.conftest import LEVELS, Marked, gone
 
 pytestmark = pytest.mark.slow
+
+PROBLEM = Problem(name="file/double", source="class Model: ...")
 
 
 @pytest.fixture
@@ -49,7 +53,7 @@ def answer_of(fork_server: ForkServer, scratch: Path, source: str, *, isolate: b
         runner_spec(scratch, role="candidate", cpu_s=60, environment={}), isolate=isolate
     )
     child.channel.receive(30)
-    child.channel.send({"op": "import", "problem": {}, "architecture": ""})
+    child.channel.send(Import(problem=PROBLEM, architecture="").message())
     assert child.channel.receive(30) == {"op": "imported"}
     fork_server.end(child)
     return json.loads((scratch / "found.json").read_text())

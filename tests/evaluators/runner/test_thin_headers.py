@@ -17,6 +17,7 @@ from evaluators.isolation import confinement
 from evaluators.problem import Kernel, Problem
 from evaluators.runner import thin_headers
 from evaluators.runner.fork_server import ForkServer
+from evaluators.runner.messages import Import
 
 torch = pytest.importorskip("torch")
 
@@ -87,7 +88,7 @@ def import_elsewhere(source: str, archive: bytes, root: Path, path: str) -> dict
         with scratch_folder(PROBLEM, Kernel(source=source, language="cpp"), root, archive) as scratch:
             child = fork_server.fork(runner_spec(scratch, role="candidate", cpu_s=60, environment={}))
             child.channel.receive(30)
-            child.channel.send({"op": "import", "problem": {}, "architecture": ""})
+            child.channel.send(Import(problem=PROBLEM, architecture="").message())
             answer = child.channel.receive(60)
             fork_server.end(child)
             return answer
