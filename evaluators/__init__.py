@@ -14,7 +14,8 @@ Where to look, from the command down to the machine; each file says more at its 
     build/        builder, build_cache
     runner/       runner_process, messages, failures, shared_buffers; fork_server, node_fork_server, prefork;
                   thin_headers (headers/), triton_precompile
-    reference/    loading, reference_model, running_reference, answer, comparison, validation;
+    reference/    loading, reference_model, running_reference, answer, comparison (differences,
+                  sampled_elements), validation;
                   float64, rounding, shifts, weight_changes, dependent_calls;
                   containers, strided_layouts, input_distributions, usable_distributions;
                   operation_count, machine_peaks, roofline

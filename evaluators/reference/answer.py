@@ -10,15 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from evaluators.problem import Problem
-from evaluators.reference.comparison import (
-    CHUNK,
-    Comparison,
-    Places,
-    Shift,
-    compare,
-    passes_allclose,
-    pick,
-)
+from evaluators.reference.comparison import Comparison, Shift, compare, passes_allclose
+from evaluators.reference.differences import CHUNK
+from evaluators.reference.sampled_elements import Places, pick
 from evaluators.reference.strided_layouts import holds_all
 
 if TYPE_CHECKING:

@@ -11,17 +11,15 @@ float64's, relative to itself and to the rms of the outputs.
 from __future__ import annotations
 
 import math
-import secrets
-from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from evaluators.reference import differences
+from evaluators.reference.differences import as_pairs, chunks_of, distance, first_wrong, norms_of
+
 if TYPE_CHECKING:
     import torch
-
-    Chunk = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-    """Of a candidate's output, the right answer and eager's."""
 
 HALF_EPS = 1e-4
 """Types with a larger machine epsilon are rounded so coarsely that sums in float32 cost nothing beside it."""
@@ -51,14 +49,6 @@ LEAST_ULPS = 0.25
 FLAT_SHIFT = 8.0
 """Times the largest shift that a flat tolerance allows besides, on other distributions than the problem's."""
 
-CHUNK = 2**26
-"""Elements that are compared at a time: an output of some GB would not fit in float64 several times over."""
-
-SPOT, RUN = {"cuda": 2**24, "cpu": 2**21}, 1024
-"""Elements of an output that a timed call, or one on a family's inputs, is checked by, and how many of them
-lie side by side: a kernel that saves work by leaving elements out leaves out more than a check of so many
-misses."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Shift:
@@ -73,13 +63,13 @@ class Shift:
     @classmethod
     def between(cls, moved: torch.Tensor, ref: torch.Tensor) -> Shift:
         """Where the answer is a finite number; infinite where what it moves to is not."""
-        rms, largest = _distance(moved, ref)
+        rms, largest = distance(moved, ref)
         return cls(rms=rms, largest=largest)
 
     @classmethod
     def of_eager(cls, moved: torch.Tensor, ref: torch.Tensor) -> Shift:
         """The same of eager's answer."""
-        rms, largest = _distance(moved, ref)
+        rms, largest = distance(moved, ref)
         return cls(eager_rms=rms, eager_largest=largest)
 
     def at_least(self, other: Shift) -> Shift:
@@ -104,45 +94,6 @@ class Comparison:
     problem: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Places:
-    """Random elements of an output, in short runs: from `start` on, the `chosen` of `runs` runs."""
-
-    start: int
-    runs: int
-    chosen: torch.Tensor
-
-
-def some_places(output: torch.Tensor) -> Places | None:
-    """SPOT places of a larger output; None where that is all of it."""
-    import torch
-
-    size = output.numel()
-    spot = SPOT[output.device.type]
-    if size <= spot:
-        return None
-    runs = size // RUN
-    start = secrets.randbelow(size - runs * RUN + 1)
-    generator = torch.Generator(output.device).manual_seed(secrets.randbits(62))
-    chosen = torch.randint(runs, (spot // RUN,), generator=generator, device=output.device)
-    return Places(start=start, runs=runs, chosen=chosen)
-
-
-def pick(output: torch.Tensor, places: Places | None) -> torch.Tensor:
-    """The elements there; without places the output itself."""
-    if places is None:
-        return output
-    flat = output.reshape(-1)[places.start : places.start + places.runs * RUN]
-    return flat.view(places.runs, RUN)[places.chosen]
-
-
-def as_pairs(tensor: torch.Tensor) -> torch.Tensor:
-    """Complex numbers as pairs of real ones, in a last dimension of their own; others as they are."""
-    import torch
-
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-
-
 def tolerance_of(tolerance: str, dtype: torch.dtype) -> float:
     """The relative and absolute tolerance of a flat rule."""
     import torch
@@ -158,8 +109,7 @@ def passes_allclose(out: torch.Tensor, eager: torch.Tensor, tolerance: str) -> b
     if out.dtype != eager.dtype:
         return False
     bound = tolerance_of(tolerance, eager.dtype)
-    chunks = zip(_split(out), _split(eager), strict=True)
-    return all(torch.allclose(*chunk, rtol=bound, atol=bound) for chunk in chunks)
+    return all(torch.allclose(a, b, rtol=bound, atol=bound) for a, b in chunks_of(out, eager))
 
 
 def compare(
@@ -186,23 +136,23 @@ def compare(
         return Comparison(error=0.0, eager_error=0.0, problem="")
     eps = torch.finfo(eager.dtype).eps if eager.is_floating_point() or eager.is_complex() else 0.0
     out, ref, eager = as_pairs(out), as_pairs(ref), as_pairs(eager)
-    chunks = list(zip(_split(out), _split(ref), _split(eager), strict=True))
+    chunks = chunks_of(out, ref, eager)
     if not out.is_floating_point():
-        text, count = _first(chunks, _unequal, out.shape)
+        text, count = first_wrong(chunks, differences.unequal, out.shape)
         return Comparison(error=count / out.numel(), eager_error=0.0, problem=text)
-    norms, largest = _norms(chunks)
+    norms, largest = norms_of(chunks)
     if not all(map(math.isfinite, norms)):
-        text, broken = _first(chunks, partial(_broken, products=products), out.shape)
+        text, broken = first_wrong(chunks, partial(differences.broken, products=products), out.shape)
         if broken:
             return Comparison(error=math.inf, eager_error=0.0, problem=text)
-        norms, largest = _norms(chunks, finite=True)
+        norms, largest = norms_of(chunks, finite=True)
     rms = [each / math.sqrt(out.numel()) for each in norms]
     if not exact:
         rms[1], largest[1] = shift.rms, shift.largest
     rms[1], largest[1] = max(rms[1], shift.eager_rms), max(largest[1], shift.eager_largest)
     scale = max(rms[2], 1e-300)
     error, eager_error = rms[0] / scale, rms[1] / scale
-    text, difference, relative = "", _difference, 0.0
+    text, difference, relative = "", differences.difference, 0.0
     if tolerance == "strict":
         allowed, bound = _strict(eps, rms, largest, shift, products=products)
         if rms[0] > allowed:
@@ -211,10 +161,10 @@ def compare(
                 f"{eager_error:.3g}, a rounding of the inputs brings {shift.rms / scale:.3g})"
             )
     else:
-        relative, difference = tolerance_of(tolerance, eager.dtype), _nearest
+        relative, difference = tolerance_of(tolerance, eager.dtype), differences.nearest
         bound = relative * min(1.0, rms[2]) if own else relative * rms[2] + FLAT_SHIFT * shift.largest
     if largest[0] > bound:
-        found, count = _first(
+        found, count = first_wrong(
             chunks,
             lambda *chunk: difference(*chunk) - relative * chunk[1].double().abs() > bound,
             out.shape,
@@ -237,134 +187,5 @@ def _strict(
     return allowed, _allowed(ELEMENT[kind], largest[1], eps * largest[2], shift.largest)
 
 
-def _distance(moved: torch.Tensor, ref: torch.Tensor) -> tuple[float, float]:
-    """Its rms over the elements, and the largest (see `Shift`)."""
-    if not (ref.is_floating_point() or ref.is_complex()) or not ref.numel():
-        return 0.0, 0.0
-    moved, ref = as_pairs(moved), as_pairs(ref)
-    parts = [_distances(*pair) for pair in zip(_split(moved), _split(ref), strict=True)]
-    return math.hypot(*(norm for norm, _ in parts)) / math.sqrt(ref.numel()), max(most for _, most in parts)
-
-
-def _distances(moved: torch.Tensor, ref: torch.Tensor) -> tuple[float, float]:
-    """Euclidean, and the largest, where `ref` is finite; infinite where `moved` is not."""
-    import torch
-
-    norm, exact = torch.linalg.vector_norm, ref.double()
-    difference = moved.double() - exact
-    norms = float(norm(difference)), float(norm(difference, math.inf))
-    if not all(map(math.isfinite, norms)):
-        difference = difference.where(exact.isfinite(), 0.0).nan_to_num(math.inf, math.inf, math.inf)
-        norms = float(norm(difference)), float(norm(difference, math.inf))
-    return norms
-
-
 def _allowed(factors: Factors, eager: float, ulp: float, shift: float) -> float:
     return factors.eager * eager + factors.ulps * ulp + factors.shift * shift
-
-
-def _split(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    import torch
-
-    return torch.split(tensor.reshape(-1), CHUNK)
-
-
-def rms_of(eager: torch.Tensor, ref: torch.Tensor) -> tuple[float, float]:
-    """Of eager's error and of the answer, over the elements where both are finite numbers; 0 of none."""
-    if not eager.numel():
-        return 0.0, 0.0
-    eager, ref = as_pairs(eager), as_pairs(ref)
-    chunks = list(zip(_split(eager), _split(ref), _split(eager), strict=True))
-    norms, _ = _norms(chunks)
-    if not all(map(math.isfinite, norms)):
-        norms, _ = _norms(chunks, finite=True)
-    return norms[1] / math.sqrt(eager.numel()), norms[2] / math.sqrt(eager.numel())
-
-
-def about_equal(one: torch.Tensor, other: torch.Tensor, most: float) -> bool:
-    """Whether they are of one shape and, normwise, no further apart than that; integers are equal."""
-    if one.shape != other.shape:
-        return False
-    if not (other.is_floating_point() or other.is_complex()):
-        return bool((one == other).all())
-    error, scale = rms_of(one, other)
-    return error <= most * scale
-
-
-def _norms(chunks: list[Chunk], *, finite: bool = False) -> tuple[list[float], list[float]]:
-    """Euclidean norms and largest elements, in float64, of the error, of eager's error, and of the answer;
-    with `finite` of the places where the answer is a finite number."""
-    import torch
-
-    norm = torch.linalg.vector_norm
-    parts = []
-    for out, ref, own in chunks:
-        exact = ref.double()
-        three = [each.to(torch.float64, copy=True).sub_(exact) for each in (out, own)] + [exact]
-        if finite:
-            kept = _finite(ref, own)
-            three = [each.where(kept, 0.0) for each in three]
-        parts.append(torch.stack([norm(each, order) for order in (2, math.inf) for each in three]))
-    figures = torch.stack(parts)
-    return norm(figures[:, :3], dim=0).tolist(), figures[:, 3:].amax(0).tolist()
-
-
-def _finite(ref: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
-    return ref.isfinite() & eager.isfinite()
-
-
-def _difference(out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
-    """The error's size in float64; 0 where the answer is no finite number."""
-    return (out.double() - ref.double()).abs_().where(_finite(ref, eager), 0.0)
-
-
-def _nearest(out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
-    """The smaller of the differences from float64's answer and from eager's."""
-    return _difference(out, ref, eager).minimum(_difference(out, eager, eager))
-
-
-def _broken(
-    out: torch.Tensor,
-    ref: torch.Tensor,
-    eager: torch.Tensor,
-    *,
-    products: bool = False,
-) -> torch.Tensor:
-    """Where it is not finite and should be; or where the answer is infinite, and it is another; or NaN, and
-    it is finite."""
-    import torch
-
-    expected = torch.where(eager.isfinite(), ref, eager.to(ref.dtype))
-    agrees = (out == expected) | (expected.isnan() & ~out.isfinite()) | products
-    return torch.where(_finite(ref, eager), ~out.isfinite(), ~agrees)
-
-
-def _unequal(out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    raw = torch.uint8 if out.dtype is torch.bool else out.dtype  # poison reads as True, but is not 1
-    return out.view(raw) != eager.view(raw)
-
-
-def _first(
-    chunks: list[Chunk],
-    wrong: Callable[..., torch.Tensor],
-    shape: torch.Size,
-) -> tuple[str, int]:
-    """The first wrong element in words ("" where there is none), and how many there are."""
-    import torch
-
-    counts = [int(wrong(*chunk).sum()) for chunk in chunks]
-    count, elements = sum(counts), math.prod(shape)
-    if not count:
-        return "", 0
-    number = next(n for n, each in enumerate(counts) if each)
-    place = int(wrong(*chunks[number]).nonzero()[0])
-    out, ref, eager = (each[place].item() for each in chunks[number])
-    where = [int(i) for i in torch.unravel_index(torch.tensor(number * CHUNK + place), shape)]
-    expected = ref if chunks[number][0].is_floating_point() else eager
-    return (
-        f"{count} of {elements} elements differ ({count / elements:.2%}), the first at {where}: "
-        f"{out:.6g} instead of {expected:.6g}",
-        count,
-    )

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.problem import Problem
 from evaluators.reference.answer import Answer, Draw, judge, leave_open, writable
-from evaluators.reference.comparison import Comparison, Shift, pick, some_places
+from evaluators.reference.comparison import Comparison, Shift
 from evaluators.reference.input_distributions import Distribution
 from evaluators.reference.running_reference import RunningReference
+from evaluators.reference.sampled_elements import pick, some_places
 from evaluators.reference.shifts import shifts_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from evaluators.problem import Problem
 from evaluators.reference import weight_changes
 from evaluators.reference.answer import SAME, Rule
-from evaluators.reference.comparison import about_equal, as_pairs
 from evaluators.reference.containers import (
     map_tensors,
     plain_values,
@@ -17,6 +16,7 @@ from evaluators.reference.containers import (
     tensors_in,
     tensors_of,
 )
+from evaluators.reference.differences import about_equal, as_pairs
 from evaluators.reference.float64 import FAILURES, DoubleReference
 from evaluators.reference.input_distributions import Distribution
 from evaluators.reference.loading import (

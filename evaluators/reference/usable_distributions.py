@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.answer import Answer
-from evaluators.reference.comparison import as_pairs, rms_of
 from evaluators.reference.containers import tensors_in
+from evaluators.reference.differences import as_pairs, rms_of
 from evaluators.reference.input_distributions import (
     DISTRIBUTIONS,
     LARGEST,

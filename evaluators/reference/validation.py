@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.answer import Answer, Draw
-from evaluators.reference.comparison import Comparison, about_equal, pick
+from evaluators.reference.comparison import Comparison
 from evaluators.reference.containers import plain_values, replaced, tensors_in
+from evaluators.reference.differences import about_equal
 from evaluators.reference.reference_model import ReferenceModel
+from evaluators.reference.sampled_elements import pick
 from evaluators.reference.usable_distributions import open_distributions
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from evaluators.reference import comparison, validation
+from evaluators.reference import differences, sampled_elements, validation
 from evaluators.reference.answer import Draw
 from evaluators.reference.reference_model import ReferenceModel
 from tests.evaluators.references import session_of
@@ -61,8 +61,8 @@ class Alive(TorchDispatchMode):
 def test_a_kernel_is_judged_in_the_memory_of_some_inputs(
     tolerance: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparison, "CHUNK", 2**12)
-    monkeypatch.setattr(comparison, "SPOT", {"cpu": 2**12})
+    monkeypatch.setattr(differences, "CHUNK", 2**12)
+    monkeypatch.setattr(sampled_elements, "SPOT", {"cpu": 2**12})
     session: ReferenceModel
     with Alive() as alive:
         session = session_of(torch.relu, lambda: [torch.randn(ROWS, COLUMNS)], tolerance=tolerance)

@@ -1,0 +1,157 @@
+"""Differences between outputs: their norms, the largest, and the first that is too large.
+
+Outputs are gone through a chunk at a time: one of some GB would not fit in float64 several times over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    Chunk = tuple[torch.Tensor, ...]
+    """Of a candidate's output, the right answer and eager's."""
+
+CHUNK = 2**26
+"""Elements of a chunk."""
+
+
+def as_pairs(tensor: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as pairs of real ones, in a last dimension of their own; others as they are."""
+    import torch
+
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def distance(moved: torch.Tensor, ref: torch.Tensor) -> tuple[float, float]:
+    """Its rms over the elements, and the largest (see `Shift`)."""
+    if not (ref.is_floating_point() or ref.is_complex()) or not ref.numel():
+        return 0.0, 0.0
+    moved, ref = as_pairs(moved), as_pairs(ref)
+    parts = [_distances(*pair) for pair in chunks_of(moved, ref)]
+    return math.hypot(*(norm for norm, _ in parts)) / math.sqrt(ref.numel()), max(most for _, most in parts)
+
+
+def _distances(moved: torch.Tensor, ref: torch.Tensor) -> tuple[float, float]:
+    """Euclidean, and the largest, where `ref` is finite; infinite where `moved` is not."""
+    import torch
+
+    norm, exact = torch.linalg.vector_norm, ref.double()
+    error = moved.double() - exact
+    norms = float(norm(error)), float(norm(error, math.inf))
+    if not all(map(math.isfinite, norms)):
+        error = error.where(exact.isfinite(), 0.0).nan_to_num(math.inf, math.inf, math.inf)
+        norms = float(norm(error)), float(norm(error, math.inf))
+    return norms
+
+
+def chunks_of(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
+    """The elements of tensors of one size, side by side, CHUNK at a time."""
+    import torch
+
+    return list(zip(*(torch.split(each.reshape(-1), CHUNK) for each in tensors), strict=True))
+
+
+def rms_of(eager: torch.Tensor, ref: torch.Tensor) -> tuple[float, float]:
+    """Of eager's error and of the answer, over the elements where both are finite numbers; 0 of none."""
+    if not eager.numel():
+        return 0.0, 0.0
+    eager, ref = as_pairs(eager), as_pairs(ref)
+    chunks = chunks_of(eager, ref, eager)
+    norms, _ = norms_of(chunks)
+    if not all(map(math.isfinite, norms)):
+        norms, _ = norms_of(chunks, finite=True)
+    return norms[1] / math.sqrt(eager.numel()), norms[2] / math.sqrt(eager.numel())
+
+
+def about_equal(one: torch.Tensor, other: torch.Tensor, most: float) -> bool:
+    """Whether they are of one shape and, normwise, no further apart than that; integers are equal."""
+    if one.shape != other.shape:
+        return False
+    if not (other.is_floating_point() or other.is_complex()):
+        return bool((one == other).all())
+    error, scale = rms_of(one, other)
+    return error <= most * scale
+
+
+def norms_of(chunks: list[Chunk], *, finite: bool = False) -> tuple[list[float], list[float]]:
+    """Euclidean norms and largest elements, in float64, of the error, of eager's error, and of the answer;
+    with `finite` of the places where the answer is a finite number."""
+    import torch
+
+    norm = torch.linalg.vector_norm
+    parts = []
+    for out, ref, own in chunks:
+        exact = ref.double()
+        three = [each.to(torch.float64, copy=True).sub_(exact) for each in (out, own)] + [exact]
+        if finite:
+            kept = _finite(ref, own)
+            three = [each.where(kept, 0.0) for each in three]
+        parts.append(torch.stack([norm(each, order) for order in (2, math.inf) for each in three]))
+    figures = torch.stack(parts)
+    return norm(figures[:, :3], dim=0).tolist(), figures[:, 3:].amax(0).tolist()
+
+
+def _finite(ref: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
+    return ref.isfinite() & eager.isfinite()
+
+
+def difference(out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
+    """The error's size in float64; 0 where the answer is no finite number."""
+    return (out.double() - ref.double()).abs_().where(_finite(ref, eager), 0.0)
+
+
+def nearest(out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
+    """The smaller of the differences from float64's answer and from eager's."""
+    return difference(out, ref, eager).minimum(difference(out, eager, eager))
+
+
+def broken(
+    out: torch.Tensor,
+    ref: torch.Tensor,
+    eager: torch.Tensor,
+    *,
+    products: bool = False,
+) -> torch.Tensor:
+    """Where it is not finite and should be; or where the answer is infinite, and it is another; or NaN, and
+    it is finite."""
+    import torch
+
+    expected = torch.where(eager.isfinite(), ref, eager.to(ref.dtype))
+    agrees = (out == expected) | (expected.isnan() & ~out.isfinite()) | products
+    return torch.where(_finite(ref, eager), ~out.isfinite(), ~agrees)
+
+
+def unequal(out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
+    """Where an output of integers or booleans is not eager's."""
+    import torch
+
+    raw = torch.uint8 if out.dtype is torch.bool else out.dtype  # poison reads as True, but is not 1
+    return out.view(raw) != eager.view(raw)
+
+
+def first_wrong(
+    chunks: list[Chunk],
+    wrong: Callable[..., torch.Tensor],
+    shape: torch.Size,
+) -> tuple[str, int]:
+    """The first wrong element in words ("" where there is none), and how many there are."""
+    import torch
+
+    counts = [int(wrong(*chunk).sum()) for chunk in chunks]
+    count, elements = sum(counts), math.prod(shape)
+    if not count:
+        return "", 0
+    number = next(n for n, each in enumerate(counts) if each)
+    place = int(wrong(*chunks[number]).nonzero()[0])
+    out, ref, eager = (each[place].item() for each in chunks[number])
+    where = [int(i) for i in torch.unravel_index(torch.tensor(number * CHUNK + place), shape)]
+    expected = ref if chunks[number][0].is_floating_point() else eager
+    return (
+        f"{count} of {elements} elements differ ({count / elements:.2%}), the first at {where}: "
+        f"{out:.6g} instead of {expected:.6g}",
+        count,
+    )

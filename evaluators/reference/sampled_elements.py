@@ -1,0 +1,47 @@
+"""Random elements of a large output, by which a timed call, or one on another distribution, is checked."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+SPOT, RUN = {"cuda": 2**24, "cpu": 2**21}, 1024
+"""Elements of an output that a timed call, or one on a family's inputs, is checked by, and how many of them
+lie side by side: a kernel that saves work by leaving elements out leaves out more than a check of so many
+misses."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Random elements of an output, in short runs: from `start` on, the `chosen` of `runs` runs."""
+
+    start: int
+    runs: int
+    chosen: torch.Tensor
+
+
+def some_places(output: torch.Tensor) -> Places | None:
+    """SPOT places of a larger output; None where that is all of it."""
+    import torch
+
+    size = output.numel()
+    spot = SPOT[output.device.type]
+    if size <= spot:
+        return None
+    runs = size // RUN
+    start = secrets.randbelow(size - runs * RUN + 1)
+    generator = torch.Generator(output.device).manual_seed(secrets.randbits(62))
+    chosen = torch.randint(runs, (spot // RUN,), generator=generator, device=output.device)
+    return Places(start=start, runs=runs, chosen=chosen)
+
+
+def pick(output: torch.Tensor, places: Places | None) -> torch.Tensor:
+    """The elements there; without places the output itself."""
+    if places is None:
+        return output
+    flat = output.reshape(-1)[places.start : places.start + places.runs * RUN]
+    return flat.view(places.runs, RUN)[places.chosen]
