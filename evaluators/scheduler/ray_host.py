@@ -257,7 +257,8 @@ def _connect(address: str) -> None:
     if not address:
         # As a `runtime_env` it would keep Ray from using the processes that it has started ahead.
         with _python_path(str(evaluators.PACKAGE.parent)):
-            ray.init(include_dashboard=False, num_cpus=_allowed_cores(), **quiet)
+            # Without "local" Ray would join whatever cluster runs on this machine, and die with it.
+            ray.init(address="local", include_dashboard=False, num_cpus=_allowed_cores(), **quiet)
         return
     ray.init(address=address, runtime_env={"py_modules": [evaluators]}, **quiet)
 

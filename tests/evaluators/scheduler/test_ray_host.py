@@ -58,6 +58,13 @@ def test_where_ray_does_not_start_nothing_is_left(marked: Marked, monkeypatch: p
 
 
 @pytest.mark.slow
+def test_without_an_address_no_cluster_of_others_is_joined(cluster: Cluster) -> None:
+    """Two searches on one machine: the end of one would be the other's."""
+    module._connect("")
+    assert ray.get_runtime_context().gcs_address != cluster.address
+
+
+@pytest.mark.slow
 def test_a_node_that_dies_takes_no_verdict_with_it(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
