@@ -62,8 +62,8 @@ class InstantProposer:
     async def propose(
         self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
     ) -> list[Idea]:
-        """Each idea was told of all before it, as with a model that is shown the whole history."""
-        told = tuple(outcome.idea.id for outcome in history)
+        """Each idea knows all before it, as with a model that is shown the whole history."""
+        known = tuple(outcome.idea.id for outcome in history)
         parent = expansion.seed.id if expansion.seed else ""
         texts = [
             f"Idea {rng.random()}: keep the tile in registers across the loop."
@@ -76,7 +76,7 @@ class InstantProposer:
                 parent=parent,
                 round=expansion.round,
                 proposer="instant",
-                told=told,
+                known_ideas=known,
             )
             for text in texts
         ]

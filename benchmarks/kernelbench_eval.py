@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from evaluators.system import process_tree
 
-TRIALS, TIMED_CALLS = 5, 10
+CORRECTNESS_CALLS, TIMED_CALLS = 5, 10
 LARGEST_FILE = 2**30
 FORKING = threading.Lock()
 """One at a time: another job's process would hold the end of the pipe whose closing tells of a death. Nor is
@@ -113,7 +113,7 @@ def _answer(job: dict[str, Any], evaluate: Any) -> dict[str, Any]:
     found = evaluate(
         original_model_src=job["reference"],
         custom_model_src=job["kernel"],
-        num_correct_trials=TRIALS,
+        num_correct_trials=CORRECTNESS_CALLS,
         num_perf_trials=TIMED_CALLS,
         measure_performance=True,
         build_dir=os.environ["TORCH_EXTENSIONS_DIR"] if job["backend"] == "cuda" else None,

@@ -85,7 +85,7 @@ class Correctness:
 
     `normwise_error` is ‖out − ref‖ / ‖ref‖ against the reference in float64 and `eager_error` the same
     for eager PyTorch at the task's own dtype, both the worst over the checked calls on the problem's own
-    inputs. `families` says for each further input distribution that was tried whether the kernel was right
+    inputs. `distributions` says for each further input distribution that was tried whether the kernel was right
     there, `untried` why others were not. `benchmark_rules`: whether KernelBench's own rules, which compare
     with eager on the problem's own inputs alone, would have passed.
     """
@@ -93,9 +93,15 @@ class Correctness:
     checked_calls: int
     normwise_error: float
     eager_error: float
-    families: Mapping[str, bool] = field(default_factory=dict)
+    distributions: Mapping[str, bool] = field(default_factory=dict)
     untried: Mapping[str, str] = field(default_factory=dict)
     benchmark_rules: Mapping[str, bool] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Correctness:
+        """Raises TypeError when `data` is not what `dataclasses.asdict` writes of one. Records of before
+        version 0.1.0 say `families` for the distributions."""
+        return cls(**{"distributions" if name == "families" else name: value for name, value in data.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +191,7 @@ class Evaluation:
         return cls(
             status=Status(fields.pop("status")),
             timing=None if timing is None else Timing.from_json(timing),
-            correctness=None if correctness is None else Correctness(**correctness),
+            correctness=None if correctness is None else Correctness.from_json(correctness),
             roofline=None if roofline is None else Roofline(**roofline),
             **fields,
         )

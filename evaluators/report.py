@@ -74,9 +74,9 @@ def _facts(evaluation: Evaluation, libraries: str) -> Iterator[tuple[str, str]]:
     if (correctness := evaluation.correctness) is not None:
         errors = f"{correctness.normwise_error:.2g}; eager's own {correctness.eager_error:.2g}"
         yield "error", f"{errors} (normwise, against float64, the worst of {correctness.checked_calls} calls)"
-        if correctness.families:
-            wrong = [name for name, right in correctness.families.items() if not right]
-            of = f"{len(correctness.families)} further input distributions"
+        if correctness.distributions:
+            wrong = [name for name, right in correctness.distributions.items() if not right]
+            of = f"{len(correctness.distributions)} further input distributions"
             yield "inputs", f"wrong on {', '.join(wrong)}, of {of}" if wrong else f"right on {of}"
         for name, why in correctness.untried.items():
             yield "not tried", f"{name}: {why}"

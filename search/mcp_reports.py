@@ -207,7 +207,7 @@ def _figures(evaluation: Evaluation) -> dict[str, Any]:
     if (correctness := evaluation.correctness) is not None:
         found["error"] = digits(correctness.normwise_error)
         found["eager_error"] = digits(correctness.eager_error)
-        found["wrong_on"] = [kind for kind, right in correctness.families.items() if not right]
+        found["wrong_on"] = [kind for kind, right in correctness.distributions.items() if not right]
     return found
 
 

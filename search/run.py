@@ -143,6 +143,7 @@ async def search(
     except (ValueError, ConnectionError) as error:
         raise UsageError(first_line(error)) from error
     repeats = isinstance(pool, RecordedEvaluations)
+    started = recording.started if recording else None
     try:
         with console.status(f"opening {problem.name} on {problem.device}"):
             facts = await pool.describe(problem)
@@ -151,16 +152,14 @@ async def search(
             session = Session(
                 problem=problem,
                 library=build(config.library.kernels) if config.library.use and not repeats else None,
-                entries=recording.started.entries if recording and recording.started else None,
+                entries=started.entries if started else None,
                 evaluator=pool,
                 journal=journal,
                 budget=budget,
                 observers=observers_of(config, journal, console, limits, recorded=repeats),
                 outstanding=outstanding,
                 environment=facts,
-                ranking=recording.started.ranking
-                if repeats and recording and recording.started
-                else LOWER_END,
+                ranking=started.ranking if repeats and started else LOWER_END,
             )
             engine = Engine(
                 session,

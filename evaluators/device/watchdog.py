@@ -140,8 +140,8 @@ class Watchdog:
     def _overstep(self, family: list[int], scratch: Path | None) -> Verdict | None:
         if len(family) > MAX_PROCESSES:
             return Verdict(status=Status.CRASHED, log=f"it started more than {MAX_PROCESSES} processes")
-        arena_bytes = int(self._processes.facts.get("arena_bytes", 0))
-        if process_tree.memory_bytes(family) > self._memory_bytes + arena_bytes:
+        buffer_bytes = int(self._processes.facts.get("buffer_bytes", 0))
+        if process_tree.memory_bytes(family) > self._memory_bytes + buffer_bytes:
             most_gb = self._memory_bytes / 2**30
             return Verdict(status=Status.CRASHED, log=f"it used more than {most_gb:g} GB of memory")
         if scratch is not None and (excess := too_much_written(scratch, self._scratch_bytes)):

@@ -36,7 +36,7 @@ class CorrectnessChecks:
 
     def __init__(self, session: ReferenceSession, client: RunnerClient) -> None:
         self._session, self._client, self._reference = session, client, session.reference
-        self._families: dict[str, bool] = {}
+        self._distributions: dict[str, bool] = {}
         self._comparisons: list[Comparison] = []
         self._benchmark_rules: dict[str, bool] = {}
         self._turns = itertools.cycle(weight_changes.turns(len(self._reference.weight_forms)))
@@ -107,7 +107,7 @@ class CorrectnessChecks:
             self._client.block(self._session.stage_distributions(chosen, self._client))
             for call, name in enumerate(chosen):
                 comparison = self._reference.check_on(self._client.buffers.snapshot(call), name)
-                self._families[name] = not comparison.problem
+                self._distributions[name] = not comparison.problem
                 if comparison.problem:
                     raise Refused(Status.INCORRECT, f"wrong on {described(name)}: {comparison.problem}")
             self._require_inputs(range(len(chosen)))
@@ -173,7 +173,7 @@ class CorrectnessChecks:
             "checked_calls": len(self._comparisons),
             "normwise_error": max(c.error for c in finite),
             "eager_error": max(c.eager_error for c in finite),
-            "families": self._families,
+            "distributions": self._distributions,
             "untried": self._reference.untried,
             "benchmark_rules": self._benchmark_rules,
         }

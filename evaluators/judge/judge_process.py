@@ -97,17 +97,8 @@ def main() -> None:
                     if session is not None:
                         session.close()
                     session = None
-                    channel = Channel.from_fd(worker.take_fds(1)[0])
-                    problem = Problem.from_json(order["problem"])
-                    options = SessionOptions.from_json(order["options"])
-                    session = ReferenceSession(problem, channel, order["pid"], options)
-                    facts = {
-                        "isolation": session.eager.isolation,
-                        "arena_bytes": session.buffers.memory.numel(),
-                        **session.peaks(),
-                        **_facts(session.device),
-                    }
-                    worker.send({"op": "opened", "facts": facts})
+                    session = _open(worker, order)
+                    worker.send({"op": "opened", "facts": _facts(session)})
                 elif order["op"] == "judge" and session is not None:
                     worker.send({"op": "verdict", **_judge(session, worker, order).message()})
                 elif order["op"] == "compare" and session is not None:
@@ -155,6 +146,12 @@ def _failure(order: Message, error: Exception) -> Message:
     return {"op": "unfit", "error": f"the reference cannot be run:\n{text}"}
 
 
+def _open(worker: Channel, order: Message) -> ReferenceSession:
+    channel = Channel.from_fd(worker.take_fds(1)[0])
+    options = SessionOptions.from_json(order["options"])
+    return ReferenceSession(Problem.from_json(order["problem"]), channel, order["pid"], options)
+
+
 def _judge(session: ReferenceSession, worker: Channel, order: Message) -> Verdict:
     fds = worker.take_fds(order["fds"])
     if len(fds) > 1:
@@ -186,11 +183,18 @@ def _take_compiled(session: ReferenceSession, channel: Channel, pid: int) -> Non
         session.compiled = None
 
 
-def _facts(device: str) -> dict[str, Any]:
+def _facts(session: ReferenceSession) -> dict[str, Any]:
+    """Of the device, for whoever writes kernels."""
     import torch
 
-    facts = {"device": _cpu_name(), "torch": str(torch.__version__)}
-    if device == "cuda":
+    facts: dict[str, Any] = {
+        "isolation": session.eager.isolation,
+        "buffer_bytes": session.buffers.memory.numel(),
+        **session.peaks(),
+        "device": _cpu_name(),
+        "torch": str(torch.__version__),
+    }
+    if session.device == "cuda":
         properties = torch.cuda.get_device_properties(0)
         facts["device"] = properties.name
         facts["architecture"] = f"{properties.major}.{properties.minor}"

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 MEMORY_SHARE = 0.15
 """Of the device's memory, for the shared buffers of a candidate; the same again for the baselines' and, at
 most, for what is staged."""
-ARENAS = 3
+BUFFER_SETS = 3
 """So many shared buffers' memory may those of candidates have together that are there at once."""
 ROOMY = 0.25
 """With this share of the device's memory free, the judge process keeps what it holds for its next draw."""
@@ -149,7 +149,7 @@ class ReferenceSession:
         """One for each of so many candidates that are there at once: what shares memory could spoil the
         other's outputs. Meanwhile blocks have as many calls as there is room for in all of them."""
         whole = self.capacity
-        room = ARENAS * whole // count
+        room = BUFFER_SETS * whole // count
         calls = whole if room >= whole else max(n for n in block_sizes(whole) if n <= max(room, 1))
         inputs, outputs = self._staging.places[0], self.buffers.output_views[0]
         more: list[SharedBuffers] = []

@@ -42,7 +42,7 @@ correctnesses = st.builds(
     checked_calls=st.integers(1, 99),
     normwise_error=st.floats(0, 10),
     eager_error=st.floats(0, 10),
-    families=st.dictionaries(texts, st.booleans(), max_size=3),
+    distributions=st.dictionaries(texts, st.booleans(), max_size=3),
 )
 
 
@@ -127,6 +127,14 @@ def test_to_json_is_plain_and_stable(evaluation: Evaluation) -> None:
     once = json.dumps(evaluation.to_json())
     again = json.dumps(Evaluation.from_json(json.loads(once)).to_json())
     assert once == again
+
+
+def test_a_record_of_before_says_families_for_distributions() -> None:
+    data = Evaluation(status=Status.CORRECT, timing=TIMING).to_json()
+    figures = {"checked_calls": 1, "normwise_error": 0.0, "eager_error": 0.0}
+    old = Evaluation.from_json(data | {"correctness": figures | {"families": {"small": False}}})
+    assert old.correctness is not None
+    assert old.correctness.distributions == {"small": False}
 
 
 @pytest.mark.parametrize(

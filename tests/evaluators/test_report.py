@@ -19,7 +19,7 @@ CORRECT = Evaluation(
         checked_calls=24,
         normwise_error=3.2e-8,
         eager_error=3.1e-8,
-        families={"shifted": True, "large": False},
+        distributions={"shifted": True, "large": False},
         untried={"NaN": "eager PyTorch is not right there"},
         benchmark_rules={"kernelbench": True, "kernelbench_v02": False},
     ),

@@ -65,7 +65,7 @@ def evaluations(draw: st.DrawFn) -> Evaluation:
         checked_calls=st.integers(0, 100),
         normwise_error=st.floats(0, allow_nan=False),
         eager_error=positive,
-        families=st.dictionaries(st.text(), st.booleans(), max_size=2),
+        distributions=st.dictionaries(st.text(), st.booleans(), max_size=2),
     )
     return Evaluation(
         status=status,

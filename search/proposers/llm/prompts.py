@@ -232,7 +232,7 @@ def _verdict(evaluation: Evaluation) -> str:
         words.append(
             f" Its error against float64 is {found.normwise_error:.2g}, eager's own {found.eager_error:.2g}."
         )
-        if failing := [name for name, passed in found.families.items() if not passed]:
+        if failing := [name for name, passed in found.distributions.items() if not passed]:
             words.append(f" It leaves the tolerance on inputs of these kinds: {', '.join(failing)}.")
     return "".join(words)
 

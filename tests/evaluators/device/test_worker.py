@@ -31,8 +31,8 @@ def test_an_honest_copy_is_correct_and_about_as_fast(judge: Judge, worker: Worke
     assert timing.compile_ms is None
     assert correctness.checked_calls >= 7
     assert correctness.normwise_error < 1e-4
-    assert correctness.families
-    assert all(correctness.families.values())
+    assert correctness.distributions
+    assert all(correctness.distributions.values())
     assert found.device_s > 0
     assert found.environment["isolation"].startswith("limits")
     assert {"device", "torch"} <= set(found.environment)
@@ -149,7 +149,7 @@ def test_a_kernel_for_one_distribution_only_is_incorrect_under_every_rule(
     assert found.status is Status.INCORRECT, found
     assert "wrong on inputs of the distribution '" in found.log
     assert found.correctness is not None
-    assert [name for name, right in found.correctness.families.items() if not right]
+    assert [name for name, right in found.correctness.distributions.items() if not right]
     assert found.correctness.benchmark_rules["kernelbench"] is True
 
 

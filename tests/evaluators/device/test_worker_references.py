@@ -53,7 +53,7 @@ def test_a_reference_that_asserts_on_the_device_is_opened_again_within_its_range
         assert found.status is Status.CORRECT, found.log
     assert found.correctness is not None
     assert "range of its own inputs" in found.correctness.untried["large"]
-    assert {"small", "near zero", "constant rows"} <= found.correctness.families.keys()
+    assert {"small", "near zero", "constant rows"} <= found.correctness.distributions.keys()
     with pytest.raises(UnfitProblem, match="device-side assert"):
         second.open(Problem(name="file/never", source=source.replace("x.amax() <= 8", "x.amax() <= 1")))
 

@@ -1,4 +1,4 @@
-"""Replaces the profiler's ways in and out, so that a census inside this process sees nothing, and leaves
+"""Replaces the profiler's ways in and out, so that attribution inside this process sees nothing, and leaves
 the work to the library."""
 
 # problem: softmax_no_library

@@ -4,7 +4,7 @@
 # device: cuda
 # verdict: rejected
 # rule: library
-# defence: a census of the kernels that run on the device, wherever they were launched from
+# defence: attribution of the kernels that run on the device, wherever they were launched from
 
 import torch
 from torch import nn

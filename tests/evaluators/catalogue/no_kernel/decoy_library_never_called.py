@@ -4,7 +4,7 @@
 # device: cpu
 # verdict: rejected
 # rule: library
-# defence: a census of the code that runs
+# defence: attribution of the code that runs
 
 import ctypes
 import subprocess

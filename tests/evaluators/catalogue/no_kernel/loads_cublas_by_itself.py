@@ -4,7 +4,7 @@
 # device: cuda
 # verdict: rejected
 # rule: library
-# defence: the library is taken out of the process; a census of the code that runs
+# defence: the library is taken out of the process; attribution of the code that runs
 
 import ctypes
 from pathlib import Path

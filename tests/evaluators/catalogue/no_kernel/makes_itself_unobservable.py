@@ -1,4 +1,4 @@
-"""Marks its process as not to be dumped or traced, so that a census from outside sees nothing, and leaves
+"""Marks its process as not to be dumped or traced, so that attribution from outside sees nothing, and leaves
 the work to the library."""
 
 # problem: softmax_no_library

@@ -4,7 +4,7 @@
 # device: cuda
 # verdict: rejected
 # rule: library
-# defence: a census of the kernels that run on the device, by the driver's names
+# defence: attribution of the kernels that run on the device, by the driver's names
 
 import torch
 from torch import nn

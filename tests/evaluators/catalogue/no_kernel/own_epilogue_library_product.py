@@ -4,7 +4,7 @@
 # device: cuda
 # verdict: rejected
 # rule: library
-# defence: a census of the code that runs, by its time
+# defence: attribution of the code that runs, by its time
 
 import triton
 import triton.language as tl

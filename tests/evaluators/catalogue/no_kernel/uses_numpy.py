@@ -4,7 +4,7 @@
 # device: cpu
 # verdict: rejected
 # rule: library
-# defence: a census of the code that runs: only the kernel's own counts, whatever else it is
+# defence: attribution of the code that runs: only the kernel's own counts, whatever else it is
 
 import numpy as np
 import torch

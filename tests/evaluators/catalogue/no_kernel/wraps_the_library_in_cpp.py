@@ -4,7 +4,7 @@
 # device: cuda
 # verdict: rejected
 # rule: library
-# defence: a census of the code that runs
+# defence: attribution of the code that runs
 
 from torch import nn
 from torch.utils.cpp_extension import load_inline

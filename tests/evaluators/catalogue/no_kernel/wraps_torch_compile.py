@@ -4,7 +4,7 @@
 # device: any
 # verdict: rejected
 # rule: library
-# defence: a census of the code that runs; what a compiler of the library writes is the library's
+# defence: attribution of the code that runs; what a compiler of the library writes is the library's
 
 import os
 import tempfile

@@ -33,7 +33,7 @@ EVALUATION = Evaluation(
     status=Status.CORRECT,
     timing=timing(3.0),
     correctness=Correctness(
-        checked_calls=3, normwise_error=2e-7, eager_error=1e-7, families={"large": False, "small": True}
+        checked_calls=3, normwise_error=2e-7, eager_error=1e-7, distributions={"large": False, "small": True}
     ),
     roofline=Roofline(bytes=2_147_483_648, operations=5 * 10**9, floor_ms=0.25, bound="memory"),
 )
