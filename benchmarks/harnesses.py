@@ -13,8 +13,9 @@ out correct; of cheats that are right and claim a speed, what comes out 1.15 tim
 
 Prints a Markdown table: how many of each kind each side accepts. A part takes every third problem; `names`
 what contains one of the words; `merge` puts parts together. `limit_s` is for each half. Packages that the
-clone imports and does not use here are stood in for where they are not installed (`throughput.py`). Exit
-status 0 when ours accepts all honest kernels and no cheat, and 1 % of the mutants at most.
+clone imports and does not use here are stood in for where they are not installed
+(`throughput_kernelbench.py`). Exit status 0 when ours accepts all honest kernels and no cheat, and 1 % of the
+mutants at most.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.mutants import GOAL, HONEST, Asked, check_part, judge, of_mutants, part_of
 from benchmarks.mutants import honest as honest_kernels
 from benchmarks.mutations import KINDS, BadEdit, mutants
-from benchmarks.throughput import STAND_IN
+from benchmarks.throughput_kernelbench import STAND_IN
 from evaluators.cli import UsageError
 from evaluators.device.worker import Settings
 from evaluators.evaluation import Status

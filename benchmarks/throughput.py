@@ -21,20 +21,10 @@ minute, from a cold start, and a GPU held for 2 s at the median.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import importlib.util
-import json
-import os
-import re
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -42,99 +32,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.throughput_halves import Done, Half, Options, Sample, load_samples
+from benchmarks.throughput_kernelbench import run_kernelbench
 from evaluators.device.worker import Settings
 from evaluators.evaluation import Evaluation
-from evaluators.problem import Kernel, Problem
+from evaluators.problem import Problem
 from evaluators.reference.loading import load_problem
 from evaluators.scheduler.pool import Pool
 
-KERNELS = Path(__file__).parent / "kernels"
 MIN_RATIO, MIN_RATE, MAX_HELD_S = 10.0, 20.0, 2.0
-LEVELS = {"cuda": 1, "triton": 2}
-"""KernelBench's level for each language: a run of its script has one level and one backend."""
-UNUSED = ("modal", "litellm", "openai")
-STAND_IN = "import sys\nfrom unittest.mock import MagicMock\n\nsys.modules[__name__] = MagicMock()\n"
-READY, BEGUN, ENDED = "Start evaluation on", "[Curr Batch]", "[Curr batch] Evaluation took"
-"""What KernelBench writes before the builds and around each evaluation; a progress bar may precede it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What the command line sets."""
-
-    kernelbench: str
-    only: str = "both"
-    count: int = 24
-    timeout_s: float = 30.0
-    their_timeout_s: float = 120.0
-    limit_s: float = 480.0
-    cores: int = os.cpu_count() or 1
-    device: str = "cuda"
-    kernels: str = str(KERNELS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """One kernel and the file of KernelBench that it is for."""
-
-    name: str
-    reference: Path
-    kernel: Kernel
-    fails: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Done:
-    """A verdict: when it came and how long the device was given to it, in seconds since the start."""
-
-    correct: bool
-    words: str
-    at_s: float
-    device_s: float
-
-
-@dataclass(kw_only=True)
-class Half:
-    """What one side did. `ready_s`: what starting up took, of all its runs; `wall_s`: when it ended."""
-
-    title: str
-    done: dict[str, Done] = field(default_factory=dict)
-    ready_s: float = 0.0
-    wall_s: float = 0.0
-
-    def rate(self, samples: Iterable[Sample], *, cold: bool, all_of_them: bool) -> float:
-        """Verdicts a minute. Without those that fail, their time on the device is not counted either."""
-        fails = {sample.name for sample in samples if sample.fails and not all_of_them}
-        kept = [done for name, done in self.done.items() if name not in fails]
-        if not kept:
-            return 0.0
-        end_s = max(done.at_s for done in kept)
-        failed = [done for name, done in self.done.items() if name in fails]
-        lost_s = sum(done.device_s for done in failed if done.at_s < end_s)
-        return len(kept) / (end_s - lost_s - (0.0 if cold else self.ready_s)) * 60
-
-
-def load_samples(kernels: Path, kernelbench: Path, count: int) -> list[Sample]:
-    """`count` of the kernels, spread evenly, failing ones last; `level1_40/cuda_atomics.py` is for problem 40
-    of level 1. Raises FileNotFoundError when the clone lacks a problem."""
-    samples = []
-    for file in sorted(kernels.glob("level*_*/*.py")):
-        level, _, number = file.parent.name.partition("_")
-        found = sorted((kernelbench / "KernelBench" / level).glob(f"{number}_*.py"))
-        if not found:
-            raise FileNotFoundError(f"{kernelbench}: no problem {number} in KernelBench/{level}")
-        language = file.stem.partition("_")[0]
-        samples.append(
-            Sample(
-                name=f"{file.parent.name}/{file.stem}",
-                reference=found[0],
-                kernel=Kernel(source=file.read_text(), language=language),
-                fails="_fails_" in file.stem,
-            )
-        )
-    samples.sort(key=lambda sample: sample.fails)
-    count = min(count, len(samples))
-    return [samples[i * len(samples) // count] for i in range(count)]
 
 
 # Our half.
@@ -223,134 +129,6 @@ def print_ours(ours: Ours) -> None:
     if measured:
         busy = sum(rows["GPU: given by the pool"]) / (ours.wall_s - ours.ready_s)
         print(f"GPU given to a candidate for {busy:.0%} of the time after start-up")
-
-
-# KernelBench's half.
-
-
-def lay_out(work: Path, kernelbench: Path, samples: Sequence[Sample]) -> dict[str, list[Sample]]:
-    """A folder in which the script of the clone finds exactly these kernels, each as the one sample of a
-    problem of its own: (language, samples in the order of their numbers)."""
-    for folder in ("src", "scripts"):
-        shutil.copytree(kernelbench / folder, work / folder)
-    runs = {}
-    for language, level in LEVELS.items():
-        chosen = [sample for sample in samples if sample.kernel.language == language]
-        if not chosen:
-            continue
-        runs[language] = chosen
-        problems, kernels = work / "KernelBench" / f"level{level}", work / "runs" / language
-        problems.mkdir(parents=True)
-        kernels.mkdir(parents=True)
-        for number, sample in enumerate(chosen, 1):
-            shutil.copy(sample.reference, problems / f"{number}_{sample.reference.name}")
-            kernel = kernels / f"level_{level}_problem_{number}_sample_0_kernel.py"
-            kernel.write_text(sample.kernel.source)
-    stand_ins = work / "stand_ins"
-    stand_ins.mkdir()
-    for name in UNUSED:
-        if importlib.util.find_spec(name) is None:
-            (stand_ins / f"{name}.py").write_text(STAND_IN)
-    return runs
-
-
-def run_kernelbench(samples: Sequence[Sample], options: Options, half: Half) -> None:
-    """Fills `half` in; its runs, one a language, follow each other."""
-    with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
-        for language, chosen in lay_out(work, Path(options.kernelbench), samples).items():
-            moments, wall_s = run_script(work, language, options, options.limit_s - half.wall_s)
-            results = read_results(work / "runs" / language / "eval_results.json")
-            for number, (begun_s, ended_s) in enumerate(moments.evaluations, 1):
-                correct, words = results.get(number, (False, "no result"))
-                half.done[chosen[number - 1].name] = Done(
-                    correct=correct,
-                    words=words,
-                    at_s=half.wall_s + ended_s,
-                    device_s=ended_s - begun_s,
-                )
-            half.ready_s += moments.ready_s
-            half.wall_s += wall_s
-
-
-@dataclass
-class Moments:
-    """What the script's output tells, in seconds since its start."""
-
-    ready_s: float = 0.0
-    evaluations: list[tuple[float, float]] = field(default_factory=list)
-    _begun_s: float = 0.0
-
-    def note(self, line: str, now_s: float) -> None:
-        """Takes in one line, seen just now."""
-        if READY in line:
-            self.ready_s = now_s
-        elif BEGUN in line:
-            self._begun_s = now_s
-        elif ENDED in line:
-            self.evaluations.append((self._begun_s, now_s))
-
-
-def run_script(work: Path, language: str, options: Options, limit_s: float) -> tuple[Moments, float]:
-    """KernelBench's script on one language; it is killed, with all that it started, after `limit_s`. Returns
-    what its output told and its wall time in seconds."""
-    on_cores = language == "cuda"  # a Triton kernel cannot be built beforehand there
-    command = [
-        *(sys.executable, "scripts/eval_from_generations.py"),
-        *(f"run_name={language}", f"level={LEVELS[language]}", f"backend={language}", "dataset_src=local"),
-        *("num_gpu_devices=1", f"timeout={options.their_timeout_s:g}", "gpu_arch=['Hopper']"),
-        *(f"build_cache={on_cores}", f"num_cpu_workers={options.cores}"),
-    ]
-    path = os.pathsep.join([f"{work}/src", f"{work}/stand_ins", os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
-    began = time.monotonic()
-    process = subprocess.Popen(
-        command,
-        cwd=work,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    timer = threading.Timer(limit_s, os.killpg, (process.pid, signal.SIGKILL))
-    timer.start()
-    moments = Moments()
-    last: list[str] = []
-    assert process.stdout is not None
-    try:
-        for line in process.stdout:
-            moments.note(line, time.monotonic() - began)
-            last = [*last[-40:], line]
-        code = process.wait()
-    finally:
-        timer.cancel()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    wall_s = time.monotonic() - began
-    if code:
-        how = f"stopped after {limit_s:.0f} s" if code == -signal.SIGKILL else f"exit status {code}"
-        print(f"KernelBench's script ({language}): {how}; its last lines:\n{''.join(last)}")
-    return moments, wall_s
-
-
-def read_results(file: Path) -> dict[int, tuple[bool, str]]:
-    """Problem number to verdict and words, as far as the script has come."""
-    if not file.exists():
-        return {}
-    return {
-        int(number): (bool(found[0]["correctness"]), _words_of_theirs(found[0]))
-        for number, found in json.loads(file.read_text()).items()
-    }
-
-
-def _words_of_theirs(found: dict[str, Any]) -> str:
-    if found["correctness"]:
-        return f"correct, {found['runtime']:.3f} ms"
-    why = [v for k, v in found["metadata"].items() if re.search("error|issue", k) and "name" not in k]
-    words = f"{'compiled' if found['compiled'] else 'not compiled'}: {why[0] if why else ''}"
-    return " ".join(words.split())[:60]
 
 
 # Both.

@@ -8,16 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.throughput import (
-    KERNELS,
-    Done,
-    Half,
-    Options,
-    Sample,
-    load_samples,
-    parse,
-    run_kernelbench,
-)
+from benchmarks.throughput import parse
+from benchmarks.throughput_halves import KERNELS, Done, Half, Options, Sample, load_samples
+from benchmarks.throughput_kernelbench import run_kernelbench
 from evaluators.problem import Kernel
 
 SCRIPT = """

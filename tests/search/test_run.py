@@ -27,6 +27,7 @@ SMALL = [
     "library.use=false",
     "problem.libraries=any",
     "evaluator.compile_mode=",
+    "evaluator.max_calls=8",
     "evaluator.plan.max_s=0.1",
     "evaluator.thorough_plan.max_s=0.1",
 ]
