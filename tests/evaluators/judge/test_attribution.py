@@ -33,7 +33,7 @@ def session(device: str, libraries: str = "no_library", output_bytes: int = 1) -
     known = VendorKernels(frozenset([_mark(TANH), _mark("shipped")]))
     return SimpleNamespace(
         device=device,
-        problem={"libraries": libraries},
+        problem=Problem(name="test", source="class Model: ...", libraries=libraries),
         capacity=2 * CALLS,
         vendor_kernels=known if device == "cuda" and libraries == "no_library" else None,
         buffers=SimpleNamespace(outputs=SimpleNamespace(call_bytes=output_bytes)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ class QueueingCourt:
 
     baseline: int
     device = "cuda"
-    problem = MappingProxyType({"libraries": "no_library"})
+    problem = Problem(name="test", source="class Model: ...", libraries="no_library")
     capacity = 256
     vendor_kernels = None
     calibration = None
