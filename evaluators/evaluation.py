@@ -85,9 +85,9 @@ class Correctness:
 
     `normwise_error` is ‖out − ref‖ / ‖ref‖ against the reference in float64 and `eager_error` the same
     for eager PyTorch at the task's own dtype, both the worst over the checked calls on the problem's own
-    inputs. `distributions` says for each further input distribution that was tried whether the kernel was right
-    there, `untried` why others were not. `benchmark_rules`: whether KernelBench's own rules, which compare
-    with eager on the problem's own inputs alone, would have passed.
+    inputs. `distributions` says for each further input distribution that was tried whether the kernel was
+    right there, `untried` why others were not. `benchmark_rules`: whether KernelBench's own rules, which
+    compare with eager on the problem's own inputs alone, would have passed.
     """
 
     checked_calls: int

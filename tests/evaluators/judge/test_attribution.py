@@ -25,6 +25,7 @@ from evaluators.judge.runner_client import Refused
 from evaluators.judge.stack_samples import PLAIN_SAMPLES, StackSamples
 from evaluators.judge.staging import Batch
 from evaluators.judge.vendor_kernels import VendorKernels, _mark
+from evaluators.problem import Problem
 
 TANH = "_ZN2at6native11tanh_kernelIfEEvPT_"
 

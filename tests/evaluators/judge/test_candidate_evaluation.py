@@ -10,6 +10,7 @@ import torch
 
 from evaluators.judge.candidate_evaluation import CandidateEvaluation
 from evaluators.judge.staging import Batch
+from evaluators.problem import Problem
 from evaluators.timing import Plan
 
 
