@@ -45,6 +45,10 @@ logger = logging.getLogger(__name__)
 MEMORY_SHARE = 0.15
 """Of the device's memory, for the shared buffers of a candidate; the same again for the baselines' and, at
 most, for what is staged."""
+LARGE_SHARE = 0.05
+"""Of the device's memory: a call of more has shared buffers of its own size, whatever else would fit. The judge
+process needs the memory: with two calls of 8 and 9 GiB (KernelBench's level1/89 and level1/63, 140 GiB) it could
+not work the answers out in float64, with one call it could."""
 BUFFER_SETS = 3
 """So many shared buffers' memory may those of candidates have together that are there at once."""
 ROOMY = 0.25
@@ -312,10 +316,10 @@ class ReferenceSession:
         layouts = Layout.of(inputs, 1, as_they_are=True), Layout.of(outputs, 1)
         call_bytes = sum(each.bytes for each in layouts)
         if self.device == "cuda":
-            budget = self._torch.cuda.get_device_properties(0).total_memory * MEMORY_SHARE
+            total = self._torch.cuda.get_device_properties(0).total_memory
         else:
-            budget = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE / 4
-        room = max(1, int(budget // call_bytes))
+            total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+        room = 1 if call_bytes > LARGE_SHARE * total else int(total * MEMORY_SHARE // call_bytes)
         floor_ms = self.roofline().floor_ms if self.device == "cuda" else rough_ms
         wanted = self._options.plan.capacity(rough_ms, floor_ms, self._options.max_calls)
         return min(room, max(wanted, LEAST_CALLS))

@@ -3,9 +3,6 @@
 A part of the image is copied into a border of zeros. Each tap of the window is then one distance in that
 copy, and its weights, packed with the channels innermost, are whole vectors. A finished row is turned to the
 output's layout in registers, its place there fetched into the cache while it was computed.
-
-With AVX512-FP16 products are float16, added up in float16 over 32 taps and from there on in float32: for
-tolerances of about 1e-2, like bfloat16 products. Everywhere else all is float32.
 """
 
 import torch
@@ -17,9 +14,6 @@ SOURCE = r"""
 #include <cstring>
 #include <new>
 #include <vector>
-#ifdef __AVX512FP16__
-#include <immintrin.h>
-#endif
 
 #if defined(__AVX512F__)
 constexpr int FLOATS = 16, TILE_Q = 8;  // of a vector; pixels of a tile, with 3 vectors 24 of 32 registers
@@ -28,49 +22,9 @@ constexpr int FLOATS = 8, TILE_Q = 4;  // 12 of 16 registers
 #else
 constexpr int FLOATS = 4, TILE_Q = 4;
 #endif
+constexpr int CHUNK = 128;  // taps that are added up in registers
 constexpr int MOST = 3, ROWS = 8;  // vectors of channels of a tile at most, and output rows of a task
 typedef float floats __attribute__((vector_size(4 * FLOATS), aligned(4), may_alias));
-
-#ifdef __AVX512FP16__
-typedef _Float16 number;
-typedef uint32_t element;  // of a folded image: twice the same half, which a load can spread over a vector
-constexpr int LANES = 32, CHUNK = 32;  // of a vector; taps added up in half precision
-typedef number vec __attribute__((vector_size(64), aligned(2), may_alias));
-
-static inline void convert(const float* from, element* to, int64_t count) {
-    for (int64_t i = 0; i < count; i += FLOATS) {
-        const __mmask16 known = _bzhi_u32(0xffff, std::min<int64_t>(count - i, FLOATS));
-        const __m512 values = _mm512_maskz_loadu_ps(known, from + i);
-        const __m512i wide = _mm512_cvtepu16_epi32(_mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
-        _mm512_mask_storeu_epi32(to + i, known, _mm512_or_si512(wide, _mm512_slli_epi32(wide, 16)));
-    }
-}
-
-static inline vec spread(element pixel) {
-    return (vec)_mm512_set1_epi32(pixel);
-}
-
-static inline void add(float* to, vec sum) {
-    *(floats*)to += (floats)_mm512_cvtph_ps(_mm512_castsi512_si256((__m512i)sum));
-    *(floats*)(to + FLOATS) += (floats)_mm512_cvtph_ps(_mm512_extracti64x4_epi64((__m512i)sum, 1));
-}
-#else
-typedef float number, element;
-constexpr int LANES = FLOATS, CHUNK = 128;
-typedef floats vec;
-
-static inline void convert(const float* from, element* to, int64_t count) {
-    std::copy_n(from, count, to);
-}
-
-static inline vec spread(element pixel) {
-    return pixel - vec{};
-}
-
-static inline void add(float* to, vec sum) {
-    *(vec*)to += sum;
-}
-#endif
 
 // Allocates at multiples of a cache line, so that no vector lies in two of them.
 template <class T>
@@ -85,7 +39,6 @@ struct Aligned {
     bool operator!=(const Aligned&) const { return false; }
 };
 typedef std::vector<float, Aligned<float>> Floats;
-typedef std::vector<number, Aligned<number>> Numbers;
 
 static int64_t rounded_up(int64_t count, int64_t step) {
     return (count + step - 1) / step * step;
@@ -93,39 +46,39 @@ static int64_t rounded_up(int64_t count, int64_t step) {
 
 // Adds TILE_Q pixels of VECTORS vectors of channels over `taps` taps to to[pixel][channel], `channels` apart.
 template <int VECTORS>
-static void tile(const element* corner, int64_t stride, const int64_t* distance, const number* weight,
+static void tile(const float* corner, int64_t stride, const int64_t* distance, const float* weight,
                  int64_t taps, float* to, int64_t channels) {
-    vec sum[TILE_Q][VECTORS] = {};
+    floats sum[TILE_Q][VECTORS] = {};
     #pragma GCC unroll 2
     for (int64_t tap = 0; tap < taps; ++tap) {
-        const element* pixel = corner + distance[tap];
-        vec w[VECTORS];
+        const float* pixel = corner + distance[tap];
+        floats w[VECTORS];
         for (int j = 0; j < VECTORS; ++j)
-            w[j] = *(const vec*)(weight + (tap * VECTORS + j) * LANES);
+            w[j] = *(const floats*)(weight + (tap * VECTORS + j) * FLOATS);
         for (int i = 0; i < TILE_Q; ++i)
             for (int j = 0; j < VECTORS; ++j)
-                sum[i][j] += spread(pixel[i * stride]) * w[j];
+                sum[i][j] += pixel[i * stride] * w[j];
     }
     #pragma GCC unroll 8
     for (int i = 0; i < TILE_Q; ++i)
         #pragma GCC unroll 3
         for (int j = 0; j < VECTORS; ++j)
-            add(to + i * channels + j * LANES, sum[i][j]);
+            *(floats*)(to + i * channels + j * FLOATS) += sum[i][j];
 }
 
 struct Convolution {
     const int64_t rows, stride, padding, C, H, W, K, R, S;  // output rows of a task, and the sizes
     const int64_t P = (H + 2 * padding - R) / stride + 1, Q = (W + 2 * padding - S) / stride + 1;
-    const int64_t taps = C * R * S, channels = rounded_up(K, LANES);
+    const int64_t taps = C * R * S, channels = rounded_up(K, FLOATS);
     const int64_t width = rounded_up(Q, TILE_Q);  // pixels of a row, whole tiles
     const int64_t height = (rows - 1) * stride + R, pitch = (width - 1) * stride + S;  // of a task's pixels
     std::vector<int64_t> distance = std::vector<int64_t>(taps);  // of each tap from the window's corner
-    Numbers weights = Numbers(channels * taps);
+    Floats weights = Floats(channels * taps);
     Floats start = Floats(channels);  // the bias
 
     // Channels of the block that begins with channel k.
     int64_t block(int64_t k) const {
-        return std::min<int64_t>(MOST * LANES, channels - k);
+        return std::min<int64_t>(MOST * FLOATS, channels - k);
     }
 
     // Weights become [block of channels][tap][channel], with zeros behind the last channel.
@@ -137,31 +90,31 @@ struct Convolution {
         std::copy_n(bias, K, start.data());
         #pragma omp parallel for
         for (int64_t k = 0; k < K; ++k) {
-            const int64_t first = k - k % (MOST * LANES);
-            number* to = weights.data() + first * taps + k - first;
+            const int64_t first = k - k % (MOST * FLOATS);
+            float* to = weights.data() + first * taps + k - first;
             for (int64_t tap = 0; tap < taps; ++tap)
                 to[tap * block(first)] = weight[k * taps + tap];
         }
     }
 
     // `height` rows of an image from row `top` on, in a border of zeros: to[C][height][pitch].
-    void copy(const float* image, int64_t top, element* to) const {
+    void copy(const float* image, int64_t top, float* to) const {
         for (int64_t c = 0; c < C; ++c)
             for (int64_t h = top; h < top + height; ++h, to += pitch) {
-                std::fill_n(to, pitch, element(0));
+                std::fill_n(to, pitch, 0.0f);
                 if (0 <= h && h < H)
-                    convert(image + (c * H + h) * W, to + padding, std::min(W, pitch - padding));
+                    std::copy_n(image + (c * H + h) * W, std::min(W, pitch - padding), to + padding);
             }
     }
 
     // One output row out of the folded part that its windows begin in: to[width][channels].
-    void row(const element* part, float* to) const {
+    void row(const float* part, float* to) const {
         for (int64_t q = 0; q < width; ++q)
             std::copy_n(start.data(), channels, to + q * channels);
         for (int64_t k = 0; k < channels; k += block(k))
             for (int64_t tap = 0; tap < taps; tap += CHUNK)
                 for (int64_t q = 0; q < width; q += TILE_Q)
-                    (block(k) == LANES ? tile<1> : block(k) == 2 * LANES ? tile<2> : tile<MOST>)(
+                    (block(k) == FLOATS ? tile<1> : block(k) == 2 * FLOATS ? tile<2> : tile<MOST>)(
                         part + q * stride, stride, &distance[tap], &weights[k * taps + tap * block(k)],
                         std::min<int64_t>(CHUNK, taps - tap), to + q * channels + k, channels);
     }
@@ -224,7 +177,7 @@ void convolve(const torch::Tensor& x, const torch::Tensor& weight, const torch::
     float* results = out.data_ptr<float>();
     #pragma omp parallel
     {
-        std::vector<element> part(conv.C * conv.height * conv.pitch);
+        std::vector<float> part(conv.C * conv.height * conv.pitch);
         Floats row(conv.width * conv.channels);
         #pragma omp for collapse(2) schedule(dynamic)
         for (int64_t n = 0; n < x.size(0); ++n)
@@ -251,8 +204,7 @@ LIBRARY = load_inline(
 def conv2d(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: int = 1, padding: int = 0
 ) -> torch.Tensor:
-    """`F.conv2d` of float32 tensors; with AVX512-FP16 of values that float16 can hold, and
-    sums, too (65504 at most)."""
+    """`F.conv2d` of float32 tensors."""
     if x.dtype != torch.float32 or weight.dtype != torch.float32:
         raise TypeError(f"conv2d of {x.dtype} and {weight.dtype}; both must be float32")
     (n, _, h, w), (k, _, r, s) = x.shape, weight.shape
