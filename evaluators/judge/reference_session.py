@@ -46,9 +46,9 @@ MEMORY_SHARE = 0.15
 """Of the device's memory, for the shared buffers of a candidate; the same again for the baselines' and, at
 most, for what is staged."""
 LARGE_SHARE = 0.05
-"""Of the device's memory: a call of more has shared buffers of its own size, whatever else would fit. The judge
-process needs the memory: with two calls of 8 and 9 GiB (KernelBench's level1/89 and level1/63, 140 GiB) it could
-not work the answers out in float64, with one call it could."""
+"""Of the device's memory: a larger call has shared buffers for one, so that the judge process has memory for
+the answers. With two calls of 8 and 9 GiB (KernelBench's level1/89 and level1/63) 140 GiB were not enough for
+those in float64; with one they were."""
 BUFFER_SETS = 3
 """So many shared buffers' memory may those of candidates have together that are there at once."""
 ROOMY = 0.25
