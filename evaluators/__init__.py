@@ -3,11 +3,11 @@
 Where to look, from the command down to the machine; each file says more at its top. Imports point down:
 
     the command   evaluate, report; cli (what all commands share)
-    words         problem, evaluation, timing (its statistics), cause; nearest, atomic_write; problems/ has
-                  the shipped references
+    words         problem, evaluation, verdict, timing (its statistics), cause; nearest, atomic_write;
+                  problems/ has the shipped references
     scheduler/    pool, device_queue, device_health; host: local_host (threads), ray_host
-    device/       worker, watchdog, verdict, child_processes
-    judge/        judge_process, verdict, reference_session, staging; runner_client and calibration, for a
+    device/       worker, watchdog, child_processes
+    judge/        judge_process, reference_session, staging; runner_client and calibration, for a
                   device in gpu_timing and cpu_timing; candidate_evaluation with its parts correctness_checks,
                   timing_checks, evenness, attribution (work_share, stack_samples, vendor_kernels);
                   head_to_head

@@ -123,6 +123,11 @@ class Roofline:
         if not (math.isfinite(self.floor_ms) and self.floor_ms > 0):
             raise ValueError(f"roofline.floor_ms is {self.floor_ms}; it must be finite and positive")
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Roofline:
+        """Raises TypeError or ValueError when `data` is not what `dataclasses.asdict` writes of one."""
+        return cls(**data)
+
     def share(self, kernel_ms: float) -> float:
         """How much of the roofline a kernel of this time reaches, 0 to about 1."""
         return self.floor_ms / kernel_ms
@@ -192,6 +197,6 @@ class Evaluation:
             status=Status(fields.pop("status")),
             timing=None if timing is None else Timing.from_json(timing),
             correctness=None if correctness is None else Correctness.from_json(correctness),
-            roofline=None if roofline is None else Roofline(**roofline),
+            roofline=None if roofline is None else Roofline.from_json(roofline),
             **fields,
         )

@@ -25,7 +25,6 @@ from evaluators.device.child_processes import (
     WorkerBroken,
     thread_variables,
 )
-from evaluators.device.verdict import Verdict
 from evaluators.device.watchdog import Stages, Unresponsive, Watchdog
 from evaluators.evaluation import Evaluation, Stage
 from evaluators.isolation import confinement
@@ -35,6 +34,7 @@ from evaluators.system.channel import ChannelClosed, ChannelTimeout, Message
 from evaluators.system.cuda_driver import Gpu, first_gpu
 from evaluators.system.user_cache import cache_folder
 from evaluators.timing import SABOTAGED, Plan
+from evaluators.verdict import Verdict
 
 logger = logging.getLogger(__name__)
 

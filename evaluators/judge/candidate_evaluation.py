@@ -15,7 +15,6 @@ from evaluators.judge.evenness import UNEVEN
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import Refused, RunnerClient
 from evaluators.judge.timing_checks import timing_checks
-from evaluators.judge.verdict import Verdict
 from evaluators.reference import weight_changes
 from evaluators.timing import (
     RESOLUTION_MS,
@@ -24,6 +23,7 @@ from evaluators.timing import (
     Plan,
     timing_of,
 )
+from evaluators.verdict import Verdict
 
 
 @dataclass

@@ -6,9 +6,9 @@ import itertools
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from evaluators.evaluation import Status
+from evaluators.evaluation import Correctness, Status
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import Refused, RunnerClient
 from evaluators.reference import weight_changes
@@ -164,19 +164,19 @@ class CorrectnessChecks:
         answer = self._reference.answer(draw, spot=True)
         return not self._reference.judge_draw(outputs, answer, own=not draw.distribution).problem
 
-    def correctness(self) -> dict[str, Any] | None:
-        """What an evaluation says of it; None where no answer was comparable."""
+    def correctness(self) -> Correctness | None:
+        """None where no answer was comparable."""
         finite = [c for c in self._comparisons if c.error != float("inf")]
         if not finite:
             return None
-        return {
-            "checked_calls": len(self._comparisons),
-            "normwise_error": max(c.error for c in finite),
-            "eager_error": max(c.eager_error for c in finite),
-            "distributions": self._distributions,
-            "untried": self._reference.untried,
-            "benchmark_rules": self._benchmark_rules,
-        }
+        return Correctness(
+            checked_calls=len(self._comparisons),
+            normwise_error=max(c.error for c in finite),
+            eager_error=max(c.eager_error for c in finite),
+            distributions=self._distributions,
+            untried=self._reference.untried,
+            benchmark_rules=self._benchmark_rules,
+        )
 
     def _check_block(self, calls: int, where: str) -> float:
         """Some calls on the problem's own inputs, all of which are checked. Returns ms a call."""

@@ -20,7 +20,6 @@ from evaluators.judge.correctness_checks import CorrectnessChecks
 from evaluators.judge.evenness import UNEVEN
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import Refused, RunnerClient
-from evaluators.judge.verdict import Verdict
 from evaluators.reference import weight_changes
 from evaluators.system.channel import Channel, ChannelClosed
 from evaluators.timing import (
@@ -29,6 +28,7 @@ from evaluators.timing import (
     Plan,
     timing_of,
 )
+from evaluators.verdict import Verdict
 
 ALIKE = 4
 """Kernels whose blocks would have so many times fewer calls than the fastest's have their own number."""

@@ -39,12 +39,12 @@ from evaluators.judge.candidate_evaluation import CandidateEvaluation
 from evaluators.judge.head_to_head import HeadToHead, Step
 from evaluators.judge.reference_session import ReferenceSession, SessionOptions
 from evaluators.judge.runner_client import Refused
-from evaluators.judge.verdict import Verdict
 from evaluators.problem import Problem
 from evaluators.reference.running_reference import UnfitReference
 from evaluators.system import process_tree
 from evaluators.system.channel import Channel, ChannelClosed, Message
 from evaluators.timing import Plan, sabotaged
+from evaluators.verdict import Verdict
 
 logger = logging.getLogger(__name__)
 

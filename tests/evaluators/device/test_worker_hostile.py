@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from evaluators.device.child_processes import WorkerBroken
-from evaluators.device.verdict import Verdict
 from evaluators.device.worker import Worker
 from evaluators.evaluation import Status
 from evaluators.isolation import namespaces
 from evaluators.timing import SABOTAGED
+from evaluators.verdict import Verdict
 from tests.evaluators.conftest import Marked, gone
 from tests.evaluators.device.kernels import HONEST, Judge, assert_honest_is_correct, forward
 
