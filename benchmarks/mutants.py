@@ -76,7 +76,7 @@ class Verdict:
         nor is a mutant that does not compile."""
         if self.kind == HONEST:
             return self.status == Status.CORRECT
-        unjudged = ("", Status.COMPILE_ERROR, Status.INFRASTRUCTURE_ERROR)
+        unjudged = ("", Status.COMPILE_ERROR, Status.UNFIT_REFERENCE, Status.INFRASTRUCTURE_ERROR)
         return self.status not in (*unjudged, Status.CORRECT)
 
 

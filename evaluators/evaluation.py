@@ -12,7 +12,8 @@ from evaluators.cause import cause_of
 
 
 class Status(StrEnum):
-    """The verdict on one kernel; everything but INFRASTRUCTURE_ERROR is the kernel's own doing."""
+    """The verdict on one kernel. An INFRASTRUCTURE_ERROR is ours, and an UNFIT_REFERENCE cannot judge any
+    kernel; everything else is the kernel's own doing."""
 
     CORRECT = "correct"
     COMPILE_ERROR = "compile_error"
@@ -21,7 +22,13 @@ class Status(StrEnum):
     TIMEOUT = "timeout"
     CRASHED = "crashed"
     REJECTED = "rejected"
+    UNFIT_REFERENCE = "unfit_reference"
     INFRASTRUCTURE_ERROR = "infrastructure_error"
+
+    @property
+    def is_of_the_kernel(self) -> bool:
+        """Whether it says something of the kernel."""
+        return self not in (Status.UNFIT_REFERENCE, Status.INFRASTRUCTURE_ERROR)
 
 
 class Stage(StrEnum):

@@ -27,7 +27,6 @@ from rich.table import Table
 from evaluators.cause import first_line
 from evaluators.cli import UsageError, build, choose_device, command, log_to, one_of
 from evaluators.evaluate import evaluate
-from evaluators.evaluation import Status
 from evaluators.problem import DEVICES
 from kernel_library.cli import chosen, named, open_library, settle_filters
 from kernel_library.entry import Check, Entry, Measurement
@@ -104,7 +103,7 @@ def _again(config: DictConfig, entry: Entry, measurement: Measurement, errors: C
             errors=errors,
         )
     )
-    if found.status is Status.INFRASTRUCTURE_ERROR:
+    if not found.status.is_of_the_kernel:
         raise UsageError(found.cause)
     return Check(problem_id=measurement.problem.id, evaluation=found, date=date.today().isoformat())
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from evaluators.evaluation import Evaluation, Status
+from evaluators.evaluation import Evaluation
 from evaluators.problem import Kernel, Problem, Size
 from search.events import (
     BestConfirmed,
@@ -111,7 +111,7 @@ class Decoder:
                 found = tuple(Evaluation.from_json(each) for each in body["evaluations"])
                 variants = tuple(self._variants[id] for id in body["ids"])
                 for variant, evaluation in zip(variants, found, strict=True):
-                    if evaluation.status is not Status.INFRASTRUCTURE_ERROR:
+                    if evaluation.status.is_of_the_kernel:
                         self._variants[variant.id] = replace(variant, evaluation=evaluation)
                 return LeadersCompared(at_s=at_s, variants=variants, evaluations=found)
             case "best_confirmed":

@@ -175,7 +175,7 @@ class Tools:
         language: "" to have it guessed. repairs: the id of the failed variant of the same idea that this one
         mends. wait=false returns at once with status "under way", so that several can be under way together:
         read_kernel has the verdict then. A call that was cut off loses nothing: submit the same again, or
-        read_kernel. Status infrastructure_error is not the kernel's fault."""
+        read_kernel. Neither infrastructure_error nor unfit_reference is the kernel's fault."""
         async with self._run(ctx) as (agent, tell):
             variant = agent.submit(idea=idea, source=source, language=language, repairs=repairs)
             if wait:

@@ -47,8 +47,7 @@ class Comparison:
     @cached_property
     def found(self) -> Mapping[str, Evaluation]:
         """Those that say something of their kernels: without our own failures."""
-        failed = Status.INFRASTRUCTURE_ERROR
-        return {kernel: each for kernel, each in self.evaluations.items() if each.status is not failed}
+        return {kernel: each for kernel, each in self.evaluations.items() if each.status.is_of_the_kernel}
 
     def speedup(self, kernel: str, over: str) -> tuple[float, float, float] | None:
         """How many times as fast the one is as the other, with the 95 % interval; None where this session

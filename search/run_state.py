@@ -85,7 +85,7 @@ class RunState:
                 self.tree.compare(event.by_kernel)
             case BestConfirmed(variant=variant, evaluation=evaluation):
                 self.device_s += evaluation.device_s
-                if evaluation.status is not Status.INFRASTRUCTURE_ERROR:
+                if evaluation.status.is_of_the_kernel:
                     self.confirmed[variant.kernel.id] = evaluation
             case RunFinished():
                 self.finished = event
@@ -118,7 +118,7 @@ class RunState:
         self.evaluations += 1
         self.statuses[evaluation.status] += 1
         self.device_s += evaluation.device_s
-        if evaluation.status is not Status.INFRASTRUCTURE_ERROR:
+        if evaluation.status.is_of_the_kernel:
             self.verdicts[variant.kernel.id] = evaluation
 
 

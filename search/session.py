@@ -237,7 +237,7 @@ class Session:
         if task.cancelled() or task.exception() is not None:
             return None
         found = task.result()
-        failures = [each for each in found if each.status is Status.INFRASTRUCTURE_ERROR]
+        failures = [each for each in found if not each.status.is_of_the_kernel]
         if len(found) - len(failures) < 2:
             self._asked_in_vain.add(asked)
             logger.warning("%d kernels could not be compared: %s", len(kernels), failures[0].log)

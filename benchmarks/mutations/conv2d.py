@@ -111,8 +111,8 @@ CPP_BOTH = [
     Edit(
         "stale",
         "Threads share the copy of their part of the image.",
-        "std::vector<element> part(",
-        "static std::vector<element> part(",
+        "std::vector<float> part(",
+        "static std::vector<float> part(",
     ),
     Edit(
         "stride",

@@ -169,7 +169,10 @@ class Pool:
         for left in reversed(range(TRIES)):
             try:
                 return await self._try(job)
-            except (CannotOpen, UnfitProblem) as error:
+            except UnfitProblem as error:
+                environment = self._known(job.problem)
+                return Evaluation(status=Status.UNFIT_REFERENCE, log=str(error), environment=environment)
+            except CannotOpen as error:
                 job.reason = str(error)
                 break
             except WorkerDied as error:

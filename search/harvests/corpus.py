@@ -73,13 +73,13 @@ class Run:
     def judged(self) -> Mapping[str, Variant]:
         """Variants by id with the verdict that counts: one of a cheat wherever it was found, otherwise that
         of the final measurement, otherwise that of the last comparison with other leaders, otherwise that of
-        its evaluation. Our own failures are no verdicts."""
+        its evaluation. Our own failures, and a reference that cannot judge, are no verdicts."""
         judged = {}
         for variant in self.state.tree.variants.values():
             kernel, own = variant.kernel.id, variant.evaluation
             last = own and self.state.tree.ranking.evaluation(kernel, own)
             verdict = self.rejected.get(kernel) or self.state.confirmed.get(kernel) or last
-            if verdict is not None and verdict.status is not Status.INFRASTRUCTURE_ERROR:
+            if verdict is not None and verdict.status.is_of_the_kernel:
                 judged[variant.id] = replace(variant, evaluation=verdict)
         return judged
 

@@ -71,7 +71,7 @@ def test_an_unfit_reference_is_found_once(problem: Problem, caplog: pytest.LogCa
         return [await pool.evaluate(problem, kernel(n)) for n in range(3)]
 
     for found in asyncio.run(several()):
-        assert found.status is Status.INFRASTRUCTURE_ERROR
+        assert found.status is Status.UNFIT_REFERENCE
         assert found.cause == "the reference cannot judge a kernel: zeros would pass"
     assert host.opened == [problem.name]
     assert not host.built
@@ -90,7 +90,7 @@ def test_so_it_is_where_another_problem_is_open_already() -> None:
 
     found = asyncio.run(several())
     assert {(each.status, each.cause) for each in found} == {
-        (Status.INFRASTRUCTURE_ERROR, "the reference cannot judge a kernel: zeros would pass")
+        (Status.UNFIT_REFERENCE, "the reference cannot judge a kernel: zeros would pass")
     }
     assert sum(host.measured.values()) == 1
     assert pool.devices_set_aside == {}
