@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import logging
 import math
 import sys
 from collections.abc import Callable, Container, Sequence
@@ -20,6 +21,8 @@ from kernel_library.retrieval import slower
 if TYPE_CHECKING:
     import torch
 
+logger = logging.getLogger(__name__)
+
 ROOT = "outputs/library"
 """Where the commands keep what searches add."""
 
@@ -34,7 +37,7 @@ def best(
     and at this dtype is preferred, then one that was not slower than another when one session measured both,
     then the larger share of the roofline, then the larger lower end of the speedup's interval. Runs the
     kernel's source in this process: give a `root` that you trust. Raises LookupError, in one line, when none
-    fits.
+    fits. The function has no backward: it raises RuntimeError for inputs that need a gradient.
     """
     import torch
 
@@ -64,7 +67,22 @@ def best(
         )
     behind, elements = slower(fitting), tensors[0].numel()
     chosen = max(fitting, key=lambda entry: _promise(entry, behind, architecture, dtype, elements))
-    return load(chosen)
+    return _forward_only(load(chosen), chosen.id)
+
+
+def _forward_only(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The function, which refuses inputs that need a gradient: it would drop it without a word."""
+    import torch
+
+    @functools.wraps(function)
+    def forward(*arguments: Any, **named: Any) -> Any:
+        if torch.is_grad_enabled() and any(
+            isinstance(each, torch.Tensor) and each.requires_grad for each in (*arguments, *named.values())
+        ):
+            raise RuntimeError(f"{name} has no backward: detach its inputs, or call it under torch.no_grad()")
+        return function(*arguments, **named)
+
+    return forward
 
 
 def load(entry: Entry) -> Callable[..., Any]:
@@ -95,6 +113,8 @@ def _module(kernel: Kernel) -> Any:
     """The kernel's source as a module, from a file of its own: Triton reads its functions' source there."""
     file = cache_folder() / "kernels" / f"kernel_{kernel.id}.py"
     if not file.exists() or file.read_text(encoding="utf-8") != kernel.source:
+        if "load_inline" in kernel.source:
+            logger.warning("compiling a kernel, which may take a minute; the next process finds it compiled")
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, kernel.source)
     spec = importlib.util.spec_from_file_location(file.stem, file)

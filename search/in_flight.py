@@ -35,6 +35,10 @@ class InFlight:
         task.add_done_callback(self._settled)
         return task
 
+    def count(self, *words: str) -> int:
+        """How much work is under way whose name begins with one of these words."""
+        return sum(task.get_name().startswith(words) for task in self._tasks)
+
     async def changed(self) -> None:
         """Returns after some work has ended, or a stop was requested."""
         self._changed.clear()

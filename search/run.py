@@ -169,7 +169,7 @@ async def search(
                 history=config.history,
                 repairs=config.repairs,
             )
-            with _orderly_stop(engine):
+            with _orderly_stop(engine, console):
                 finished = await engine.run()
             finalise(folder, engine.session.state)
             if finished in journal.past:
@@ -232,11 +232,14 @@ def _check_prices(config: DictConfig) -> None:
 
 
 @contextlib.contextmanager
-def _orderly_stop(engine: Engine) -> Any:
-    """SIGINT or SIGTERM ends the run in order; a second one ends it at once."""
+def _orderly_stop(engine: Engine, console: Console) -> Any:
+    """SIGINT or SIGTERM ends the run in order, and is answered at once; a second one ends it at once."""
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
+        count = engine.session.work.count("evaluate", "compare")
+        what = f"finishing {count} measurement{'s' * (count != 1)}" if count else "closing the run"
+        console.print(f"{what}; once more to stop now", markup=False, highlight=False)
         engine.request_stop("interrupted")
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)

@@ -54,6 +54,7 @@ LAYERS = {
     "search.engine": "engine",
     "search.recorded": "engine",
     "search.cli": "commands",
+    "search.commands": "commands",
     "search.run": "commands",
     "search.prompt": "commands",
     "search.mcp": "commands",

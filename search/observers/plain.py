@@ -54,9 +54,12 @@ class PlainConsole:
         match event:
             case RunStarted(problem=problem):
                 policy = f"proposer={event.proposer} strategy={event.strategy} seed={event.seed}"
-                limits = (
-                    f"rounds={progress.rounds_limit} evaluations={progress.evaluations_limit or 'unlimited'}"
-                ) + "".join(f" {name}={limit}" for name, limit in progress.model_limits.items() if limit)
+                rounds, evaluations = (
+                    limit or "unlimited" for limit in (progress.rounds_limit, progress.evaluations_limit)
+                )
+                limits = f"rounds={rounds} evaluations={evaluations}" + "".join(
+                    f" {name}={limit}" for name, limit in progress.model_limits.items() if limit
+                )
                 resumed = f" resumed after round {progress.rounds_closed}" if progress.rounds else ""
                 device = wording.device(progress)
                 yield "run", f'problem={problem.name} device="{device}" {policy} {limits}{resumed}'
@@ -101,7 +104,7 @@ class PlainConsole:
         best = _timing(summary.best) if summary.best else "none"
         left = self._progress.remaining_s
         eta = "" if left is None else f" left=~{wording.duration(left)}"
-        return f"{number}/{limit} {figures} correct={correct} best={best}{eta}"
+        return f"{number}{f'/{limit}' if limit else ''} {figures} correct={correct} best={best}{eta}"
 
     def _closing(self) -> None:
         if not self._open:

@@ -221,10 +221,9 @@ def _winner_lines(progress: Progress, best: Variant) -> list[tuple[str, str]]:
         first = progress.first
         if first and first.id != best.id and first.evaluation and first.evaluation.timing:
             began_ms = first.evaluation.timing.kernel_ms
-            faster = times(began_ms / timing.kernel_ms)
-            lines.append(
-                ("began at", f"{milliseconds(began_ms)} ms, the first idea's kernel: {faster} faster")
-            )
+            gain = began_ms / timing.kernel_ms
+            change = f"{times(gain)} faster" if gain >= 1 else f"{times(1 / gain)} slower"
+            lines.append(("began at", f"{milliseconds(began_ms)} ms, the first idea's kernel: {change}"))
     return lines
 
 

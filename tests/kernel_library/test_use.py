@@ -98,6 +98,17 @@ def test_a_module_without_arguments_is_a_function(root: Path) -> None:
     torch.testing.assert_close(best("sum", like=[x], root=root)(x), x.sum(-1))
 
 
+def test_a_gradient_that_would_be_dropped_is_refused(root: Path) -> None:
+    FolderLibrary(root).add(summing(1))
+    x = torch.ones(2, 2, requires_grad=True)
+    total = best("sum", like=x, root=root)
+    with pytest.raises(RuntimeError, match="has no backward: detach its inputs"):
+        total(x)
+    with torch.no_grad():
+        assert total(x).tolist() == [1.0, 1.0]
+    assert total(x.detach()).tolist() == [1.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("op", "like", "said"),
     [

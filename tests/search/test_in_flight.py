@@ -33,6 +33,18 @@ def test_drain_waits_for_all_also_for_work_that_work_starts() -> None:
     assert asyncio.run(scenario()) == [3, 2, 1, 0]
 
 
+def test_what_is_under_way_is_counted_by_its_name() -> None:
+    async def scenario() -> tuple[int, int]:
+        work = InFlight()
+        for name in ("evaluate variant a", "evaluate variant b", "propose in round 1"):
+            work.spawn(answer(1, 0.01), name)
+        before = work.count("evaluate", "compare")
+        await work.drain(1.0)
+        return before, work.count("evaluate", "compare")
+
+    assert asyncio.run(scenario()) == (2, 0)
+
+
 def test_an_error_asks_for_a_stop_and_the_rest_has_its_grace(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> tuple[str | None, int, bool]:
         work = InFlight()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -178,10 +179,14 @@ def start(tmp_path: Path, *arguments: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [sys.executable, "-m", "search.run", *arguments, f"out={tmp_path / 'outputs'}"],
         cwd=ROOT,
-        stdout=subprocess.DEVNULL,
+        stdout=(tmp_path / "said").open("wb"),
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+
+
+def said(tmp_path: Path) -> str:
+    return (tmp_path / "said").read_text()
 
 
 def wait_for_verdicts(tmp_path: Path, n: int, timeout_s: float = 300) -> Path:
@@ -219,6 +224,7 @@ def test_an_interrupt_closes_the_run_in_order(tmp_path: Path) -> None:
     folder = wait_for_verdicts(tmp_path, 2)
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(300) == 130
+    assert re.search(r"(finishing \d+ measurements?|closing the run); once more to stop now", said(tmp_path))
     last = journal(folder)[-1]
     assert last["event"] == "run_finished"
     assert last["reason"] == "interrupted"

@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import io
 import logging
+from dataclasses import replace
 
 import pytest
 
-from search.events import Event, ModelCalled
+from evaluators.problem import Kernel
+from search.events import BestConfirmed, Event, ModelCalled, RunStarted
 from search.observers.plain import PlainConsole
+from search.observers.progress import Progress
+from search.tree import Variant
 
 
 def play(events: list[Event], **options: object) -> list[str]:
@@ -102,6 +106,34 @@ def without_ids(line: str) -> str:
 def test_a_whole_run_line_by_line(whole_run: list[Event]) -> None:
     lines = [without_ids(line) for line in play(whole_run, evaluations=20)]
     assert lines == WHOLE.splitlines()
+
+
+def test_rounds_without_a_limit(whole_run: list[Event]) -> None:
+    started, *rest = whole_run
+    assert isinstance(started, RunStarted)
+    lines = play([replace(started, rounds=0), *rest])
+    assert "rounds=unlimited evaluations=unlimited" in lines[0]
+    assert sum(" round     1 ideas=2 " in line for line in lines) == 1
+    assert not any("None" in line for line in lines)
+
+
+def test_a_best_that_is_slower_than_the_first_is_called_slower(
+    whole_run: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranking goes by the lower end of the interval, not by the median."""
+    (variant,) = [each.variant for each in whole_run if isinstance(each, BestConfirmed)]
+    assert variant.evaluation is not None and variant.evaluation.timing is not None
+    timing = replace(variant.evaluation.timing, kernel_ms=0.25)
+    first = Variant(
+        kernel=Kernel(source="first", language="cuda"),
+        idea=variant.idea,
+        parent="",
+        round=1,
+        evaluation=replace(variant.evaluation, timing=timing),
+    )
+    monkeypatch.setattr(Progress, "first", property(lambda _: first))
+    lines = play(whole_run)
+    assert "began at:  0.250 ms, the first idea's kernel: 2.00x slower" in lines
 
 
 def test_the_pace_of_recorded_verdicts_is_not_told(whole_run: list[Event]) -> None:

@@ -1,0 +1,46 @@
+"""Every command under one name, from whatever folder:
+
+    ideatree run problem=level1/conv2d rounds=13 branch=8
+    ideatree run --help
+
+`ideatree run …` is `python -m search.run …`, and so on. `python -m` looks first into the folder that it is
+called in: a `search.py` there would be taken for ours.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from evaluators.nearest import nearest
+
+COMMANDS = {
+    "run": ("search.run", "search for a faster kernel"),
+    "evaluate": ("evaluators.evaluate", "judge one kernel"),
+    "prompt": ("search.prompt", "show what a model would be asked"),
+    "mcp": ("search.mcp", "let a coding agent search, as an MCP server"),
+    "harvest": ("search.harvest", "make training data of runs and the library"),
+    "list": ("kernel_library.list", "list the library's kernels"),
+    "show": ("kernel_library.show", "show one of them"),
+    "add": ("kernel_library.add", "evaluate a kernel and add it"),
+    "verify": ("kernel_library.verify", "measure the library's kernels on this machine"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command that the first argument names; returns its exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help"):
+        lines = [f"    ideatree {name:<9} {says}" for name, (_, says) in COMMANDS.items()]
+        print("usage: ideatree COMMAND [key=value …]\n\n" + "\n".join(lines))  # noqa: T201
+        return 0 if given else 2
+    name, *rest = given
+    if name not in COMMANDS:
+        meant = nearest(name, COMMANDS)
+        hint = f"did you mean {meant}?" if meant else f"it has {', '.join(COMMANDS)}"
+        print(f"ideatree: no command {name}; {hint}", file=sys.stderr)  # noqa: T201
+        return 2
+    module = importlib.import_module(COMMANDS[name][0])
+    status: int = module.main(rest)
+    return status
