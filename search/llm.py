@@ -32,6 +32,8 @@ class Cause(StrEnum):
 
     RATE_LIMITED = "rate limited"
     SERVER_ERROR = "server error"
+    UNREACHABLE = "unreachable"
+    """Nothing was sent: it costs nothing."""
     CONNECTION = "connection lost"
     TIMEOUT = "timed out"
     EMPTY = "empty answer"
@@ -46,6 +48,17 @@ class Cause(StrEnum):
     def passing(self) -> bool:
         """Whether the same call may well succeed when it is made again."""
         return self not in (Cause.BAD_REQUEST, Cause.DENIED, Cause.SKIPPED)
+
+    @property
+    def outage(self) -> bool:
+        """Whether the provider, or the way to it, is the reason: it may be gone in some minutes or hours."""
+        return self in (
+            Cause.UNREACHABLE,
+            Cause.CONNECTION,
+            Cause.TIMEOUT,
+            Cause.SERVER_ERROR,
+            Cause.RATE_LIMITED,
+        )
 
     @property
     def lost(self) -> bool:
@@ -197,10 +210,12 @@ class ModelCall:
 
 @dataclass(kw_only=True)
 class Spending:
-    """What calls have cost so far."""
+    """What calls have cost so far, or may have cost at most: `estimated` counts those whose cost the provider
+    did not report."""
 
     calls: int = 0
     failed: int = 0
+    estimated: int = 0
     tokens: int = 0
     dollars: Decimal = field(default_factory=Decimal)
 
@@ -208,6 +223,7 @@ class Spending:
         """Takes one more call in."""
         self.calls += 1
         self.failed += call.cause is not None
+        self.estimated += call.estimated
         self.tokens += call.usage.tokens
         self.dollars += Decimal(str(call.dollars))
 
@@ -218,6 +234,7 @@ class Spending:
         for each in several:
             total.calls += each.calls
             total.failed += each.failed
+            total.estimated += each.estimated
             total.tokens += each.tokens
             total.dollars += each.dollars
         return total

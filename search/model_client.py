@@ -61,11 +61,15 @@ class ModelClient:
                 logger.info("%s, attempt %d for %s: %s", model.name, attempt, question.purpose, failed)
                 if failed.cause in TOLD_AGAIN:
                     asked = replace(question, prompt=f"{question.prompt}\n\n{_reproach(failed)}")
-                pause_s, left_s = self._pause_s(attempt, failed), self._budget.remaining_s
-                if left_s is not None and pause_s >= left_s:
-                    raise BudgetSpent("seconds") from failed
-                await self._sleep(pause_s)
+                await self.pause(self._pause_s(attempt, failed))
         raise AssertionError("limits.tries is positive")
+
+    async def pause(self, seconds: float) -> None:
+        """Raises BudgetSpent where the run has no time left after it."""
+        left_s = self._budget.remaining_s
+        if left_s is not None and seconds >= left_s:
+            raise BudgetSpent("seconds")
+        await self._sleep(seconds)
 
     async def _once(
         self, model: LLM, question: Question, attempt: int, read: Callable[[str], Result]

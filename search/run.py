@@ -107,7 +107,7 @@ def settle(arguments: Sequence[str]) -> tuple[DictConfig, Path | None, RunState 
         config = compose_config("run", others)
     positive(config, "rounds", "ideas", "branch")
     positive(config, "repairs", least=0)
-    _check_prices(config)
+    _check_caps(config)
     one_of(config, "device", DEVICES)
     one_of(config, "history", HISTORY)
     check_wandb(config)
@@ -220,15 +220,30 @@ def _recording(config: DictConfig) -> RunState | None:
         raise UsageError(f"replay.run={config.replay.run} cannot be read: {error.strerror}") from error
 
 
-def _check_prices(config: DictConfig) -> None:
-    """Raises UsageError for a limit in dollars where a model's price is not known."""
-    if config.budget.dollars is None:
-        return
-    for name, model in (config.proposer.get("models") or {}).items():
+def _check_caps(config: DictConfig) -> None:
+    """Raises UsageError for a limit in dollars where a model's price is not known, and for limits under which
+    no model can be called at all, since each call is reserved at the most that it can cost."""
+    dollars, tokens = (
+        limit if isinstance(limit, int | float) else None  # what is no number is told with the other limits
+        for limit in (config.budget.dollars, config.budget.tokens)
+    )
+    models = config.proposer.get("models") or {}
+    too_little = []
+    for name, model in models.items():
         price = model.get("price") or {"input": 0, "output": 0}
-        for key in ("input", "output"):
-            if price[key] is None:
-                raise UsageError(f"budget.dollars needs the model's price: set llm.{name}.price.{key}=…")
+        answer_tokens = (model.get("limits") or {}).get("output_tokens", 0)
+        if dollars is not None:
+            for key in ("input", "output"):
+                if price[key] is None:
+                    raise UsageError(f"budget.dollars needs the model's price: set llm.{name}.price.{key}=…")
+            if dollars <= (most := price["output"] * answer_tokens / 1e6):
+                too_little.append(f"budget.dollars={dollars}: one answer of {name} may cost ${most:.2f}")
+                continue
+        if tokens is not None and tokens <= answer_tokens:
+            too_little.append(f"budget.tokens={tokens}: one answer of {name} may have {answer_tokens}")
+    if models and len(too_little) == len(models):
+        name = next(iter(models))
+        raise UsageError(f"{too_little[0]}; raise the limit, or lower llm.{name}.limits.output_tokens")
 
 
 @contextlib.contextmanager

@@ -143,6 +143,7 @@ def _cost(state: RunState) -> dict[str, Any]:
     return {
         "calls": spent.calls,
         "failed_calls": spent.failed,
+        "estimated_calls": spent.estimated,
         "tokens": spent.tokens,
         "dollars": float(spent.dollars),
         "models": models,

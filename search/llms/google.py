@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from search.llm import Answer, CallFailed, Cause, Limits, Price, Question, Usage
-from search.llms.http import Access, cause_of, retry_after_s
+from search.llms.http import Access, cause_of, lost_or_unreachable, retry_after_s
 
 if TYPE_CHECKING:
     from google.genai import Client
@@ -72,11 +72,12 @@ class Google:
             reply: Any = await self._connected().aio.models.generate_content(
                 model=self._model, contents=question.prompt, config=self._config(question)
             )
-        except httpx2.TimeoutException:
+        except httpx2.TimeoutException as error:
             # `from None`, here and below: what the SDK's error holds may hold the key.
-            raise self._access.failed(Cause.TIMEOUT, f"silent for {self.limits.timeout_s:g} s") from None
+            cause = lost_or_unreachable(error, Cause.TIMEOUT)
+            raise self._access.failed(cause, f"silent for {self.limits.timeout_s:g} s") from None
         except httpx2.TransportError as error:
-            raise self._access.failed(Cause.CONNECTION, error) from None
+            raise self._access.failed(lost_or_unreachable(error, Cause.CONNECTION), error) from None
         except APIError as error:
             raise self._failed(error) from None
         except (ValueError, TypeError) as error:

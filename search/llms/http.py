@@ -49,6 +49,12 @@ class Access:
         return CallFailed(cause, detail[:LONGEST_DETAIL], retry_after_s=retry_after_s)
 
 
+def lost_or_unreachable(error: BaseException | None, otherwise: Cause) -> Cause:
+    """UNREACHABLE for an error of httpx, or of the like, by which no connection came about: nothing was sent,
+    and nobody charges for it."""
+    return Cause.UNREACHABLE if type(error).__name__ in ("ConnectError", "ConnectTimeout") else otherwise
+
+
 def cause_of(status: int) -> Cause:
     """What an HTTP status other than success means for a call."""
     if status == 429:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from search.llm import Answer, CallFailed, Cause, Limits, Price, Question, Usage
-from search.llms.http import Access, cause_of, retry_after_s
+from search.llms.http import Access, cause_of, lost_or_unreachable, retry_after_s
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
@@ -69,11 +69,13 @@ class OpenAI:
 
         try:
             reply: Any = await self._connected().chat.completions.create(**self._request(question))
-        except APITimeoutError:
+        except APITimeoutError as error:
             # `from None`, here and below: what the SDK's error holds may hold the key.
-            raise self._access.failed(Cause.TIMEOUT, f"silent for {self.limits.timeout_s:g} s") from None
+            cause = lost_or_unreachable(error.__cause__, Cause.TIMEOUT)
+            raise self._access.failed(cause, f"silent for {self.limits.timeout_s:g} s") from None
         except APIConnectionError as error:
-            raise self._access.failed(Cause.CONNECTION, error.__cause__ or error) from None
+            cause = lost_or_unreachable(error.__cause__, Cause.CONNECTION)
+            raise self._access.failed(cause, error.__cause__ or error) from None
         except APIStatusError as error:
             raise self._failed(error) from None
         except (APIError, ValueError) as error:

@@ -249,6 +249,7 @@ def cost_figures(spent: Spending) -> dict[str, float]:
     return {
         "calls": float(spent.calls),
         "failed_calls": float(spent.failed),
+        "estimated_calls": float(spent.estimated),
         "tokens": float(spent.tokens),
         "dollars": float(spent.dollars),
     }

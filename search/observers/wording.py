@@ -101,8 +101,10 @@ def cost(
     if spent.failed:
         why = ", ".join(f"{cause} {count}" for cause, count in (causes or Counter()).most_common())
         calls += f", {spent.failed} failed" + (f" ({why})" if why else "")
-    tokens = f"{used(spent.tokens, 'tokens', amount)} tokens"
-    return [calls, tokens, *([used(float(spent.dollars), "dollars", dollars)] if spent.dollars else [])]
+    most = "at most " if spent.estimated else ""
+    tokens = f"{most}{used(spent.tokens, 'tokens', amount)} tokens"
+    paid = f"{most}{used(float(spent.dollars), 'dollars', dollars)}"
+    return [calls, tokens, *([paid] if spent.dollars else [])]
 
 
 def failure(call: ModelCall) -> str:

@@ -78,6 +78,15 @@ def only_folder(tmp_path: Path) -> Path:
             ["problem=level1/conv2d", "proposer=llm", "budget.dollars=1", "llm.openai.price.output=null"],
             "llm.openai.price.output",
         ),
+        (
+            ["problem=level1/conv2d", "proposer=llm", "budget.dollars=0.1"],
+            "budget.dollars=0.1: one answer of openai may cost $0.32; raise the limit, or lower llm.",
+        ),
+        (
+            ["problem=level1/conv2d", "proposer=llm", "budget.tokens=32000"],
+            "budget.tokens=32000: one answer of openai may have 32000",
+        ),
+        (["problem=level1/conv2d", "proposer=llm", "proposer.patience_s=-1"], "proposer.patience_s is -1"),
         (["proposer=replay"], "replay.run"),
         (["proposer=replay", "replay.run=nowhere"], "no run folder"),
         (["problem=level1/conv2d", "repairs=-1", "device=cpu", "pool=local"], "repairs is -1"),

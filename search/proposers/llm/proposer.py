@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+FIRST_WAIT_S, LONGEST_WAIT_S = 15.0, 300.0
+"""Pauses while all providers are out of service, beside those after each call."""
+
 
 class LLMProposer:
     """Asks one model or several. `models` by the names that `choice` knows them by; an idea's code is asked
@@ -30,8 +33,9 @@ class LLMProposer:
     `languages` and `prompts` (a folder whose templates replace ours): see `Prompts`; `library`: whether
     prompts show the library's entries.
 
-    A model that denies access is not asked again; what one fails to answer, another is asked. Raises
-    ValueError without a model.
+    A model that denies access is not asked again; what one fails to answer, another is asked. Where none
+    answers since all providers are out of service, they are asked again after a pause, for `patience_s` at
+    most. Raises ValueError without a model.
     """
 
     def __init__(
@@ -46,13 +50,17 @@ class LLMProposer:
         library: bool = True,
         languages: Sequence[str] | str | None = None,
         prompts: str | None = None,
+        patience_s: float = 14400.0,
     ) -> None:
         if not models:
             raise ValueError("proposer=llm needs a model: llm=openai, llm=google, llm=[openai,google], …")
+        if patience_s < 0:
+            raise ValueError(f"proposer.patience_s is {patience_s}; it cannot be negative")
         self._models = dict(models)
         self._choice = choice or Fixed()
         self._name = name
         self._library = library
+        self._patience_s = patience_s
         self._prompts = Prompts(
             folder=Path(prompts) if prompts else None,
             history=history,
@@ -91,12 +99,18 @@ class LLMProposer:
         earlier = self._earlier(expansion.seed)
         ideas: list[Idea] = []
         turned_down: list[str] = []
-        failed: dict[str, str] = {}
-        again = True
+        failed: dict[str, CallFailed] = {}
+        again, waited_s = True, 0.0
         while missing := wanted - len(ideas):
             names = [name for name in self._models if name not in {*self._denied, *failed}]
             if not names:
-                break
+                if ideas or not any(each.cause.outage for each in failed.values()):
+                    break
+                if waited_s >= self._patience_s:
+                    break
+                waited_s += await self._wait_out(failed, waited_s)
+                failed = {name: each for name, each in failed.items() if not each.cause.outage}
+                continue
             shares = self._choice.pick(self._standings(names), missing, rng)
             answers = await asyncio.gather(
                 *(
@@ -108,7 +122,7 @@ class LLMProposer:
             before = len(turned_down)
             for name, answer in zip(shares, answers, strict=True):
                 if isinstance(answer, CallFailed):
-                    failed[name] = str(answer)
+                    failed[name] = answer
                 elif isinstance(answer, BaseException):
                     raise answer
                 else:
@@ -118,9 +132,23 @@ class LLMProposer:
                     break  # a model had fewer ideas than it was asked for
                 again = False
         if not ideas and len({*self._denied, *failed}) == len(self._models):
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in {**self._denied, **failed}.items())
-            raise ProposerFailed(f"no model has an idea ({reasons})")
+            raise ProposerFailed(f"no model has an idea ({self._reasons(failed)})")
         return ideas[:wanted]
+
+    async def _wait_out(self, failed: Mapping[str, CallFailed], waited_s: float) -> float:
+        """Pauses, each time as long as all pauses before. Returns for how long. Raises BudgetSpent."""
+        pause_s = min(max(waited_s, FIRST_WAIT_S), LONGEST_WAIT_S, self._patience_s - waited_s)
+        logger.warning(
+            "no model answers (%s); asking again in %.0f s, and so on for %.3g h (proposer.patience_s)",
+            self._reasons(failed),
+            pause_s,
+            self._patience_s / 3600,
+        )
+        await self._context.model_client.pause(pause_s)
+        return pause_s
+
+    def _reasons(self, failed: Mapping[str, CallFailed]) -> str:
+        return "; ".join(f"{name}: {reason}" for name, reason in {**self._denied, **failed}.items())
 
     async def implement(
         self,

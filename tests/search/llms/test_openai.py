@@ -192,7 +192,7 @@ def test_nobody_there() -> None:
         llm = model(server)
     with pytest.raises(CallFailed) as caught:
         ask(llm)
-    assert caught.value.cause is Cause.CONNECTION
+    assert caught.value.cause is Cause.UNREACHABLE
 
 
 def test_a_slow_answer() -> None:

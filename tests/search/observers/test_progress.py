@@ -218,6 +218,11 @@ def test_words_dollars(value: float, text: str) -> None:
             {"calls": 9, "tokens": 10_000, "dollars": 5.0},
             "2/9 calls; 9.00k/10.0k tokens; $0.42/$5.00",
         ),
+        (
+            Spending(calls=2, estimated=1, tokens=9000, dollars=Decimal("0.42")),
+            {"dollars": 5.0},
+            "2 calls; at most 9.00k tokens; at most $0.42/$5.00",
+        ),
     ],
 )
 def test_words_what_models_cost(spent: Spending, limits: dict[str, float | None], text: str) -> None:

@@ -145,10 +145,11 @@ def test_logs_what_models_did_and_cost(
     fake = FakeWandb()
     play(fake, runs["two models"], monkeypatch, tmp_path, mode="offline")
     (_, one), (_, end) = fake.logged
-    so_far = {name: one[f"{name}_so_far"] for name in ("calls", "failed_calls", "tokens", "dollars")}
-    assert so_far == {"calls": 7, "failed_calls": 3, "tokens": 41_200, "dollars": 0.5}
-    gpt = {"calls": 4, "failed_calls": 1, "tokens": 33_200, "dollars": 0.5, "ideas": 1, "best_speedup": 3.0}
-    gemini = {"calls": 3, "failed_calls": 2, "tokens": 8000, "dollars": 0, "ideas": 1, "best_speedup": 1.5}
+    figures = ("calls", "failed_calls", "estimated_calls", "tokens", "dollars")
+    so_far = {name: one[f"{name}_so_far"] for name in figures}
+    assert so_far == {"calls": 7, "failed_calls": 3, "estimated_calls": 0, "tokens": 41_200, "dollars": 0.5}
+    gpt = dict(zip(figures, (4, 1, 0, 33_200, 0.5), strict=True)) | {"ideas": 1, "best_speedup": 3.0}
+    gemini = dict(zip(figures, (3, 2, 0, 8000, 0), strict=True)) | {"ideas": 1, "best_speedup": 1.5}
     assert {name: one[f"models/openai/gpt-6/{name}"] for name in gpt} == gpt
     assert fake.summary["models"] == {"openai/gpt-6": gpt, "google/gemini-4-pro": gemini}
     assert fake.summary["failures"] == {"rate limited": 2, "malformed answer": 1}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import re
 from collections.abc import Callable
@@ -151,6 +152,41 @@ def test_without_a_model_that_answers_the_proposer_says_why(tmp_path: Path) -> N
         with pytest.raises(ProposerFailed, match="one: access denied: the key is not valid"):
             propose(proposer)
     assert len(model.asked) == 1
+
+
+def test_an_outage_is_waited_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    answers = Counting()
+    asked = itertools.count()
+
+    def out_for_a_while(question: Question) -> str | CallFailed:
+        return CallFailed(Cause.UNREACHABLE, "refused") if next(asked) < 9 else answers(question)
+
+    proposer, calls = begun(tmp_path, ScriptedModel(out_for_a_while))
+    assert len(propose(proposer, 2)) == 2
+    assert [call.cause for call in calls] == [Cause.UNREACHABLE] * 9 + [None]
+    assert sum(call.dollars for call in calls[:9]) == 0
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warned[0].startswith("no model answers (one: unreachable: refused); asking again in 15 s, and")
+    assert [line.partition(" again in ")[2].partition(",")[0] for line in warned] == [
+        "15 s", "15 s", "30 s", "60 s",
+    ]  # fmt: skip
+
+
+def test_an_outage_is_waited_out_as_long_as_one_is_ready_to(tmp_path: Path) -> None:
+    run, calls = context(tmp_path)
+    model = ScriptedModel(lambda question: CallFailed(Cause.SERVER_ERROR, "503"))
+    proposer = LLMProposer({"one": model}, patience_s=40.0)
+    proposer.begin(run)
+    with pytest.raises(ProposerFailed, match="no model has an idea"):
+        propose(proposer)
+    assert len(calls) == 2 * (1 + 3), "after 15, 15 and the last 10 seconds"
+
+
+def test_the_end_of_the_run_ends_the_wait(tmp_path: Path) -> None:
+    broken = ScriptedModel(lambda question: CallFailed(Cause.UNREACHABLE, "refused"))
+    proposer, _ = begun(tmp_path, broken, budget=Budget(seconds=10.0))
+    with pytest.raises(BudgetSpent):
+        propose(proposer)
 
 
 def test_each_variant_is_a_call_and_comes_as_soon_as_it_is_there(tmp_path: Path) -> None:
