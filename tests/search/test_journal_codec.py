@@ -144,9 +144,8 @@ def runs(draw: st.DrawFn) -> list[Event]:
     judged = [replace(v, evaluation=draw(evaluations())) for v in written]
     again = draw(evaluations())
     together = tuple(draw(evaluations()) for _ in judged)
-    ours = Status.INFRASTRUCTURE_ERROR
     ranked = [
-        replace(v, evaluation=v.evaluation if each.status is ours else each)
+        replace(v, evaluation=each if each.status.is_of_the_kernel else v.evaluation)
         for v, each in zip(judged, together, strict=True)
     ]
     return [
