@@ -106,8 +106,8 @@ class Correctness:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Correctness:
-        """Raises TypeError when `data` is not what `dataclasses.asdict` writes of one. Records of before
-        version 0.1.0 say `families` for the distributions."""
+        """Raises TypeError when `data` is not what `dataclasses.asdict` writes of one. Older records
+        say `families` for the distributions."""
         return cls(**{"distributions" if name == "families" else name: value for name, value in data.items()})
 
 

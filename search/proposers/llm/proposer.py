@@ -104,9 +104,8 @@ class LLMProposer:
         while missing := wanted - len(ideas):
             names = [name for name in self._models if name not in {*self._denied, *failed}]
             if not names:
-                if ideas or not any(each.cause.outage for each in failed.values()):
-                    break
-                if waited_s >= self._patience_s:
+                out_of_service = any(each.cause.outage for each in failed.values())
+                if ideas or not out_of_service or waited_s >= self._patience_s:
                     break
                 waited_s += await self._wait_out(failed, waited_s)
                 failed = {name: each for name, each in failed.items() if not each.cause.outage}

@@ -30,7 +30,7 @@ class Case:
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...] = FLOATS
     change: str = ""
-    """Name of a function below that changes the tensors."""
+    """What `changed` does to the tensors."""
     more: tuple[Any, ...] = ()
     """Further arguments."""
 
