@@ -42,7 +42,6 @@ from evaluators.nearest import nearest
 from evaluators.problem import DEVICES, LANGUAGES, Kernel, Problem, language_of
 from evaluators.scheduler.host import Host
 from evaluators.scheduler.pool import Pool
-from evaluators.system import process_tree
 
 EVERY_S = 5.0
 """How often a line says that a long stage goes on."""
@@ -144,19 +143,15 @@ async def _evaluate_once(
         pool = Pool(host(settings=settings, on_gpu=problem.device == "cuda"))
     except (ValueError, ConnectionError) as error:
         raise UsageError(first_line(error)) from error
-    try:
+    with pool:
         on_stage(f"opening {problem.name} on {problem.device}")
-        _, evaluation = await asyncio.gather(
-            pool.describe(problem), pool.evaluate(problem, kernel, thorough=thorough, on_stage=on_stage)
-        )
-        return evaluation
-    except WorkerBroken as error:
-        raise UsageError(f"{problem.name}: {cause_of(str(error))}") from error
-    except asyncio.CancelledError:
-        process_tree.kill_descendants()
-        raise
-    finally:
-        pool.close()
+        try:
+            _, evaluation = await asyncio.gather(
+                pool.describe(problem), pool.evaluate(problem, kernel, thorough=thorough, on_stage=on_stage)
+            )
+        except WorkerBroken as error:
+            raise UsageError(f"{problem.name}: {cause_of(str(error))}") from error
+    return evaluation
 
 
 @contextlib.asynccontextmanager

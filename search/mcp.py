@@ -40,7 +40,6 @@ from evaluators.device.worker import Settings
 from evaluators.problem import Problem
 from evaluators.scheduler.host import Host
 from evaluators.scheduler.pool import Pool
-from evaluators.system import process_tree
 from search.agent import Agent, OnStage, Refused
 from search.budget import Budget
 from search.cli import (
@@ -213,9 +212,7 @@ class Run:
             host = await self._host
         except (ValueError, ConnectionError):
             return  # there is none
-        if busy:
-            process_tree.kill_descendants()
-        await asyncio.to_thread(host.close)
+        await asyncio.to_thread(host.close, now=busy)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Self
 
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
@@ -47,5 +48,8 @@ class RecordedEvaluations:
         log = f"the recording never measured the kernels {', '.join(ids)} together"
         return [Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=log) for _ in kernels]
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Nothing was started."""

@@ -145,42 +145,43 @@ async def search(
     repeats = isinstance(pool, RecordedEvaluations)
     started = recording.started if recording else None
     try:
-        with console.status(f"opening {problem.name} on {problem.device}"):
-            facts = await pool.describe(problem)
-        folder = folder or new_folder(config, problem, arguments)
-        with Journal(folder / "journal.jsonl") as journal:
-            session = Session(
-                problem=problem,
-                library=build(config.library.kernels) if config.library.use and not repeats else None,
-                entries=started.entries if started else None,
-                evaluator=pool,
-                journal=journal,
-                budget=budget,
-                observers=observers_of(config, journal, console, limits, recorded=repeats),
-                outstanding=outstanding,
-                environment=facts,
-                ranking=started.ranking if repeats and started else LOWER_END,
-            )
-            engine = Engine(
-                session,
-                strategy=parts["strategy"],
-                proposer=parts["proposer"],
-                seed=config.seed,
-                history=config.history,
-                repairs=config.repairs,
-            )
-            with _orderly_stop(engine, console):
-                finished = await engine.run()
-            finalise(folder, engine.session.state)
-            if finished in journal.past:
-                text = f"the run had ended ({finished.reason}); a larger limit, say rounds=…, makes it go on"
-                console.print(text, markup=False, highlight=False)
+        with pool:
+            with console.status(f"opening {problem.name} on {problem.device}"):
+                facts = await pool.describe(problem)
+            folder = folder or new_folder(config, problem, arguments)
+            with Journal(folder / "journal.jsonl") as journal:
+                session = Session(
+                    problem=problem,
+                    library=build(config.library.kernels) if config.library.use and not repeats else None,
+                    entries=started.entries if started else None,
+                    evaluator=pool,
+                    journal=journal,
+                    budget=budget,
+                    observers=observers_of(config, journal, console, limits, recorded=repeats),
+                    outstanding=outstanding,
+                    environment=facts,
+                    ranking=started.ranking if repeats and started else LOWER_END,
+                )
+                engine = Engine(
+                    session,
+                    strategy=parts["strategy"],
+                    proposer=parts["proposer"],
+                    seed=config.seed,
+                    history=config.history,
+                    repairs=config.repairs,
+                )
+                with _orderly_stop(engine, console):
+                    finished = await engine.run()
+                finalise(folder, engine.session.state)
+                if finished in journal.past:
+                    text = (
+                        f"the run had ended ({finished.reason}); a larger limit, say rounds=…, makes it go on"
+                    )
+                    console.print(text, markup=False, highlight=False)
     except WorkerBroken as error:
         raise UsageError(f"{problem.name} cannot be searched: {cause_of(str(error))}") from error
     except ValueError as error:
         raise UsageError(first_line(error)) from error
-    finally:
-        pool.close()
     console.print(f"run folder: {folder}", markup=False, highlight=False, soft_wrap=True)
     return _status(finished)
 

@@ -246,7 +246,10 @@ def build_environment(architecture: str) -> dict[str, str]:
 
 
 def _thread_fork_server(root: Path) -> ForkServer:
-    """One a thread, kept: a fork server is not thread-safe, and the first one takes seconds to start."""
+    """One a thread, kept: a fork server is not thread-safe, and the first one takes seconds to start. It is
+    replaced when it has died since, say for lack of memory."""
+    if _kept.fork_server is not None and not _kept.fork_server.is_alive():
+        _drop_fork_server()
     if _kept.fork_server is None:
         _kept.fork_server, node_fork_server = hatch(root)
         _kept.node_fork_server = node_fork_server or _kept.node_fork_server

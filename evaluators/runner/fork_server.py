@@ -138,6 +138,15 @@ class ForkServer:
         while self.channel.has_message():  # read along with another
             self._note(self.channel.receive())
 
+    def is_alive(self) -> bool:
+        """Whether it is there, as far as its channel tells; takes in what it has said."""
+        readable, _, _ = select.select([self.channel.fileno()], [], [], 0)
+        try:
+            self.pump(bool(readable))
+        except ChannelClosed:
+            return False
+        return True
+
     def end(self, child: ChildProcess, timeout_s: float = 30.0) -> None:
         """Kills the runner and everything it started, and waits until they are gone."""
         deadline = time.monotonic() + timeout_s

@@ -60,6 +60,6 @@ class Host(Protocol):
         """Of kernels that all differ, in one session. Raises WorkerBroken or WorkerDied."""
         ...
 
-    def close(self) -> None:
-        """Ends everything that was started."""
+    def close(self, *, now: bool = False) -> None:
+        """Ends everything that was started; `now`: without waiting for work that is under way."""
         ...

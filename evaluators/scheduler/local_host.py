@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,6 +17,7 @@ from evaluators.evaluation import Evaluation
 from evaluators.isolation import scratch
 from evaluators.problem import Kernel, Problem
 from evaluators.scheduler.host import OnStage, WorkerDied
+from evaluators.system import process_tree
 from evaluators.system.channel import ChannelClosed
 
 
@@ -30,8 +32,9 @@ class LocalHost:
         self._root = scratch.scratch_root(f"local-{os.getpid()}-{secrets.token_hex(4)}")
         scratch.claim(self._root)
         # Each worker has a thread of its own for life: its processes end with the thread that started them.
-        self._threads = [ThreadPoolExecutor(1) for _ in range(self.devices)]
-        self._builders = [ThreadPoolExecutor(1) for _ in range(self.cores)]
+        self._thread_ids: list[int] = []
+        self._threads = [self._thread() for _ in range(self.devices)]
+        self._builders = [self._thread() for _ in range(self.cores)]
         self._idle = list(self._builders)
         self._workers = [
             Worker(root=self._root, settings=settings, visible_gpu=gpus[number] if gpus else "")
@@ -106,8 +109,12 @@ class LocalHost:
             lambda: self._workers[device].compare(problem, kernels, archives, thorough=thorough),
         )
 
-    def close(self) -> None:
+    def close(self, *, now: bool = False) -> None:
         """See `host.Host`."""
+        if now:  # threads that wait for their processes, or for a deadline of theirs, come to their end
+            for thread_id in self._thread_ids:
+                for pid in process_tree.children_of_thread(thread_id):
+                    process_tree.kill_tree(pid)
         for thread, worker in zip(self._threads, self._workers, strict=True):
             thread.submit(worker.close)
             thread.shutdown()
@@ -115,6 +122,9 @@ class LocalHost:
             builder.submit(close_thread_fork_server)
             builder.shutdown()
         scratch.release(self._root)
+
+    def _thread(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, initializer=lambda: self._thread_ids.append(threading.get_native_id()))
 
 
 def _visible_gpus() -> list[str]:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from typing import Self
 from weakref import WeakValueDictionary
 
 from evaluators.build.builder import Build
@@ -38,7 +39,10 @@ class CannotOpen(WorkerBroken):
 
 class Pool:
     """The evaluator: sends kernels through the two lanes, gives lost work to another worker, blames a kernel
-    that kills two of them, and goes on without a device that fails or has become slow."""
+    that kills two of them, and goes on without a device that fails or has become slow.
+
+    A context manager, too: it closes the pool at the block's end, at once where the block is left by an
+    exception."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -57,6 +61,12 @@ class Pool:
         self._at_work: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self.devices_set_aside: dict[int, str] = {}
         """Why, by the device's number. The last device is kept whatever it does, and stands here, too."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(now=kind is not None)
 
     async def describe(self, problem: Problem) -> dict[str, str]:
         """Device and software that will measure the problem. Raises CannotOpen or UnfitProblem when it
@@ -190,9 +200,9 @@ class Pool:
         environment = self._known(job.problem)
         return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=job.reason, environment=environment)
 
-    def close(self) -> None:
-        """Ends every process that was started."""
-        self._host.close()
+    def close(self, *, now: bool = False) -> None:
+        """Ends every process that was started; `now`: without waiting for work that is under way."""
+        self._host.close(now=now)
         for cause, count in self._retries.items():
             if count > 1:
                 logger.warning("%d times in all a kernel was tried again: %s", count, cause)

@@ -184,11 +184,11 @@ class RayHost:
         evaluations: list[Evaluation] = await self._answer(device, asked)
         return evaluations
 
-    def close(self) -> None:
+    def close(self, *, now: bool = False) -> None:
         """See `host.Host`."""
         with contextlib.suppress(Exception):  # the cluster may be gone already, and so is our concern
             closing = [actor.close.remote() for actor in self._actors]
-            self._ray.wait(closing, num_returns=len(closing), timeout=10)
+            self._ray.wait(closing, num_returns=len(closing), timeout=0 if now else 10)
         for actor in self._actors:
             self._ray.kill(actor)
         if self._started_here:

@@ -54,9 +54,20 @@ def children(pid: int) -> list[int]:
         return []
     found: list[int] = []
     for thread in threads:
-        with contextlib.suppress(OSError):
-            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+        found += children_of_thread(int(thread), pid)
     return found
+
+
+def children_of_thread(thread: int, pid: int | None = None) -> list[int]:
+    """The processes that this thread of the process (None: of this one) has started and that are there; all
+    of the process's where the system does not tell which thread started one."""
+    pid = os.getpid() if pid is None else pid
+    if not _has_children_files():
+        return children(pid)
+    try:
+        return [int(each) for each in Path(f"/proc/{pid}/task/{thread}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 def threads(pid: int) -> list[int]:

@@ -121,7 +121,7 @@ class FakeHost:
                 act()
             return [replace(CORRECT, log=f"{each.id} {thorough}") for each in kernels]
 
-    def close(self) -> None:
+    def close(self, *, now: bool = False) -> None:
         self.closed += 1
 
     @contextlib.asynccontextmanager

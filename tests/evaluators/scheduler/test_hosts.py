@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Awaitable, Iterator
 from dataclasses import replace
@@ -59,6 +60,29 @@ def test_threads_of_this_process(clean: Marked) -> None:
         pool.close()
     left = set(scratch_root("x").parent.glob(f"local-{os.getpid()}-*")) - before
     assert left == set()
+
+
+@pytest.mark.slow
+def test_a_pool_that_is_left_at_once_ends_its_own_processes_alone(clean: Marked) -> None:
+    """Those that the rest of the program has started are not its to end."""
+    others = subprocess.Popen(["sleep", "60"])
+
+    async def interrupted() -> None:
+        with Pool(LocalHost(settings=SETTINGS, on_gpu=False)) as pool:
+            await pool.describe(PROBLEM)
+            asleep = real("import time\ntime.sleep(100)\n" + HONEST)
+            async with asyncio.timeout(1.0):
+                await pool.evaluate(PROBLEM, asleep)
+
+    start = time.monotonic()
+    try:
+        with pytest.raises(TimeoutError):
+            asyncio.run(interrupted())
+        assert time.monotonic() - start < 60, "it waited for what was under way"
+        assert others.poll() is None
+    finally:
+        others.kill()
+        others.wait()
 
 
 BROKEN = Problem(name="file/broken", source=REFERENCE.replace("return x\n", "raise ValueError('seven')\n"))
