@@ -20,8 +20,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from evaluators.cli import UsageError, build, choose_device, compose_config
+from evaluators.cli import build, choose_device, compose_config
+from evaluators.config_errors import UsageError
 from evaluators.device.worker import Worker
+from evaluators.evaluate import EvaluateConfig
 from evaluators.evaluation import Timing
 from evaluators.problem import Kernel, Problem
 
@@ -33,7 +35,7 @@ def main(arguments: list[str]) -> int:
     given = dict(argument.partition("=")[::2] for argument in arguments)
     device, _ = choose_device(given.get("device", "auto"), clustered=False)
     name = given.get("problem", "level1/conv2d")
-    config = compose_config("evaluate", [f"problem={name}", "kernel=none"])
+    config = compose_config(EvaluateConfig, [f"problem={name}", "kernel=none"])
     problem: Problem = build(config.problem, device=device, libraries="any")
     kernel = Kernel(source=problem.source.replace("class Model", "class ModelNew"), language="triton")
     tries = int(given.get("tries", "100"))

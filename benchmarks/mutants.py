@@ -33,7 +33,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import mutations
 from benchmarks.mutations import KINDS, TORCH, BadEdit, Mutant, mutants
 from benchmarks.seeds import CASES
-from evaluators.cli import UsageError, choose_device
+from evaluators.cli import choose_device
+from evaluators.config_errors import UsageError
 from evaluators.device.worker import Settings
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem, language_of

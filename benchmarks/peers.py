@@ -32,8 +32,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.seeds import CASES, HALF, Case
 from evaluators.build.builder import build_environment, scratch_folder
-from evaluators.cli import UsageError, build, choose_device, compose_config
+from evaluators.cli import build, choose_device, compose_config
+from evaluators.config_errors import UsageError
 from evaluators.device.child_processes import WorkerBroken
+from evaluators.evaluate import EvaluateConfig
 from evaluators.evaluation import Evaluation
 from evaluators.isolation import confinement
 from evaluators.problem import Kernel, Problem, language_of
@@ -147,7 +149,7 @@ class Comparison:
 
     def __init__(self, device: str, out: str) -> None:
         self._device, self._out = device, out
-        settings = build(compose_config("evaluate", SETTINGS).evaluator)
+        settings = build(compose_config(EvaluateConfig, SETTINGS).evaluator)
         self._host = LocalHost(settings=settings, on_gpu=device == "cuda")
         self._pool = Pool(self._host)
         self._tasks: dict[str, asyncio.Task[Evaluation]] = {}

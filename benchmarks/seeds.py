@@ -25,7 +25,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from evaluators.cli import UsageError, build, choose_device, compose_config
+from evaluators.cli import build, choose_device, compose_config
+from evaluators.config_errors import UsageError
+from evaluators.evaluate import EvaluateConfig
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Kernel, Problem, language_of
 from evaluators.scheduler.local_host import LocalHost
@@ -59,7 +61,7 @@ class Case:
     def to_problem(self) -> Problem:
         """What the seed is measured on."""
         overrides = [f"problem={self.problem}", "kernel=none", *self.options]
-        problem: Problem = build(compose_config("evaluate", overrides).problem, device=self.device)
+        problem: Problem = build(compose_config(EvaluateConfig, overrides).problem, device=self.device)
         return problem
 
     def to_kernel(self) -> Kernel:
@@ -167,7 +169,7 @@ async def measure(
     """The verdicts on the seeds, each printed and kept as it comes: builds run beside measurements."""
     copy = copy_bytes_per_s(device)
     print(f"copy: {copy / 1e9:.0f} GB/s\n{HEADER}", flush=True)
-    settings = build(compose_config("evaluate", ["problem=level1/softmax", "kernel=none"]).evaluator)
+    settings = build(compose_config(EvaluateConfig, ["problem=level1/softmax", "kernel=none"]).evaluator)
     pool = Pool(LocalHost(settings=settings, on_gpu=device == "cuda"))
 
     async def one(case: Case) -> Evaluation:

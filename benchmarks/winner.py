@@ -23,7 +23,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from evaluators.cli import UsageError, build, choose_device, compose_config
+from evaluators.cli import build, choose_device, compose_config
+from evaluators.config_errors import UsageError
+from evaluators.evaluate import EvaluateConfig
 from evaluators.problem import Kernel, Problem
 from evaluators.scheduler.pool import Pool
 from search.budget import Budget
@@ -116,7 +118,7 @@ def main(arguments: list[str]) -> int:
     device, _ = choose_device(given.get("device", "auto"), clustered=False)
     sizes = ["problem.sizes.batch=256", "problem.sizes.features=4096"] if device == "cpu" else []
     call = ["problem=level1/softmax", "kernel=none", "pool=local", "evaluator.compile_mode=", *sizes]
-    config = compose_config("evaluate", call)
+    config = compose_config(EvaluateConfig, call)
     problem: Problem = build(config.problem, device=device, libraries="any")
     evaluator = Pool(build(config.pool)(settings=build(config.evaluator), on_gpu=device == "cuda"))
     try:

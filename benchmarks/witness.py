@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.mutations import Mutant, mutants, problem_of, source_of
-from evaluators.cli import UsageError
+from evaluators.config_errors import UsageError
 from evaluators.problem import Problem, Size
 from evaluators.reference.loading import load_module, make_inputs, make_model
 from evaluators.runner import thin_headers

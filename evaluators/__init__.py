@@ -2,8 +2,9 @@
 
 Where to look, from the command down to the machine; each file says more at its top. Imports point down:
 
-    the command   evaluate, report; cli (what all commands share)
-    words         problem, evaluation, verdict, timing (its statistics), cause; nearest, atomic_write;
+    the command   evaluate, report; what all commands share: cli (Hydra applications), config (what can be
+                  set), config_errors, config_help, config_completion
+    words         problem, evaluation, verdict, timing (its statistics), cause; nearest, atomic_write, option;
                   problems/ has the shipped references
     scheduler/    pool, device_queue, device_health; host: local_host (threads), ray_host
     device/       worker, watchdog, child_processes

@@ -1,4 +1,4 @@
-"""What the commands share: their frame, composing a config from the command line, and errors of one line.
+"""What the commands share: each is a Hydra application with errors of one line.
 
 Bad input is a `UsageError`, raised before anything is started or written; a command prints it and exits
 with status 2.
@@ -10,35 +10,53 @@ import contextlib
 import functools
 import logging
 import os
-import re
 import select
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
+from unittest import mock
 
-import yaml
+import hydra
 from hydra import compose, initialize_config_dir
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, InstantiationException
+from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.logging import RichHandler
 
-from evaluators import PACKAGE
 from evaluators.cause import first_line
-from evaluators.nearest import nearest
+from evaluators.config import VERSION_BASE, config_folder, opened, register
+from evaluators.config_completion import completions
+from evaluators.config_errors import UsageError, explained, near
+from evaluators.config_help import help_text
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_UNREAD = 141
-OPEN_ENDED = ("problem.sizes.", "problem.cpu_sizes.", "choice.weights.")
-"""Keys that hold what the user names."""
 
 
-class UsageError(Exception):
-    """The call was wrong; the message is one line that says what, and the nearest valid choice."""
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What Hydra is to compose: the command's config, or a `stored` one, with these overrides."""
+
+    overrides: Sequence[str]
+    stored: DictConfig | None = None
+
+
+class JobFailed(Exception):
+    """A job of a sweep ended with this exit status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"exit status {status}")
+        self.status = status
 
 
 class Main(Protocol):
@@ -50,82 +68,174 @@ class Main(Protocol):
 
 
 def command(
-    name: str, text: str | None, *told: type[Exception]
-) -> Callable[[Callable[[list[str]], int]], Main]:
-    """Puts the frame of a command around what it does with its arguments.
+    name: str,
+    config: type[Any],
+    text: str | None,
+    *told: type[Exception],
+    expand: Callable[[Sequence[str]], Call] = lambda overrides: Call(overrides=overrides),
+) -> Callable[[Callable[[DictConfig], int]], Main]:
+    """Makes a command of a function that takes the composed `config` (a dataclass, see `config.py`) and
+    returns an exit status: a Hydra application with all of Hydra's flags.
 
-    `--help` prints `text`. UsageError, and what is in `told`, is one line on standard error and status 2; an
-    interrupt is status 130, and who reads the output and has enough (`| head`) makes it 141.
+    `--help` begins with `text`. `expand` turns the overrides of the call into those that Hydra is given.
+    UsageError, and what is in `told`, is one line on standard error and status 2; an interrupt is status 130,
+    and who reads the output and has enough (`| head`) makes it 141. The status of a sweep is the worst of its
+    jobs'; an interrupted job ends it.
     """
-    of_the_caller: tuple[type[Exception], ...] = (UsageError, *told)
+    register(config)
 
-    def framed(body: Callable[[list[str]], int]) -> Main:
+    def framed(body: Callable[[DictConfig], int]) -> Main:
+        job = _Job(name, body, (UsageError, *told))
+
         @functools.wraps(body)
         def main(arguments: Sequence[str] | None = None) -> int:
             given = list(sys.argv[1:] if arguments is None else arguments)
-            if {"-h", "--help"} & set(given):
-                print(text)  # noqa: T201  (what was asked for)
-                return 0
             try:
-                status = body(given)
+                status = _run(job, config, text or "", given, expand)
                 return EXIT_UNREAD if _nobody_reads_output() else status
             except KeyboardInterrupt:
                 return EXIT_INTERRUPTED
+            except JobFailed as failed:
+                return failed.status
             except Exception as error:
-                if isinstance(error, BrokenPipeError) and _nobody_reads_output():
-                    return EXIT_UNREAD
-                if not isinstance(error, of_the_caller):
-                    raise
-                print(f"{name}: {first_line(error)}", file=sys.stderr)  # noqa: T201  (what a command says)
-                return EXIT_USAGE
+                return job.told(error)
 
         return main
 
     return framed
 
 
-def config_folder() -> Path:
-    """`configs/` beside the packages (a checkout) or inside `search` (an installation)."""
-    beside = PACKAGE.parent / "configs"
-    return beside if (beside / "run.yaml").exists() else PACKAGE.parent / "search" / "configs"
+class _Job:
+    """A command's function, as a task of Hydra's."""
+
+    def __init__(
+        self, name: str, body: Callable[[DictConfig], int], of_the_caller: tuple[type[Exception], ...]
+    ) -> None:
+        self.name, self._body, self._of_the_caller = name, body, of_the_caller
+        self.statuses: list[int] = []
+
+    def task(self) -> Callable[[DictConfig], None]:
+        """Hydra takes the name of the application from where the function stands."""
+
+        @functools.wraps(self._body)
+        def run(config: DictConfig) -> None:
+            self(config)
+
+        return run
+
+    def __call__(self, config: DictConfig) -> None:
+        try:
+            require_all(config)
+            status = self._body(config)
+        except Exception as error:
+            status = self.told(error)
+        finally:
+            _discard_if_unused(output_folder(), Path(config.get("out") or ".").resolve())
+        self.statuses.append(status)
+        if HydraConfig.get().mode is RunMode.MULTIRUN and status:
+            if status == EXIT_INTERRUPTED:
+                raise KeyboardInterrupt
+            raise JobFailed(status)
+
+    def told(self, error: Exception) -> int:
+        """Prints what the caller did wrong; returns the exit status. Raises what was not the caller's."""
+        if isinstance(error, BrokenPipeError) and _nobody_reads_output():
+            return EXIT_UNREAD
+        if not isinstance(error, self._of_the_caller):
+            raise error
+        print(f"{self.name}: {first_line(error)}", file=sys.stderr)  # noqa: T201  (what a command says)
+        return EXIT_USAGE
 
 
-def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
-    """The config `name` with `key=value` overrides. Raises UsageError."""
-    folder = config_folder()
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        if not equals:
-            raise UsageError(f"{override!r} is not of the form key=value")
-        _check_key(folder, name, key.lstrip("+~"), value)
-    for group in _required_groups(folder, name):
-        if not any(override.startswith(f"{group}=") for override in overrides):
-            raise UsageError(f"{group} is not set; give {group}=… of {', '.join(_options(folder, group))}")
-    open_keys = [f"++{o}" if o.startswith(OPEN_ENDED) else o for o in overrides]
+def _run(
+    job: _Job,
+    config: type[Any],
+    text: str,
+    arguments: list[str],
+    expand: Callable[[Sequence[str]], Call],
+) -> int:
+    parsed = get_args_parser().parse_args(arguments)
+    if parsed.help:
+        print(help_text(config, text, parsed.config_dir))  # noqa: T201  (what was asked for)
+        return 0
+    if parsed.shell_completion and "query=bash" in parsed.overrides:
+        line = os.environ["COMP_LINE"].partition(" ")[2]
+        print(" ".join(completions(config, line, parsed.config_dir)))  # noqa: T201  (what was asked for)
+        return 0
+    flags = [each for each in arguments if each not in parsed.overrides]
+    call = expand(parsed.overrides) if not (parsed.shell_completion or parsed.hydra_help) else None
+    call = call or Call(overrides=parsed.overrides)
+    call = replace(call, overrides=opened(call.overrides))
+    job.statuses.clear()
+    with _primary(config, call.stored) as (folder, name):
+        application = hydra.main(version_base=VERSION_BASE, config_path=folder, config_name=name)(job.task())
+        with (
+            mock.patch.object(sys, "argv", [sys.argv[0], *flags, *call.overrides]),
+            mock.patch.dict(os.environ, {"HYDRA_FULL_ERROR": "1"}),  # errors are told here
+        ):
+            try:
+                application()
+            except SystemExit as done:  # a flag that only shows something
+                return int(done.code or 0)
+            except (HydraException, OmegaConfBaseException) as error:
+                known = config if call.stored is None else call.stored
+                raise UsageError(explained(error, known, call.overrides, parsed.config_dir)) from error
+    return max(job.statuses, default=0)
+
+
+def _discard_if_unused(folder: Path, root: Path) -> None:
+    """Removes an output folder that nobody but Hydra has written to, and the empty ones above it, up to the
+    `root` of all of them."""
+    if HydraConfig.get().output_subdir is None or [each.name for each in folder.iterdir()] != [".hydra"]:
+        return
+    shutil.rmtree(folder / ".hydra")
+    with contextlib.suppress(OSError):  # one that is not empty
+        for each in (folder, *folder.parents):
+            if each.is_relative_to(root):
+                each.rmdir()
+
+
+@contextlib.contextmanager
+def _primary(config: type[Any], stored: DictConfig | None) -> Iterator[tuple[str, str]]:
+    """The folder and the name of the primary config."""
+    if stored is None:
+        yield str(config_folder()), register(config)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        OmegaConf.save(stored, Path(folder) / "config.yaml")
+        yield folder, "config"
+
+
+def compose_config(config: type[Any], overrides: Sequence[str]) -> DictConfig:
+    """A command's config with `key=value` overrides, as the command itself gets it. Raises UsageError."""
+    name = register(config)
     try:
-        with initialize_config_dir(str(folder), version_base="1.3"):
-            config: DictConfig = compose(name, open_keys)
-        OmegaConf.resolve(config)
-        missing = sorted(OmegaConf.missing_keys(config))
+        with initialize_config_dir(str(config_folder()), version_base=VERSION_BASE):
+            composed: DictConfig = compose(name, opened(overrides))
     except (HydraException, OmegaConfBaseException) as error:
+        raise UsageError(explained(error, config, overrides)) from error
+    require_all(composed)
+    return composed
+
+
+def require_all(config: DictConfig) -> None:
+    """Resolves the config. Raises UsageError for a value that is missing, or cannot be resolved."""
+    try:
+        OmegaConf.resolve(config)
+    except OmegaConfBaseException as error:
         raise UsageError(first_line(error)) from error
-    if missing:
+    if missing := sorted(OmegaConf.missing_keys(config)):
         raise UsageError(f"{missing[0]} is not set; give it as {missing[0]}=…")
-    return config
 
 
-def edit_config(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
-    """A stored config with further `key=value` overrides of existing keys. Raises UsageError."""
-    config = config.copy()
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        if not equals:
-            raise UsageError(f"{override!r} is not of the form key=value")
-        known = list(_leaves(config))
-        if key not in known:
-            raise UsageError(f"unknown key {key}{_nearest(key, known)}")
-        OmegaConf.update(config, key, yaml.safe_load(value))
-    return config
+def output_folder() -> Path:
+    """The folder that Hydra has made for this job."""
+    return Path(HydraConfig.get().runtime.output_dir)
+
+
+def given_overrides() -> list[str]:
+    """The overrides of this job, as they were given."""
+    return [str(each).lstrip("+") for each in HydraConfig.get().overrides.task]
 
 
 def build(config: DictConfig, **more: Any) -> Any:
@@ -161,11 +271,9 @@ def positive(config: DictConfig, *keys: str, least: int = 1) -> None:
 
 def one_of(config: DictConfig, key: str, allowed: Sequence[str]) -> None:
     """Raises UsageError unless the key holds one of the allowed words."""
-    value = str(config[key])
+    value = str(OmegaConf.select(config, key))
     if value not in allowed:
-        raise UsageError(
-            f"{key} is {value}; it must be one of {', '.join(allowed)}{_nearest(value, allowed)}"
-        )
+        raise UsageError(f"{key} is {value}; it must be one of {', '.join(allowed)}{near(value, allowed)}")
 
 
 def log_to(console: Console) -> None:
@@ -184,70 +292,3 @@ def _nobody_reads_output() -> bool:
             os.dup2(os.open(os.devnull, os.O_WRONLY), output)
             return True
     return False
-
-
-def _check_key(folder: Path, name: str, key: str, value: str) -> None:
-    if (folder / key).is_dir():
-        options = _options(folder, key)
-        for each in value.strip("[]").split(","):
-            if each.strip() not in options:
-                hint = _nearest(each.strip(), options)
-                raise UsageError(f"unknown {key} {each.strip()}{hint}; there are {', '.join(options)}")
-        return
-    groups = [p for p in folder.iterdir() if p.is_dir()]
-    files = [folder / f"{name}.yaml", *(f for g in groups for f in g.rglob("*.yaml"))]
-    known = {leaf for file in files for leaf in _keys_of(folder, file)}
-    parents = {".".join(leaf.split(".")[:n]) for leaf in known for n in range(1, leaf.count(".") + 1)}
-    open_ended = key.startswith(OPEN_ENDED)
-    if key not in known | parents and not open_ended:
-        raise UsageError(f"unknown key {key}{_nearest(key, sorted(known | {g.name for g in groups}))}")
-
-
-def _options(folder: Path, group: str) -> list[str]:
-    return sorted(
-        str(p.relative_to(folder / group).with_suffix("")) for p in (folder / group).rglob("*.yaml")
-    )
-
-
-def _required_groups(folder: Path, name: str) -> list[str]:
-    loaded = OmegaConf.to_container(OmegaConf.load(folder / f"{name}.yaml"))
-    defaults = loaded.get("defaults", []) if isinstance(loaded, dict) else []
-    return [
-        group
-        for entry in defaults
-        if isinstance(entry, dict)
-        for group, value in entry.items()
-        if value == "???"
-    ]
-
-
-def _keys_of(folder: Path, file: Path) -> Iterable[str]:
-    """The keys that a file contributes, where its group, or Hydra's header for its package, puts them."""
-    parts = file.relative_to(folder).parts
-    package = re.match(r"# @package ([\w.]+)", file.read_text())
-    place = package[1] if package else parts[0] if len(parts) > 1 else ""
-    prefix = f"{place}." if place else ""
-    loaded = OmegaConf.load(file)
-    assert isinstance(loaded, DictConfig)
-    return [prefix + key for key in _leaves(loaded) if not key.startswith("defaults")]
-
-
-def _leaves(config: DictConfig) -> Iterable[str]:
-    """Every key with its path, branches and leaves alike."""
-    container = OmegaConf.to_container(config)
-    assert isinstance(container, dict)
-    for key, value in container.items():
-        yield from _paths(str(key), value)
-
-
-def _paths(name: str, value: Any) -> Iterable[str]:
-    yield name
-    if isinstance(value, dict):
-        for key, below in value.items():
-            yield from _paths(f"{name}.{key}", below)
-
-
-def _nearest(value: str, options: Iterable[str]) -> str:
-    by_tail = {option: option for option in options} | {option.split("/")[-1]: option for option in options}
-    near = nearest(value, by_tail)
-    return f"; did you mean {by_tail[near]}?" if near else ""

@@ -6,7 +6,6 @@
 
 Exit status 0 when the kernel is correct (each time, with repeat=…), 1 when it is not, 2 when the call was
 wrong, 130 when it was interrupted. The verdict goes to standard output, what is going on to standard error.
-Every key is in `configs/evaluate.yaml`.
 """
 
 from __future__ import annotations
@@ -17,28 +16,24 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import MISSING, DictConfig
 from rich.console import Console
 
 from evaluators import report
 from evaluators.cause import cause_of, first_line
-from evaluators.cli import (
-    UsageError,
-    build,
-    choose_device,
-    command,
-    compose_config,
-    log_to,
-    one_of,
-    positive,
-)
+from evaluators.cli import build, choose_device, command, log_to, one_of, positive
+from evaluators.config import NO_FOLDER, RayConfig, group, hydra_settings, section
+from evaluators.config_errors import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.worker import Settings
 from evaluators.evaluation import Evaluation, Status
 from evaluators.nearest import nearest
+from evaluators.option import option
 from evaluators.problem import DEVICES, LANGUAGES, Kernel, Problem, language_of
 from evaluators.scheduler.host import Host
 from evaluators.scheduler.pool import Pool
@@ -47,12 +42,29 @@ EVERY_S = 5.0
 """How often a line says that a long stage goes on."""
 
 
-@command("evaluators.evaluate", __doc__)
-def main(arguments: list[str]) -> int:
+@dataclass
+class EvaluateConfig:
+    """The config of the command."""
+
+    problem: Any = group(None)
+    evaluator: Any = group("default")
+    pool: Any = group("local")
+    kernel: str = option(MISSING, "a file that defines ModelNew")
+    language: str = option("auto", "auto | cpp | cuda | triton; auto: by what the file imports")
+    device: str = option("auto", "auto | cuda | cpu")
+    thorough: bool = option(True, "measure for long, and torch.compile too; false: as a search does")
+    repeat: int = option(1, "so often, each time with new processes")
+    json: bool = option(False, "the evaluation as JSON in the last line of standard output")
+    ray: RayConfig = section(RayConfig)
+    hydra: Any = hydra_settings(NO_FOLDER)
+
+
+@command("evaluators.evaluate", EvaluateConfig, __doc__)
+def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
     output, errors = Console(), Console(stderr=True)
     log_to(errors)
-    config = settle(arguments, errors)
+    settle(config, errors)
     problem: Problem = build(config.problem, device=config.device)
     kernel = read_kernel(Path(str(config.kernel)), str(config.language))
     found = asyncio.run(
@@ -71,19 +83,15 @@ def main(arguments: list[str]) -> int:
     return 0 if all(each.status is Status.CORRECT for each in found) else 1
 
 
-def settle(arguments: Sequence[str], errors: Console) -> DictConfig:
-    """The config of the call, with the device chosen. Raises UsageError."""
-    config = compose_config("evaluate", arguments)
+def settle(config: DictConfig, errors: Console) -> None:
+    """Checks the config, and chooses the device. Raises UsageError."""
     one_of(config, "device", ("auto", *DEVICES))
     one_of(config, "language", ("auto", *LANGUAGES))
-    for key in ("thorough", "json"):
-        one_of(config, key, ("True", "False"))
     positive(config, "repeat")
     wanted = str(config.device)
     config.device, how = choose_device(wanted, clustered=bool(config.ray.address))
     if wanted == "auto":
         _say(errors, f"device: {config.device}, {how} (device=… to change)")
-    return config
 
 
 def read_kernel(path: Path, language: str) -> Kernel:

@@ -6,9 +6,10 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from evaluators.evaluation import Timing
+from evaluators.option import option
 
 MIN_PAIRS = 6
 """Fewer pairs have no 95 % interval for their median: the range of n samples covers 1 - 2^(1-n)."""
@@ -71,13 +72,15 @@ SLACK_MS = {"cpu": 0.1, "cuda": 0.01}
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How long to measure. `precision` is the relative half-width of the interval at which to stop."""
+    """How long to measure."""
 
-    block_ms: float
-    precision: float
-    max_s: float
-    least_calls: int = 1
-    most_calls: int = BLOCK_SIZES[-1]
+    block_ms: float = field(metadata={"help": "of a block of calls"})
+    precision: float = field(
+        metadata={"help": "relative half-width of the speedup's interval at which to stop"}
+    )
+    max_s: float = field(metadata={"help": "seconds after which to stop in any case"})
+    least_calls: int = option(1, "at least: calls of a block")
+    most_calls: int = option(BLOCK_SIZES[-1], "at most, where `max_calls` allows it")
 
     def calls(self, call_ms: float, capacity: int) -> int:
         """Calls of a block for a module that takes `call_ms`, at most `capacity`; one where a call alone

@@ -6,41 +6,52 @@
 It is evaluated first, as `python -m evaluators.evaluate` does with `thorough=true`, and added when it is
 correct and surely faster than eager PyTorch: the interval of its speedup clears 1.00 (another bound:
 `library.min_speedup=`; 0 adds whatever is correct). Exit status 0 when it is in the library, 1 when it is not
-correct or not fast enough, 2 when the call was wrong, 130 when it was interrupted. Every key is in
-`configs/library_add.yaml`.
+correct or not fast enough, 2 when the call was wrong, 130 when it was interrupted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import MISSING, DictConfig
 from rich.console import Console
 
 from evaluators.cause import first_line
-from evaluators.cli import (
-    UsageError,
-    build,
-    choose_device,
-    command,
-    compose_config,
-    log_to,
-    one_of,
-)
+from evaluators.cli import build, choose_device, command, log_to, one_of
+from evaluators.config import RayConfig, group, section
+from evaluators.config_errors import UsageError
 from evaluators.evaluate import evaluate, read_kernel
+from evaluators.option import option
 from evaluators.problem import DEVICES, LANGUAGES, Problem
+from kernel_library.cli import LibraryConfig
 from kernel_library.entry import Entry, Measurement
 from kernel_library.library import FolderLibrary
 
 
-@command("kernel_library.add", __doc__)
-def main(arguments: list[str]) -> int:
+@dataclass
+class LibraryAddConfig(LibraryConfig):
+    """The config of the command."""
+
+    problem: Any = group(None)
+    evaluator: Any = group("default")
+    pool: Any = group("local")
+    kernel: str = option(MISSING, "a file that defines ModelNew")
+    language: str = option("auto", "auto | cpp | cuda | triton; auto: by what the file imports")
+    licence: str = option("", "of the kernel, e.g. Apache-2.0")
+    tags: list[str] = option([], "words to find it by")
+    device: str = option("auto", "auto | cuda | cpu")
+    ray: RayConfig = section(RayConfig)
+
+
+@command("kernel_library.add", LibraryAddConfig, __doc__)
+def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
     output, errors = Console(), Console(stderr=True)
     log_to(errors)
-    config = compose_config("library_add", arguments)
     one_of(config, "device", ("auto", *DEVICES))
     one_of(config, "language", ("auto", *LANGUAGES))
     config.device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))

@@ -3,28 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from evaluators.cause import first_line
-from evaluators.cli import UsageError, build, compose_config, one_of
+from evaluators.cli import Call, build, one_of
+from evaluators.config import NO_FOLDER, group, hydra_settings
+from evaluators.config_errors import UsageError
 from evaluators.nearest import nearest
+from evaluators.option import option
 from evaluators.problem import DTYPES, LANGUAGES
 from kernel_library.entry import Entry, Measurement
 from kernel_library.library import FolderLibrary
 
 
-def settle_filters(name: str, arguments: Sequence[str]) -> DictConfig:
-    """The config `name`, which filters entries. Raises UsageError."""
-    # `problem` is a group of configs elsewhere, and a name here.
-    problem = [each.partition("=")[2] for each in arguments if each.startswith("problem=")]
-    config = compose_config(name, [each for each in arguments if not each.startswith("problem=")])
-    if problem:
-        OmegaConf.update(config, "problem", problem[-1])
+@dataclass
+class LibraryConfig:
+    """What every command of the library has."""
+
+    library: Any = group("folder")
+    out: str = option("outputs", "where run folders are made, and the library's")
+    hydra: Any = hydra_settings(NO_FOLDER)
+
+
+@dataclass
+class FilterConfig(LibraryConfig):
+    """Which entries a command is about."""
+
+    op: str | None = option(None, "only entries of this family, e.g. softmax")
+    dtype: str | None = option(None, "only those that are right at it")
+    language: str | None = option(None, "cpp | cuda | triton")
+    architecture: str | None = option(
+        None, "only those measured on it: a compute capability such as 9.0, or cpu"
+    )
+    problem_name: str | None = option(None, "only those measured for it, e.g. problem=level1/softmax")
+
+
+def expand_filters(overrides: Sequence[str]) -> Call:
+    """`problem` is a group of configs for Hydra, and a name here."""
+    return Call(
+        overrides=[
+            f"problem_name={each.partition('=')[2]}" if each.startswith("problem=") else each
+            for each in overrides
+        ]
+    )
+
+
+def check_filters(config: DictConfig) -> None:
+    """Raises UsageError for a word that is none of those that there are."""
     for key, allowed in (("dtype", DTYPES), ("language", LANGUAGES)):
         if config[key] is not None:
             one_of(config, key, allowed)
-    return config
 
 
 def open_library(config: DictConfig) -> tuple[FolderLibrary, list[Entry]]:
@@ -51,8 +82,8 @@ def chosen(config: DictConfig, entries: Sequence[Entry]) -> list[tuple[Entry, li
         measurements = [
             each
             for each in entry.measurements
-            if config.problem in (None, each.problem.name)
-            and (config.architecture is None or str(config.architecture) == each.architecture)
+            if config.problem_name in (None, each.problem.name)
+            and (config.architecture is None or config.architecture == each.architecture)
         ]
         if fit and measurements:
             found.append((entry, measurements))

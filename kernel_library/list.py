@@ -5,15 +5,16 @@
     python -m kernel_library.list library.root=s3://bucket/library
 
 One line a measurement; `best`: the fastest for its problem on its architecture; `verified`: what
-`python -m kernel_library.verify` found last. Exit status 0, or 2 when the call was wrong. Every key is in
-`configs/library_list.yaml`.
+`python -m kernel_library.verify` found last. Exit status 0, or 2 when the call was wrong.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from omegaconf import DictConfig
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -21,7 +22,7 @@ from rich.table import Table
 
 from evaluators.cli import command, log_to
 from evaluators.evaluation import Evaluation
-from kernel_library.cli import chosen, open_library, settle_filters
+from kernel_library.cli import FilterConfig, check_filters, chosen, expand_filters, open_library
 from kernel_library.entry import Entry, Measurement
 from kernel_library.retrieval import bests
 
@@ -29,12 +30,17 @@ WIDTH = 200
 """Characters of a line that no terminal limits."""
 
 
-@command("kernel_library.list", __doc__)
-def main(arguments: list[str]) -> int:
+@dataclass
+class LibraryListConfig(FilterConfig):
+    """The config of the command."""
+
+
+@command("kernel_library.list", LibraryListConfig, __doc__, expand=expand_filters)
+def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
     console = Console()
     log_to(Console(stderr=True))
-    config = settle_filters("library_list", arguments)
+    check_filters(config)
     _, entries = open_library(config)
     if not console.is_terminal:
         console.width = WIDTH

@@ -1,6 +1,6 @@
 """One entry of the library, its card and its source, from the command line:
 
-    python -m kernel_library.show softmax/online
+    python -m kernel_library.show softmax/triton
     python -m kernel_library.show 3f9ab2 library.root=s3://bucket/library
 
 The beginning of an id is enough. Exit status 0, or 2 when the call was wrong.
@@ -9,25 +9,42 @@ The beginning of an id is enough. Exit status 0, or 2 when the call was wrong.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from omegaconf import MISSING, DictConfig
 from rich.console import Console
 
-from evaluators.cli import UsageError, command, compose_config, log_to
+from evaluators.cli import Call, command, log_to
+from evaluators.config_errors import UsageError
+from evaluators.option import option
 from kernel_library import cards
-from kernel_library.cli import named, open_library
+from kernel_library.cli import LibraryConfig, named, open_library
 from kernel_library.entry import Entry
 
 
-@command("kernel_library.show", __doc__)
-def main(arguments: list[str]) -> int:
+@dataclass
+class LibraryShowConfig(LibraryConfig):
+    """The config of the command."""
+
+    entry: str = option(MISSING, "its id, or the beginning of it; op/name of a shipped one")
+
+
+def expand(overrides: Sequence[str]) -> Call:
+    """An entry stands alone, without its key. Raises UsageError unless there is one."""
+    ids = [each for each in overrides if "=" not in each]
+    others = [each for each in overrides if "=" in each]
+    if len(ids) + sum(each.startswith("entry=") for each in others) != 1:
+        raise UsageError("give one entry: its id, or op/name of a shipped one")
+    return Call(overrides=[*others, *(f"entry='{each}'" for each in ids)])
+
+
+@command("kernel_library.show", LibraryShowConfig, __doc__, expand=expand)
+def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
     log_to(Console(stderr=True))
-    ids = [each for each in arguments if "=" not in each]
-    if len(ids) != 1:
-        raise UsageError("give one entry: its id, or op/name of a shipped one")
-    config = compose_config("library_show", [each for each in arguments if "=" in each])
     _, entries = open_library(config)
-    print(text(named(ids[0], entries)))  # noqa: T201  (what the command is for)
+    print(text(named(config.entry, entries)))  # noqa: T201  (what the command is for)
     return 0
 
 

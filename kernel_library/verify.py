@@ -2,13 +2,12 @@
 
     python -m kernel_library.verify
     python -m kernel_library.verify op=softmax device=cuda
-    python -m kernel_library.verify entry=softmax/online
+    python -m kernel_library.verify entry=softmax/triton
 
 Each measurement of a card is repeated: an entry holds where its kernel is still correct and, on the device of
 the card, not much slower. What was found is written into the entry's folder of `library.root`, the card stays
 as it is; `list` shows it, and no search starts from what does not work here. Exit status 0 when every entry
-holds, 1 when one does not, 2 when the call was wrong, 130 when it was interrupted. Every key is in
-`configs/library_verify.yaml`.
+holds, 1 when one does not, 2 when the call was wrong, 130 when it was interrupted.
 """
 
 from __future__ import annotations
@@ -16,7 +15,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date
+from typing import Any
 
 from omegaconf import DictConfig
 from rich import box
@@ -25,21 +26,42 @@ from rich.markup import escape
 from rich.table import Table
 
 from evaluators.cause import first_line
-from evaluators.cli import UsageError, build, choose_device, command, log_to, one_of
+from evaluators.cli import build, choose_device, command, log_to, one_of
+from evaluators.config import RayConfig, group, section
+from evaluators.config_errors import UsageError
 from evaluators.evaluate import evaluate
+from evaluators.option import option
 from evaluators.problem import DEVICES
-from kernel_library.cli import chosen, named, open_library, settle_filters
+from kernel_library.cli import (
+    FilterConfig,
+    check_filters,
+    chosen,
+    expand_filters,
+    named,
+    open_library,
+)
 from kernel_library.entry import Check, Entry, Measurement
 from kernel_library.library import FolderLibrary
 from kernel_library.list import WIDTH
 
 
-@command("kernel_library.verify", __doc__)
-def main(arguments: list[str]) -> int:
+@dataclass
+class LibraryVerifyConfig(FilterConfig):
+    """The config of the command."""
+
+    evaluator: Any = group("default")
+    pool: Any = group("local")
+    entry: str | None = option(None, "only this one: an id, or op/name of a shipped one")
+    device: str = option("auto", "auto | cuda | cpu")
+    ray: RayConfig = section(RayConfig)
+
+
+@command("kernel_library.verify", LibraryVerifyConfig, __doc__, expand=expand_filters)
+def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
     output, errors = Console(), Console(stderr=True)
     log_to(errors)
-    config = settle_filters("library_verify", arguments)
+    check_filters(config)
     one_of(config, "device", ("auto", *DEVICES))
     device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
     library, entries = open_library(config)

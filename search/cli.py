@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from evaluators.cli import UsageError, one_of
-from evaluators.problem import Problem
+from evaluators.cli import Call, compose_config, one_of
+from evaluators.config import group
+from evaluators.config_errors import UsageError
+from evaluators.option import option
 from search.journal import Journal
 from search.observers.console import console_observer
 from search.observers.wandb import MODES, WandbObserver
@@ -27,12 +30,46 @@ MOVED = {
     "evaluators.worker.Settings": "evaluators.device.worker.Settings",
 }
 """Where the configs of earlier runs found what has another place today."""
+RUN_FOLDER = {
+    "run": {"dir": "${run_folder:${out},${problem.name},${problem.path}}"},
+    "sweep": {"dir": "${out}/multirun/${now:%Y-%m-%d_%H-%M-%S}", "subdir": "${hydra.job.num}"},
+}
+"""Hydra's settings for a command that leaves a run folder."""
+
+
+@dataclass
+class RunFolderConfig:
+    """What every command that runs a search has."""
+
+    problem: Any = group(None)
+    wandb: Any = group("auto")
+    out: str = option("outputs", "where run folders are made")
+
+
+def run_folder(out: str, problem: str, path: str | None = None) -> str:
+    """A folder for a run that begins now and that is not there yet; `path`: the file of the problem, where it
+    is one of the user's."""
+    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    name = f"{problem}/{Path(path).stem}" if path and problem == "file" else problem
+    folder = Path(out) / name / stamp
+    number = 1
+    while folder.exists():
+        number += 1
+        folder = folder.with_name(f"{stamp}_{number}")
+    return str(folder)
+
+
+OmegaConf.register_new_resolver("run_folder", run_folder, replace=True, use_cache=True)
 
 
 def check_wandb(config: DictConfig) -> None:
     """Raises UsageError for a mode that is none."""
-    if config.wandb is not False:  # YAML reads an unquoted off as false
-        one_of(config, "wandb", MODES)
+    one_of(config, "wandb.mode", MODES)
+
+
+def shown(folder: Path) -> str:
+    """A folder as people call it: below the present one without the way there."""
+    return str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
 
 
 def observers_of(
@@ -49,18 +86,63 @@ def observers_of(
     return [
         RunFolder(folder, past),
         console_observer(console, **limits, recorded=recorded, past=past),
-        WandbObserver(run_dir=folder, mode=config.wandb, config=_plain(config), past=past),
+        WandbObserver(
+            run_dir=folder,
+            **{key: config.wandb[key] for key in ("mode", "project", "entity", "tags")},
+            config=_plain(config),
+            past=past,
+        ),
     ]
 
 
-def stored_config(folder: Path, key: str) -> DictConfig:
-    """The config of a run folder, which was given by the key. Raises UsageError when it is none."""
-    stored = folder / ".hydra" / "config.yaml"
-    if not stored.exists() or not (folder / "journal.jsonl").exists():
+QUIET = ("hydra.output_subdir=null", "hydra/job_logging=none", "hydra/hydra_logging=none")
+"""For a run folder that is there: Hydra writes nothing into it."""
+
+
+def resumed(overrides: Sequence[str], key: str, config: type[Any]) -> Call | None:
+    """A call that goes on with the run folder that the key gives, on that run's config; None where no folder
+    is given. Raises UsageError where it is no run folder, or another command's."""
+    folder = value_of(overrides, key)
+    if folder is None:
+        return None
+    stored = stored_config(Path(folder), key, config)
+    if key not in OmegaConf.load(Path(folder) / ".hydra" / "config.yaml"):
+        other = "search.run resume" if key == "run" else "search.mcp run"
+        raise UsageError(f"{key}={folder}: this run is gone on with by python -m {other}={folder}")
+    stored[key] = folder
+    others = [each for each in overrides if not each.startswith(f"{key}=")]
+    return Call(overrides=[*others, f"hydra.run.dir={quoted(Path(folder).resolve())}", *QUIET], stored=stored)
+
+
+def quoted(value: Any) -> str:
+    """As Hydra reads it back, whatever is in it."""
+    text = str(value).replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{text}'"
+
+
+def value_of(overrides: Sequence[str], key: str) -> str | None:
+    """The last value that the overrides give a key; None where they give none."""
+    values = [each.partition("=")[2] for each in overrides if each.startswith(f"{key}=")]
+    value = values[-1].strip("'\"") if values else None
+    return None if value in ("null", "") else value
+
+
+def stored_config(folder: Path, key: str, config: type[Any]) -> DictConfig:
+    """The config of a run folder, which was given by the key: the run's own values, and for what it had not
+    yet, today's defaults of `config`. Raises UsageError when it is no run folder."""
+    path = folder / ".hydra" / "config.yaml"
+    if not path.exists() or not (folder / "journal.jsonl").exists():
         raise UsageError(f"{key}={folder}: no run folder (it has no .hydra/config.yaml and journal.jsonl)")
-    config = OmegaConf.create(_renamed(OmegaConf.to_container(OmegaConf.load(stored))))
-    assert isinstance(config, DictConfig)
-    return config
+    stored = _renamed(OmegaConf.to_container(OmegaConf.load(path)))
+    today = OmegaConf.to_container(compose_config(config, ["problem=level1/conv2d"]))
+    assert isinstance(stored, dict) and isinstance(today, dict)
+    if not isinstance(mode := stored.get("wandb"), dict):  # it was the mode alone
+        stored["wandb"] = today["wandb"] | {"mode": "off" if mode is False else mode or "auto"}
+    for name, section in today.items():
+        is_group = "group" in config.__dataclass_fields__[name].metadata
+        if name in stored and isinstance(section, dict) and not is_group:
+            stored[name] = section | stored[name]
+    return OmegaConf.create(today | stored)
 
 
 def _renamed(value: Any) -> Any:
@@ -74,18 +156,13 @@ def _renamed(value: Any) -> Any:
     }
 
 
-def new_folder(config: DictConfig, problem: Problem, arguments: Sequence[str]) -> Path:
-    """Makes a run's folder, with its config and call in it."""
-    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    folder = Path(config.out) / problem.name / stamp
-    number = 1
-    while folder.exists():
-        number += 1
-        folder = folder.with_name(f"{stamp}_{number}")
-    (folder / ".hydra").mkdir(parents=True)
+def keep_config(folder: Path, config: DictConfig) -> None:
+    """Writes the config into a new run's folder, as it is after what was chosen by itself. Raises UsageError
+    where the folder has a run already."""
+    if (folder / "journal.jsonl").exists():
+        raise UsageError(f"{shown(folder)} has a run already; resume={shown(folder)} goes on with it")
+    (folder / ".hydra").mkdir(parents=True, exist_ok=True)
     OmegaConf.save(config, folder / ".hydra" / "config.yaml")
-    OmegaConf.save(OmegaConf.create(list(arguments)), folder / ".hydra" / "overrides.yaml")
-    return folder
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:

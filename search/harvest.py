@@ -5,7 +5,7 @@
     python -m search.harvest format=trajectory out=datasets/rl decontaminate=kernelbench
 
 Formats: sft, improvement, preference, repair, trajectory, kernelbook. `datasets.load_dataset(out)` opens what
-is written. Every key is in `configs/harvest.yaml`; docs/harvest.md says what the columns are.
+is written; docs/harvest.md says what the columns are.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig
+from omegaconf import MISSING, DictConfig, ListConfig
 from rich.console import Console
 from rich.progress import track
 
-from evaluators.cli import UsageError, build, command, compose_config, log_to
+from evaluators.cli import build, command, given_overrides, log_to
+from evaluators.config import NO_FOLDER, group, hydra_settings, section
+from evaluators.config_errors import UsageError
+from evaluators.option import option
 from search.harvests import benchmarks
 from search.harvests.benchmarks import Benchmark
 from search.harvests.corpus import Corpus, HarvestError, Track, read_library, read_runs, solutions_of
@@ -33,19 +37,53 @@ from search.harvests.identity import fingerprint
 from search.harvests.rows import Format, Row
 
 
-@command("search.harvest", __doc__, HarvestError, OSError)
-def main(arguments: list[str]) -> int:
+@dataclass
+class SplitsConfig:
+    """Shares of the problems."""
+
+    validation: float = option(0.05, "of the problems")
+    test: float = option(0.05, "of the problems; the rest is for training")
+
+
+@dataclass
+class DuplicatesConfig:
+    """What is a duplicate."""
+
+    threshold: float = option(
+        0.95, "Jaccard index of token 5-grams from which rows are duplicates; 1: only equal ones"
+    )
+
+
+@dataclass
+class HarvestConfig:
+    """The config of the command."""
+
+    format: Any = group(None)
+    decontaminate: Any = group("none")
+    out: str = option(MISSING, "the dataset's folder, which must not be there yet")
+    runs: Any = option(["outputs"], "folders: every run below them")
+    libraries: Any = option(["outputs/library"], "roots of kernel libraries; one that is not there is empty")
+    license: str = option(
+        "unknown", "of references of your own and of kernels that models wrote: the rows say so"
+    )
+    splits: SplitsConfig = section(SplitsConfig)
+    duplicates: DuplicatesConfig = section(DuplicatesConfig)
+    hydra: Any = hydra_settings(NO_FOLDER)
+
+
+@command("search.harvest", HarvestConfig, __doc__, HarvestError, OSError)
+def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
     console = Console(stderr=True)
     log_to(console)
-    for line in harvest(settle(arguments), arguments, functools.partial(track, console=console)):
+    check(config)
+    for line in harvest(config, given_overrides(), functools.partial(track, console=console)):
         print(line)  # noqa: T201  (what a command says)
     return 0
 
 
-def settle(arguments: Sequence[str]) -> DictConfig:
-    """The config of the call. Raises UsageError."""
-    config = compose_config("harvest", arguments)
+def check(config: DictConfig) -> None:
+    """Raises UsageError for what cannot be harvested so."""
     shares = (config.splits.validation, config.splits.test)
     if not all(isinstance(share, int | float) and share >= 0 for share in shares) or sum(shares) >= 1:
         raise UsageError(f"splits are {shares}; they must be shares from 0 on that leave some for training")
@@ -58,7 +96,6 @@ def settle(arguments: Sequence[str]) -> DictConfig:
             raise UsageError(f"search.harvest needs {package}; pip install 'ideatree[harvest]'")
     if Path(config.out).exists():
         raise UsageError(f"out={config.out} is there already; give another folder, or remove it")
-    return config
 
 
 def harvest(config: DictConfig, arguments: Sequence[str], track: Track[Any]) -> list[str]:

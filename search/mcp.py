@@ -4,9 +4,9 @@
     python -m search.mcp problem=file problem.path=my_model.py budget.evaluations=100
     python -m search.mcp run=outputs/level1/conv2d/2026-01-31_12-00-00
 
-Exit status 0 when the client has gone, 130 when it was interrupted, 1 when the search failed, 2 when the call
-was wrong. Standard output is the protocol's; all else goes to standard error. Every key is in
-`configs/mcp.yaml`; `docs/agents.md` says how agents are told of it.
+Exit status 0 when the client has gone, 130 when it was interrupted, 1 when the search failed, 2 when the
+call was wrong. Standard output is the protocol's; all else goes to standard error. `docs/agents.md` says how
+agents are told of it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,19 @@ from rich.console import Console
 from evaluators.cause import cause_of, first_line
 from evaluators.cli import (
     EXIT_USAGE,
-    UsageError,
+    Call,
     build,
     choose_device,
     command,
-    compose_config,
-    edit_config,
     log_to,
     one_of,
+    output_folder,
 )
+from evaluators.config import RayConfig, group, hydra_settings, section
+from evaluators.config_errors import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.worker import Settings
+from evaluators.option import option
 from evaluators.problem import Problem
 from evaluators.scheduler.host import Host
 from evaluators.scheduler.pool import Pool
@@ -45,10 +48,12 @@ from search.budget import Budget
 from search.cli import (
     DEVICES,
     OUTSTANDING_PER_LANE,
+    RUN_FOLDER,
+    RunFolderConfig,
     check_wandb,
-    new_folder,
+    keep_config,
     observers_of,
-    stored_config,
+    resumed,
 )
 from search.journal import Journal, JournalError
 from search.run_folder import finalise
@@ -57,27 +62,48 @@ from search.session import Session
 logger = logging.getLogger(__name__)
 
 
-@command("search.mcp", __doc__, JournalError)
-def main(arguments: list[str]) -> int:
+@dataclass
+class AgentBudgetConfig:
+    """Limits of a run that an agent steers; null: none."""
+
+    rounds: int | None = option(None, "null: no limit")
+    evaluations: int | None = option(None, "")
+    seconds: float | None = option(None, "while the server runs, the agent's thinking included")
+
+
+@dataclass
+class McpConfig(RunFolderConfig):
+    """The config of the command."""
+
+    evaluator: Any = group("default")
+    pool: Any = group("ray")
+    library: Any = group("folder")
+    device: str = option("auto", "auto | cuda | cpu")
+    budget: AgentBudgetConfig = section(AgentBudgetConfig)
+    ray: RayConfig = section(RayConfig)
+    run: str | None = option(None, "a run folder to go on with")
+    hydra: Any = hydra_settings(RUN_FOLDER)
+
+
+def expand(overrides: Sequence[str]) -> Call:
+    """A run that is gone on with has its own config. Raises UsageError."""
+    return resumed(overrides, "run", McpConfig) or Call(overrides=overrides)
+
+
+@command("search.mcp", McpConfig, __doc__, JournalError, expand=expand)
+def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
     errors = Console(stderr=True)
     log_to(errors)
-    config, folder = settle(arguments)
-    return asyncio.run(serve(Run(config, folder, arguments, errors)))
+    settle(config)
+    return asyncio.run(serve(Run(config, output_folder(), errors)))
 
 
-def settle(arguments: Sequence[str]) -> tuple[DictConfig, Path | None]:
-    """The config of the call, with the device chosen, and the folder when a run is gone on with. Raises
-    UsageError."""
-    folder = next((a.partition("=")[2] for a in arguments if a.startswith("run=")), "")
-    others = [a for a in arguments if not a.startswith("run=")]
-    config = (
-        edit_config(stored_config(Path(folder), "run"), others) if folder else compose_config("mcp", others)
-    )
+def settle(config: DictConfig) -> None:
+    """Checks the config, and chooses the device. Raises UsageError."""
     one_of(config, "device", DEVICES)
     check_wandb(config)
     config.device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
-    return config, Path(folder) if folder else None
 
 
 async def serve(run: Run) -> int:
@@ -103,19 +129,17 @@ async def serve(run: Run) -> int:
 class Run:
     """The search behind the server: opened in the background, ended in order."""
 
-    def __init__(
-        self, config: DictConfig, folder: Path | None, arguments: Sequence[str], errors: Console
-    ) -> None:
-        """`folder` is that of a run that is gone on with. Raises UsageError and JournalError."""
-        self._config, self._arguments, self._errors = config, arguments, errors
+    def __init__(self, config: DictConfig, folder: Path, errors: Console) -> None:
+        """`folder`: the run's. Raises UsageError and JournalError."""
+        self._config, self._folder, self._errors = config, folder, errors
         self._problem: Problem = build(config.problem, device=config.device)
         self._settings: Settings = build(config.evaluator)
         try:
             self._budget = Budget(**config.budget)
         except ValueError as error:
             raise UsageError(first_line(error)) from error
-        # Now, for another process may have it; a new run's folder is made once the problem has been opened.
-        self._journal = Journal(folder / "journal.jsonl") if folder else None
+        # Now, for another process may have it; a new run's journal is made once the problem has been opened.
+        self._journal = Journal(folder / "journal.jsonl") if config.run is not None else None
         self._host: asyncio.Future[Host] | None = None
         self._opening: asyncio.Task[Agent] | None = None
         self._agent: Agent | None = None
@@ -172,8 +196,8 @@ class Run:
             facts = await pool.describe(problem)
             self._heed_signals()  # again, for Ray has handlers of its own
             if self._journal is None:
-                folder = new_folder(config, problem, self._arguments)
-                self._journal = Journal(folder / "journal.jsonl")
+                keep_config(self._folder, config)
+                self._journal = Journal(self._folder / "journal.jsonl")
             journal = self._journal
             session = Session(
                 problem=problem,

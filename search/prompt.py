@@ -16,47 +16,80 @@ import random
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
-from evaluators.cli import UsageError, build, choose_device, command, compose_config, edit_config
+from evaluators.cli import Call, build, choose_device, command, compose_config
+from evaluators.config import NO_FOLDER, group, hydra_settings
+from evaluators.config_errors import UsageError
+from evaluators.option import option
 from evaluators.problem import Problem
 from search.budget import Budget
-from search.cli import stored_config
+from search.cli import QUIET, quoted, stored_config, value_of
 from search.journal import replay
 from search.llm import Question
 from search.model_client import ModelClient
 from search.proposers.llm.proposer import LLMProposer
 from search.protocols import RunContext
+from search.run import RunConfig
 from search.run_state import RunState, rebuild
 from search.tree import drop_ins, shown_history
 
 OWN = ("run", "idea", "variant", "call")
 
 
-@command("search.prompt", __doc__, ValueError)
-def main(arguments: list[str]) -> int:
+@dataclass
+class PromptConfig(RunConfig):
+    """The config of the command."""
+
+    proposer: Any = group("llm")
+    run: str | None = option(None, "a run, whose next question is shown")
+    idea: str | None = option(None, "one of the run's, whose code is asked for")
+    variant: str | None = option(None, "one of the run's, whose repair is asked for")
+    call: str | None = option(None, "one of the run's, as it was made")
+    hydra: Any = hydra_settings(NO_FOLDER)
+
+
+def expand(overrides: Sequence[str]) -> Call:
+    """Of a run its own config, with a proposer that renders prompts, whoever proposed in it. Raises
+    UsageError."""
+    own = {key: value for key in OWN if (value := value_of(overrides, key)) is not None}
+    others = [each for each in overrides if each.partition("=")[0] not in OWN]
+    given = [*others, *(f"{key}={quoted(value)}" for key, value in own.items())]
+    if "run" not in own:
+        for key in own:
+            raise UsageError(f"{key}=… is one of a run: give run=<its folder>, too")
+        return Call(overrides=given)
+    stored = stored_config(Path(own["run"]), "run", PromptConfig)
+    if "prompts" not in stored.proposer:
+        stored.proposer = compose_config(PromptConfig, ["problem=level1/conv2d"]).proposer
+    return Call(overrides=[*given, "hydra.run.dir=.", *QUIET], stored=stored)
+
+
+@command("search.prompt", PromptConfig, __doc__, ValueError, expand=expand)
+def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
-    own = {key: value for key, _, value in (a.partition("=") for a in arguments) if key in OWN}
-    others = [a for a in arguments if a.partition("=")[0] not in OWN]
-    print(_recorded(own) if own.get("call") else _text(_question(own, others)))  # noqa: T201  (what it is for)
+    folder = Path(config.run) if config.run is not None else None
+    if folder is not None and config.call is not None:
+        print(_recorded(folder, config.call))  # noqa: T201  (what it is for)
+    else:
+        question = _question(config, folder)
+        print(f"{question.system}\n{question.prompt}")  # noqa: T201  (what it is for)
     return 0
 
 
-def _question(own: dict[str, str], others: Sequence[str]) -> Question:
+def _question(config: DictConfig, folder: Path | None) -> Question:
     """What a search of this config, at the place where the run is, would ask next. Raises UsageError."""
-    folder = Path(own["run"]) if own.get("run") else None
-    if folder is None and (own.get("idea") or own.get("variant")):
-        raise UsageError("an idea or a variant is one of a run: give run=<its folder>, too")
-    config = _config(folder, others)
+    config.proposer.history = config.history
     state = rebuild(replay(folder / "journal.jsonl")) if folder else RunState()
     problem: Problem = state.started.problem if state.started else _problem(config)
     proposer: LLMProposer = build(config.proposer)
     proposer.begin(_context(problem, folder, state))
     tree = state.tree
-    if variant_id := own.get("variant"):
+    if (variant_id := config.variant) is not None:
         if variant_id not in tree.variants:
             raise UsageError(f"variant={variant_id}: the run has no such variant")
         variant = tree.variants[variant_id]
@@ -64,7 +97,7 @@ def _question(own: dict[str, str], others: Sequence[str]) -> Question:
             raise UsageError(f"variant={variant_id} has no verdict yet")
         return proposer.repair_question(problem, tree.ideas[variant.idea], variant)
     entries = state.started.entries if state.started else ()
-    if idea_id := own.get("idea"):
+    if (idea_id := config.idea) is not None:
         if idea_id not in tree.ideas:
             raise UsageError(f"idea={idea_id}: the run has no such idea")
         idea = tree.ideas[idea_id]
@@ -77,23 +110,6 @@ def _question(own: dict[str, str], others: Sequence[str]) -> Question:
     )
     history = shown_history(tree.before(number).history(), config.history)
     return proposer.ideas_question(problem, expansion, history, expansion.ideas)
-
-
-def _config(folder: Path | None, others: Sequence[str]) -> DictConfig:
-    """With a proposer that renders prompts, whoever proposed in the run."""
-    if folder is None:
-        return compose_config("run", [*others, *([] if _names("proposer", others) else ["proposer=llm"])])
-    stored = stored_config(folder, "run")
-    if "prompts" not in stored.proposer:
-        problem = [] if _names("problem", others) else [f"problem={stored.problem.name}"]
-        stored.proposer = compose_config("run", [*problem, "proposer=llm"]).proposer
-    config = edit_config(stored, others)
-    config.proposer.history = config.history
-    return config
-
-
-def _names(key: str, arguments: Sequence[str]) -> bool:
-    return any(argument.startswith(f"{key}=") for argument in arguments)
 
 
 def _problem(config: DictConfig) -> Problem:
@@ -119,23 +135,17 @@ def _context(problem: Problem, folder: Path | None, state: RunState) -> RunConte
     )
 
 
-def _recorded(own: dict[str, str]) -> str:
+def _recorded(folder: Path, id: str) -> str:
     """A call of the run's record. Raises UsageError."""
-    if not own.get("run"):
-        raise UsageError("a call is one of a run: give run=<its folder>, too")
-    path = Path(own["run"]) / "model_calls.jsonl"
+    path = folder / "model_calls.jsonl"
     if not path.exists():
         raise UsageError(f"{path} is not there: the run has called no model")
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             call = json.loads(line)
-            if call["id"].lstrip("0") == own["call"].lstrip("0"):
+            if call["id"].lstrip("0") == id.lstrip("0"):
                 return f"{call['system']}\n{call['prompt']}"
-    raise UsageError(f"call={own['call']}: the run has no such call")
-
-
-def _text(question: Question) -> str:
-    return f"{question.system}\n{question.prompt}"
+    raise UsageError(f"call={id}: the run has no such call")
 
 
 if __name__ == "__main__":

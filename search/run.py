@@ -7,7 +7,7 @@
     python -m search.run resume=outputs/level1/conv2d/2026-01-31_12-00-00
 
 Exit status 0 when the search ended at its limits, 130 when it was interrupted, 1 when it failed, 2 when
-the call was wrong. Every key is in `configs/run.yaml`.
+the call was wrong.
 """
 
 from __future__ import annotations
@@ -17,40 +17,50 @@ import contextlib
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from evaluators import PACKAGE
 from evaluators.cause import cause_of, first_line
 from evaluators.cli import (
-    UsageError,
+    Call,
     build,
     choose_device,
     command,
-    compose_config,
-    edit_config,
+    given_overrides,
     log_to,
     one_of,
+    output_folder,
     positive,
 )
+from evaluators.config import RayConfig, group, hydra_settings, section
+from evaluators.config_errors import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.worker import Settings
+from evaluators.option import option
 from evaluators.problem import Problem
 from evaluators.scheduler.pool import Pool
 from search.budget import Budget
 from search.cli import (
     DEVICES,
     OUTSTANDING_PER_LANE,
+    RUN_FOLDER,
+    RunFolderConfig,
     check_wandb,
-    new_folder,
+    keep_config,
     observers_of,
-    stored_config,
+    resumed,
+    shown,
+    value_of,
 )
 from search.engine import Engine
 from search.events import RunFinished
 from search.journal import Journal, JournalError, replay
+from search.protocols import Proposer, Strategy
 from search.ranking import LOWER_END
 from search.recorded import RecordedEvaluations
 from search.run_folder import finalise
@@ -72,39 +82,85 @@ NOT_REPLAYED = (
     "device",
 )
 """Of a recorded call: it was about who had the ideas, or about the machine."""
+RECORDINGS = PACKAGE.parent / "search" / "recordings"
 
 
-@command("search.run", __doc__, JournalError)
-def main(arguments: list[str]) -> int:
+@dataclass
+class BudgetConfig:
+    """Limits of a run; null: none."""
+
+    evaluations: int | None = option(None, "null: no limit")
+    seconds: float | None = option(None, "the proposer's thinking included")
+    calls: int | None = option(None, "of models, failed ones counted")
+    tokens: int | None = option(None, "of models")
+    dollars: float | None = option(None, "for models")
+
+
+@dataclass
+class ReplayConfig:
+    """For `proposer=replay`."""
+
+    run: str | None = option(None, "for proposer=replay: the recorded run's folder, or a shipped recording")
+    evaluations: bool = option(
+        False, "take the recorded verdicts, too, instead of evaluating on this machine"
+    )
+
+
+@dataclass
+class RunConfig(RunFolderConfig):
+    """The config of the command."""
+
+    strategy: Any = group("idea_branching")
+    proposer: Any = group("playbook")
+    llm: Any = group(["openai"])
+    choice: Any = group("fixed")
+    evaluator: Any = group("default")
+    pool: Any = group("ray")
+    library: Any = group("folder")
+    rounds: int = option(13, "rounds of the search")
+    ideas: int = option(4, "ideas a round")
+    branch: int = option(8, "variants an idea")
+    seed: int = option(0, "of every random choice: the same seed repeats a deterministic search")
+    history: str = option("all", "what a proposer is told of earlier ideas: all | best | summary | none")
+    repairs: int = option(
+        1, "how often a variant that failed is given back to the model, with the evaluator's log"
+    )
+    device: str = option("auto", "auto | cuda | cpu")
+    budget: BudgetConfig = section(BudgetConfig)
+    ray: RayConfig = section(RayConfig)
+    resume: str | None = option(None, "a run folder to go on with")
+    replay: ReplayConfig = section(ReplayConfig)
+    hydra: Any = hydra_settings(RUN_FOLDER)
+
+
+def expand(overrides: Sequence[str]) -> Call:
+    """A run that is resumed has its own config, and one that is replayed the recorded call. Raises
+    UsageError."""
+    if (call := resumed(overrides, "resume", RunConfig)) is not None:
+        return call
+    return Call(overrides=_as_recorded(overrides) if "proposer=replay" in overrides else overrides)
+
+
+@command("search.run", RunConfig, __doc__, JournalError, expand=expand)
+def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
     console = Console()
     log_to(console)
-    config, folder, recording, chosen = settle(arguments)
+    recording, chosen = settle(config, given_overrides())
     for line in chosen:
         console.print(line, markup=False, highlight=False)
-    return asyncio.run(search(config, folder, recording, console, arguments))
+    return _status(asyncio.run(search(config, output_folder(), recording, console)))
 
 
-def settle(arguments: Sequence[str]) -> tuple[DictConfig, Path | None, RunState | None, list[str]]:
-    """The config of the call, the folder when a run is resumed, the run that is replayed where one is, and a
-    line on each thing chosen by itself.
-
-    Raises UsageError and JournalError.
-    """
-    resume = next((a.partition("=")[2] for a in arguments if a.startswith("resume=")), "")
-    others = [a for a in arguments if not a.startswith("resume=")]
+def settle(config: DictConfig, given: Sequence[str]) -> tuple[RunState | None, list[str]]:
+    """Checks the config and chooses the device. Returns the run that is replayed, where one is, and a line on
+    each thing that was not `given`, but chosen. Raises UsageError and JournalError."""
     chosen: list[str] = []
-    if resume and resume != "null":
-        config = edit_config(stored_config(Path(resume), "resume"), others)
+    if config.resume is not None:
         if "history" in config.proposer:
             config.proposer.history = config.history
-    else:
-        if not any(a.startswith("proposer=") and a != "proposer=auto" for a in others):
-            others = [*(a for a in others if a != "proposer=auto"), "proposer=playbook"]
-            chosen.append("proposer: playbook, the embedded catalogue of ideas (proposer=llm asks a model)")
-        if "proposer=replay" in others:
-            others = _as_recorded(others)
-        config = compose_config("run", others)
+    elif not any(each.startswith("proposer=") for each in given):
+        chosen.append("proposer: playbook, the embedded catalogue of ideas (proposer=llm asks a model)")
     positive(config, "rounds", "ideas", "branch")
     positive(config, "repairs", least=0)
     _check_caps(config)
@@ -120,26 +176,30 @@ def settle(arguments: Sequence[str]) -> tuple[DictConfig, Path | None, RunState 
     if config.device == "auto":
         chosen.append(f"device: {device}, {how} (device=… to change)")
     config.device = device
-    return config, Path(resume) if resume else None, recording, chosen
+    return recording, chosen
 
 
 async def search(
     config: DictConfig,
-    folder: Path | None,
+    folder: Path,
     recording: RunState | None,
     console: Console,
-    arguments: Sequence[str],
-) -> int:
-    """Runs the search that the config describes, in the folder or a new one. `recording`: the run that it
-    replays."""
+    *,
+    strategy: Strategy | None = None,
+    proposer: Proposer | None = None,
+) -> RunFinished:
+    """Runs the search that the config describes in the folder, or goes on with the run there. `recording`:
+    the run that it replays. `strategy` and `proposer` stand in for the config's. Raises UsageError."""
     problem: Problem = build(config.problem, device=config.device)
-    parts = {name: build(config[name]) for name in ("strategy", "proposer", "evaluator")}
-    if refusal := parts["proposer"].refusal(problem):
+    strategy = strategy or build(config.strategy)
+    proposer = proposer or build(config.proposer)
+    settings = build(config.evaluator)
+    if refusal := proposer.refusal(problem):
         raise UsageError(refusal)
     limits: dict[str, Any] = {"rounds": config.rounds, **config.budget}
     try:
         budget = Budget(**limits)
-        pool, outstanding = _evaluator(config, parts["evaluator"], recording, problem.device == "cuda")
+        pool, outstanding = _evaluator(config, settings, recording, problem.device == "cuda")
     except (ValueError, ConnectionError) as error:
         raise UsageError(first_line(error)) from error
     repeats = isinstance(pool, RecordedEvaluations)
@@ -148,7 +208,10 @@ async def search(
         with pool:
             with console.status(f"opening {problem.name} on {problem.device}"):
                 facts = await pool.describe(problem)
-            folder = folder or new_folder(config, problem, arguments)
+            if config.resume is None:
+                keep_config(folder, config)
+            for line in _places(config, folder):
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
             with Journal(folder / "journal.jsonl") as journal:
                 session = Session(
                     problem=problem,
@@ -164,8 +227,8 @@ async def search(
                 )
                 engine = Engine(
                     session,
-                    strategy=parts["strategy"],
-                    proposer=parts["proposer"],
+                    strategy=strategy,
+                    proposer=proposer,
                     seed=config.seed,
                     history=config.history,
                     repairs=config.repairs,
@@ -182,8 +245,16 @@ async def search(
         raise UsageError(f"{problem.name} cannot be searched: {cause_of(str(error))}") from error
     except ValueError as error:
         raise UsageError(first_line(error)) from error
-    console.print(f"run folder: {folder}", markup=False, highlight=False, soft_wrap=True)
-    return _status(finished)
+    console.print(f"run folder: {shown(folder)}", markup=False, highlight=False, soft_wrap=True)
+    return finished
+
+
+def _places(config: DictConfig, folder: Path) -> list[str]:
+    """Where to look while the run goes on."""
+    lines = [f"run folder: {shown(folder)}"]
+    if config.proposer.get("name") == "mailbox":
+        lines.append(f"mailbox: {shown(folder / 'mailbox')}, where questions appear as files")
+    return lines
 
 
 def _evaluator(
@@ -199,16 +270,28 @@ def _evaluator(
 
 def _as_recorded(arguments: Sequence[str]) -> list[str]:
     """The call of the recorded run, changed by this one's arguments. Raises UsageError."""
-    given = {argument.partition("=")[0]: argument for argument in arguments}
-    run = given.get("replay.run", "").partition("=")[2]
+    run = value_of(arguments, "replay.run")
     if not run:
-        raise UsageError("proposer=replay needs the recording's folder: replay.run=…")
-    stored = Path(run) / ".hydra" / "overrides.yaml"
+        shipped = ", ".join(sorted(each.name for each in RECORDINGS.iterdir()))
+        raise UsageError(
+            f"proposer=replay needs the recording's folder, or a shipped one's name ({shipped}): replay.run=…"
+        )
+    given = {argument.partition("=")[0].lstrip("+") for argument in arguments}
+    folder = recording_folder(run)
+    stored = folder / ".hydra" / "overrides.yaml"
     if not stored.exists():
         raise UsageError(f"replay.run={run}: no run folder (it has no .hydra/overrides.yaml)")
-    recorded = [str(each) for each in OmegaConf.load(stored)]
+    recorded = [str(each).lstrip("+") for each in OmegaConf.load(stored)]
     kept = [each for each in recorded if each.partition("=")[0].split(".")[0] not in NOT_REPLAYED]
-    return [*(each for each in kept if each.partition("=")[0] not in given), *arguments]
+    asked = [f"replay.run={folder}" if each.startswith("replay.run=") else each for each in arguments]
+    return [*(each for each in kept if each.partition("=")[0] not in given), *asked]
+
+
+def recording_folder(run: str) -> Path:
+    """The folder of a recorded run, which may be given by the name, or the path in a checkout, of one that is
+    shipped."""
+    shipped = RECORDINGS / Path(run).name
+    return shipped if not Path(run).exists() and shipped.is_dir() else Path(run)
 
 
 def _recording(config: DictConfig) -> RunState | None:

@@ -28,6 +28,7 @@ from evaluators.device.child_processes import (
 from evaluators.device.watchdog import Stages, Unresponsive, Watchdog
 from evaluators.evaluation import Evaluation, Stage
 from evaluators.isolation import confinement
+from evaluators.option import option
 from evaluators.problem import Kernel, Problem
 from evaluators.runner.fork_server import ChildProcess
 from evaluators.system.channel import ChannelClosed, ChannelTimeout, Message
@@ -45,25 +46,35 @@ does it on purpose does it again."""
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a worker measures. Times in seconds, `block_ms` per block of calls."""
+    """How a worker measures. Times in seconds."""
 
-    build_timeout_s: float = 180.0
-    timeout_s: float = 30.0
-    thorough_timeout_s: float = 300.0
-    open_timeout_s: float = 300.0
-    memory_gb: float = 16.0
-    scratch_gb: float = 4.0
-    build_cache_gb: float = 4.0
-    """Disk for builds kept across runs, in the user's cache folder; 0 keeps none."""
-    isolation: str = "limits"
-    """The least level of `sandbox.LEVELS` that candidates must be confined by."""
-    max_calls: int = 256
-    plan: Plan = field(default_factory=lambda: Plan(block_ms=10.0, precision=0.02, max_s=1.0))
-    thorough_plan: Plan = field(default_factory=lambda: Plan(block_ms=20.0, precision=0.005, max_s=5.0))
-    compile_mode: str = "max-autotune-no-cudagraphs"
-    """Mode of the `torch.compile` baseline; "" leaves that baseline out."""
-    threads: int | None = None
-    """CPU threads of kernels and baselines; None gives them one a core (on a GPU, of their few)."""
+    build_timeout_s: float = option(180.0, "to build a kernel")
+    timeout_s: float = option(30.0, "to load, check and time a built kernel")
+    thorough_timeout_s: float = option(300.0, "the same for the final measurement, torch.compile included")
+    open_timeout_s: float = option(300.0, "to open a problem: reference and baseline")
+    memory_gb: float = option(16.0, "memory of a candidate")
+    scratch_gb: float = option(4.0, "files of a candidate")
+    build_cache_gb: float = option(
+        4.0, "disk for builds, kept across runs in the user's cache folder; 0: none"
+    )
+    isolation: str = option(
+        "limits", "the least that candidates are confined by: limits | landlock | seccomp | namespaces"
+    )
+    max_calls: int = option(256, "at most: calls of a block, each with inputs of its own; on a CPU 32")
+    plan: Plan = field(
+        default_factory=lambda: Plan(block_ms=10.0, precision=0.02, max_s=1.0),
+        metadata={"help": "of every evaluation"},
+    )
+    thorough_plan: Plan = field(
+        default_factory=lambda: Plan(block_ms=20.0, precision=0.005, max_s=5.0),
+        metadata={"help": "of the final measurement"},
+    )
+    compile_mode: str = option(
+        "max-autotune-no-cudagraphs", 'of the torch.compile baseline; "" leaves it out'
+    )
+    threads: int | None = option(
+        None, "CPU threads of kernels and baselines; null: one a core (on a GPU, of their few)"
+    )
 
     def plan_of(self, thorough: bool) -> Plan:
         """How long a measurement is."""
@@ -86,7 +97,7 @@ class Settings:
         )
         for name in (*limits, *(["threads"] if self.threads is not None else [])):
             if not getattr(self, name) > 0:
-                raise ValueError(f"evaluator.{name} is {getattr(self, name)}; it must be positive")
+                raise ValueError(f"evaluator.{name} is {getattr(self, name):g}; it must be positive")
         confinement.missing("", self.isolation)
 
 

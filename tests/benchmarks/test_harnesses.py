@@ -11,7 +11,7 @@ from benchmarks import harnesses
 from benchmarks.harnesses import CHEAT, MUTANT, NO, YES, Entrant, Row, entrants, job, main, merged, met, table
 from benchmarks.mutants import HONEST, Asked
 from benchmarks.mutations import KINDS
-from evaluators.cli import UsageError
+from evaluators.config_errors import UsageError
 from evaluators.problem import Kernel, Problem
 from evaluators.reference.loading import load_module
 from tests.evaluators.catalogue import GROUPS

@@ -26,7 +26,7 @@ from benchmarks.mutants import (
 )
 from benchmarks.mutations import KINDS, TORCH, BadEdit, Edit
 from benchmarks.seeds import CASES
-from evaluators.cli import UsageError
+from evaluators.config_errors import UsageError
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
 from tests.search.fakes import timing

@@ -11,7 +11,7 @@ from benchmarks import peers, seeds
 from benchmarks.peers import FILES, PARTS, PEERS, Peer, main
 from benchmarks.seeds import Case
 from evaluators.build.builder import Build
-from evaluators.cli import UsageError
+from evaluators.config_errors import UsageError
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
 from tests.search.fakes import timing

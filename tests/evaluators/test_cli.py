@@ -5,26 +5,22 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from evaluators.cli import (
-    UsageError,
-    build,
-    command,
-    compose_config,
-    config_folder,
-    edit_config,
-    one_of,
-    positive,
-)
+from evaluators.cli import build, command, compose_config, one_of, positive
+from evaluators.config import NO_FOLDER, config_folder, hydra_settings
+from evaluators.config_errors import UsageError
 from evaluators.device.worker import Settings
+from evaluators.option import option
 from evaluators.problem import Problem
 from evaluators.timing import Plan
+from search.harvest import HarvestConfig
+from search.run import RunConfig
 
 CONV = "problem=level1/conv2d"
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -34,12 +30,14 @@ OPTIONS = sorted(
     if group.is_dir()
     for file in group.rglob("*.yaml")
 )
+OF_HARVEST = ("format", "decontaminate")
+"""Groups that a harvest chooses from; a run has the others."""
 PROBLEMS = [name for group, name in OPTIONS if group == "problem" and name != "file"]
 
 
-def refusal(*overrides: str, name: str = "run") -> str:
+def refusal(*overrides: str) -> str:
     with pytest.raises(UsageError) as caught:
-        compose_config(name, overrides)
+        compose_config(RunConfig, overrides)
     message = str(caught.value)
     assert message
     assert "\n" not in message
@@ -81,14 +79,13 @@ def test_a_problem_like_no_other() -> None:
         ("evaluator.plan.block=3", "evaluator.plan.block", "evaluator.plan.block_ms"),
         ("problm=level1/conv2d", "problm", "problem"),
         ("budget.second=3", "budget.second", "budget.seconds"),
-        ("+branchs=8", "branchs", "branch"),
     ],
 )
 def test_an_unknown_key(override: str, key: str, nearest: str) -> None:
     assert refusal(CONV, override) == f"unknown key {key}; did you mean {nearest}?"
 
 
-@pytest.mark.parametrize("group", sorted({group for group, _ in OPTIONS} - {"problem"}))
+@pytest.mark.parametrize("group", sorted({group for group, _ in OPTIONS} - {"problem", *OF_HARVEST}))
 def test_an_unknown_option_of_a_group(group: str) -> None:
     message = refusal(CONV, f"{group}=zzzz")
     assert message.startswith(f"unknown {group} zzzz")
@@ -109,7 +106,7 @@ def test_a_file_problem_without_its_path() -> None:
     assert refusal("problem=file") == "problem.path is not set; give it as problem.path=…"
 
 
-@pytest.mark.parametrize("override", ["rounds", "level1/conv2d", "--help", "rounds:3", "~wandb"])
+@pytest.mark.parametrize("override", ["rounds", "level1/conv2d", "rounds:3"])
 def test_what_is_not_key_value(override: str) -> None:
     assert refusal(CONV, override) == f"{override!r} is not of the form key=value"
 
@@ -120,20 +117,23 @@ def test_a_value_that_cannot_be_read(override: str) -> None:
 
 
 def test_values_arrive_with_their_types() -> None:
-    config = compose_config("run", [CONV, "rounds=3", "evaluator.plan.block_ms=2.5", "wandb=off", "out=/x/y"])
+    config = compose_config(
+        RunConfig, [CONV, "rounds=3", "evaluator.plan.block_ms=2.5", "wandb=off", "out=/x/y"]
+    )
     assert (config.rounds, config.evaluator.plan.block_ms, config.out) == (3, 2.5, "/x/y")
 
 
 def test_sizes_are_open_ended() -> None:
     config = compose_config(
-        "run", [CONV, "problem.sizes.batch=2", "problem.cpu_sizes.height=9", "problem.sizes.out_channels=4"]
+        RunConfig,
+        [CONV, "problem.sizes.batch=2", "problem.cpu_sizes.height=9", "problem.sizes.out_channels=4"],
     )
     problem: Problem = build(config.problem, device="cpu")
     assert problem.overrides == {"batch": 2, "height": 9, "out_channels": 4}
 
 
 def test_a_size_that_the_reference_lacks_is_refused_with_the_nearest() -> None:
-    config = compose_config("run", [CONV, "problem.sizes.batchs=2"])
+    config = compose_config(RunConfig, [CONV, "problem.sizes.batchs=2"])
     with pytest.raises(UsageError, match="no module global batchs to override; did you mean batch") as caught:
         build(config.problem, device="cpu")
     assert "\n" not in str(caught.value)
@@ -149,7 +149,7 @@ def test_a_size_that_the_reference_lacks_is_refused_with_the_nearest() -> None:
 )
 def test_what_a_constructor_refuses_is_one_line(override: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
-        build(compose_config("run", [CONV, override]).problem, device="cpu")
+        build(compose_config(RunConfig, [CONV, override]).problem, device="cpu")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -160,14 +160,14 @@ def test_what_a_constructor_refuses_is_one_line(override: str, words: str) -> No
 def test_limits_of_the_evaluator_are_positive(override: str) -> None:
     key, _, value = override.partition("=")
     with pytest.raises(UsageError, match=f"{key} is {value}; it must be positive"):
-        build(compose_config("run", [CONV, override]).evaluator)
+        build(compose_config(RunConfig, [CONV, override]).evaluator)
 
 
 def test_a_file_problem(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("N = 2\nclass Model: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ...\n")
     overrides = ["problem=file", f"problem.path={path}", "problem.sizes.N=3"]
-    problem: Problem = build(compose_config("run", overrides).problem, device="cpu")
+    problem: Problem = build(compose_config(RunConfig, overrides).problem, device="cpu")
     assert (problem.name, problem.overrides) == ("file/mine", {"N": 3})
 
 
@@ -177,10 +177,6 @@ NEEDED = {
     ("proposer", "replay"): [f"replay.run={Path(__file__).parents[1] / 'search/recordings/softmax_cpu'}"],
 }
 """What has no default."""
-
-
-OF_HARVEST = ("format", "decontaminate")
-"""Groups that `configs/harvest.yaml` chooses from; `configs/run.yaml` has the others."""
 
 
 def chosen(group: str, name: str) -> list[str]:
@@ -193,7 +189,7 @@ def chosen(group: str, name: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("group", "name"), OPTIONS)
 def test_every_shipped_option_composes(group: str, name: str) -> None:
-    config = compose_config("harvest" if group in OF_HARVEST else "run", chosen(group, name))
+    config = compose_config(HarvestConfig if group in OF_HARVEST else RunConfig, chosen(group, name))
     assert not OmegaConf.missing_keys(config)
     target = config[group].get("_target_")
     if target is not None:
@@ -205,21 +201,21 @@ def test_every_shipped_option_composes(group: str, name: str) -> None:
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_every_shipped_problem_instantiates(name: str, device: str) -> None:
-    problem = build(compose_config("run", [f"problem={name}"]).problem, device=device)
+    problem = build(compose_config(RunConfig, [f"problem={name}"]).problem, device=device)
     assert isinstance(problem, Problem)
     assert (problem.name, problem.device) == (name, device)
 
 
 @pytest.mark.parametrize(
     ("group", "name"),
-    [(group, name) for group, name in OPTIONS if group in ("strategy", "proposer") and name != "auto"],
+    [(group, name) for group, name in OPTIONS if group in ("strategy", "proposer")],
 )
 def test_every_shipped_strategy_and_proposer_instantiates(group: str, name: str) -> None:
-    assert build(compose_config("run", chosen(group, name))[group]) is not None
+    assert build(compose_config(RunConfig, chosen(group, name))[group]) is not None
 
 
 def test_the_evaluators_settings_instantiate_as_they_are_written() -> None:
-    settings = build(compose_config("run", [CONV]).evaluator)
+    settings = build(compose_config(RunConfig, [CONV]).evaluator)
     assert settings == Settings()
     assert isinstance(settings.plan, Plan)
 
@@ -227,7 +223,7 @@ def test_the_evaluators_settings_instantiate_as_they_are_written() -> None:
 @pytest.mark.parametrize("name", [name for group, name in OPTIONS if group == "pool"])
 def test_every_pool_takes_what_the_command_gives_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
-    config = compose_config("run", [CONV, f"pool={name}"]).pool
+    config = compose_config(RunConfig, [CONV, f"pool={name}"]).pool
     module, _, attribute = config["_target_"].rpartition(".")
     host = getattr(importlib.import_module(module), attribute)
 
@@ -239,33 +235,6 @@ def test_every_pool_takes_what_the_command_gives_it(name: str, monkeypatch: pyte
     monkeypatch.setattr(host, "__init__", note)
     assert isinstance(build(config)(settings=Settings(), on_gpu=False), host)
     assert set(given) - {"settings", "on_gpu"} <= set(signature[0]), "all else has a default"
-
-
-STORED = OmegaConf.create({"rounds": 3, "budget": {"seconds": None}, "wandb": "auto"})
-
-
-def edit(*overrides: str) -> DictConfig:
-    return edit_config(STORED, overrides)
-
-
-def test_a_stored_config_takes_new_values_of_its_keys_and_stays_itself() -> None:
-    config = edit("rounds=9", "budget.seconds=1.5", "wandb=null")
-    assert OmegaConf.to_container(config) == {"rounds": 9, "budget": {"seconds": 1.5}, "wandb": None}
-    assert STORED.rounds == 3
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["round=9"], "unknown key round; did you mean rounds?"),
-        (["budget.second=9"], "unknown key budget.second; did you mean budget.seconds?"),
-        (["rounds"], "'rounds' is not of the form key=value"),
-    ],
-)
-def test_a_stored_config_takes_no_other_keys(overrides: Sequence[str], message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        edit(*overrides)
-    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "many", None])
@@ -284,6 +253,15 @@ def test_a_word_out_of_a_list() -> None:
     one_of(OmegaConf.create({"device": "cpu"}), "device", ("auto", "cuda", "cpu"))
 
 
+@dataclass
+class ToolConfig:
+    """Of the commands of these tests."""
+
+    number: int = option(1, "how many")
+    name: str = option("x", "what it is called")
+    hydra: Any = hydra_settings(NO_FOLDER)
+
+
 @pytest.mark.parametrize(
     ("raised", "status", "said"),
     [
@@ -297,24 +275,67 @@ def test_a_word_out_of_a_list() -> None:
 def test_the_frame_of_a_command(
     raised: BaseException | None, status: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given: list[list[str]] = []
+    given: list[int] = []
 
-    @command("tools.make", "How to call it", LookupError)
-    def main(arguments: list[str]) -> int:
-        given.append(arguments)
+    @command("tools.make", ToolConfig, "How to call it", LookupError)
+    def main(config: DictConfig) -> int:
+        given.append(config.number)
         if raised is not None:
             raise raised
         return 7
 
-    assert main(["a=1"]) == status
-    assert (given, tuple(capsys.readouterr())) == ([["a=1"]], ("", said))
-    assert main(["a=1", "--help"]) == main(["-h"]) == 0
-    assert (len(given), capsys.readouterr().out) == (1, 2 * "How to call it\n")
+    assert main(["number=5"]) == status
+    assert (given, tuple(capsys.readouterr())) == ([5], ("", said))
+    assert main(["number=5", "--help"]) == main(["-h"]) == 0
+    helped = capsys.readouterr().out
+    assert helped.startswith("How to call it\n")
+    assert "number: 1  # how many\n" in helped
+    assert len(given) == 1
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ("numbr=1", "unknown key numbr; did you mean number?"),
+        ("number=many", "number is many; it must be a whole number"),
+        ("number", "'number' is not of the form key=value"),
+        ("number=[1", ""),
+        ("~size", ""),
+    ],
+)
+def test_what_cannot_be_composed_is_one_line(
+    argument: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @command("tools.make", ToolConfig, "")
+    def main(config: DictConfig) -> int:
+        return 0
+
+    assert main([argument]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"tools.make: {says}")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status", "jobs"),
+    [((0, 0, 0), 0, 3), ((0, 1, 0), 1, 3), ((0, 2, 0), 2, 3), ((0, 130, 0), 130, 2)],
+)
+def test_the_jobs_of_a_sweep(statuses: tuple[int, ...], status: int, jobs: int, tmp_path: Path) -> None:
+    """One that fails does not keep the others from running; an interrupt does."""
+    given: list[int] = []
+
+    @command("tools.make", ToolConfig, "")
+    def main(config: DictConfig) -> int:
+        given.append(config.number)
+        return statuses[config.number]
+
+    assert main(["--multirun", "number=0,1,2", f"hydra.sweep.dir={tmp_path}"]) == status
+    assert given == list(range(jobs))
 
 
 def test_what_a_command_does_not_tell_of_is_raised() -> None:
-    @command("tools.make", "", LookupError)
-    def main(arguments: list[str]) -> int:
+    @command("tools.make", ToolConfig, "", LookupError)
+    def main(config: DictConfig) -> int:
         raise RuntimeError("a bug")
 
     with pytest.raises(RuntimeError, match="a bug"):
@@ -325,10 +346,11 @@ def test_what_a_command_does_not_tell_of_is_raised() -> None:
 def test_who_stops_reading_costs_nobody_a_traceback(lines: int) -> None:
     text = f"""
 import sys
+from tests.evaluators.test_cli import ToolConfig
 from evaluators.cli import command
 
-@command("tools.make", "")
-def main(arguments):
+@command("tools.make", ToolConfig, "")
+def main(config):
     sys.stdin.read()
     for _ in range({lines}):
         print("a line")

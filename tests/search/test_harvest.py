@@ -227,8 +227,9 @@ def test_planted_benchmark_problems_are_kept_out(tmp_path: Path, load: Load) -> 
 
 def test_an_entry_needs_no_run(tmp_path: Path, load: Load) -> None:
     from evaluators.cli import build, compose_config
+    from search.run import RunConfig
 
-    config = compose_config("run", ["problem=level1/softmax", "proposer=playbook"])
+    config = compose_config(RunConfig, ["problem=level1/softmax", "proposer=playbook"])
     about = build(config.problem, device="cuda")
     library = FolderLibrary(tmp_path / "library")
     measured = Measurement(problem=about, evaluation=correct(2.0))

@@ -52,7 +52,9 @@ def test_a_recording_replays_to_the_same_tree(
 
 @pytest.mark.parametrize("folder", RECORDINGS, ids=lambda path: path.name)
 def test_what_the_config_of_an_earlier_run_names_is_there(folder: Path) -> None:
-    targets = re.findall(r"_target_: (\S+)", OmegaConf.to_yaml(stored_config(folder, "resume")))
+    targets = re.findall(
+        r"_target_: (\S+)", OmegaConf.to_yaml(stored_config(folder, "resume", run.RunConfig))
+    )
     assert len(targets) > 8
     assert all(callable(get_object(each)) for each in targets)
 
