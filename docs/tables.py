@@ -1,0 +1,109 @@
+"""Writes the tables of the library's kernels into README.md and docs/results.md, from the kernels' cards.
+
+    python docs/tables.py
+
+After `python -m kernel_library.verify` has measured the shipped kernels anew, this takes its figures over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from evaluators.evaluation import Timing
+from kernel_library.entry import Measurement
+from kernel_library.library import FolderLibrary
+
+ROOT = Path(__file__).resolve().parents[1]
+BEGIN, END = "<!-- docs/tables.py -->", "<!-- end -->"
+IN_README = {
+    ("conv2d", "100x3x224x224"): "conv2d, 100×3×224×224 → 96, k 11, s 4",
+    ("conv2d_relu_maxpool", "100x3x224x224"): "the same + ReLU + max-pool",
+    ("layernorm", "16x64x256x256"): "layernorm, 16×(64×256×256)",
+    ("matmul", "4096x4096"): "matmul, 4096³, at float32's accuracy",
+    ("softmax", "4096x65536"): "softmax, 4096×65536",
+}
+"""The cases of the README: operation and first input, in float32 on a GPU."""
+HEAD = """\
+| kernel | first input | eager ms | compile ms | ms | against eager (95 %) | against compile | roofline |
+|---|---|---|---|---|---|---|---|"""
+README_HEAD = """\
+| on one NVIDIA H200, torch 2.11, Triton 3.6 | eager | `torch.compile` | best | against eager (95 %) \
+| against compile |
+|---|---|---|---|---|---|"""
+
+
+def results(device: str) -> str:
+    """The table of all measurements on GPUs (`cuda`) or on CPUs (`cpu`)."""
+    found = list(_measurements(device))
+    rows = [_row(name, measurement) for name, measurement in found]
+    dates = sorted({measurement.date for _, measurement in found})
+    return "\n".join([HEAD, *rows, "", f"Measured on {' and '.join(dates)}."])
+
+
+def readme() -> str:
+    """The table of the README: the fastest kernel of each of its cases."""
+    lines = [README_HEAD]
+    for (op, first), title in IN_README.items():
+        found = [
+            each
+            for name, each in _measurements("cuda")
+            if name.split("/")[0] == op and each.inputs[0] == first and each.problem.dtype == "float32"
+        ]
+        best = min(found, key=lambda each: _timing(each).kernel_ms)
+        eager, compiled, kernel, interval, against_compile = _figures(best)
+        speedup, _, rest = interval.partition(" ")
+        lines.append(
+            f"| {title} | {eager} | {compiled} | **{kernel}** | **{speedup}** {rest} | {against_compile} |"
+        )
+    return "\n".join(lines)
+
+
+def with_tables(text: str, *tables: str) -> str:
+    """The page with these tables between its marks, in their order."""
+    head, *sections = text.split(BEGIN)
+    assert len(sections) == len(tables), f"{len(sections)} marks for {len(tables)} tables"
+    for table, section in zip(tables, sections, strict=True):
+        head += f"{BEGIN}\n\n{table}\n\n{END}" + section.partition(END)[2]
+    return head
+
+
+def _measurements(device: str) -> Iterator[tuple[str, Measurement]]:
+    for entry in sorted(FolderLibrary(ROOT / "no such folder").entries(), key=lambda each: each.id):
+        for measurement in entry.measurements:
+            if measurement.problem.device == device:
+                yield entry.id, measurement
+
+
+def _row(name: str, measurement: Measurement) -> str:
+    on_gpu = measurement.problem.device == "cuda"  # a CPU's caches may pass the peaks of its memory
+    share = measurement.evaluation.roofline_share if on_gpu else None
+    case = f"{measurement.inputs[0].replace('x', '×')}, {measurement.problem.dtype}"
+    eager, compiled, kernel, interval, against_compile = _figures(measurement)
+    of_roofline = f"{100 * share:.0f} %" if share else ""
+    return (
+        f"| `{name}` | {case} | {eager} | {compiled} | **{kernel}** | {interval} "
+        f"| {against_compile} | {of_roofline} |"
+    )
+
+
+def _figures(measurement: Measurement) -> tuple[str, str, str, str, str]:
+    timing = _timing(measurement)
+    interval = f"{timing.speedup:.2f}× ({timing.speedup_low:.2f} to {timing.speedup_high:.2f})"
+    against_compile = f"{timing.speedup_vs_compile:.2f}×" if timing.speedup_vs_compile else ""
+    compiled = f"{timing.compile_ms:#.3g}" if timing.compile_ms else ""
+    return f"{timing.eager_ms:#.3g}", compiled, f"{timing.kernel_ms:#.3g}", interval, against_compile
+
+
+def _timing(measurement: Measurement) -> Timing:
+    timing = measurement.evaluation.timing
+    assert timing is not None  # the library holds nothing else
+    return timing
+
+
+if __name__ == "__main__":
+    for page, tables in (
+        (ROOT / "README.md", (readme(),)),
+        (ROOT / "docs" / "results.md", (results("cuda"), results("cpu"))),
+    ):
+        page.write_text(with_tables(page.read_text(), *tables))

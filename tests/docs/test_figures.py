@@ -1,0 +1,55 @@
+"""The picture and the tables that are made of data: they show what the data say today."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+
+from tests.docs.pages import DOCS, ROOT, load
+
+trajectory = load(DOCS / "pictures" / "trajectory.py", "docs_trajectory")
+tables = load(DOCS / "tables.py", "docs_tables")
+AGAIN = "python docs/pictures/trajectory.py draws it anew"
+
+
+def test_the_recorded_search_is_what_it_was() -> None:
+    points = trajectory.recorded()
+    assert [point.round for point in points] == list(range(8))
+    assert [point.kernel_ms for point in points] == pytest.approx(
+        [6.81, 3.10, 1.46, 0.475, 0.172, 0.145, 0.143, 0.137], rel=0.005
+    )
+    assert [point.speedup for point in points] == pytest.approx(
+        [0.125, 0.274, 0.585, 1.784, 4.928, 5.859, 5.983, 6.212], rel=0.005
+    )
+    end = trajectory.confirmed()
+    assert (end.round, round(end.kernel_ms, 3), round(end.speedup, 2)) == (7, 0.139, 6.12)
+
+
+def test_the_published_search_is_as_it_was_published() -> None:
+    points = trajectory.published()
+    assert [point.round for point in points] == list(range(14))
+    assert (points[0].kernel_ms, points[0].speedup) == (7.02, 0.201)
+    assert (points[-1].kernel_ms, points[-1].speedup) == (0.795, 1.799)
+    assert all(before.speedup <= after.speedup for before, after in itertools.pairwise(points))
+    for ms, speedup in zip(trajectory.PUBLISHED_MS, trajectory.PUBLISHED_SPEEDUPS, strict=True):
+        assert trajectory.PUBLISHED_EAGER_MS / ms == pytest.approx(speedup, rel=0.02)  # both were rounded
+
+
+def test_the_picture_shows_these_points() -> None:
+    drawn = trajectory.svg(trajectory.recorded(), trajectory.published(), trajectory.confirmed())
+    committed = (DOCS / "pictures" / "trajectory.svg").read_text()
+    assert places(committed) == pytest.approx(places(drawn), abs=0.2), AGAIN
+    assert re.findall(r"<text[^>]*>([^<]*)", committed) == re.findall(r"<text[^>]*>([^<]*)", drawn), AGAIN
+
+
+def places(svg: str) -> list[float]:
+    return [float(each) for line in re.findall(r'points="([^"]*)"', svg) for each in re.split("[ ,]", line)]
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/results.md"])
+def test_the_tables_are_those_of_the_cards(name: str) -> None:
+    made = (tables.readme(),) if name == "README.md" else (tables.results("cuda"), tables.results("cpu"))
+    page = (ROOT / name).read_text()
+    assert tables.with_tables(page, *made) == page, "python docs/tables.py writes them anew"
