@@ -6,6 +6,7 @@ The form is KernelBench's: `Model`, `get_inputs()`, `get_init_inputs()`, sizes a
 from __future__ import annotations
 
 import ast
+import logging
 import random
 import sys
 import types
@@ -15,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators import PACKAGE
 from evaluators.nearest import nearest
-from evaluators.problem import Problem, Size
+from evaluators.problem import DTYPES, Problem, Size
 from evaluators.reference.containers import map_tensors
 from evaluators.reference.strided_layouts import clone
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+logger = logging.getLogger(__name__)
 
 PROBLEMS = PACKAGE / "problems"
 REQUIRED = ("Model", "get_inputs", "get_init_inputs")
@@ -37,7 +40,7 @@ def load_problem(
     path: str | None = None,
     sizes: Mapping[str, Size] | None = None,
     cpu_sizes: Mapping[str, Size] | None = None,
-    dtype: str = "float32",
+    dtype: str | None = None,
     tolerance: str = "strict",
     precision: str = "",
     cpu_precision: str = "",
@@ -48,8 +51,9 @@ def load_problem(
 ) -> Problem:
     """The problem `name`: a shipped reference (`level1/conv2d`), or the user's own file at `path`.
 
-    `sizes` replaces module globals of the reference; on a CPU `cpu_sizes` does so first, and a
-    `cpu_precision` takes the place of `precision`. Raises BadReference, in one line, when there is no such
+    `dtype` is that of floating inputs and weights; None takes the reference's own (see `own_dtype`). `sizes`
+    replaces module globals of the reference; on a CPU `cpu_sizes` does so first, and a `cpu_precision` takes
+    the place of `precision`. Raises BadReference, in one line, when there is no such
     file or it lacks what a reference must have.
     """
     file = Path(path).expanduser() if path else PROBLEMS / f"{name}.py"
@@ -63,7 +67,7 @@ def load_problem(
         name=f"file/{file.stem}" if path else name,
         source=source,
         overrides=overrides,
-        dtype=dtype,
+        dtype=dtype or own_dtype(source, overrides),
         tolerance=tolerance,
         precision=cpu_precision if cpu_precision and device == "cpu" else precision,
         device=device,
@@ -91,6 +95,23 @@ def check_source(source: str, file: str, overrides: Mapping[str, Size]) -> None:
             near = nearest(name, assigned, similar=0.6)
             hint = f"; did you mean {near}?" if near else ""
             raise BadReference(f"{file} has no module global {name} to override{hint}")
+
+
+def own_dtype(source: str, overrides: Mapping[str, Size]) -> str:
+    """The floating type of the inputs and weights that the reference makes, the widest where it has several;
+    float32 where it has none, or cannot be run without numbers."""
+    import torch
+
+    found: set[torch.dtype] = set()
+    try:
+        module = load_module(source, overrides)
+        with torch.device("meta"), torch.no_grad():
+            model = module.Model(*module.get_init_inputs())
+            map_tensors(lambda tensor: found.add(tensor.dtype), list(module.get_inputs()))
+            found.update(each.dtype for each in (*model.parameters(), *model.buffers()))
+    except Exception as error:  # the reference is the user's code, and may raise anything
+        logger.info("the types of a reference cannot be told: %s: %s", type(error).__name__, error)
+    return next((name for name in DTYPES if getattr(torch, name) in found), "float32")
 
 
 def load_module(source: str, overrides: Mapping[str, Size], name: str = "reference") -> types.ModuleType:

@@ -127,6 +127,31 @@ def test_a_user_file(tmp_path: Path) -> None:
     assert problem == expected
 
 
+@pytest.mark.parametrize(
+    ("weights", "inputs", "dtype"),
+    [
+        ("torch.float64", "torch.float64", "float64"),
+        ("torch.bfloat16", "torch.bfloat16", "bfloat16"),
+        ("torch.float16", "torch.float32", "float32"),
+        ("torch.float32", "torch.int64", "float32"),
+    ],
+)
+def test_the_types_of_a_reference_are_its_own(tmp_path: Path, weights: str, inputs: str, dtype: str) -> None:
+    source = f"""
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2, dtype={weights}))
+    def forward(self, x): return x * self.weight
+def get_inputs(): return [torch.ones(2, dtype={inputs})]
+def get_init_inputs(): return []
+"""
+    path = written(tmp_path, source)
+    assert load_problem("file", path=path).dtype == dtype
+    assert load_problem("file", path=path, dtype="float16").dtype == "float16"
+
+
 def test_sizes_of_the_cpu_hold_on_the_cpu_alone_and_give_way_to_sizes(tmp_path: Path) -> None:
     path = written(tmp_path, SOURCE)
     sizes: dict[str, Any] = {"sizes": {"N": 2}, "cpu_sizes": {"N": 1, "rows": 1}}
