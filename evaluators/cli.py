@@ -218,6 +218,20 @@ def compose_config(config: type[Any], overrides: Sequence[str]) -> DictConfig:
     return composed
 
 
+def compose_stored(stored: DictConfig, overrides: Sequence[str]) -> DictConfig:
+    """A stored config with `key=value` overrides of its keys. Raises UsageError."""
+    try:
+        with (
+            _primary(type(None), stored) as (folder, name),
+            initialize_config_dir(folder, version_base=VERSION_BASE),
+        ):
+            composed: DictConfig = compose(name, opened(overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UsageError(explained(error, stored, overrides)) from error
+    require_all(composed)
+    return composed
+
+
 def require_all(config: DictConfig) -> None:
     """Resolves the config. Raises UsageError for a value that is missing, or cannot be resolved."""
     try:

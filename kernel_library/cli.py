@@ -12,11 +12,10 @@ from evaluators.cause import first_line
 from evaluators.cli import Call, build, one_of
 from evaluators.config import NO_FOLDER, group, hydra_settings
 from evaluators.config_errors import UsageError
-from evaluators.nearest import nearest
 from evaluators.option import option
 from evaluators.problem import DTYPES, LANGUAGES
 from kernel_library.entry import Entry, Measurement
-from kernel_library.library import FolderLibrary
+from kernel_library.library import FolderLibrary, find
 
 
 @dataclass
@@ -92,11 +91,7 @@ def chosen(config: DictConfig, entries: Sequence[Entry]) -> list[tuple[Entry, li
 
 def named(id: str, entries: Sequence[Entry]) -> Entry:
     """The entry with this id, or the one whose id begins so. Raises UsageError, with the nearest there is."""
-    found = [entry for entry in entries if entry.id == id] or [e for e in entries if e.id.startswith(id)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UsageError(f"entry {id} is not the only one; there are {', '.join(each.id for each in found)}")
-    near = nearest(id, [entry.id for entry in entries])
-    hint = f"; did you mean {near}?" if near else "; python -m kernel_library.list lists them"
-    raise UsageError(f"unknown entry {id}{hint}")
+    try:
+        return find(id, entries)
+    except LookupError as error:
+        raise UsageError(error.args[0]) from error

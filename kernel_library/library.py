@@ -17,6 +17,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path, PurePosixPath
 
+from evaluators.nearest import nearest
 from evaluators.problem import Problem
 from kernel_library import cards
 from kernel_library.entry import Check, Entry, Hit, architecture_of
@@ -76,6 +77,11 @@ class FolderLibrary:
         found = [*shipped, *_read(self._own, paths)]
         return [replace(each, checks=tuple(checks.get(each.id, ()))) for each in found]
 
+    def named(self, id: str) -> Entry:
+        """The entry with this id, or the one whose id begins so (see `find`). Raises OSError when the root
+        cannot be read."""
+        return find(id, self.entries())
+
     def refusal(self, entry: Entry) -> str | None:
         """Why the entry is not taken in, in one line that says what would help; None where it is."""
         timing = entry.measurements[0].evaluation.timing
@@ -126,6 +132,24 @@ class FolderLibrary:
             architectures=entry.architectures or measured_on,
             function=entry.function or _function(entry.kernel.source, traits),
         )
+
+
+def find(id: str, entries: Sequence[Entry]) -> Entry:
+    """The entry with this id, or the only one whose id begins so. Raises LookupError, with the nearest."""
+    found = [entry for entry in entries if entry.id == id] or [e for e in entries if e.id.startswith(id)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise LookupError(f"entry {id} is not the only one; there are {', '.join(each.id for each in found)}")
+    near = nearest(id, [entry.id for entry in entries])
+    hint = f"; did you mean {near}?" if near else "; python -m kernel_library.list lists them"
+    raise LookupError(f"unknown entry {id}{hint}")
+
+
+def open_library(root: str | Path = "outputs/library") -> FolderLibrary:
+    """The shipped kernels, and those that were added to `root`: a folder, which need not be there, or any URL
+    that fsspec opens."""
+    return FolderLibrary(root)
 
 
 def _read(store: Store, paths: Sequence[str]) -> list[Entry]:

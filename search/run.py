@@ -187,9 +187,11 @@ async def search(
     *,
     strategy: Strategy | None = None,
     proposer: Proposer | None = None,
+    signals: bool = True,
 ) -> RunFinished:
     """Runs the search that the config describes in the folder, or goes on with the run there. `recording`:
-    the run that it replays. `strategy` and `proposer` stand in for the config's. Raises UsageError."""
+    the run that it replays. `strategy` and `proposer` stand in for the config's; `signals`:
+    whether SIGINT and SIGTERM end it in order. Raises UsageError."""
     problem: Problem = build(config.problem, device=config.device)
     strategy = strategy or build(config.strategy)
     proposer = proposer or build(config.proposer)
@@ -233,7 +235,7 @@ async def search(
                     history=config.history,
                     repairs=config.repairs,
                 )
-                with _orderly_stop(engine, console):
+                with _orderly_stop(engine, console) if signals else contextlib.nullcontext():
                     finished = await engine.run()
                 finalise(folder, engine.session.state)
                 if finished in journal.past:

@@ -1,0 +1,47 @@
+"""Ideatree from Python: judge kernels, run searches, open runs, look into the library.
+
+    import ideatree
+
+    with ideatree.Evaluator(device="cpu") as evaluator:
+        evaluation = evaluator.evaluate("level1/softmax", source)
+
+    run = ideatree.search("level1/softmax", rounds=3)
+    run = ideatree.open_run("outputs/level1/softmax/2026-01-31_12-00-00")
+    entries = ideatree.open_library().entries()
+
+`docs/python.md` has more of it. The command of that name is in `commands.py`.
+"""
+
+from evaluators.config_errors import UsageError
+from evaluators.device.worker import Settings
+from evaluators.evaluation import Evaluation, Status
+from evaluators.problem import Kernel, Problem
+from evaluators.timing import Plan
+from ideatree.evaluator import AsyncEvaluator, Evaluator, report
+from ideatree.problems import load_problem
+from ideatree.runs import Run, open_run
+from ideatree.searches import resume, resume_async, search, search_async
+from kernel_library import best
+from kernel_library.library import open_library
+
+__all__ = [
+    "AsyncEvaluator",
+    "Evaluation",
+    "Evaluator",
+    "Kernel",
+    "Plan",
+    "Problem",
+    "Run",
+    "Settings",
+    "Status",
+    "UsageError",
+    "best",
+    "load_problem",
+    "open_library",
+    "open_run",
+    "report",
+    "resume",
+    "resume_async",
+    "search",
+    "search_async",
+]

@@ -1,0 +1,147 @@
+"""Judges kernels: an evaluator that starts its processes with a block and ends them with it, for programs
+with an event loop and for those without."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from evaluators.cli import choose_device
+from evaluators.device.worker import Settings
+from evaluators.evaluation import Evaluation
+from evaluators.problem import Kernel, Problem
+from evaluators.report import verdict
+from evaluators.scheduler.host import Host
+from evaluators.scheduler.local_host import LocalHost
+from evaluators.scheduler.pool import Pool
+from evaluators.scheduler.ray_host import RayHost
+from ideatree.problems import as_kernel, load_problem
+
+ProblemLike = str | Path | Problem
+KernelLike = str | Path | Kernel
+
+
+class AsyncEvaluator:
+    """Judges kernels, many at a time, within `async with`.
+
+    `device`: `cuda`, `cpu`, or `auto`, a GPU where there is one. `ray`: None for threads of this process, ""
+    for a local instance of Ray, otherwise the address of a cluster. `settings`: limits, and how long to
+    measure. A problem is the name of a shipped one, the `Path` of a reference, or a `Problem`; a kernel is
+    its source, its `Path`, or a `Kernel`.
+    """
+
+    def __init__(
+        self, *, device: str = "auto", ray: str | None = None, settings: Settings | None = None
+    ) -> None:
+        self.device, _ = choose_device(device, clustered=bool(ray))
+        self._ray, self._settings = ray, settings or Settings()
+        self._pool: Pool | None = None
+
+    async def __aenter__(self) -> Self:
+        """Starts Ray or threads; processes come with the first kernel. Raises ConnectionError where the
+        cluster cannot be reached."""
+        self._pool = Pool(await asyncio.to_thread(self._host))
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._pool is not None:
+            await asyncio.to_thread(self._pool.close, now=kind is not None)
+        self._pool = None
+
+    async def evaluate(
+        self, problem: ProblemLike, kernel: KernelLike, *, thorough: bool = True
+    ) -> Evaluation:
+        """The verdict on a kernel. `thorough`: measures for long, and `torch.compile` too; otherwise as a
+        search does. Never raises for the kernel's own failure, nor where the reference cannot judge: the
+        status says so. Raises UsageError for a problem or a file that is none."""
+        return await self._open().evaluate(self._problem(problem), as_kernel(kernel), thorough=thorough)
+
+    async def evaluate_many(
+        self, problem: ProblemLike, kernels: Sequence[KernelLike], *, thorough: bool = False
+    ) -> list[Evaluation]:
+        """A verdict each, in order: built side by side, measured one at a time on each device."""
+        pool, asked, made = self._open(), self._problem(problem), [as_kernel(each) for each in kernels]
+        return await asyncio.gather(*(pool.evaluate(asked, each, thorough=thorough) for each in made))
+
+    async def compare(self, problem: ProblemLike, kernels: Sequence[KernelLike]) -> list[Evaluation]:
+        """Measures kernels against one another and eager PyTorch in one session: a verdict each, in order.
+        The samples of all correct ones are aligned (see `evaluators.timing.paired_speedup`)."""
+        return await self._open().compare(self._problem(problem), [as_kernel(each) for each in kernels])
+
+    def _open(self) -> Pool:
+        if self._pool is None:
+            raise RuntimeError("the evaluator is not open: use it within its with block")
+        return self._pool
+
+    def _problem(self, problem: ProblemLike) -> Problem:
+        return problem if isinstance(problem, Problem) else load_problem(problem, device=self.device)
+
+    def _host(self) -> Host:
+        on_gpu = self.device == "cuda"
+        if self._ray is None:
+            return LocalHost(settings=self._settings, on_gpu=on_gpu)
+        return RayHost(settings=self._settings, on_gpu=on_gpu, address=self._ray)
+
+
+class Evaluator:
+    """Judges kernels within `with`: `AsyncEvaluator` for programs without an event loop, and for notebooks.
+    The arguments are the same."""
+
+    def __init__(
+        self, *, device: str = "auto", ray: str | None = None, settings: Settings | None = None
+    ) -> None:
+        self._evaluator = AsyncEvaluator(device=device, ray=ray, settings=settings)
+        self._stack = contextlib.ExitStack()
+        self._portal: BlockingPortal | None = None
+
+    @property
+    def device(self) -> str:
+        """`cuda` or `cpu`."""
+        return self._evaluator.device
+
+    def __enter__(self) -> Self:
+        """See `AsyncEvaluator`."""
+        with contextlib.ExitStack() as stack:
+            self._portal = stack.enter_context(start_blocking_portal())
+            stack.enter_context(self._portal.wrap_async_context_manager(self._evaluator))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._portal = None
+        self._stack.__exit__(kind, error, trace)
+
+    def evaluate(self, problem: ProblemLike, kernel: KernelLike, *, thorough: bool = True) -> Evaluation:
+        """See `AsyncEvaluator.evaluate`."""
+        return self._open().call(lambda: self._evaluator.evaluate(problem, kernel, thorough=thorough))
+
+    def evaluate_many(
+        self, problem: ProblemLike, kernels: Sequence[KernelLike], *, thorough: bool = False
+    ) -> list[Evaluation]:
+        """See `AsyncEvaluator.evaluate_many`."""
+        return self._open().call(lambda: self._evaluator.evaluate_many(problem, kernels, thorough=thorough))
+
+    def compare(self, problem: ProblemLike, kernels: Sequence[KernelLike]) -> list[Evaluation]:
+        """See `AsyncEvaluator.compare`."""
+        return self._open().call(lambda: self._evaluator.compare(problem, kernels))
+
+    def _open(self) -> BlockingPortal:
+        if self._portal is None:
+            raise RuntimeError("the evaluator is not open: use it within its with block")
+        return self._portal
+
+
+def report(evaluation: Evaluation) -> str:
+    """The verdict in words, as the command prints it."""
+    return "\n".join(verdict(evaluation))

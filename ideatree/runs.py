@@ -1,0 +1,72 @@
+"""A run, in progress or ended, as its journal tells it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from evaluators.evaluation import Evaluation
+from evaluators.problem import Problem
+from search.events import Event
+from search.journal import replay
+from search.run import recording_folder
+from search.run_state import RunState, rebuild
+from search.tree import Idea, Variant
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run folder holds."""
+
+    folder: Path
+    state: RunState = field(repr=False)
+
+    @property
+    def problem(self) -> Problem:
+        """What is searched."""
+        assert self.state.started is not None
+        return self.state.started.problem
+
+    @property
+    def best(self) -> Variant | None:
+        """The winner; while the run goes on, the fastest so far. None where no variant is correct."""
+        if self.state.finished is not None:
+            return self.state.finished.best
+        return next(iter(self.state.tree.best(1)), None)
+
+    @property
+    def confirmed(self) -> Evaluation | None:
+        """The winner's final measurement; None where there is none (yet)."""
+        return self.state.finished.confirmed if self.state.finished else None
+
+    @property
+    def reason(self) -> str:
+        """Why it ended (`rounds`, `seconds`, `interrupted`, …); "" while it goes on, or was killed."""
+        return self.state.finished.reason if self.state.finished else ""
+
+    @property
+    def ideas(self) -> list[Idea]:
+        """All of them, in their order."""
+        return list(self.state.tree.ideas.values())
+
+    @property
+    def variants(self) -> list[Variant]:
+        """All of them, in their order, each with its verdict once it has one."""
+        return list(self.state.tree.variants.values())
+
+    def lineage(self, variant: Variant) -> list[Variant]:
+        """From the first of its ancestors to the variant itself."""
+        return self.state.tree.lineage(variant)
+
+    @cached_property
+    def events(self) -> list[Event]:
+        """All that happened, as the journal has it."""
+        return list(replay(self.folder / "journal.jsonl"))
+
+
+def open_run(folder: str | Path) -> Run:
+    """The run in a folder, or a shipped recording, by its name. Raises OSError where there is none, and
+    JournalError for a journal that cannot be read."""
+    place = recording_folder(str(folder))
+    return Run(folder=place, state=rebuild(replay(place / "journal.jsonl")))
