@@ -16,7 +16,7 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from evaluators.problem import LANGUAGES
 from search.agent import Agent, OnStage, Refused
@@ -215,9 +215,23 @@ class Tools:
                 raise ToolError(str(error)) from error
 
 
+class OneLineServer(MCPServer[Any]):
+    """Refuses arguments in one line; the SDK would give pydantic's report, with an address for each."""
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        """See the SDK's."""
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if not isinstance(why := error.__cause__, ValidationError):
+                raise
+            faults = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in why.errors())
+            raise ToolError(f"{name}: {'; '.join(faults)}") from why
+
+
 def server(tools: Tools) -> MCPServer[Any]:
     """An MCP server with these tools."""
-    made = MCPServer[Any]("ideatree", instructions=INSTRUCTIONS, log_level="WARNING")
+    made = OneLineServer("ideatree", instructions=INSTRUCTIONS, log_level="WARNING")
     reading: list[Callable[..., Any]] = [tools.read_problem, tools.read_history, tools.read_budget]
     reading += [tools.list_kernels, tools.read_kernel]
     writing: list[Callable[..., Any]] = [tools.propose_idea, tools.submit_kernel, tools.finish]

@@ -127,6 +127,9 @@ def test_what_is_refused_is_an_error_of_one_line(tmp_path: Path) -> None:
         assert "did you mean memory access?" in said
         assert "propose_idea" in await error(client, "submit_kernel", idea="x", source=good(1))
         assert "unknown variant" in await error(client, "read_kernel", id="x")
+        assert await error(client, "propose_idea", text="tile it") == "propose_idea: category: Field required"
+        many = await error(client, "list_kernels", limit="many")
+        assert many.startswith("list_kernels: limit: Input should be a valid integer")
 
     with_tools(tmp_path, steps)
 
