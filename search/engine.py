@@ -15,7 +15,7 @@ from evaluators.evaluation import Status
 from evaluators.problem import Kernel
 from search.budget import BudgetSpent
 from search.events import IdeaImplemented, IdeaProposed, RunFinished, VariantWritten
-from search.protocols import Proposer, ProposerFailed, RunContext, Strategy
+from search.protocols import Proposer, ProposerFailed, RunContext, Strategy, View, asked_in_a_round
 from search.session import Session
 from search.tree import (
     HISTORY,
@@ -132,11 +132,12 @@ class Engine:
 
     def _select(self, number: int) -> list[Expansion]:
         state = self.session.state
-        rng = self._rng(number, "select")
         entries = drop_ins(self.session.entries)
         known = entries if number == 1 else []
         usable = [seed for seed in entries if self._usable(seed.kernel)]
-        chosen = self.strategy.select(state.tree.before(number, self._usable), usable, rng)
+        tree = state.tree.before(number, self._usable)
+        view = View(tree=tree, entries=usable, round=number)
+        chosen = asked_in_a_round(self.strategy, view, lambda index: self._rng(number, index, "select"))
         expansions = [Expansion(seed=seed, ideas=1, variants=1, as_it_is=True) for seed in known]
         expansions = [replace(expansion, round=number) for expansion in (*expansions, *chosen)]
         for index, ideas in state.proposed.items():

@@ -33,7 +33,7 @@ from search.journal import replay
 from search.llm import Question
 from search.model_client import ModelClient
 from search.proposers.llm.proposer import LLMProposer
-from search.protocols import RunContext
+from search.protocols import RunContext, Strategy, View
 from search.run import RunConfig
 from search.run_state import RunState, rebuild
 from search.tree import drop_ins, shown_history
@@ -104,10 +104,12 @@ def _question(config: DictConfig, folder: Path | None) -> Question:
         seeds = {entry.id: entry for entry in entries} | {v.id: v.seed for v in tree.variants.values()}
         return proposer.code_question(problem, idea, seeds.get(idea.parent), 1, int(config.branch))
     number = tree.rounds_closed + 1
-    rng = random.Random(f"{config.seed}/{number}/select")
-    expansion = replace(
-        build(config.strategy).select(tree.before(number), drop_ins(entries), rng)[0], round=number
-    )
+    strategy: Strategy = build(config.strategy)
+    view = View(tree=tree.before(number), entries=drop_ins(entries), round=number, left=strategy.ideas)
+    asked = strategy.ask(view, random.Random(f"{config.seed}/{number}/0/select"))
+    if asked is None:
+        raise UsageError("the strategy has nothing to ask for now")
+    expansion = replace(asked, round=number)
     history = shown_history(tree.before(number).history(), config.history)
     return proposer.ideas_question(problem, expansion, history, expansion.ideas)
 

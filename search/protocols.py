@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -37,13 +37,56 @@ class ProposerFailed(Exception):
     """A proposer that can do nothing more for the run; the message says why in one line."""
 
 
-class Strategy(Protocol):
-    """The tree-search policy: which seeds to expand, and how widely."""
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """What a strategy sees when it is asked for the next expansion.
 
-    def select(self, tree: Tree, entries: Sequence[Seed], rng: random.Random) -> list[Expansion]:
-        """Pure. `tree` holds closed rounds only; `entries` are the library's hits; equal arguments give
-        equal answers."""
+    `tree`: for a `synchronous` strategy the closed rounds, whatever the order in which work finishes;
+    otherwise all that there is, with ideas and variants that have no verdict yet. `pending`: the expansions,
+    oldest first, of which `tree` does not have all verdicts; a synchronous strategy's are those of the open
+    round. `entries`: the library's kernels for the problem, those that the proposer can build on. `round`:
+    the number of the open round; `left`: how many of its ideas have not been asked for yet.
+    """
+
+    tree: Tree
+    entries: Sequence[Seed] = ()
+    pending: Sequence[Expansion] = ()
+    round: int = 1
+    left: int = 1
+
+
+class Strategy(Protocol):
+    """The tree-search policy: which seed to expand next, and how widely.
+
+    It is asked whenever there is room for more, until a round's `ideas` have been asked for. `synchronous`:
+    it sees closed rounds only, and the next round waits for the last verdict; otherwise it is asked again
+    while work is under way.
+    """
+
+    ideas: int
+    """How many ideas a round has: of a synchronous strategy what it sees next time, otherwise a unit of
+    reporting."""
+    synchronous: bool
+
+    def ask(self, view: View, rng: random.Random) -> Expansion | None:
+        """The next expansion, with at most `view.left` ideas; None where there is nothing to do before
+        something under way has ended, or before the round has closed. Pure: equal arguments give equal
+        answers, and nothing is changed."""
         ...
+
+
+def asked_in_a_round(
+    strategy: Strategy, view: View, rng_of: Callable[[int], random.Random]
+) -> list[Expansion]:
+    """All that a strategy asks for in a round of which nothing has ended yet: it is asked until it has
+    nothing more, or all ideas of the round. `rng_of`: the generator of each question, counted from 0."""
+    chosen: list[Expansion] = []
+    while (left := strategy.ideas - sum(each.ideas for each in chosen)) > 0:
+        asked = strategy.ask(replace(view, pending=tuple(chosen), left=left), rng_of(len(chosen)))
+        if asked is None:
+            break
+        chosen.append(asked)
+    return chosen
 
 
 class Proposer(Protocol):

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 
 from evaluators.evaluation import Status
+from search.protocols import View
 from search.tree import Expansion, Seed, Tree
 
 
@@ -16,28 +17,34 @@ class IdeaBranching:
     evaluation until they are measured in this run; those that were never measured come after everything that
     was. While there is neither, the round starts from the reference. A round has `ideas` ideas of `branch`
     variants each. They are shared by `shares`. Nothing is left to chance: ties go to variants, then by id.
+    Without `synchronous` rounds the same shares hold of the ideas that are under way.
 
     Raises ValueError for a number below one.
     """
 
-    def __init__(self, ideas: int, branch: int, keep: int) -> None:
+    def __init__(self, ideas: int, branch: int, keep: int, synchronous: bool = True) -> None:
         for name, value in (("ideas", ideas), ("branch", branch), ("keep", keep)):
             if value < 1:
                 raise ValueError(f"idea_branching.{name} is {value}; it must be at least 1")
         self.ideas = ideas
         self.branch = branch
         self.keep = keep
+        self.synchronous = synchronous
 
-    def select(self, tree: Tree, entries: Sequence[Seed], rng: random.Random) -> list[Expansion]:
-        """One expansion a seed, the best seed first; seeds that get no idea are left out."""
-        seeds = self._seeds(tree, entries)
-        if not seeds:
-            return [Expansion(seed=None, ideas=self.ideas, variants=self.branch)]
-        return [
-            Expansion(seed=seed, ideas=ideas, variants=self.branch)
-            for seed, ideas in zip(seeds, shares(self.ideas, len(seeds)), strict=True)
-            if ideas
+    def ask(self, view: View, rng: random.Random) -> Expansion | None:
+        """In a round one expansion a seed, the best seed first, without those that get no idea; otherwise one
+        idea at a time, for the seed that has the fewest under way for its share."""
+        seeds: list[Seed | None] = [*self._seeds(view.tree, view.entries)] or [None]
+        if not self.synchronous:
+            under_way = [sum(each.ideas for each in view.pending if _same(each.seed, seed)) for seed in seeds]
+            return Expansion(seed=seeds[next_share(under_way)], ideas=1, variants=self.branch)
+        of = [
+            (seed, ideas) for seed, ideas in zip(seeds, shares(self.ideas, len(seeds)), strict=True) if ideas
         ]
+        if len(view.pending) == len(of):
+            return None
+        seed, ideas = of[len(view.pending)]
+        return Expansion(seed=seed, ideas=ideas, variants=self.branch)
 
     def _seeds(self, tree: Tree, entries: Sequence[Seed]) -> list[Seed]:
         tried = {v.kernel.id for v in tree.variants.values() if v.evaluation is not None}
@@ -63,10 +70,18 @@ def shares(ideas: int, seeds: int) -> list[int]:
     """
     given = [0] * seeds
     for _ in range(ideas):
-        # votes / (given + 1) is largest where its inverse, an exact integer, is smallest
-        rank = min(range(seeds), key=lambda rank: (rank + 1) * (given[rank] + 1))
-        given[rank] += 1
+        given[next_share(given)] += 1
     return given
+
+
+def next_share(given: Sequence[int]) -> int:
+    """The rank of the seed that gets the next idea, by the same rule, where each has so many."""
+    # votes / (given + 1) is largest where its inverse, an exact integer, is smallest
+    return min(range(len(given)), key=lambda rank: (rank + 1) * (given[rank] + 1))
+
+
+def _same(one: Seed | None, other: Seed | None) -> bool:
+    return (one and one.kernel.id) == (other and other.kernel.id)
 
 
 def _is_correct(seed: Seed) -> bool:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluators.evaluation import Evaluation
+from search.protocols import View, asked_in_a_round
 from search.strategies.idea_branching import IdeaBranching, shares
 from search.tree import Category, Expansion, Idea, Seed, Tree, Variant
 from tests.search.fakes import correct, failed, kernel
@@ -33,7 +34,7 @@ def chosen(strategy: IdeaBranching, tree: Tree, entries: list[Seed]) -> list[tup
     """The names of the seeds' kernels, and the ideas of each."""
     return [
         (expansion.seed.kernel.source.split()[-1] if expansion.seed else "", expansion.ideas)
-        for expansion in strategy.select(tree, entries, RNG)
+        for expansion in asked_in_a_round(strategy, View(tree=tree, entries=entries), lambda _: RNG)
     ]
 
 
@@ -54,7 +55,7 @@ def test_shares_follow_the_rule() -> None:
 
 def test_the_first_round_starts_from_the_reference() -> None:
     strategy = IdeaBranching(ideas=4, branch=3, keep=2)
-    assert strategy.select(Tree(), [], RNG) == [Expansion(seed=None, ideas=4, variants=3)]
+    assert strategy.ask(View(tree=Tree(), left=4), RNG) == Expansion(seed=None, ideas=4, variants=3)
 
 
 def test_the_best_of_all_rounds_are_kept() -> None:
@@ -98,7 +99,21 @@ def test_numbers_below_one_are_refused(name: str) -> None:
 
 def test_equal_speedups_go_by_id() -> None:
     tree = tree_of({name: correct(2.0) for name in "abcdef"})
-    expansions = IdeaBranching(ideas=9, branch=1, keep=3).select(tree, [], RNG)
+    strategy = IdeaBranching(ideas=9, branch=1, keep=3)
+    expansions = asked_in_a_round(strategy, View(tree=tree), lambda _: RNG)
     ids = sorted(variant.id for variant in tree.variants.values())
     assert [expansion.seed and expansion.seed.id for expansion in expansions] == ids[:3]
     assert replace(expansions[0], round=0) == expansions[0]
+
+
+def test_without_rounds_the_shares_hold_of_what_is_under_way() -> None:
+    tree = tree_of({name: correct(2.0) for name in "abc"})
+    strategy = IdeaBranching(ideas=9, branch=2, keep=3, synchronous=False)
+    pending: list[Expansion] = []
+    for _ in range(11):
+        asked = strategy.ask(View(tree=tree, pending=pending), RNG)
+        assert asked is not None
+        assert (asked.ideas, asked.variants) == (1, 2)
+        pending.append(asked)
+    ids = [expansion.seed.id for expansion in pending if expansion.seed]
+    assert [ids.count(id) for id in dict.fromkeys(ids)] == shares(11, 3)

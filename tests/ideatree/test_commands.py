@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from search import commands
+from ideatree import commands
 
 
 @pytest.mark.parametrize("name", commands.COMMANDS)
