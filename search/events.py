@@ -36,9 +36,24 @@ class RunStarted(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExpansionAsked(Event):
+    """A strategy without synchronous rounds has asked for an expansion, having seen all that comes before
+    in the journal. `number` counts them from 0 in the run; `seed` is the id of its seed, "" for the
+    reference."""
+
+    number: int
+    seed: str
+    ideas: int
+    variants: int
+    round: int
+    as_it_is: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class IdeaProposed(Event):
-    """`number` counts the ideas of the round from 1; `expansion` is the index of its expansion, from 0, and
-    `of` how many ideas that expansion brought in the same answer."""
+    """`number` counts the ideas of the round from 1; `expansion` is the number of its expansion, from 0 in
+    the round or, where it was recorded (`ExpansionAsked`), in the run; `of` is how many ideas that
+    expansion brought in the same answer."""
 
     idea: Idea
     number: int

@@ -11,6 +11,7 @@ from evaluators.problem import Kernel, Problem, Size
 from search.events import (
     BestConfirmed,
     Event,
+    ExpansionAsked,
     IdeaImplemented,
     IdeaProposed,
     LeadersCompared,
@@ -25,9 +26,10 @@ from search.llm import ModelCall
 from search.ranking import MEDIAN
 from search.tree import Category, Idea, Seed, Variant
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Of the lines that `encode` writes; each `run_started` says it, for itself and the lines after it. Without
-one the lines are of version 1, which may lack the `ranking` and what the library found its entries for."""
+one the lines are of version 1, which may lack the `ranking` and what the library found its entries for;
+`expansion_asked` is there since version 3."""
 
 
 class NewerFormatError(ValueError):
@@ -44,6 +46,8 @@ def encode(event: Event) -> dict[str, Any]:
         case RunStarted():
             name, body = "run_started", {"version": FORMAT_VERSION, **asdict(event)}
             body["entries"] = [_seed_to_json(entry) for entry in event.entries]
+        case ExpansionAsked():
+            name, body = "expansion_asked", asdict(event)
         case IdeaProposed(idea=idea):
             body = {"idea": _idea_to_json(idea), "number": event.number}
             name, body = "idea_proposed", {**body, "expansion": event.expansion, "of": event.of}
@@ -91,6 +95,8 @@ class Decoder:
                 body["problem"] = _problem_from_json(body["problem"])
                 body["entries"] = tuple(_seed_from_json(entry) for entry in body["entries"])
                 return RunStarted(at_s=at_s, **body)
+            case "expansion_asked":
+                return ExpansionAsked(at_s=at_s, **body)
             case "idea_proposed":
                 return IdeaProposed(at_s=at_s, **{**body, "idea": _idea_from_json(body["idea"])})
             case "variant_written":

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from evaluators.evaluation import Evaluation, Status
 from search.events import (
     BestConfirmed,
     Event,
+    ExpansionAsked,
     IdeaImplemented,
     IdeaProposed,
     LeadersCompared,
@@ -22,7 +23,26 @@ from search.events import (
 )
 from search.llm import Spending
 from search.ranking import Ranking
-from search.tree import Idea, Tree, Variant
+from search.tree import Expansion, Idea, Seed, Tree, Variant
+
+
+@dataclass
+class Asked:
+    """An expansion that a strategy without synchronous rounds has asked for, with the ideas that came."""
+
+    event: ExpansionAsked
+    ideas: list[Idea] = field(default_factory=list)
+
+    def expansion(self, seeds: Mapping[str, Seed]) -> Expansion:
+        """The same, with its seed out of these."""
+        asked = self.event
+        return Expansion(
+            seed=seeds[asked.seed] if asked.seed else None,
+            ideas=asked.ideas,
+            variants=asked.variants,
+            round=asked.round,
+            as_it_is=asked.as_it_is,
+        )
 
 
 @dataclass
@@ -36,6 +56,8 @@ class RunState:
     """How it ended; None while it is running, again or for the first time."""
     proposed: dict[int, list[Idea]] = field(default_factory=dict)
     """The ideas of the open round, by the index of their expansion."""
+    asked: dict[int, Asked] = field(default_factory=dict)
+    """By their numbers."""
     implemented: set[str] = field(default_factory=set)
     """Ids of the ideas of which the proposer has written all variants that it will."""
     spending: dict[str, Spending] = field(default_factory=dict)
@@ -65,9 +87,12 @@ class RunState:
                 if self.started is None:
                     self.started, self.tree.ranking = event, Ranking(event.ranking)
                 self.finished = None
+            case ExpansionAsked(number=number):
+                self.asked[number] = Asked(event=event)
             case IdeaProposed(idea=idea, expansion=expansion):
                 self.tree.add_idea(idea)
-                self.proposed.setdefault(expansion, []).append(idea)
+                asked = self.asked.get(expansion)
+                (self.proposed.setdefault(expansion, []) if asked is None else asked.ideas).append(idea)
             case ModelCalled(call=call):
                 self.calls.add(call.id)
                 self.spending.setdefault(call.model, Spending()).add(call)
@@ -95,6 +120,8 @@ class RunState:
         match event:
             case ModelCalled(call=call):
                 return call.id in self.calls
+            case ExpansionAsked(number=number):
+                return number in self.asked
             case IdeaProposed(idea=idea):
                 return idea.id in self.tree.ideas
             case VariantWritten(variant=variant):
@@ -107,6 +134,14 @@ class RunState:
             case LeadersCompared(by_kernel=found):
                 return any(found == each.evaluations for each in self.tree.ranking.comparisons)
         return False
+
+    def is_pending(self, asked: Asked) -> bool:
+        """Whether the tree does not have all verdicts of the expansion's ideas yet."""
+        return any(
+            idea.id not in self.implemented
+            or any(each.evaluation is None for each in self.tree.variants_of(idea.id))
+            for idea in asked.ideas
+        )
 
     def _take_verdict(self, variant: Variant, reused: bool) -> None:
         evaluation = variant.evaluation

@@ -57,6 +57,8 @@ LAYERS = {
     "search.observers": "observers",
     "search.run_folder": "observers",
     "search.engine": "engine",
+    "search.pipeline": "engine",
+    "search.steady_state": "engine",
     "search.recorded": "engine",
     "search.cli": "commands",
     "ideatree": "interface",
