@@ -154,7 +154,7 @@ def _run(
     arguments: list[str],
     expand: Callable[[Sequence[str]], Call],
 ) -> int:
-    parsed = get_args_parser().parse_args(arguments)
+    parsed = get_args_parser().parse_intermixed_args(arguments)
     if parsed.help:
         print(help_text(config, text, parsed.config_dir))  # noqa: T201  (what was asked for)
         return 0
@@ -206,15 +206,17 @@ def _primary(config: type[Any], stored: DictConfig | None) -> Iterator[tuple[str
         yield folder, "config"
 
 
-def compose_config(config: type[Any], overrides: Sequence[str]) -> DictConfig:
-    """A command's config with `key=value` overrides, as the command itself gets it. Raises UsageError."""
+def compose_config(config: type[Any], overrides: Sequence[str], *, resolve: bool = True) -> DictConfig:
+    """A command's config with `key=value` overrides, as the command itself gets it; without `resolve`
+    interpolations are left as they are. Raises UsageError."""
     name = register(config)
     try:
         with initialize_config_dir(str(config_folder()), version_base=VERSION_BASE):
             composed: DictConfig = compose(name, opened(overrides))
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(explained(error, config, overrides)) from error
-    require_all(composed)
+    if resolve:
+        require_all(composed)
     return composed
 
 
@@ -245,6 +247,20 @@ def require_all(config: DictConfig) -> None:
 def output_folder() -> Path:
     """The folder that Hydra has made for this job."""
     return Path(HydraConfig.get().runtime.output_dir)
+
+
+def given_config_folders() -> list[str]:
+    """The folders with configs of the user's own (`--config-dir`) that this job was given, as an override for
+    `compose_config`; empty where there is none."""
+    sources = HydraConfig.get().runtime.config_sources
+    paths = [each.path for each in sources if each.provider == "command-line"]
+    return [f"hydra.searchpath=[{','.join(quoted(f'file://{path}') for path in paths)}]"] if paths else []
+
+
+def quoted(value: Any) -> str:
+    """As Hydra reads it back, whatever is in it."""
+    text = str(value).replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{text}'"
 
 
 def given_overrides() -> list[str]:

@@ -19,6 +19,7 @@ from evaluators.nearest import nearest
 
 COMMANDS = {
     "run": ("search.run", "search for a faster kernel"),
+    "compare": ("search.compare", "compare strategies at equal budget"),
     "evaluate": ("evaluators.evaluate", "judge one kernel"),
     "prompt": ("search.prompt", "show what a model would be asked"),
     "mcp": ("search.mcp", "let a coding agent search, as an MCP server"),

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from evaluators.cli import build, choose_device, compose_config
+from evaluators.cli import build, choose_device, compose_config, quoted
 from evaluators.evaluate import EvaluateConfig, read_kernel
 from evaluators.problem import Kernel, Problem, language_of
-from search.cli import quoted
 
 
 def load_problem(problem: str | Path, *, device: str = "auto", **changes: Any) -> Problem:

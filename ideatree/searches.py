@@ -12,10 +12,10 @@ from anyio.from_thread import start_blocking_portal
 from omegaconf import DictConfig
 from rich.console import Console
 
-from evaluators.cli import compose_config, compose_stored
+from evaluators.cli import compose_config, compose_stored, quoted
 from ideatree.runs import Run, open_run
 from search import run as command
-from search.cli import quoted, run_folder, stored_config
+from search.cli import run_folder, stored_config
 from search.protocols import Proposer, Strategy
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from evaluators.cli import Call, compose_config, one_of
+from evaluators.cli import Call, compose_config, one_of, quoted
 from evaluators.config import group
 from evaluators.config_errors import UsageError
 from evaluators.option import option
@@ -112,12 +112,6 @@ def resumed(overrides: Sequence[str], key: str, config: type[Any]) -> Call | Non
     stored[key] = folder
     others = [each for each in overrides if not each.startswith(f"{key}=")]
     return Call(overrides=[*others, f"hydra.run.dir={quoted(Path(folder).resolve())}", *QUIET], stored=stored)
-
-
-def quoted(value: Any) -> str:
-    """As Hydra reads it back, whatever is in it."""
-    text = str(value).replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{text}'"
 
 
 def value_of(overrides: Sequence[str], key: str) -> str | None:

@@ -22,13 +22,13 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from evaluators.cli import Call, build, choose_device, command, compose_config
+from evaluators.cli import Call, build, choose_device, command, compose_config, quoted
 from evaluators.config import NO_FOLDER, group, hydra_settings
 from evaluators.config_errors import UsageError
 from evaluators.option import option
 from evaluators.problem import Problem
 from search.budget import Budget
-from search.cli import QUIET, quoted, stored_config, value_of
+from search.cli import QUIET, stored_config, value_of
 from search.journal import replay
 from search.llm import Question
 from search.model_client import ModelClient

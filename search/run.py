@@ -60,6 +60,7 @@ from search.cli import (
 from search.engine import Engine
 from search.events import RunFinished
 from search.journal import Journal, JournalError, replay
+from search.proposers.landscape import LandscapeProposer
 from search.protocols import Proposer, Strategy
 from search.ranking import LOWER_END
 from search.recorded import RecordedEvaluations
@@ -188,10 +189,12 @@ async def search(
     strategy: Strategy | None = None,
     proposer: Proposer | None = None,
     signals: bool = True,
+    evaluator: Pool | None = None,
 ) -> RunFinished:
     """Runs the search that the config describes in the folder, or goes on with the run there. `recording`:
     the run that it replays. `strategy` and `proposer` stand in for the config's; `signals`:
-    whether SIGINT and SIGTERM end it in order. Raises UsageError."""
+    whether SIGINT and SIGTERM end it in order; `evaluator`: one that is open, and stays so. Raises
+    UsageError."""
     problem: Problem = build(config.problem, device=config.device)
     strategy = strategy or build(config.strategy)
     proposer = proposer or build(config.proposer)
@@ -201,13 +204,16 @@ async def search(
     limits: dict[str, Any] = {"rounds": config.rounds, **config.budget}
     try:
         budget = Budget(**limits)
-        pool, outstanding = _evaluator(config, settings, recording, problem.device == "cuda")
+        if evaluator is not None:
+            pool, outstanding = evaluator, OUTSTANDING_PER_LANE
+        else:
+            pool, outstanding = _evaluator(config, settings, recording, proposer, problem.device == "cuda")
     except (ValueError, ConnectionError) as error:
         raise UsageError(first_line(error)) from error
     repeats = isinstance(pool, RecordedEvaluations)
     started = recording.started if recording else None
     try:
-        with pool:
+        with pool if evaluator is None else contextlib.nullcontext():
             with console.status(f"opening {problem.name} on {problem.device}"):
                 facts = await pool.describe(problem)
             if config.resume is None:
@@ -260,12 +266,18 @@ def _places(config: DictConfig, folder: Path) -> list[str]:
 
 
 def _evaluator(
-    config: DictConfig, settings: Settings, recording: RunState | None, on_gpu: bool
+    config: DictConfig,
+    settings: Settings,
+    recording: RunState | None,
+    proposer: Proposer,
+    on_gpu: bool,
 ) -> tuple[Any, int]:
     """Who gives the verdicts, and how many kernels it is to have at a time. Raises ValueError or
     ConnectionError."""
     if config.replay.evaluations and recording is not None:
         return RecordedEvaluations(recording), OUTSTANDING_PER_LANE
+    if isinstance(proposer, LandscapeProposer):
+        return proposer.evaluator, OUTSTANDING_PER_LANE
     host = build(config.pool)(settings=settings, on_gpu=on_gpu)
     return Pool(host), OUTSTANDING_PER_LANE * (host.devices + host.cores)
 

@@ -65,11 +65,12 @@ class SteadyState:
             known = Expansion(seed=seed, ideas=1, variants=1, round=1, as_it_is=True)
             if not await self._carry_out(self._recorded(known)):
                 return False
-        while await self._pipeline.room(1):
+        vain = 0
+        while await self._room():
             view = view_of(state, self._strategy.ideas, session.entries, self._pipeline.usable)
             if session.budget.rounds is not None and view.round > session.budget.rounds:
                 return False
-            if self._is_barren():
+            if vain >= self._strategy.ideas and not await self._something_ends():
                 return True
             expansion = self._strategy.ask(view, self._pipeline.rng(len(state.asked), "ask"))
             if expansion is not None:
@@ -77,10 +78,24 @@ class SteadyState:
                 asked = self._recorded(replace(expansion, ideas=ideas, round=view.round))
                 if not await self._carry_out(asked):
                     return False
-            elif not self._pipeline.is_busy:
+                vain = 0 if asked.ideas else vain + ideas
+            elif not await self._something_ends():
                 return True
-            else:
-                await session.work.changed()
+        return False
+
+    async def _room(self) -> bool:
+        """Whether more may be asked for; waits while as much is under way as the evaluator may have: a
+        strategy that is asked later knows more."""
+        session = self._session
+        while session.work.stop is None and session.budget.reserved >= session.outstanding:
+            await session.work.changed()
+        return await self._pipeline.room(1)
+
+    async def _something_ends(self) -> bool:
+        """Waits for some work to end; False where none is under way."""
+        if self._pipeline.is_busy:
+            await self._session.work.changed()
+            return True
         return False
 
     def _recorded(self, expansion: Expansion) -> Asked:
@@ -130,15 +145,6 @@ class SteadyState:
                 for i, idea in enumerate(ideas, start)
             )
         )
-
-    def _is_barren(self) -> bool:
-        """Whether nobody had an idea when a whole round's worth of them was last asked for."""
-        wanted = 0
-        for asked in reversed(self._session.state.asked.values()):
-            if asked.ideas or wanted >= self._strategy.ideas:
-                break
-            wanted += asked.event.ideas
-        return wanted >= self._strategy.ideas
 
     def _close_rounds(self) -> None:
         """Those that are over, in their order. The last one of a run that a stop has ended stays open."""

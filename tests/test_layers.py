@@ -70,6 +70,7 @@ LAYERS = {
     "search.mcp_reports": "commands",
     "search.compare": "commands",
     "search.harvests": "harvests",
+    "search.comparisons": "commands",
     "search.harvest": "commands",
 }
 # Beside its own layer.

@@ -52,6 +52,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     call = {"id": "000012", "system": "You write kernels.", "prompt": "Write one."}
     config = run / ".hydra/config.yaml"
     config.write_text(config.read_text() + "\nrun: null\n")  # as if an agent could go on with it, too
+    compared = place / "outputs/compare" / STAMP / ".hydra"
+    compared.mkdir(parents=True)
+    (compared / "overrides.yaml").write_text("- problem=level1/softmax\n")
     (run / "model_calls.jsonl").write_text(json.dumps(call) + "\n")
     return place
 

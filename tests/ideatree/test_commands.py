@@ -26,7 +26,7 @@ def test_a_command_says_how_it_is_called(name: str, capsys: pytest.CaptureFixtur
         (["--help"], 0, "ideatree evaluate  judge one kernel"),
         ([], 2, "usage: ideatree COMMAND"),
         (["evalute"], 2, "no command evalute; did you mean evaluate?"),
-        (["x"], 2, "no command x; it has run, evaluate,"),
+        (["x"], 2, "no command x; it has run, compare,"),
     ],
 )
 def test_what_is_asked_for(

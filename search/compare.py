@@ -1,0 +1,125 @@
+"""Strategies compared at equal budget, on the same problems and seeds:
+
+    python -m search.compare problem=level1/softmax strategies=[idea_branching,best_of_n] seeds=5 \\
+        budget.evaluations=200
+    python -m search.compare problem=landscape proposer=landscape strategies=[idea_branching,puct] \\
+        budget.evaluations=100 seeds=200
+    python -m search.compare resume=outputs/compare/2026-01-31_12-00-00
+
+Every other key is that of `search.run`, the same for all searches. `arms` compares whatever can be set:
+`'arms.told=["history=all"]' 'arms.untold=["history=none"]'`. The searches of a seed share the evaluator and
+go on side by side; what has ended is not searched again when a comparison is resumed. Exit status 0 when all
+searches have ended, 130 when it was interrupted, 1 when one failed, 2 when the call was wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from evaluators.cli import (
+    Call,
+    command,
+    given_config_folders,
+    given_overrides,
+    log_to,
+    output_folder,
+    positive,
+    quoted,
+)
+from evaluators.config import hydra_settings
+from evaluators.config_errors import UsageError
+from evaluators.option import option
+from search.cli import QUIET, shown, value_of
+from search.comparisons.curves import UNITS
+from search.comparisons.plan import Arm, Comparison
+from search.comparisons.report import write
+from search.comparisons.searching import search_all
+from search.journal import JournalError
+from search.run import RunConfig
+
+OWN = ("strategies", "arms", "seeds", "problems", "resume", "hydra")
+
+
+@dataclass
+class CompareConfig(RunConfig):
+    """The config of the command."""
+
+    strategies: list[str] = option([], "what is compared: choices of the group strategy")
+    arms: dict[str, Any] = option({}, "or anything else: overrides by name")
+    seeds: int = option(5, "searches of each on each problem: the seeds from seed on")
+    problems: list[str] = option([], "further problems beside `problem`")
+    rounds: int = option(100_000, "rounds of a search: the budget ends it")
+    hydra: Any = hydra_settings({"run": {"dir": "${out}/compare/${now:%Y-%m-%d_%H-%M-%S}"}})
+
+
+def expand(overrides: Sequence[str]) -> Call:
+    """A comparison that is resumed has the overrides that it began with. Raises UsageError."""
+    folder = value_of(overrides, "resume")
+    if folder is None:
+        return Call(overrides=overrides)
+    stored = Path(folder) / ".hydra" / "overrides.yaml"
+    if not stored.exists():
+        raise UsageError(f"resume={folder}: no comparison's folder (it has no .hydra/overrides.yaml)")
+    others = [each for each in overrides if not each.startswith("resume=")]
+    begun = [str(each) for each in OmegaConf.load(stored)]
+    return Call(overrides=[*begun, *others, f"hydra.run.dir={quoted(Path(folder).resolve())}", *QUIET])
+
+
+@command("search.compare", CompareConfig, __doc__, JournalError, expand=expand)
+def main(config: DictConfig) -> int:
+    """The command; returns its exit status."""
+    console = Console()
+    log_to(console)
+    positive(config, "seeds")
+    comparison = plan(config, given_overrides(), output_folder())
+    console.print(f"comparison: {shown(comparison.folder)}", markup=False, highlight=False, soft_wrap=True)
+    ended = asyncio.run(search_all(comparison, console))
+    if ended:
+        for line in write(comparison, ended):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if len(ended) < len(comparison.searches):
+        return 1
+    return 0
+
+
+def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Comparison:
+    """The searches of a comparison. Raises UsageError."""
+    arms = [Arm(name=name, overrides=(f"strategy={name}",)) for name in config.strategies]
+    for name, overrides in config.arms.items():
+        several = [overrides] if isinstance(overrides, str) else list(overrides)
+        arms.append(Arm(name=str(name), overrides=tuple(map(str, several))))
+    if len(arms) < 2:
+        raise UsageError("a comparison needs two strategies=[…], or arms, at least")
+    if len({arm.name for arm in arms}) < len(arms):
+        raise UsageError("two arms have the same name")
+    limits = {key: config.budget[key] for key in ("evaluations", "seconds", "calls", "tokens", "dollars")}
+    if all(limit is None for limit in limits.values()) and config.rounds == CompareConfig.rounds:
+        raise UsageError(
+            "a comparison needs a budget: budget.evaluations=…, seconds, calls, tokens or dollars"
+        )
+    shared = [each for each in given if each.partition("=")[0].split(".")[0] not in (*OWN, "problem", "seed")]
+    problem = [each for each in given if each.partition("=")[0].split(".")[0] == "problem"]
+    named = [each for each in given if each.startswith("problem=")]
+    problems = {named[-1].partition("=")[2]: tuple(problem)}
+    problems |= {name: (f"problem={name}",) for name in config.problems}
+    return Comparison(
+        folder=folder,
+        arms=tuple(arms),
+        problems=problems,
+        seeds=tuple(range(config.seed, config.seed + config.seeds)),
+        shared=(*given_config_folders(), f"rounds={config.rounds}", *shared),
+        on_landscape=config.proposer.get("_target_", "").endswith(".LandscapeProposer"),
+        unit=next((unit for unit in UNITS if limits.get(unit) is not None), UNITS[0]),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

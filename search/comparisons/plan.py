@@ -1,0 +1,78 @@
+"""Which searches a comparison has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from search.comparisons.curves import Searched
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """What is compared: a name, and what it changes of the shared call."""
+
+    name: str
+    overrides: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One search of a comparison: all overrides of its call, and its folder."""
+
+    problem: str
+    arm: str
+    seed: int
+    overrides: tuple[str, ...]
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """`problems`: the overrides that choose each, by its name; `shared`: those of all searches; `unit`: the
+    unit of the budget at which they are compared."""
+
+    folder: Path
+    arms: tuple[Arm, ...]
+    problems: Mapping[str, tuple[str, ...]]
+    seeds: tuple[int, ...]
+    shared: tuple[str, ...]
+    on_landscape: bool
+    unit: str
+
+    @property
+    def results(self) -> Path:
+        """Of the searches that have ended, a line each."""
+        return self.folder / "searches.jsonl"
+
+    @cached_property
+    def searches(self) -> list[Task]:
+        """All of them: for each seed all problems and arms, so that what is there at any time is paired."""
+        return [
+            Task(
+                problem=problem,
+                arm=arm.name,
+                seed=seed,
+                overrides=(*chosen, *self.shared, *arm.overrides, f"seed={seed}"),
+                folder=self.folder / problem / arm.name / f"seed_{seed}",
+            )
+            for seed in self.seeds
+            for problem, chosen in self.problems.items()
+            for arm in self.arms
+        ]
+
+    def ended(self) -> list[Searched]:
+        """The searches that have ended so far, the last line of each. Raises OSError."""
+        if not self.results.exists():
+            return []
+        wanted = {(task.problem, task.arm, task.seed) for task in self.searches}
+        found: dict[tuple[str, str, int], Searched] = {}
+        for line in self.results.read_text(encoding="utf-8").splitlines():
+            try:
+                each = Searched.from_json(line)
+            except ValueError:  # half a line, of a process that was killed
+                continue
+            found[each.problem, each.arm, each.seed] = each
+        return [each for key, each in found.items() if key in wanted]

@@ -1,0 +1,138 @@
+"""Runs the searches of a comparison: on kernels side by side through one evaluator, on a landscape in
+processes."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from evaluators.cli import build, choose_device, compose_config
+from evaluators.scheduler.pool import Pool
+from search.budget import Budget
+from search.comparisons.curves import Searched, of_events, searched
+from search.comparisons.plan import Comparison, Task
+from search.engine import Engine
+from search.journal import Journal, replay
+from search.ranking import MEDIAN
+from search.run import RunConfig, search
+from search.session import Session
+
+BATCH = 8
+"""Searches on a landscape that a process is given at a time."""
+
+
+async def search_all(comparison: Comparison, console: Console) -> list[Searched]:
+    """Does the searches that have not ended yet; returns every one that has. What a search finds is kept as
+    soon as it has ended."""
+    there = {(each.problem, each.arm, each.seed) for each in comparison.ended()}
+    todo = [task for task in comparison.searches if (task.problem, task.arm, task.seed) not in there]
+    comparison.folder.mkdir(parents=True, exist_ok=True)
+    columns = (TextColumn("searches"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("", total=len(comparison.searches), completed=len(there))
+        with comparison.results.open("a", encoding="utf-8") as results:
+
+            def keep(found: Iterable[Searched]) -> None:
+                for each in found:
+                    results.write(each.to_json() + "\n")
+                    progress.advance(bar)
+                results.flush()
+
+            if comparison.on_landscape:
+                _search_landscapes(todo, keep)
+            elif todo:
+                await _search_kernels(todo, keep, console)
+    return comparison.ended()
+
+
+async def _search_kernels(todo: Sequence[Task], keep: Any, console: Console) -> None:
+    """Those of a seed and problem side by side."""
+    first = compose_config(RunConfig, todo[0].overrides)
+    device, _ = choose_device(str(first.device), clustered=bool(first.ray.address))
+    host = build(first.pool)(settings=build(first.evaluator), on_gpu=device == "cuda")
+    with Pool(host) as pool:
+        for group in _groups(todo):
+            await asyncio.gather(*(_search_one(task, device, pool, keep) for task in group))
+
+
+async def _search_one(task: Task, device: str, pool: Pool, keep: Any) -> None:
+    config = compose_config(RunConfig, [*task.overrides, "wandb=off", "library.use=false"])
+    config.device = device
+    if (task.folder / "journal.jsonl").exists():
+        config.resume = str(task.folder)
+    quiet = Console(quiet=True)
+    await search(config, task.folder, None, quiet, signals=False, evaluator=pool)
+    keep([searched(task.folder, problem=task.problem, arm=task.arm, seed=task.seed)])
+
+
+def _groups(todo: Sequence[Task]) -> list[list[Task]]:
+    groups: dict[tuple[int, str], list[Task]] = {}
+    for task in todo:
+        groups.setdefault((task.seed, task.problem), []).append(task)
+    return list(groups.values())
+
+
+def _search_landscapes(todo: Sequence[Task], keep: Any) -> None:
+    if not todo:
+        return
+    batches = [todo[start : start + BATCH] for start in range(0, len(todo), BATCH)]
+    method = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), mp_context=method) as processes:
+        running = [processes.submit(search_landscapes, batch) for batch in batches]
+        try:
+            for done in concurrent.futures.as_completed(running):
+                keep(done.result())
+        except BaseException:
+            for each in running:
+                each.cancel()
+            raise
+
+
+def search_landscapes(tasks: Sequence[Task]) -> list[Searched]:
+    """In this process, one after the other; nothing is left of them but what they found."""
+    found, composed = [], {}
+    for task in tasks:
+        key = task.overrides[:-1]
+        if key not in composed:
+            composed[key] = compose_config(RunConfig, [*task.overrides, "library.use=false"], resolve=False)
+        config = composed[key].copy()
+        config.seed = task.seed
+        found.append(search_landscape(config, task))
+    return found
+
+
+def search_landscape(config: DictConfig, task: Task, *, chance: int | None = None) -> Searched:
+    """One search; `chance` is the seed of its own choices, where that is not the landscape's."""
+    OmegaConf.resolve(config)
+    limits: dict[str, Any] = {"rounds": config.rounds, **config.budget}
+    proposer = build(config.proposer)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "journal.jsonl"
+        with Journal(path) as journal:
+            session = Session(
+                problem=build(config.problem, device="cpu"),
+                evaluator=proposer.evaluator,
+                journal=journal,
+                budget=Budget(**limits),
+                outstanding=8,
+                ranking=MEDIAN,
+            )
+            engine = Engine(
+                session,
+                strategy=build(config.strategy),
+                proposer=proposer,
+                seed=config.seed if chance is None else chance,
+                history=config.history,
+            )
+            asyncio.run(engine.run())
+        return of_events(replay(path), problem=task.problem, arm=task.arm, seed=task.seed)

@@ -1,0 +1,237 @@
+"""A synthetic landscape: kernels whose speed is known, ideas with a hidden worth, variants with noise,
+failures at a rate. Thousands of searches take minutes and cost nothing: policies are tuned there, and
+confirmed on kernels.
+
+A kernel is a set of *moves*. Each move has a worth, a gain in the logarithm of the speed, that holds once
+the move that it needs is there; some pairs clash. An idea adds a move to its parent's. A kernel's speed is
+that of its moves times the quality of the implementation, of which it inherits a half.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from evaluators.evaluation import Evaluation, Status, Timing
+from evaluators.problem import Kernel, Problem
+from search.protocols import RunContext
+from search.tree import Category, Expansion, Idea, Outcome, Seed, Variant
+
+MOVES_AT_MOST = 16
+"""So many can be tried in all combinations, which tells the optimum."""
+EAGER_MS = 1.0
+START = 0.5
+"""Speedup of a plain first kernel."""
+FAILURES = (Status.COMPILE_ERROR, Status.INCORRECT, Status.RUNTIME_ERROR)
+
+
+def landscape_problem(name: str = "landscape", path: None = None, device: str = "cpu") -> Problem:
+    """What is searched there; there is nothing to run."""
+    source = "# A synthetic landscape: see search/proposers/landscape.py.\n"
+    return Problem(name=name, source=source, device=device)
+
+
+class Landscape:
+    """The hidden truth, drawn from a seed. `spread` is the standard deviation of the moves' worths around
+    their mean; a share `needy` of the moves needs another one first, and a share `clashing` of the pairs
+    clash."""
+
+    def __init__(
+        self, seed: int, *, moves: int, mean: float, spread: float, needy: float, clashing: float
+    ) -> None:
+        if not 1 <= moves <= MOVES_AT_MOST:
+            raise ValueError(f"landscape.moves is {moves}; it must be from 1 to {MOVES_AT_MOST}")
+        rng = random.Random(f"landscape/{seed}")
+        self.moves = range(moves)
+        self.worth = [rng.gauss(mean, spread) for _ in self.moves]
+        self.category = [rng.choice(list(Category)) for _ in self.moves]
+        self.needs = [
+            rng.choice([*range(number)]) if number and rng.random() < needy else None for number in self.moves
+        ]
+        self.clashes = {pair for pair in itertools.combinations(self.moves, 2) if rng.random() < clashing}
+
+    def gain(self, moves: frozenset[int]) -> float:
+        """What these moves change in the logarithm of the speed."""
+        gains = (self._worth_among(each, moves) for each in moves)
+        clashing = sum(pair[0] in moves and pair[1] in moves for pair in self.clashes)
+        return sum(gains) - 0.2 * clashing
+
+    def _worth_among(self, move: int, moves: frozenset[int]) -> float:
+        need = self.needs[move]
+        return self.worth[move] if need is None or need in moves else -abs(self.worth[move]) / 2
+
+    @cached_property
+    def optimum(self) -> float:
+        """The speedup of the best set of moves, implemented neither better nor worse than usual."""
+        sets = itertools.chain.from_iterable(
+            itertools.combinations(self.moves, size) for size in range(len(self.moves) + 1)
+        )
+        return START * math.exp(max(self.gain(frozenset(each)) for each in sets))
+
+
+class LandscapeProposer:
+    """Draws moves that the seed does not have yet. `insight`, from 0 to 1, is how much its choice follows the
+    hidden worths; `noise` the standard deviation of the quality of implementations, in the logarithm, and
+    `measurement` that of times; `failures` the share of variants that fail. Raises ValueError for others."""
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        moves: int,
+        mean: float,
+        spread: float,
+        needy: float,
+        clashing: float,
+        insight: float,
+        noise: float,
+        measurement: float,
+        failures: float,
+    ) -> None:
+        shares = {"needy": needy, "clashing": clashing, "insight": insight, "failures": failures}
+        for name, share in shares.items():
+            if not 0 <= share <= 1:
+                raise ValueError(f"landscape.{name} is {share}; it must be from 0 to 1")
+        for name, value in {"spread": spread, "noise": noise, "measurement": measurement}.items():
+            if not value >= 0:
+                raise ValueError(f"landscape.{name} is {value}; it must not be negative")
+        self.landscape = Landscape(
+            seed, moves=moves, mean=mean, spread=spread, needy=needy, clashing=clashing
+        )
+        self._insight, self._noise, self._failures = insight, noise, failures
+        self.evaluator = LandscapeEvaluator(self.landscape, seed=seed, measurement=measurement)
+        """Where its kernels get their verdicts."""
+
+    def refusal(self, problem: Problem) -> str | None:
+        """A line for any other problem."""
+        return None if problem.name == "landscape" else "proposer=landscape goes with problem=landscape alone"
+
+    def extends(self, problem: Problem, kernel: Kernel) -> bool:
+        """All of its own."""
+        return True
+
+    def begin(self, run: RunContext) -> None:
+        """Nothing to remember."""
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+    async def propose(
+        self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
+    ) -> list[Idea]:
+        """Moves that the seed lacks and that were not tried on it, drawn by what they seem to be worth."""
+        there = moves_of(expansion.seed)
+        parent = expansion.seed.id if expansion.seed else ""
+        tried = {outcome.idea.plan for outcome in history if outcome.idea.parent == parent}
+        open_moves = [move for move in self.landscape.moves if move not in there and str(move) not in tried]
+        ideas: list[Idea] = []
+        while open_moves and len(ideas) < expansion.ideas:
+            seeming = [math.exp(4 * self._insight * self.landscape.worth[move]) for move in open_moves]
+            (move,) = rng.choices(open_moves, seeming)
+            open_moves.remove(move)
+            ideas.append(
+                Idea(
+                    text=f"Move {move}.",
+                    category=self.landscape.category[move],
+                    parent=parent,
+                    round=expansion.round,
+                    proposer="landscape",
+                    plan=str(move),
+                )
+            )
+        return ideas
+
+    async def implement(
+        self,
+        problem: Problem,
+        idea: Idea,
+        parent: Seed | None,
+        n: int,
+        written: Sequence[Kernel],
+        rng: random.Random,
+    ) -> AsyncIterator[Kernel]:
+        """The parent's moves and the idea's; some fail."""
+        inherited = 0.5 * contents(parent.kernel)["quality"] if parent else 0.0
+        moves = sorted({*moves_of(parent), int(idea.plan)})
+        for number in range(n):
+            fails = rng.choice(FAILURES) if rng.random() < self._failures else None
+            quality = inherited + rng.gauss(0.0, self._noise)
+            if number >= len(written):
+                yield kernel_of(moves, quality, fails)
+
+    async def repair(
+        self, problem: Problem, idea: Idea, failed: Variant, rng: random.Random
+    ) -> Kernel | None:
+        """None: a failure stays one."""
+        return None
+
+
+class LandscapeEvaluator:
+    """Verdicts on kernels of a landscape: a second of a device each, the same whenever it is asked."""
+
+    def __init__(self, landscape: Landscape, *, seed: int, measurement: float) -> None:
+        self._landscape, self._seed, self._measurement = landscape, seed, measurement
+
+    def __enter__(self) -> LandscapeEvaluator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing was started."""
+
+    def true_speedup(self, kernel: Kernel) -> float:
+        """Without the noise of a measurement."""
+        held = contents(kernel)
+        return START * math.exp(self._landscape.gain(frozenset(held["moves"])) + held["quality"])
+
+    async def describe(self, problem: Problem) -> dict[str, str]:
+        """There is no device."""
+        return {"device": "landscape"}
+
+    async def evaluate(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        *,
+        thorough: bool = False,
+        on_stage: Callable[[str], None] | None = None,
+    ) -> Evaluation:
+        """See `Evaluator`; a thorough measurement has a quarter of the noise."""
+        if fails := contents(kernel)["fails"]:
+            return Evaluation(status=Status(fails), log="It fails.", device_s=1.0)
+        noise = self._measurement / 4 if thorough else self._measurement
+        rng = random.Random(f"{self._seed}/{kernel.id}/{thorough}")
+        speedup = self.true_speedup(kernel) * math.exp(rng.gauss(0.0, noise))
+        timing = Timing(
+            kernel_ms=EAGER_MS / speedup,
+            eager_ms=EAGER_MS,
+            speedup=speedup,
+            speedup_low=speedup * math.exp(-2 * noise),
+            speedup_high=speedup * math.exp(2 * noise),
+        )
+        return Evaluation(status=Status.CORRECT, timing=timing, device_s=1.0)
+
+    async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:
+        """Each measured thoroughly."""
+        return [await self.evaluate(problem, kernel, thorough=True) for kernel in kernels]
+
+
+def kernel_of(moves: Sequence[int], quality: float, fails: Status | None) -> Kernel:
+    """A kernel that says what it is."""
+    held = {"moves": [*moves], "quality": round(quality, 6), "fails": fails.value if fails else ""}
+    return Kernel(source=f"# {json.dumps(held)}\n", language="cpp")
+
+
+def contents(kernel: Kernel) -> Mapping[str, Any]:
+    """What a kernel says of itself."""
+    held: Mapping[str, Any] = json.loads(kernel.source.removeprefix("# "))
+    return held
+
+
+def moves_of(seed: Seed | None) -> frozenset[int]:
+    """Those of the reference are none."""
+    return frozenset(contents(seed.kernel)["moves"]) if seed else frozenset()
