@@ -118,7 +118,7 @@ MOVES = (
         text="Copy the needed part of the image once into a buffer with a border of zeros, so that the "
         "inner loops have no bounds checks.",
         category=Category.CONTROL_FLOW,
-        gain=1.5,
+        gain=1.9,
         needs={**ROWS, "border": ("checks",)},
         applies=_checks_tiles,
         sets={"border": "zeros"},
