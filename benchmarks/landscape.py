@@ -4,8 +4,8 @@
     python benchmarks/landscape.py strategies=idea_branching,best_of_n seeds=200
     python benchmarks/landscape.py sensitivity=true seeds=60      the ranking by noise and rate of failures
 
-`same`: comparisons of a strategy with itself, which draws by other chances on the same landscapes. The
-second form is `python -m search.compare` with the time that it took; the third one prints a table of mean speedups
+`same`: comparisons of a strategy with itself, which draws by other chances on the same landscapes. The second
+form is `python -m search.compare`, with the time that it took. The third one prints a table of mean speedups
 for each noise of implementations and each rate of failures.
 """
 
