@@ -274,6 +274,8 @@ def build(config: DictConfig, **more: Any) -> Any:
         return instantiate(config, _convert_="all", **more)
     except InstantiationException as error:
         cause = error.__cause__ or error
+        while first_line(cause).endswith(":") and cause.__cause__ is not None:  # it only introduces its own
+            cause = cause.__cause__
         raise UsageError(first_line(cause)) from error
 
 

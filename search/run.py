@@ -211,6 +211,7 @@ async def search(
     except (ValueError, ConnectionError) as error:
         raise UsageError(first_line(error)) from error
     repeats = isinstance(pool, RecordedEvaluations)
+    is_synthetic = isinstance(proposer, LandscapeProposer)
     started = recording.started if recording else None
     try:
         with pool if evaluator is None else contextlib.nullcontext():
@@ -228,7 +229,9 @@ async def search(
                     evaluator=pool,
                     journal=journal,
                     budget=budget,
-                    observers=observers_of(config, journal, console, limits, recorded=repeats),
+                    observers=observers_of(
+                        config, journal, console, limits, recorded=repeats or is_synthetic
+                    ),
                     outstanding=outstanding,
                     environment=facts,
                     ranking=started.ranking if repeats and started else LOWER_END,

@@ -67,7 +67,7 @@ def test_an_unknown_problem(value: str, nearest: str) -> None:
 def test_a_problem_like_no_other() -> None:
     message = refusal("problem=zzzzzzzz")
     assert "did you mean" not in message
-    assert "there are file, level1/conv2d" in message
+    assert "there are file, landscape, level1/conv2d" in message
 
 
 @pytest.mark.parametrize(
@@ -364,3 +364,9 @@ sys.exit(main())
         process.stdin.close()
         assert process.stderr.read() == ""
     assert process.returncode == 141
+
+
+def test_a_class_that_is_not_there_is_named() -> None:
+    config = OmegaConf.create({"_target_": "search.strategies.nowhere.Nobody"})
+    with pytest.raises(UsageError, match=r"No module named 'search.strategies.nowhere'"):
+        build(config)
