@@ -19,6 +19,7 @@ from evaluators.evaluation import Evaluation
 from evaluators.problem import Kernel
 from search.protocols import Strategy, View, asked_in_a_round
 from search.strategies.idea_branching import IdeaBranching
+from search.strategies.sequential_revision import SequentialRevision
 from search.tree import Category, Expansion, Idea, Seed, Tree, Variant, library_idea
 from tests.search.fakes import contents, correct, in_turns, kernel, verdict_by_hash
 
@@ -28,6 +29,8 @@ STRATEGIES: list[tuple[Strategy, int]] = [
     (IdeaBranching(ideas=25, branch=8, keep=4), 25),
     (IdeaBranching(ideas=2, branch=3, keep=9), 2),
     (IdeaBranching(ideas=6, branch=2, keep=3, synchronous=False), 6),
+    (SequentialRevision(ideas=5, branch=1, build_on="last"), 5),
+    (SequentialRevision(ideas=3, branch=2, build_on="best"), 3),
 ]
 every_strategy = pytest.mark.parametrize(
     ("strategy", "ideas"), STRATEGIES, ids=[f"{type(s).__name__}-{ideas}" for s, ideas in STRATEGIES]
