@@ -18,6 +18,7 @@ import search.strategies
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Kernel
 from search.protocols import Strategy, View, asked_in_a_round
+from search.strategies.best_of_n import BestOfN
 from search.strategies.idea_branching import IdeaBranching
 from search.strategies.sequential_revision import SequentialRevision
 from search.tree import Category, Expansion, Idea, Seed, Tree, Variant, library_idea
@@ -31,6 +32,8 @@ STRATEGIES: list[tuple[Strategy, int]] = [
     (IdeaBranching(ideas=6, branch=2, keep=3, synchronous=False), 6),
     (SequentialRevision(ideas=5, branch=1, build_on="last"), 5),
     (SequentialRevision(ideas=3, branch=2, build_on="best"), 3),
+    (BestOfN(ideas=8, branch=2, from_library=False), 8),
+    (BestOfN(ideas=4, branch=1, from_library=True), 4),
 ]
 every_strategy = pytest.mark.parametrize(
     ("strategy", "ideas"), STRATEGIES, ids=[f"{type(s).__name__}-{ideas}" for s, ideas in STRATEGIES]
