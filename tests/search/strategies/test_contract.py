@@ -18,6 +18,7 @@ import search.strategies
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Kernel
 from search.protocols import Strategy, View, asked_in_a_round
+from search.strategies.beam import Beam
 from search.strategies.best_of_n import BestOfN
 from search.strategies.idea_branching import IdeaBranching
 from search.strategies.sequential_revision import SequentialRevision
@@ -34,6 +35,8 @@ STRATEGIES: list[tuple[Strategy, int]] = [
     (SequentialRevision(ideas=3, branch=2, build_on="best"), 3),
     (BestOfN(ideas=8, branch=2, from_library=False), 8),
     (BestOfN(ideas=4, branch=1, from_library=True), 4),
+    (Beam(ideas=6, branch=4, width=4), 6),
+    (Beam(ideas=2, branch=1, width=5), 2),
 ]
 every_strategy = pytest.mark.parametrize(
     ("strategy", "ideas"), STRATEGIES, ids=[f"{type(s).__name__}-{ideas}" for s, ideas in STRATEGIES]
