@@ -21,6 +21,7 @@ from search.protocols import Strategy, View, asked_in_a_round
 from search.strategies.beam import Beam
 from search.strategies.best_of_n import BestOfN
 from search.strategies.idea_branching import IdeaBranching
+from search.strategies.puct import Puct
 from search.strategies.sequential_revision import SequentialRevision
 from search.tree import Category, Expansion, Idea, Seed, Tree, Variant, library_idea
 from tests.search.fakes import contents, correct, in_turns, kernel, verdict_by_hash
@@ -37,6 +38,8 @@ STRATEGIES: list[tuple[Strategy, int]] = [
     (BestOfN(ideas=4, branch=1, from_library=True), 4),
     (Beam(ideas=6, branch=4, width=4), 6),
     (Beam(ideas=2, branch=1, width=5), 2),
+    (Puct(ideas=7, branch=2, c=1.0, per_idea=2, buffer=1000), 7),
+    (Puct(ideas=3, branch=1, c=0.0, per_idea=1, buffer=2), 3),
 ]
 every_strategy = pytest.mark.parametrize(
     ("strategy", "ideas"), STRATEGIES, ids=[f"{type(s).__name__}-{ideas}" for s, ideas in STRATEGIES]
