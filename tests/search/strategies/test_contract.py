@@ -18,6 +18,7 @@ import search.strategies
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Kernel
 from search.protocols import Strategy, View, asked_in_a_round
+from search.strategies.ab_mcts import AbMcts
 from search.strategies.beam import Beam
 from search.strategies.best_of_n import BestOfN
 from search.strategies.idea_branching import IdeaBranching
@@ -40,6 +41,8 @@ STRATEGIES: list[tuple[Strategy, int]] = [
     (Beam(ideas=2, branch=1, width=5), 2),
     (Puct(ideas=7, branch=2, c=1.0, per_idea=2, buffer=1000), 7),
     (Puct(ideas=3, branch=1, c=0.0, per_idea=1, buffer=2), 3),
+    (AbMcts(ideas=9, branch=2, posterior="gaussian"), 9),
+    (AbMcts(ideas=5, branch=1, posterior="beta"), 5),
 ]
 every_strategy = pytest.mark.parametrize(
     ("strategy", "ideas"), STRATEGIES, ids=[f"{type(s).__name__}-{ideas}" for s, ideas in STRATEGIES]
