@@ -22,6 +22,7 @@ from search.strategies.ab_mcts import AbMcts
 from search.strategies.beam import Beam
 from search.strategies.best_of_n import BestOfN
 from search.strategies.idea_branching import IdeaBranching
+from search.strategies.islands import Islands
 from search.strategies.puct import Puct
 from search.strategies.sequential_revision import SequentialRevision
 from search.tree import Category, Expansion, Idea, Seed, Tree, Variant, library_idea
@@ -43,6 +44,8 @@ STRATEGIES: list[tuple[Strategy, int]] = [
     (Puct(ideas=3, branch=1, c=0.0, per_idea=1, buffer=2), 3),
     (AbMcts(ideas=9, branch=2, posterior="gaussian"), 9),
     (AbMcts(ideas=5, branch=1, posterior="beta"), 5),
+    (Islands(ideas=10, branch=2, islands=2, sharpness=10.0, migration=0.1), 10),
+    (Islands(ideas=4, branch=1, islands=5, sharpness=0.0, migration=1.0), 4),
 ]
 every_strategy = pytest.mark.parametrize(
     ("strategy", "ideas"), STRATEGIES, ids=[f"{type(s).__name__}-{ideas}" for s, ideas in STRATEGIES]
