@@ -22,6 +22,7 @@ from search.strategies.ab_mcts import AbMcts
 from search.strategies.beam import Beam
 from search.strategies.best_of_n import BestOfN
 from search.strategies.idea_branching import IdeaBranching
+from search.strategies.idea_tree import IdeaTree
 from search.strategies.islands import Islands
 from search.strategies.puct import Puct
 from search.strategies.sequential_revision import SequentialRevision
@@ -46,6 +47,8 @@ STRATEGIES: list[tuple[Strategy, int]] = [
     (AbMcts(ideas=5, branch=1, posterior="beta"), 5),
     (Islands(ideas=10, branch=2, islands=2, sharpness=10.0, migration=0.1), 10),
     (Islands(ideas=4, branch=1, islands=5, sharpness=0.0, migration=1.0), 4),
+    (IdeaTree(ideas=11, branch=3, patience=5, depth_price=0.02), 11),
+    (IdeaTree(ideas=3, branch=1, patience=1, depth_price=0.0), 3),
 ]
 every_strategy = pytest.mark.parametrize(
     ("strategy", "ideas"), STRATEGIES, ids=[f"{type(s).__name__}-{ideas}" for s, ideas in STRATEGIES]
