@@ -25,10 +25,25 @@ from search.strategies.idea_branching import IdeaBranching
 from search.strategies.idea_tree import IdeaTree
 from search.strategies.islands import Islands
 from search.strategies.puct import Puct
+from search.strategies.relay import Relay
 from search.strategies.sequential_revision import SequentialRevision
 from search.tree import Category, Expansion, Idea, Seed, Tree, Variant, library_idea
 from tests.search.fakes import contents, correct, in_turns, kernel, verdict_by_hash
 
+RELAY = Relay(
+    ideas=4,
+    stage=3,
+    strategies=[
+        SequentialRevision(ideas=4, branch=1, build_on="best"),
+        Puct(ideas=4, branch=2, c=1.0, per_idea=2, buffer=100),
+        BestOfN(ideas=4, branch=2, from_library=False),
+    ],
+)
+ROUNDS = Relay(
+    ideas=6,
+    stage=5,
+    strategies=[Beam(ideas=6, branch=1, width=2), IdeaBranching(ideas=6, branch=1, keep=3)],
+)
 # every strategy, in settings worth trying, with the number of ideas that its rounds have
 STRATEGIES: list[tuple[Strategy, int]] = [
     (IdeaBranching(ideas=1, branch=1, keep=1), 1),
@@ -49,6 +64,8 @@ STRATEGIES: list[tuple[Strategy, int]] = [
     (Islands(ideas=4, branch=1, islands=5, sharpness=0.0, migration=1.0), 4),
     (IdeaTree(ideas=11, branch=3, patience=5, depth_price=0.02), 11),
     (IdeaTree(ideas=3, branch=1, patience=1, depth_price=0.0), 3),
+    (RELAY, 4),
+    (ROUNDS, 6),
 ]
 every_strategy = pytest.mark.parametrize(
     ("strategy", "ideas"), STRATEGIES, ids=[f"{type(s).__name__}-{ideas}" for s, ideas in STRATEGIES]
