@@ -13,9 +13,10 @@ install: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-# A search of a convolution with the embedded playbook: no GPU, no key, no network.
+# A search of an image network's first block with the embedded playbook: no GPU, no key, no network.
 demo: install
-	$(BIN)/python -m search.run problem=level1/conv2d rounds=5 ideas=3 branch=3 wandb=off library.use=false
+	$(BIN)/python -m search.run problem=level2/conv2d_relu_maxpool problem.sizes.batch=2 \
+		rounds=5 ideas=3 branch=1 wandb=off library.use=false
 
 test: install
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile

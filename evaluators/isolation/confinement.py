@@ -31,6 +31,7 @@ SAFE_VARIABLES = (
     "PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES", "CC", "CXX", "CUDAHOSTCXX", "PYTHONPATH",
     "TORCH_CUDA_ARCH_LIST", "TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH",
+    "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA",
 )  # fmt: skip
 """The only variables that cross into the evaluator's own processes: a list of what is let in, so that a new
 kind of secret stays out without anybody thinking of it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import textwrap
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -23,6 +24,11 @@ from search.tree import Variant
 
 logger = logging.getLogger(__name__)
 
+WIDTH = 100
+"""Columns of a line."""
+CUT = ("idea", "variant", "best")
+"""Kinds that stay one line: what they say beyond its end is in the journal. The others go on below."""
+
 
 class PlainConsole:
     """Writes lines `[seconds] kind ...` to the stream, and the closing table at the end; no escape sequences.
@@ -41,7 +47,7 @@ class PlainConsole:
         self._progress.apply(event)
         self._open = self._open or isinstance(event, RunStarted)
         for kind, text in self._lines(event, before):
-            self._write(f"[{event.at_s:8.1f}s] {kind:<9} {text}")
+            self._say(f"[{event.at_s:8.1f}s] {kind:<9} ", text, cut=kind in CUT)
         if isinstance(event, RunFinished):
             self._closing()
 
@@ -61,8 +67,8 @@ class PlainConsole:
                     f" {name}={limit}" for name, limit in progress.model_limits.items() if limit
                 )
                 resumed = f" resumed after round {progress.rounds_closed}" if progress.rounds else ""
-                device = wording.device(progress)
-                yield "run", f'problem={problem.name} device="{device}" {policy} {limits}{resumed}'
+                yield "run", f'problem={problem.name} device="{wording.device(progress)}"'
+                yield "run", f"{policy} {limits}{resumed}"
             case IdeaProposed(idea=idea):
                 place = f"{_place(idea.round, event.number)} {idea.id} from {wording.short_id(idea.parent)}"
                 # The first ideas cannot know that other models will follow, and a line stays as it is.
@@ -94,12 +100,12 @@ class PlainConsole:
         if variant.evaluation is None:
             return place
         status, reason = variant.evaluation.status.value, wording.why_not_correct(variant.evaluation)
-        text = _timing(variant) if variant.evaluation.timing else wording.shorten(reason, 100)
+        text = _timing(variant) if variant.evaluation.timing else reason
         return f"{place} {status} {text}".rstrip() + wording.repairs(variant) + " (reused)" * reused
 
     def _round(self, number: int) -> str:
         summary, limit = self._progress.rounds[number], self._progress.rounds_limit
-        figures = f"ideas={summary.ideas} evaluations={summary.evaluations}"
+        figures = f"ideas={summary.ideas} evals={summary.evaluations}"
         correct = wording.share(summary.correct_share).replace(" ", "")
         best = _timing(summary.best) if summary.best else "none"
         left = self._progress.remaining_s
@@ -113,10 +119,19 @@ class PlainConsole:
         rows = [wording.COLUMNS, *wording.trajectory(self._progress)]
         self._write("")
         for figures, row in zip(wording.aligned(rows), rows, strict=True):
-            self._write(f"{figures}  {wording.shorten(row[-1], 100)}")
+            self._say(f"{figures}  ", row[-1], cut=True)
         self._write("")
         for heading, text in wording.winner(self._progress):
-            self._write(f"{heading + ':':<10} {text}")
+            self._say(f"{heading + ':':<10} ", text)
+
+    def _say(self, start: str, text: str, *, cut: bool = False) -> None:
+        """The text after the start of its first line, cut where that ends or wrapped below itself."""
+        if cut:
+            self._write(wording.shorten(start + text, WIDTH))
+            return
+        first, *more = textwrap.wrap(text, WIDTH - len(start), break_on_hyphens=False) or [""]
+        for line in [start + first, *(" " * len(start) + each for each in more)]:
+            self._write(line)
 
     def _write(self, line: str) -> None:
         if self._stream is None:

@@ -245,5 +245,5 @@ def _against_baselines(timing: Timing) -> str:
     eager = f"{gain(timing)} against eager's {milliseconds(timing.eager_ms)} ms"
     if timing.compile_ms is None or timing.speedup_vs_compile is None:
         return eager
-    compiled = f"torch.compile's {milliseconds(timing.compile_ms)} ms"
+    compiled = f"compile's {milliseconds(timing.compile_ms)} ms"
     return f"{eager}; {times(timing.speedup_vs_compile)} against {compiled}"

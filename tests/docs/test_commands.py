@@ -30,7 +30,7 @@ def shown() -> list[str]:
     """The commands of the pages, as arguments of `ideatree`, each once."""
     found: dict[str, None] = {}
     for page in PAGES:
-        for module, name, rest in LINE.findall(blocks(page)):
+        for module, name, rest in LINE.findall(re.sub(r"\\\n\s*", "", blocks(page))):
             command = NAMES.get(module) if module else name
             if command in COMMANDS:
                 found[f"{command} {rest.partition(' #')[0].strip()}"] = None

@@ -96,9 +96,11 @@ def test_a_clean_environment_has_nothing_but_what_is_listed(monkeypatch: pytest.
     ):
         monkeypatch.setenv(name, SECRET)
     monkeypatch.setenv("PATH", "/bin")
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")  # the baseline keeps to what the user allows PyTorch
     clean = confinement.clean_environment()
     assert SECRET not in clean.values()
     assert clean["PATH"] == "/bin"
+    assert clean["ATEN_CPU_CAPABILITY"] == "avx2"
     assert set(clean) <= {*confinement.SAFE_VARIABLES, "PYTHONDONTWRITEBYTECODE"}
 
 

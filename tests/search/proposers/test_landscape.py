@@ -62,7 +62,7 @@ def test_an_idea_adds_a_move_to_its_parents() -> None:
     (kernel,) = asyncio.run(written(found, idea, 1))
     assert contents(kernel)["moves"] == [int(idea.plan)]
     every = asyncio.run(found.propose(PROBLEM, Expansion(seed=None, ideas=99, variants=1, round=1), [], rng))
-    assert len({each.plan for each in every}) == len(every) == 12
+    assert len({each.plan for each in every}) == len(every) == 16
     assert moves_of(None) == frozenset()
 
 

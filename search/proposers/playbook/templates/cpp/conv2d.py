@@ -16,8 +16,6 @@ from search.proposers.playbook.workload import Workload
 from search.tree import Category
 
 FAST = pieces.FAST
-REGISTERS = 31
-"""Vector registers that a tile may fill: 32 with AVX-512, less one to spare."""
 
 
 def _has_relu(workload: Workload, knobs: Knobs) -> bool:
@@ -38,6 +36,11 @@ def _rounds_up(workload: Workload, knobs: Knobs) -> bool:
 
 def _bordered(workload: Workload, knobs: Knobs) -> bool:
     return bool(workload.sizes["pad_h"] or workload.sizes["pad_w"])
+
+
+def _checks_tiles(workload: Workload, knobs: Knobs) -> bool:
+    """Checks cost most where every pixel of a tile has one between its multiply-adds."""
+    return _bordered(workload, knobs) and int(knobs["tile_q"]) > 1
 
 
 ROWS: Mapping[str, tuple[Knob, ...]] = {"algorithm": ("direct", "im2col")}
@@ -108,16 +111,16 @@ MOVES = (
         category=Category.COMPUTE,
         gain=1.8,
         needs=TILED,
-        varies={"tile_q": (8, 4, 5, 11, 14, 6, 28), "tile_k": (3, 6, 2, 1)},
+        varies={"tile_k": (3, 2, 6, 1), "tile_q": (8, 4, 6, 5, 11, 14, 28)},
     ),
     Move(
         name="zero border",
         text="Copy the needed part of the image once into a buffer with a border of zeros, so that the "
         "inner loops have no bounds checks.",
         category=Category.CONTROL_FLOW,
-        gain=1.5,
+        gain=1.9,
         needs={**ROWS, "border": ("checks",)},
-        applies=_bordered,
+        applies=_checks_tiles,
         sets={"border": "zeros"},
     ),
     Move(
@@ -128,7 +131,7 @@ MOVES = (
         gain=1.1,
         needs={"algorithm": ("direct",)},
         sets={"algorithm": "im2col"},
-        varies={"tile_q": (8, 4, 5, 11), "tile_k": (3, 2, 6)},
+        varies={"tile_k": (3, 2, 6), "tile_q": (8, 4, 6, 5, 11)},
     ),
     Move(
         name="direct",
@@ -144,7 +147,7 @@ MOVES = (
         text="Round pixels and weights to bfloat16 and multiply them in pairs with AVX512-BF16 dot "
         "products: twice the multiplies per instruction, summed in float32, which the problem allows.",
         category=Category.PRECISION,
-        gain=1.7,
+        gain=1.3,
         needs={"algorithm": ("direct",), "dtype": ("float32",), "flags": TILED["flags"]},
         applies=_rounds_up,
         sets={"dtype": "bf16", "border": "zeros"},
@@ -155,7 +158,7 @@ MOVES = (
         text="Gather windows as bfloat16 and reduce them in pairs with AVX512-BF16 dot products, summed in"
         " float32: the flat reduction has no odd tap to pad in every window row.",
         category=Category.PRECISION,
-        gain=1.6,
+        gain=1.25,
         needs={**TILED, "dtype": ("float32",)},
         applies=_bf16_allowed,
         sets={"dtype": "bf16", "algorithm": "im2col", "border": "zeros"},
@@ -183,8 +186,8 @@ MOVES = (
     ),
     Move(
         name="block transpose",
-        text="Turn rows from channels-last to the output's layout with 16 x 16 blocks transposed in vector"
-        " registers, so that stores are whole vectors in place of scattered scalars.",
+        text="Turn rows from channels-last to the output's layout with square blocks transposed in vector "
+        "registers, so that stores are whole vectors in place of scattered scalars.",
         category=Category.MEMORY,
         gain=1.05,
         needs={**TILED, "store": ("scalar",)},
@@ -266,7 +269,7 @@ class Conv2d:
         if knobs["algorithm"] == "loops":
             return knobs["fuse"] != "pool" and knobs["dtype"] == "float32"
         tile_q, tile_k = int(knobs["tile_q"]), int(knobs["tile_k"])
-        if (tile_q + 1) * tile_k > REGISTERS or tile_q > workload.sizes["Q"]:
+        if (tile_q + 1) * tile_k + 1 > machine.registers() or tile_q > workload.sizes["Q"]:
             return False
         if knobs["dtype"] == "bf16":
             flat = knobs["algorithm"] == "im2col" or workload.sizes["dilation_w"] == 1
@@ -422,7 +425,6 @@ static inline int channels() {{ return blocks() * BLOCK; }}
         pieces.HUGE_PAGES if huge else "",
         _passes(separate, knobs),
     ]
-    step = int(knobs["rows"]) or workload.sizes[height]
     return (
         "\n".join(part.strip("\n") + "\n" for part in parts if part)
         + f"""
@@ -432,7 +434,7 @@ static inline int channels() {{ return blocks() * BLOCK; }}
     std::vector<float> start(channels());
     for (int k = 0; k < channels(); ++k)
         start[k] = {bias};
-    const int step = {min(step, workload.sizes[height])};  // rows of a task
+{_step(workload, knobs, height)}
 {pieces.parallel_for(knobs, 2)}    for (int n = 0; n < N; ++n)
         for (int first = 0; first < {height}; first += step)
             task(x + size_t(n) * C * H * W, packed.data(), start.data(),
@@ -440,6 +442,17 @@ static inline int channels() {{ return blocks() * BLOCK; }}
 {_calls(separate, target)}}}
 """
     )
+
+
+def _step(workload: Workload, knobs: Knobs, height: str) -> str:
+    """How many rows a task has; those of an image where the knob does not say it, or fewer where there are
+    more threads than images."""
+    if knobs["rows"]:
+        return f"    const int step = {min(int(knobs['rows']), workload.sizes[height])};  // rows of a task"
+    if not knobs["threads"]:
+        return f"    const int step = {height};  // rows of a task"
+    return f"""    const int parts = (threads + N - 1) / N;  // of an image, one a task
+    const int step = ({height} + parts - 1) / parts;"""
 
 
 def _checked(workload: Workload, knobs: Knobs) -> bool:
@@ -645,7 +658,7 @@ static void store(const float* row, float* out, int width, size_t plane) {
 """,
     "vectors": pieces.TRANSPOSE
     + """
-// Writes a row from channels innermost to its place in each channel's plane, in blocks of 16 x 16.
+// Writes a row from channels innermost to its place in each channel's plane, in blocks of LANES x LANES.
 static void store(const float* row, float* out, int width, size_t plane) {
     for (int k = 0; k < K; k += LANES)
         for (int next = 0; next < width; next += LANES) {

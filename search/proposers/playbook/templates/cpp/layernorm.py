@@ -168,7 +168,6 @@ class LayerNorm:
         includes = ["algorithm", "cmath", "cstddef"]
         includes += ["vector"] if knobs["split"] == "columns" else []
         includes += ["cstdint", "sys/mman.h"] if knobs["pages"] == "huge" else []
-        includes += ["cstring", "immintrin.h"] if knobs["stores"] == "streaming" else []
         how = (
             "block-wise moments in vectors"
             if knobs["algorithm"] == "blocks"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from search.proposers.playbook.move import Knobs, Move
-from search.proposers.playbook.templates.cpp import pieces
+from search.proposers.playbook.templates.cpp import machine, pieces
 from search.proposers.playbook.templates.scaffold import cpp_kernel
 from search.proposers.playbook.workload import Workload
 from search.tree import Category
 
 FAST = pieces.FAST
-REGISTERS = 32
-"""Vector registers that a tile may fill (AVX-512)."""
 
 MOVES = (
     Move(
@@ -182,7 +180,7 @@ class Matmul:
         m, n = int(knobs["tile_m"]), int(knobs["tile_n"]) * 16
         rows, cols = workload.sizes["M"], workload.sizes["N"]
         block_m = int(knobs["block_m"])
-        if m > rows or n > cols or int(knobs["tile_n"]) * (m + 1) + 1 > REGISTERS:
+        if m > rows or n > cols or int(knobs["tile_n"]) * (m + 1) + 1 > machine.registers():
             return False
         even = rows % m == 0 and cols % n == 0
         return (even or not knobs["block_k"]) and (not block_m or (block_m % m == 0 and rows % block_m == 0))

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from search.proposers.playbook.move import Knobs
+from search.proposers.playbook.templates.cpp import machine
 
 FAST = "-O3 -march=native"
 """The flags with which vectors are the machine's widest."""
 
 VEC = """
-typedef float vec __attribute__((vector_size(64), aligned(4), may_alias));
+#if defined(__AVX512F__)
 constexpr int LANES = 16;
+#elif defined(__AVX__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 """.strip()
+"""One of the widest registers: the compiler keeps values of wider types in memory."""
 
 BF16 = """
 #ifndef __AVX512BF16__
@@ -39,7 +47,7 @@ static inline vec dot(vec sum, __m512bh a, __m512bh b) {
 EXP = """
 // exp(x) for x <= 0, to about 1 ulp: 2^n * exp(r) with |r| <= ln(2) / 2, exp(r) by its series to r^7 / 7!.
 static inline vec exponential(vec x) {
-    typedef int ivec __attribute__((vector_size(64)));
+    typedef int ivec __attribute__((vector_size(4 * LANES)));
     const vec lowest = vec{} - 87.0f, magic = vec{} + 12582912.0f;  // 1.5 * 2^23: rounds to integers
     vec rounded = (x < lowest ? lowest : x) * 1.44269504f + magic;
     vec n = rounded - magic;
@@ -56,15 +64,20 @@ static inline vec exponential(vec x) {
 """
 
 STREAM = """
-// Writes past the caches to memory that nobody reads soon. The address is a multiple of 64.
+#ifdef __SSE__
+#include <immintrin.h>
+#endif
+
+// Writes past the caches to memory that nobody reads soon. The address is a multiple of a vector's size.
 static inline void stream(float* to, vec value) {
-#ifdef __AVX512F__
+#if defined(__AVX512F__)
     _mm512_stream_ps(to, (__m512)value);
+#elif defined(__AVX__)
+    _mm256_stream_ps(to, (__m256)value);
+#elif defined(__SSE__)
+    _mm_stream_ps(to, (__m128)value);
 #else
-    float lanes[LANES];
-    memcpy(lanes, &value, sizeof lanes);
-    for (int lane = 0; lane < LANES; lane += 4)
-        _mm_stream_ps(to + lane, _mm_loadu_ps(lanes + lane));
+    *(vec*)to = value;
 #endif
 }
 """
@@ -72,22 +85,27 @@ static inline void stream(float* to, vec value) {
 HUGE_PAGES = """
 // Asks for huge pages under memory that is yet to be written.
 static void huge_pages(void* start, size_t bytes) {
+#ifdef MADV_HUGEPAGE
     const uintptr_t page = 4096, first = (uintptr_t(start) + page - 1) & ~(page - 1);
     if (bytes > page)
         madvise((void*)first, (uintptr_t(start) + bytes - first) & ~(page - 1), MADV_HUGEPAGE);
+#endif
 }
 """
 
 TRANSPOSE = """
-// Transposes 16 x 16 values: step by step, blocks of 1, 2, 4 and 8 change places across the diagonal.
+// Transposes LANES x LANES values: step by step, blocks of 1, 2, 4, ... change places across the diagonal.
 static inline void transpose(vec* rows) {
-    typedef int index __attribute__((vector_size(64)));
+    typedef int index __attribute__((vector_size(4 * LANES)));
+    #pragma GCC unroll 4
     for (int step = 1; step < LANES; step *= 2) {
         index low, high;
+        #pragma GCC unroll 16
         for (int lane = 0; lane < LANES; ++lane) {
             low[lane] = lane & step ? LANES + lane - step : lane;
             high[lane] = lane & step ? LANES + lane : lane + step;
         }
+        #pragma GCC unroll 16
         for (int i = 0; i < LANES; ++i)
             if (!(i & step)) {
                 vec upper = rows[i], lower = rows[i + step];
@@ -100,8 +118,10 @@ static inline void transpose(vec* rows) {
 
 
 def flags(knobs: Knobs) -> str:
-    """The compiler's flags: those of the knob, threads where they are on, a shared library."""
-    return " ".join([str(knobs["flags"]), *(["-fopenmp"] if knobs["threads"] else []), "-shared", "-fPIC"])
+    """The compiler's flags: those of the knob within the machine's limit, threads where they are on."""
+    chosen = str(knobs["flags"])
+    limit = machine.limiting_flags() if "native" in chosen else []
+    return " ".join([chosen, *limit, *(["-fopenmp"] if knobs["threads"] else []), "-shared", "-fPIC"])
 
 
 def joined(*parts: str) -> str:

@@ -177,7 +177,6 @@ class Softmax:
         plain = knobs["algorithm"] == "plain"
         includes = ["algorithm", "cmath", "cstddef"] if plain else ["algorithm", "cstring", "vector"]
         includes += ["cstdint", "sys/mman.h"] if knobs["pages"] == "huge" else []
-        includes += ["immintrin.h"] if knobs["stores"] == "streaming" else []
         return cpp_kernel(
             summary="softmax in C++: " + _SUMMARIES[str(knobs["algorithm"])],
             workload=workload,

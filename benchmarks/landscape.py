@@ -1,0 +1,127 @@
+"""What comparisons of strategies say where the truth is known: on the synthetic landscape.
+
+    python benchmarks/landscape.py same=100 seeds=20        how often equal strategies are said to differ
+    python benchmarks/landscape.py strategies=idea_branching,best_of_n seeds=200
+    python benchmarks/landscape.py sensitivity=true seeds=60      the ranking by noise and rate of failures
+
+`same`: comparisons of a strategy with itself, which draws by other chances on the same landscapes. The second
+form is `python -m search.compare`, with the time that it took. The third one prints a table of mean speedups
+for each noise of implementations and each rate of failures.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from evaluators.cli import compose_config
+from search.comparisons.curves import Searched
+from search.comparisons.plan import Task
+from search.comparisons.searching import search_landscape
+from search.comparisons.statistics import differences, means
+from search.run import RunConfig
+
+EVALUATIONS = 100
+NOISES, FAILURES = (0.0, 0.1, 0.3), (0.0, 0.2, 0.5)
+Order = tuple[str, tuple[str, ...], int, int]
+
+
+def one(order: Order) -> Searched:
+    """A search by a strategy on the landscape of a seed, by the chances of another."""
+    strategy, overrides, seed, chance = order
+    call = (
+        "problem=landscape",
+        "proposer=landscape",
+        "library.use=false",
+        "branch=2",
+        "rounds=100000",
+        f"budget.evaluations={EVALUATIONS}",
+        f"strategy={strategy}",
+        *overrides,
+        f"seed={seed}",
+    )
+    config = compose_config(RunConfig, call, resolve=False)
+    task = Task(problem="landscape", arm=strategy, seed=seed, overrides=call, folder=Path())
+    return search_landscape(config, task, chance=chance)
+
+
+def in_parallel(orders: Sequence[Order]) -> list[Searched]:
+    """The searches, in order, in as many processes as there are cores."""
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as processes:
+        return list(processes.map(one, orders, chunksize=8))
+
+
+def same(strategy: str, comparisons: int, seeds: int) -> str:
+    """How many comparisons of a strategy with itself find a difference."""
+    real = 0
+    for number in range(comparisons):
+        landscapes = range(number * seeds, (number + 1) * seeds)
+        found = in_parallel([(strategy, (), seed, seed) for seed in landscapes])
+        again = in_parallel([(strategy, (), seed, -1 - seed) for seed in landscapes])
+        renamed = [replace(each, arm="again") for each in again]
+        real += differences([*found, *renamed])[0].is_real
+    return f"{strategy} and itself: {real} of {comparisons} comparisons of {seeds} seeds find a difference"
+
+
+def compared(strategies: Sequence[str], seeds: int, overrides: tuple[str, ...] = ()) -> list[Searched]:
+    """All strategies on the same landscapes."""
+    return in_parallel([(name, overrides, seed, seed) for seed in range(seeds) for name in strategies])
+
+
+def sensitivity(strategies: Sequence[str], seeds: int) -> list[str]:
+    """The mean speedups, a line for each noise and rate of failures."""
+    lines = [f"{'noise':>6}{'failures':>10}  " + "".join(f"{name:>22}" for name in strategies)]
+    for noise in NOISES:
+        for failures in FAILURES:
+            changes = (f"proposer.noise={noise}", f"proposer.failures={failures}")
+            found = means(compared(strategies, seeds, changes))
+            lines.append(
+                f"{noise:>6}{failures:>10}  " + "".join(f"{found[name]!s:>22}" for name in strategies)
+            )
+    return lines
+
+
+def optimum(seeds: int) -> float:
+    """The geometric mean of the landscapes' best speedups."""
+    from evaluators.cli import build
+
+    logs = []
+    for seed in range(seeds):
+        call = ["problem=landscape", "proposer=landscape", f"seed={seed}"]
+        proposer = build(compose_config(RunConfig, call).proposer)
+        logs.append(math.log(max(1.0, proposer.landscape.optimum)))
+    return math.exp(statistics.mean(logs))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command; returns its exit status."""
+    given = dict(each.partition("=")[::2] for each in arguments)
+    if unknown := set(given) - {"same", "strategies", "seeds", "sensitivity"}:
+        print(f"landscape.py: unknown key {sorted(unknown)[0]}", file=sys.stderr)
+        return 2
+    strategies = given.get("strategies", "idea_branching").split(",")
+    seeds, start = int(given.get("seeds", 20)), time.monotonic()
+    if "same" in given:
+        print(same(strategies[0], int(given["same"]), seeds))
+    elif "sensitivity" in given:
+        print("\n".join(sensitivity(strategies, seeds)))
+    else:
+        found = compared(strategies, seeds)
+        for arm, mean in sorted(means(found).items(), key=lambda each: -each[1].value):
+            print(f"{arm:<24}{mean}")
+        for each in differences(found):
+            print(each.sentence)
+        print(f"the optimum: {optimum(seeds):.3g}")
+    print(f"{time.monotonic() - start:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
