@@ -5,27 +5,23 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from evaluators.evaluation import Status
 from search.protocols import View
-from search.tree import Expansion, Seed, Tree
+from search.strategies.values import ranked_seeds, require
+from search.tree import Expansion, Seed
 
 
 class IdeaBranching:
     """Starts each round from the best `keep` kernels of all rounds so far and of the library.
 
-    The order is the tree's (see `search.ranking`). Library entries stand among the variants by their
-    evaluation until they are measured in this run; those that were never measured come after everything that
-    was. While there is neither, the round starts from the reference. A round has `ideas` ideas of `branch`
-    variants each. They are shared by `shares`. Nothing is left to chance: ties go to variants, then by id.
+    The order is that of `ranked_seeds`. While there is neither, the round starts from the reference. A round
+    has `ideas` ideas of `branch` variants each. They are shared by `shares`. Nothing is left to chance.
     Without `synchronous` rounds the same shares hold of the ideas that are under way.
 
     Raises ValueError for a number below one.
     """
 
     def __init__(self, ideas: int, branch: int, keep: int, synchronous: bool = True) -> None:
-        for name, value in (("ideas", ideas), ("branch", branch), ("keep", keep)):
-            if value < 1:
-                raise ValueError(f"idea_branching.{name} is {value}; it must be at least 1")
+        require("idea_branching", 1, ideas=ideas, branch=branch, keep=keep)
         self.ideas = ideas
         self.branch = branch
         self.keep = keep
@@ -34,7 +30,7 @@ class IdeaBranching:
     def ask(self, view: View, rng: random.Random) -> Expansion | None:
         """In a round one expansion a seed, the best seed first, without those that get no idea; otherwise one
         idea at a time, for the seed that has the fewest under way for its share."""
-        seeds: list[Seed | None] = [*self._seeds(view.tree, view.entries)] or [None]
+        seeds: list[Seed | None] = [*ranked_seeds(view.tree, view.entries, self.keep)] or [None]
         if not self.synchronous:
             under_way = [sum(each.ideas for each in view.pending if _same(each.seed, seed)) for seed in seeds]
             return Expansion(seed=seeds[next_share(under_way)], ideas=1, variants=self.branch)
@@ -45,20 +41,6 @@ class IdeaBranching:
             return None
         seed, ideas = of[len(view.pending)]
         return Expansion(seed=seed, ideas=ideas, variants=self.branch)
-
-    def _seeds(self, tree: Tree, entries: Sequence[Seed]) -> list[Seed]:
-        tried = {v.kernel.id for v in tree.variants.values() if v.evaluation is not None}
-        untried = [seed for seed in entries if seed.kernel.id not in tried]
-        candidates = [variant.seed for variant in tree.best(self.keep)]
-        candidates += sorted((seed for seed in untried if _is_correct(seed)), key=lambda seed: seed.id)
-        by_kernel = {seed.kernel.id: seed for seed in candidates}
-        evaluations = {kernel: seed.evaluation for kernel, seed in by_kernel.items() if seed.evaluation}
-        measured = [by_kernel[kernel] for kernel in tree.ranking.order(evaluations)]
-        unmeasured = [seed for seed in untried if seed.evaluation is None]
-        unique: dict[str, Seed] = {}
-        for seed in (*measured, *unmeasured):
-            unique.setdefault(seed.kernel.id, seed)
-        return list(unique.values())[: self.keep]
 
 
 def shares(ideas: int, seeds: int) -> list[int]:
@@ -82,7 +64,3 @@ def next_share(given: Sequence[int]) -> int:
 
 def _same(one: Seed | None, other: Seed | None) -> bool:
     return (one and one.kernel.id) == (other and other.kernel.id)
-
-
-def _is_correct(seed: Seed) -> bool:
-    return seed.evaluation is not None and seed.evaluation.status is Status.CORRECT

@@ -1,0 +1,124 @@
+"""AB-MCTS: a tree search that draws at each node whether to go wider or deeper.
+
+The form with node aggregation (AB-MCTS-A) of Inoue et al., 2025, "Wider or Deeper? Scaling LLM Inference-Time
+Compute with Adaptive Branching Tree Search" (arXiv:2503.04412), with the priors of its implementation
+TreeQuest, against which a test holds it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+from search.protocols import View
+from search.strategies.values import IdeaNode, idea_nodes_of, is_library, require
+from search.tree import Expansion
+
+POSTERIORS = ("gaussian", "beta")
+PRIOR_MEAN, PRIOR_COUNT, PRIOR_DEGREES, PRIOR_VARIANCE = 0.0, 1.0, 1.0, 0.1
+"""Of the normal-inverse-gamma distribution: that of TreeQuest."""
+PRIOR_SUCCESSES = PRIOR_FAILURES = 0.5
+"""Of the beta distribution: Jeffreys' prior."""
+
+
+@dataclass
+class Scores:
+    """Number, sum and sum of squares of some scores from 0 to 1."""
+
+    number: int = 0
+    sum: float = 0.0
+    squares: float = 0.0
+
+    def add(self, other: Scores, but: Scores | None = None) -> None:
+        """Takes in other scores, but for some of them."""
+        but = but or Scores()
+        self.number += other.number - but.number
+        self.sum += other.sum - but.sum
+        self.squares += other.squares - but.squares
+
+
+class AbMcts:
+    """Walks down from the reference by Thompson sampling.
+
+    At each node a mean score is drawn from the posterior of a new idea here (the scores of the children)
+    and from that of going on with a child (the scores of all below the children). If the new idea wins, the
+    node is expanded. Otherwise a child is chosen by draws from the children's posteriors (its own score and
+    all below it). An idea's score is its best variant's speedup over the best of all, 0 for one without a
+    correct variant; such an idea is never gone on with. Ideas that have no verdict yet do not count: since
+    each choice is drawn, those made meanwhile differ.
+
+    Raises ValueError for a number below one, or an unknown `posterior`.
+    """
+
+    synchronous = False
+
+    def __init__(self, ideas: int, branch: int, posterior: str) -> None:
+        require("ab_mcts", 1, ideas=ideas, branch=branch)
+        if posterior not in POSTERIORS:
+            raise ValueError(f"ab_mcts.posterior is {posterior!r}; it must be gaussian or beta")
+        self.ideas = ideas
+        self.branch = branch
+        self.posterior = posterior
+
+    def ask(self, view: View, rng: random.Random) -> Expansion:
+        """One idea on the node at which the walk ends."""
+        nodes = idea_nodes_of(view)
+        own, under = _scores(nodes)
+        node = nodes[0]
+        while (below := [child for child in node.children if child.seed is not None]) and not self._wider(
+            node, own, under, rng
+        ):
+            draws = {child: self._draw(under[child], rng) for child in below}
+            node = max(draws, key=draws.__getitem__)
+        return Expansion(seed=node.seed, ideas=1, variants=self.branch)
+
+    def _wider(
+        self,
+        node: IdeaNode,
+        own: dict[IdeaNode, Scores],
+        under: dict[IdeaNode, Scores],
+        rng: random.Random,
+    ) -> bool:
+        """Whether a new idea on the node is drawn rather than one of its children."""
+        new, on = Scores(), Scores()
+        for child in node.children:
+            if not is_library(child.idea):  # a kernel as it is says nothing of what an idea would gain
+                new.add(own[child])
+            on.add(under[child], but=own[child])
+        return self._draw(new, rng) >= self._draw(on, rng)
+
+    def _draw(self, scores: Scores, rng: random.Random) -> float:
+        """A mean score from its posterior."""
+        if self.posterior == "beta":
+            failures = max(scores.number - scores.sum, 0.0)
+            return rng.betavariate(PRIOR_SUCCESSES + max(scores.sum, 0.0), PRIOR_FAILURES + failures)
+        mean, count, degrees, variance = normal_inverse_gamma(scores)
+        drawn = degrees * variance / 2 / rng.gammavariate(degrees / 2, 1.0)
+        return rng.gauss(mean, math.sqrt(drawn / count))
+
+
+def normal_inverse_gamma(scores: Scores) -> tuple[float, float, float, float]:
+    """The posterior's mean, count, degrees of freedom and variance (Murphy, 2023, section 3.4.3.3)."""
+    n = scores.number
+    mean = scores.sum / n if n else 0.0
+    deviations = max(scores.squares - n * mean * mean, 0.0)
+    count, degrees = PRIOR_COUNT + n, PRIOR_DEGREES + n
+    between = n * PRIOR_COUNT / count * (mean - PRIOR_MEAN) ** 2
+    variance = (PRIOR_DEGREES * PRIOR_VARIANCE + deviations + between) / degrees
+    return (PRIOR_COUNT * PRIOR_MEAN + scores.sum) / count, count, degrees, variance
+
+
+def _scores(nodes: list[IdeaNode]) -> tuple[dict[IdeaNode, Scores], dict[IdeaNode, Scores]]:
+    """Of each idea its own score, none without a verdict, and that with all below it."""
+    best = max((node.value for node in nodes[1:]), default=0.0) or 1.0
+    own: dict[IdeaNode, Scores] = {}
+    for node in nodes:
+        score = node.value / best
+        counts = node.idea is not None and (node.is_settled or node.seed is not None)
+        own[node] = Scores(1, score, score * score) if counts else Scores()
+    under = {node: Scores(**vars(scores)) for node, scores in own.items()}
+    for node in reversed(nodes):  # children stand after their parents
+        if node.parent is not None:
+            under[node.parent].add(under[node])
+    return own, under

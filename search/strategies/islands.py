@@ -1,0 +1,106 @@
+"""Islands of MAP-Elites archives, with parents drawn by their score and against those used already.
+
+Islands and archives as in AlphaEvolve (Novikov et al., 2025, arXiv:2506.13131) and OpenEvolve; cells after
+MAP-Elites (Mouret and Clune, 2015, arXiv:1504.04909); the weights of parents are those of ShinkaEvolve (Lange
+et al., 2025, arXiv:2509.19349).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+from evaluators.problem import content_id
+from search.protocols import View
+from search.strategies.values import Node, nodes_of, pending_only, require, standardised
+from search.tree import Expansion
+
+HASHES = 16**8
+"""How many there are of the hashes of eight digits that decide who migrates."""
+
+
+class Islands:
+    """Takes the islands in turn and builds on one of the island's elites.
+
+    An idea from the reference founds a lineage on the island with the fewest ideas. Any other is on the
+    island of the kernel that it builds on, or with probability `migration`, by the hash of its id, on the
+    next one. So all of it follows from the tree.
+
+    It is the turn of the island with the fewest ideas, with those under way; one without a correct kernel
+    begins with the reference. Its elites are the fastest kernel of each category and language. One is drawn
+    with the weight sigmoid(`sharpness` * score) / (1 + ideas on it), where the score is the speedup in median
+    absolute deviations above the elites' median.
+
+    Raises ValueError for a number below one, a negative `sharpness`, or a `migration` that is no probability.
+    """
+
+    synchronous = False
+
+    def __init__(self, ideas: int, branch: int, islands: int, sharpness: float, migration: float) -> None:
+        require("islands", 1, ideas=ideas, branch=branch, islands=islands)
+        require("islands", 0, sharpness=sharpness)
+        if not 0 <= migration <= 1:
+            raise ValueError(f"islands.migration is {migration}; it must be from 0 to 1")
+        self.ideas = ideas
+        self.branch = branch
+        self.islands = islands
+        self.sharpness = sharpness
+        self.migration = migration
+
+    def ask(self, view: View, rng: random.Random) -> Expansion:
+        """One idea on one of the elites of the island whose turn it is."""
+        nodes = nodes_of(view)
+        home, crowd = self.settle(view, nodes)
+        turn = min(range(self.islands), key=lambda island: crowd[island])
+        elites = _elites(view, [node for node in nodes[1:] if home.get(node.idea) == turn])
+        seed = rng.choices(elites, weights(elites, self.sharpness))[0].seed if elites else None
+        return Expansion(seed=seed, ideas=1, variants=self.branch)
+
+    def settle(self, view: View, nodes: Sequence[Node]) -> tuple[dict[str, int], list[int]]:
+        """The island of each idea, and how many ideas each island has."""
+        home: dict[str, int] = {}
+        crowd: Counter[int] = Counter()
+
+        def fewest() -> int:
+            return min(range(self.islands), key=lambda island: crowd[island])
+
+        for idea in view.tree.ideas.values():
+            parent = view.tree.variants.get(idea.parent)
+            if parent is None:
+                island = fewest()
+            else:
+                leaves = int(content_id("migrates", idea.id)[:8], 16) < self.migration * HASHES
+                island = (home[parent.idea] + leaves) % self.islands
+            home[idea.id] = island
+            crowd[island] += 1
+        of_kernels = {node.seed.kernel.id: home.get(node.idea) for node in nodes if node.seed is not None}
+        for kernel, ideas in pending_only(view).items():
+            for _ in range(ideas):
+                of_kernel = of_kernels.get(kernel)
+                crowd[fewest() if of_kernel is None else of_kernel] += 1
+        return home, [crowd[island] for island in range(self.islands)]
+
+
+def _elites(view: View, nodes: Sequence[Node]) -> list[Node]:
+    """The fastest of each category and language."""
+    cells: dict[tuple[str, str], Node] = {}
+    for node in nodes:
+        if node.seed is not None:
+            cell = (view.tree.ideas[node.idea].category, node.seed.kernel.language)
+            if cell not in cells or node.value > cells[cell].value:
+                cells[cell] = node
+    return list(cells.values())
+
+
+def weights(elites: Sequence[Node], sharpness: float) -> list[float]:
+    """How likely each of the elites is drawn, relative to the others."""
+    scores = standardised([node.value for node in elites])
+    return [
+        _sigmoid(sharpness * score) / (1 + node.tries) for score, node in zip(scores, elites, strict=True)
+    ]
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-max(-500.0, min(x, 500.0))))

@@ -1,0 +1,94 @@
+"""A relay: several strategies in turn, each from the best kernel of those before.
+
+After the relay of optimisers in GEPA's `optimize_anything` (Agrawal et al., 2026), which begins afresh from
+the best found. A new start forgets what a search has settled on, and keeps what it has reached.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from search.protocols import Strategy, View
+from search.strategies.values import is_library, pending_only, require
+from search.tree import Expansion, Idea, Tree
+
+
+class Relay:
+    """Hands over after each `stage` ideas, to the first strategy again after the last.
+
+    A strategy sees what its own stage has found and, as an entry of the library, the best kernel of all
+    stages before. Where it would start from the reference, it starts from that kernel. The next stage begins
+    when nothing of the one before is under way, so that it begins with the best. With synchronous strategies
+    stages end with rounds.
+
+    Raises ValueError for a number below one, for no strategies, for strategies of which some are synchronous
+    and others not, or whose rounds have other ideas than the relay's.
+    """
+
+    def __init__(self, ideas: int, stage: int, strategies: Sequence[Strategy]) -> None:
+        require("relay", 1, ideas=ideas, stage=stage)
+        if not strategies:
+            raise ValueError("relay.strategies is empty; it must name at least one")
+        for each in strategies:
+            if each.synchronous != strategies[0].synchronous:
+                one, other = type(strategies[0]).__name__, type(each).__name__
+                raise ValueError(f"relay.strategies: of {one} and {other} one is synchronous, the other not")
+            if each.ideas != ideas:
+                name = type(each).__name__
+                raise ValueError(f"relay.strategies: {name}.ideas is {each.ideas}; it must be {ideas}")
+        self.ideas = ideas
+        self.stage = stage
+        self.strategies = list(strategies)
+        self.synchronous = strategies[0].synchronous
+
+    def ask(self, view: View, rng: random.Random) -> Expansion | None:
+        """What the strategy of this stage asks for; None at the end of a stage that has not ended."""
+        had = sum(not is_library(idea) for idea in view.tree.ideas.values())
+        if not self.synchronous:
+            had += pending_only(view).total()
+        number, into = divmod(had, self.stage)
+        left = view.left
+        if not self.synchronous:
+            if number and not into and view.pending:
+                return None
+            left = min(left, self.stage - into)
+        before, own = self._split(view.tree, number)
+        start = next(iter(before.best()), None)
+        entries = view.entries if start is None else [start.seed]
+        strategy = self.strategies[number % len(self.strategies)]
+        asked = strategy.ask(replace(view, tree=own, entries=entries, left=left), rng)
+        if asked is not None and asked.seed is None and start is not None:
+            return replace(asked, seed=start.seed)
+        return asked
+
+    def _split(self, tree: Tree, number: int) -> tuple[Tree, Tree]:
+        """What was found before a stage, and in it."""
+        before, own = _like(tree), _like(tree)
+        for idea, stage in self._stages(tree):
+            part = own if stage == number else before
+            part.add_idea(idea)
+            for variant in tree.variants_of(idea.id):
+                part.add_variant(variant)
+        return before, own
+
+    def _stages(self, tree: Tree) -> Iterator[tuple[Idea, int]]:
+        """Each idea with the number of its stage; the library's kernels belong to the first."""
+        had = at_start = round_ = 0
+        for idea in tree.ideas.values():
+            if idea.round != round_:
+                at_start, round_ = had, idea.round
+            if is_library(idea):
+                yield idea, 0
+            else:
+                yield idea, (at_start if self.synchronous else had) // self.stage
+                had += 1
+
+
+def _like(tree: Tree) -> Tree:
+    """An empty tree that ranks as the other does."""
+    new = Tree()
+    new.ranking = tree.ranking
+    new.rounds_closed = tree.rounds_closed
+    return new

@@ -1,0 +1,51 @@
+"""Sequential revision: one chain of edits, the usual way to write a kernel with a model.
+
+Each try starts from the one before and its verdict, as in KernelBench's iterative refinement (Ouyang et al.,
+2025, arXiv:2502.10517) and in CudaForge (Zhang et al., 2025, arXiv:2511.01884).
+"""
+
+from __future__ import annotations
+
+import random
+
+from search.protocols import View
+from search.strategies.values import is_library, ranked_seeds, require
+from search.tree import Expansion, Seed, fastest
+
+BUILD_ON = ("last", "best")
+
+
+class SequentialRevision:
+    """Builds on the `last` correct kernel or on the `best` one, one idea at a time.
+
+    The last one is the best variant of the last idea that has a correct one. Until there is any, the chain
+    begins with the best kernel of the library, or the reference.
+
+    Raises ValueError for a number below one, or an unknown `build_on`.
+    """
+
+    synchronous = False
+
+    def __init__(self, ideas: int, branch: int, build_on: str) -> None:
+        require("sequential_revision", 1, ideas=ideas, branch=branch)
+        if build_on not in BUILD_ON:
+            raise ValueError(f"sequential_revision.build_on is {build_on!r}; it must be last or best")
+        self.ideas = ideas
+        self.branch = branch
+        self.build_on = build_on
+
+    def ask(self, view: View, rng: random.Random) -> Expansion | None:
+        """The next edit; None while one is under way."""
+        if view.pending:
+            return None
+        seed = self._last(view) if self.build_on == "last" else None
+        if seed is None:
+            seed = next(iter(ranked_seeds(view.tree, view.entries, 1)), None)
+        return Expansion(seed=seed, ideas=1, variants=self.branch)
+
+    def _last(self, view: View) -> Seed | None:
+        for idea in reversed(view.tree.ideas.values()):
+            if not is_library(idea):
+                for variant in fastest(view.tree.variants_of(idea.id), 1, view.tree.ranking):
+                    return variant.seed
+        return None
