@@ -3,7 +3,7 @@ failures at a rate. Thousands of searches take minutes and cost nothing: policie
 confirmed on kernels.
 
 A kernel is a set of *moves*. Each move has a worth, a gain in the logarithm of the speed, that holds once
-the move that it needs is there; some pairs clash. An idea adds a move to its parent's. A kernel's speed is
+the move that it needs is there; some pairs clash. An idea adds moves to its parent's. A kernel's speed is
 that of its moves times the quality of the implementation, of which it inherits a half.
 """
 
@@ -25,6 +25,10 @@ from search.tree import Category, Expansion, Idea, Outcome, Seed, Variant
 MOVES_AT_MOST = 16
 """So many can be tried in all combinations, which tells the optimum."""
 EAGER_MS = 1.0
+MORE = 0.3
+"""How likely an idea has one more move."""
+TRIES = 50
+"""How often an idea is drawn that may have been had before."""
 START = 0.5
 """Speedup of a plain first kernel."""
 FAILURES = (Status.COMPILE_ERROR, Status.INCORRECT, Status.RUNTIME_ERROR)
@@ -124,24 +128,32 @@ class LandscapeProposer:
     async def propose(
         self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
     ) -> list[Idea]:
-        """Moves that the seed lacks and that were not tried on it, drawn by what they seem to be worth."""
+        """Moves that the seed lacks, mostly one at a time, drawn by what they seem to be worth; none that
+        were tried on it."""
         there = moves_of(expansion.seed)
         parent = expansion.seed.id if expansion.seed else ""
+        open_moves = [move for move in self.landscape.moves if move not in there]
+        seeming = [math.exp(4 * self._insight * self.landscape.worth[move]) for move in open_moves]
         tried = {outcome.idea.plan for outcome in history if outcome.idea.parent == parent}
-        open_moves = [move for move in self.landscape.moves if move not in there and str(move) not in tried]
         ideas: list[Idea] = []
-        while open_moves and len(ideas) < expansion.ideas:
-            seeming = [math.exp(4 * self._insight * self.landscape.worth[move]) for move in open_moves]
-            (move,) = rng.choices(open_moves, seeming)
-            open_moves.remove(move)
+        for _ in range(TRIES * expansion.ideas if open_moves else 0):
+            if len(ideas) == expansion.ideas:
+                break
+            size = 1
+            while rng.random() < MORE:
+                size += 1
+            moves = sorted(set(rng.choices(open_moves, seeming, k=size)))
+            if (plan := json.dumps(moves)) in tried:
+                continue
+            tried.add(plan)
             ideas.append(
                 Idea(
-                    text=f"Move {move}.",
-                    category=self.landscape.category[move],
+                    text=f"Moves {', '.join(map(str, moves))}.",
+                    category=self.landscape.category[moves[0]],
                     parent=parent,
                     round=expansion.round,
                     proposer="landscape",
-                    plan=str(move),
+                    plan=plan,
                 )
             )
         return ideas
@@ -157,7 +169,7 @@ class LandscapeProposer:
     ) -> AsyncIterator[Kernel]:
         """The parent's moves and the idea's; some fail."""
         inherited = 0.5 * contents(parent.kernel)["quality"] if parent else 0.0
-        moves = sorted({*moves_of(parent), int(idea.plan)})
+        moves = sorted({*moves_of(parent), *json.loads(idea.plan)})
         for number in range(n):
             fails = rng.choice(FAILURES) if rng.random() < self._failures else None
             quality = inherited + rng.gauss(0.0, self._noise)
