@@ -56,6 +56,8 @@ LAYERS = {
     "search.llms": "llms",
     "search.observers": "observers",
     "search.run_folder": "observers",
+    "search.reports": "reports",
+    "search.report": "commands",
     "search.engine": "engine",
     "search.pipeline": "engine",
     "search.steady_state": "engine",
@@ -83,6 +85,7 @@ MAY_IMPORT = {
     "proposers": {"records", "core", "evaluators"},
     "llms": {"records", "core"},
     "observers": {"records", "core"},
+    "reports": {"records", "core", "observers"},
     "engine": {"records", "core"},
     "harvests": {"records", "core", "library", "evaluators"},
     "commands": set(LAYERS.values()) - {"interface"},
@@ -101,6 +104,8 @@ IMPORTED_ON_USE = (
     "pyarrow",
     "datasketch",
     "datasets",
+    "pandas",
+    "plotly",
 )
 # Source for other processes, not modules of the product: they import torch, as kernels and references do.
 SOURCES = ("evaluators.problems.", "kernel_library.seeds.")

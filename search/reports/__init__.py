@@ -1,0 +1,1 @@
+"""The report of a run: `frames` reads its folder, `page` makes a file of it, `observer` keeps that fresh."""
