@@ -24,6 +24,7 @@ COMMANDS = {
     "prompt": ("search.prompt", "show what a model would be asked"),
     "mcp": ("search.mcp", "let a coding agent search, as an MCP server"),
     "harvest": ("search.harvest", "make training data of runs and the library"),
+    "report": ("search.report", "make a run's report.html"),
     "list": ("kernel_library.list", "list the library's kernels"),
     "show": ("kernel_library.show", "show one of them"),
     "add": ("kernel_library.add", "evaluate a kernel and add it"),

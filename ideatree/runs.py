@@ -8,9 +8,11 @@ from pathlib import Path
 
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Problem
+from search.cli import recording_folder
 from search.events import Event
 from search.journal import replay
-from search.run import recording_folder
+from search.reports.frames import RunFrames, load_run
+from search.reports.page import write_report
 from search.run_state import RunState, rebuild
 from search.tree import Idea, Variant
 
@@ -58,6 +60,14 @@ class Run:
     def lineage(self, variant: Variant) -> list[Variant]:
         """From the first of its ancestors to the variant itself."""
         return self.state.tree.lineage(variant)
+
+    def frames(self) -> RunFrames:
+        """Ideas, variants, rounds and calls as pandas frames, of what the journal has now. Needs pandas."""
+        return load_run(self.folder)
+
+    def report(self, out: str | Path | None = None) -> Path:
+        """Writes `report.html` into the folder, or to `out`; returns the file. Needs pandas and Plotly."""
+        return write_report(self.folder, None if out is None else Path(out))
 
     @cached_property
     def events(self) -> list[Event]:

@@ -11,16 +11,20 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from evaluators import PACKAGE
 from evaluators.cli import Call, compose_config, one_of, quoted
 from evaluators.config import group
 from evaluators.config_errors import UsageError
 from evaluators.option import option
-from search.journal import Journal
+from search.journal import Journal, replay
 from search.observers.console import console_observer
 from search.observers.wandb import MODES, WandbObserver
 from search.protocols import Observer
+from search.reports.observer import ReportObserver, missing_packages
 from search.run_folder import RunFolder
+from search.run_state import RunState, rebuild
 
+RECORDINGS = PACKAGE.parent / "search" / "recordings"
 DEVICES = ("auto", "cuda", "cpu")
 OUTSTANDING_PER_LANE = 4
 MOVED = {
@@ -44,6 +48,7 @@ class RunFolderConfig:
     problem: Any = group(None)
     wandb: Any = group("auto")
     out: str = option("outputs", "where run folders are made")
+    report: bool = option(True, "keep report.html in the run folder fresh, round by round")
 
 
 def run_folder(out: str, problem: str, path: str | None = None) -> str:
@@ -80,9 +85,10 @@ def observers_of(
     *,
     recorded: bool = False,
 ) -> list[Observer]:
-    """Those of a run that has this journal, in its folder: its files, the console, W&B. `limits` are the
-    budget's; `recorded`: see `Progress`."""
+    """Those of a run that has this journal, in its folder: its files, the console, W&B, its report.
+    `limits` are the budget's; `recorded`: see `Progress`."""
     folder, past = journal.path.parent, journal.past
+    reports = [ReportObserver(folder)] if config.report and not missing_packages() else []
     return [
         RunFolder(folder, past),
         console_observer(console, **limits, recorded=recorded, past=past),
@@ -92,7 +98,44 @@ def observers_of(
             config=_plain(config),
             past=past,
         ),
+        *reports,
     ]
+
+
+def places(config: DictConfig, folder: Path) -> list[str]:
+    """Where to look while the run goes on."""
+    lines = [f"run folder: {shown(folder)}"]
+    if config.report and (missing := missing_packages()):
+        lines.append(f"report: none, it needs {' and '.join(missing)}: pip install 'ideatree[report]'")
+    elif config.report:
+        lines.append(f"report: {shown(folder / 'report.html')}, written whenever a round closes")
+    if config.proposer.get("name") == "mailbox":
+        lines.append(f"mailbox: {shown(folder / 'mailbox')}, where questions appear as files")
+    return lines
+
+
+def places_at_the_end(folder: Path) -> list[str]:
+    """What the run has left, and where."""
+    report = folder / "report.html"
+    lines = [f"run folder: {shown(folder)}"]
+    return [*lines, f"report: {shown(report)}"] if report.exists() else lines
+
+
+def recording_folder(run: str) -> Path:
+    """The folder of a recorded run, which may be given by the name, or the path in a checkout, of one that is
+    shipped."""
+    shipped = RECORDINGS / Path(run).name
+    return shipped if not Path(run).exists() and shipped.is_dir() else Path(run)
+
+
+def recorded_run(config: DictConfig) -> RunState | None:
+    """What the run that is replayed was, where one is. Raises UsageError and JournalError."""
+    if not config.replay.run:
+        return None
+    try:
+        return rebuild(replay(Path(config.replay.run) / "journal.jsonl"))
+    except OSError as error:
+        raise UsageError(f"replay.run={config.replay.run} cannot be read: {error.strerror}") from error
 
 
 QUIET = ("hydra.output_subdir=null", "hydra/job_logging=none", "hydra/hydra_logging=none")

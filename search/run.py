@@ -24,7 +24,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from evaluators import PACKAGE
 from evaluators.cause import cause_of, first_line
 from evaluators.cli import (
     Call,
@@ -48,42 +47,36 @@ from search.budget import Budget
 from search.cli import (
     DEVICES,
     OUTSTANDING_PER_LANE,
+    RECORDINGS,
     RUN_FOLDER,
     RunFolderConfig,
     check_wandb,
     keep_config,
     observers_of,
+    places,
+    places_at_the_end,
+    recorded_run,
+    recording_folder,
     resumed,
-    shown,
     value_of,
 )
 from search.engine import Engine
 from search.events import RunFinished
-from search.journal import Journal, JournalError, replay
+from search.journal import Journal, JournalError
 from search.proposers.landscape import LandscapeProposer
 from search.protocols import Proposer, Strategy
 from search.ranking import LOWER_END
 from search.recorded import RecordedEvaluations
 from search.run_folder import finalise
-from search.run_state import RunState, rebuild
+from search.run_state import RunState
 from search.session import Session
 from search.tree import HISTORY
 
 NOT_REPLAYED = (
-    "proposer",
-    "llm",
-    "choice",
-    "pool",
-    "ray",
-    "wandb",
-    "out",
-    "resume",
-    "replay",
-    "library",
-    "device",
+    *("proposer", "llm", "choice", "pool", "ray", "wandb"),
+    *("out", "report", "resume", "replay", "library", "device"),
 )
 """Of a recorded call: it was about who had the ideas, or about the machine."""
-RECORDINGS = PACKAGE.parent / "search" / "recordings"
 
 
 @dataclass
@@ -168,7 +161,7 @@ def settle(config: DictConfig, given: Sequence[str]) -> tuple[RunState | None, l
     one_of(config, "device", DEVICES)
     one_of(config, "history", HISTORY)
     check_wandb(config)
-    recording = _recording(config)
+    recording = recorded_run(config)
     if recording is not None and config.replay.evaluations:
         assert recording.started is not None
         device, how = recording.started.problem.device, "the recording's"
@@ -219,7 +212,7 @@ async def search(
                 facts = await pool.describe(problem)
             if config.resume is None:
                 keep_config(folder, config)
-            for line in _places(config, folder):
+            for line in places(config, folder):
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
             with Journal(folder / "journal.jsonl") as journal:
                 session = Session(
@@ -256,16 +249,9 @@ async def search(
         raise UsageError(f"{problem.name} cannot be searched: {cause_of(str(error))}") from error
     except ValueError as error:
         raise UsageError(first_line(error)) from error
-    console.print(f"run folder: {shown(folder)}", markup=False, highlight=False, soft_wrap=True)
+    for line in places_at_the_end(folder):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     return finished
-
-
-def _places(config: DictConfig, folder: Path) -> list[str]:
-    """Where to look while the run goes on."""
-    lines = [f"run folder: {shown(folder)}"]
-    if config.proposer.get("name") == "mailbox":
-        lines.append(f"mailbox: {shown(folder / 'mailbox')}, where questions appear as files")
-    return lines
 
 
 def _evaluator(
@@ -302,23 +288,6 @@ def _as_recorded(arguments: Sequence[str]) -> list[str]:
     kept = [each for each in recorded if each.partition("=")[0].split(".")[0] not in NOT_REPLAYED]
     asked = [f"replay.run={folder}" if each.startswith("replay.run=") else each for each in arguments]
     return [*(each for each in kept if each.partition("=")[0] not in given), *asked]
-
-
-def recording_folder(run: str) -> Path:
-    """The folder of a recorded run, which may be given by the name, or the path in a checkout, of one that is
-    shipped."""
-    shipped = RECORDINGS / Path(run).name
-    return shipped if not Path(run).exists() and shipped.is_dir() else Path(run)
-
-
-def _recording(config: DictConfig) -> RunState | None:
-    """What the run that is replayed was, where one is. Raises UsageError and JournalError."""
-    if not config.replay.run:
-        return None
-    try:
-        return rebuild(replay(Path(config.replay.run) / "journal.jsonl"))
-    except OSError as error:
-        raise UsageError(f"replay.run={config.replay.run} cannot be read: {error.strerror}") from error
 
 
 def _check_caps(config: DictConfig) -> None:

@@ -21,7 +21,7 @@ from tests.ideatree.test_interface import REFERENCE, SOURCE
 NAMES = {module: name for name, (module, _) in COMMANDS.items()}
 MODULE = r"(?:\.venv/bin/)?python -m ([\w.]+)"
 LINE = re.compile(rf"^\s*(?:\$ )?(?:{MODULE}|ideatree(?: (\w+))?)((?: .*)?)$", re.MULTILINE)
-QUICK = ("prompt", "list", "show")
+QUICK = ("prompt", "list", "show", "report")
 """Commands that can be run as they stand, whatever their arguments."""
 STAMP = "2026-01-31_12-00-00"
 
@@ -79,7 +79,11 @@ def test_a_command_of_the_pages(
         if "--multirun" in arguments:  # shows the job of each combination, or none
             arguments = [each for each in arguments if each not in ("--multirun", "seed=0,1,2")]
             arguments = [each.partition(",")[0] for each in arguments]
-    if (folder / "configs").is_dir() and "--config-dir" not in arguments and name not in ("show", "list"):
+    if (
+        (folder / "configs").is_dir()
+        and "--config-dir" not in arguments
+        and name not in ("show", "list", "report")
+    ):
         arguments += ["--config-dir", "configs"]
     status = ideatree([name, *arguments])
     printed = capsys.readouterr()

@@ -1,0 +1,68 @@
+"""The report of a run, in progress or ended, as one HTML file that needs no network:
+
+    python -m search.report outputs/level1/conv2d/2026-01-31_12-00-00
+    python -m search.report conv2d_h200 out=conv2d.html
+
+The first writes `report.html` into the run folder; the name of a shipped recording stands for its folder.
+Exit status 0, or 2 when the call was wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import MISSING, DictConfig
+from rich.console import Console
+
+from evaluators.cli import Call, command, log_to, quoted
+from evaluators.config import NO_FOLDER, hydra_settings
+from evaluators.config_errors import UsageError
+from evaluators.option import option
+from search.cli import RECORDINGS, recording_folder, shown
+from search.journal import JournalError
+from search.reports.observer import missing_packages
+from search.reports.page import write_report
+
+
+@dataclass
+class ReportConfig:
+    """The config of the command."""
+
+    run: str = option(MISSING, "the run's folder, or the name of a shipped recording")
+    out: str | None = option(None, "another file than report.html in the run's folder")
+    hydra: Any = hydra_settings(NO_FOLDER)
+
+
+def expand(overrides: Sequence[str]) -> Call:
+    """The run stands alone, without its key. Raises UsageError unless there is one."""
+    runs = [each for each in overrides if "=" not in each]
+    others = [each for each in overrides if "=" in each]
+    if len(runs) + sum(each.startswith("run=") for each in others) != 1:
+        shipped = ", ".join(sorted(each.name for each in RECORDINGS.iterdir()))
+        raise UsageError(f"give one run: its folder, or the name of a shipped recording ({shipped})")
+    return Call(overrides=[*others, *(f"run={quoted(each)}" for each in runs)])
+
+
+@command("search.report", ReportConfig, __doc__, JournalError, expand=expand)
+def main(config: DictConfig) -> int:
+    """The command; returns its exit status."""
+    log_to(Console(stderr=True))
+    if missing := missing_packages():
+        raise UsageError(f"search.report needs {' and '.join(missing)}; pip install 'ideatree[report]'")
+    folder = recording_folder(config.run)
+    if not (folder / "journal.jsonl").exists():
+        raise UsageError(f"run={config.run}: no run folder (it has no journal.jsonl)")
+    try:
+        place = write_report(folder, Path(config.out) if config.out else None)
+    except OSError as error:
+        raise UsageError(f"{error.filename} cannot be written: {error.strerror}") from error
+    print(shown(place.resolve()))  # noqa: T201  (what it is for)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

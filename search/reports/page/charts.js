@@ -1,0 +1,212 @@
+// The charts, by Plotly. Texts that come from the run are escaped: Plotly reads some tags.
+
+const escaped = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+const wrapped = (text, most = 46) => escaped(text).replace(new RegExp(`(.{1,${most}})(\\s+|$)`, "g"), "$1<br>").replace(/<br>$/, "");
+const minutes = (seconds) => seconds / 60;
+const narrow = () => innerWidth < 600;
+
+function chart(id, traces, layout, name) {
+  const text = colour("text"), grid = { gridcolor: colour("grid"), zerolinecolor: colour("line"), automargin: true };
+  const box = byId(id);
+  if (!box.previousElementSibling?.matches("h3.of-chart")) box.before(element("h3", { class: "of-chart" }));
+  box.previousElementSibling.textContent = layout.title;
+  Plotly.react(box, traces, {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", colorway: palette(),
+    font: { color: text, size: 12, family: "system-ui, sans-serif" },
+    margin: { l: 48, r: 12, t: 10, b: layout.showlegend === false || traces.length === 1 ? 44 : 80 }, hoverlabel: { align: "left" },
+    legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", font: { size: 11 } }, dragmode: narrow() ? false : "zoom",
+    ...layout,
+    title: undefined,
+    xaxis: { ...grid, ...layout.xaxis }, yaxis: { ...grid, ...layout.yaxis },
+    ...(layout.yaxis2 ? { yaxis2: { ...grid, showgrid: false, ...layout.yaxis2 } } : {}),
+  }, {
+    responsive: true, displaylogo: false, displayModeBar: narrow() ? false : "hover", scrollZoom: false,
+    toImageButtonOptions: { format: "svg", filename: `${run.folder}-${name}` },
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+  });
+  box.setAttribute("role", "img");
+  box.setAttribute("aria-label", layout.title);
+  return box;
+}
+
+const palette = () => ["accent", "path", "string", "time", "wrong", "grey"].map(colour);
+const CATEGORIES = Object.keys(words.categories);
+const categoryColour = (category) => palette()[CATEGORIES.indexOf(category) % palette().length];
+
+/** Powers of ten, and 2 and 5 times those, over what is shown. */
+function logAxis(title, values) {
+  const all = values.filter((each) => known(each) && each > 0);
+  const [low, high] = [Math.min(...all, 1), Math.max(...all, 1)];
+  const ticks = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high) + 1; power++) {
+    ticks.push(...[1, 2, 5].map((each) => Number((each * 10 ** power).toPrecision(3))));
+  }
+  const range = [Math.log10(low) - 0.08, Math.log10(high) + 0.08];
+  return { type: "log", title: { text: title }, tickvals: ticks, ticktext: ticks.map((each) => `${each}x`), range };
+}
+
+function speedupChart() {
+  const correct = data.variants.filter((each) => known(each.speedup));
+  const spread = (each) => each.round + (((each.number * 7 + ideas.get(each.idea).number * 3) % 11) - 5) * 0.045;
+  const dots = Map.groupBy(correct, (each) => each.category);
+  const traces = CATEGORIES.filter((name) => dots.has(name)).map((name) => {
+    const own = dots.get(name);
+    return {
+      type: "scatter", mode: "markers", name: words.categories[name], x: own.map(spread), y: own.map((each) => each.speedup),
+      customdata: own.map((each) => each.id), marker: { color: categoryColour(name), size: 6, opacity: 0.65 },
+      text: own.map((each) => wrapped(shorten(ideas.get(each.idea).text, 200))),
+      hovertemplate: "%{y:.3g}x, round %{x:.0f}<br>%{text}<extra></extra>",
+    };
+  });
+  const best = data.rounds.filter((each) => known(each.speedup));
+  const path = data.variants.filter((each) => each.on_path && known(each.speedup)).sort((a, b) => a.round - b.round);
+  traces.push({
+    type: "scatter", mode: "lines", name: "best so far", x: best.map((each) => each.round), y: best.map((each) => each.speedup),
+    line: { shape: "hv", color: colour("grey"), width: 2 }, hovertemplate: "best after round %{x}: %{y:.3g}x<extra></extra>",
+  }, {
+    type: "scatter", mode: "lines+markers", name: "winner's path", x: path.map(spread), y: path.map((each) => each.speedup),
+    customdata: path.map((each) => each.id), line: { color: colour("path"), width: 2.5 }, marker: { size: 9, color: colour("path") },
+    text: path.map((each) => wrapped(shorten(ideas.get(each.idea).text, 200))),
+    hovertemplate: "%{y:.3g}x<br>%{text}<extra>winner's path</extra>",
+  });
+  const box = chart("chart-speedup", traces, {
+    title: "Speedup over eager PyTorch by round",
+    xaxis: { title: { text: "round" }, dtick: data.rounds.length > 20 ? undefined : 1, zeroline: false },
+    yaxis: logAxis("", correct.map((each) => each.speedup)),
+    shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { dash: "dot", color: colour("grey") } }],
+  }, "speedup");
+  box.removeAllListeners("plotly_click");
+  box.on("plotly_click", ({ points }) => points[0].customdata && openDetails({ id: points[0].customdata, kind: "variant" }));
+}
+
+function bestsChart() {
+  const rounds = data.rounds.map((each) => each.round);
+  const top = data.variants.filter((each) => known(each.speedup)).sort((a, b) => b.speedup - a.speedup).slice(0, 10);
+  const per = (list) => rounds.map((round) => list.filter((each) => each.round === round).length);
+  chart("chart-bests", [
+    { type: "bar", name: "became the run's best", x: rounds, y: per(data.variants.filter((each) => each.new_best)) },
+    { type: "bar", name: "of the ten fastest", x: rounds, y: per(top) },
+  ], {
+    title: "In which rounds the best kernels were found", barmode: "group",
+    xaxis: { title: { text: "round" }, dtick: rounds.length > 20 ? undefined : 1 }, yaxis: { title: { text: "kernels" }, rangemode: "tozero" },
+  }, "bests");
+}
+
+function pathChart() {
+  const names = data.categories.map((each) => words.categories[each.category]).reverse();
+  const factors = data.categories.map((each) => each.on_path).reverse();
+  chart("chart-path", [{
+    type: "bar", orientation: "h", y: names, x: factors.map((each) => each - 1), base: 1, text: factors.map(times), textposition: "auto",
+    marker: { color: data.categories.map((each) => categoryColour(each.category)).reverse() },
+    hovertemplate: "%{y}: %{text}<extra></extra>",
+  }], {
+    title: "By which factor each category made the winner's first ancestor faster", showlegend: false, xaxis: logAxis("factor on the winner's path", factors),
+  }, "path");
+}
+
+function gainsChart() {
+  const traces = data.categories.map((row) => {
+    const own = data.ideas.filter((each) => each.category === row.category && known(each.gain));
+    return {
+      type: "box", name: words.categories[row.category], x: own.map((each) => each.gain), orientation: "h", boxpoints: "all", jitter: 0.5,
+      pointpos: 0, marker: { size: 5, color: categoryColour(row.category) }, line: { width: 1 },
+      text: own.map((each) => wrapped(shorten(each.text, 200))), hovertemplate: "%{x:.3g}x<br>%{text}<extra></extra>",
+    };
+  }).reverse();
+  chart("chart-gains", traces, {
+    title: "What each idea's best kernel gained over its seed", showlegend: false,
+    xaxis: logAxis("gain", data.ideas.map((each) => each.gain)),
+  }, "gains");
+}
+
+function statusChart() {
+  const rows = data.failures.map((each) => ({ ...each, label: each.cause ? `${each.status}: ${shorten(each.cause, narrow() ? 24 : 64)}` : each.status }));
+  const merged = [...Map.groupBy(rows, (each) => each.label)].map(([label, own]) => ({
+    ...own[0], label, count: own.reduce((sum, each) => sum + each.count, 0),
+  })).reverse();
+  byId("chart-statuses").style.height = `${64 + 24 * merged.length}px`;
+  chart("chart-statuses", [{
+    type: "bar", orientation: "h", y: merged.map((each) => escaped(each.label)), x: merged.map((each) => each.count),
+    text: merged.map((each) => String(each.count)), textposition: "auto", hovertext: merged.map((each) => wrapped(each.cause || each.status)),
+    hovertemplate: "%{x}<br>%{hovertext}<extra></extra>",
+    marker: { color: merged.map((each) => (each.status === "correct" ? colour("string") : statusColour(each.status))) },
+  }], { title: `${run.evaluations} evaluations`, xaxis: { title: { text: "variants" } }, yaxis: { ticksuffix: "  " } }, "statuses");
+}
+
+/** Sums of a value over the time of the run. */
+function summed(rows, at, value) {
+  let total = 0;
+  const sorted = rows.filter((each) => known(each[at])).sort((a, b) => a[at] - b[at]);
+  return { x: sorted.map((each) => minutes(each[at])), y: sorted.map((each) => (total += value(each))) };
+}
+
+function budgetChart() {
+  const step = { type: "scatter", mode: "lines", line: { shape: "hv", width: 2 } };
+  const own = data.variants.filter((each) => !each.reused);
+  const paid = data.calls.some((each) => each.dollars > 0);
+  const used = paid ? "dollars" : "tokens", cost = data.calls.some((each) => each[used] > 0);
+  const traces = [{ ...step, name: "evaluations", ...summed(own, "evaluated_s", () => 1) }];
+  if (cost) traces.push({ ...step, name: used, yaxis: "y2", ...summed(data.calls, "at_s", (call) => call[used]) });
+  const limits = ["evaluations", used].filter((name) => run.limits[name]).map((name) => ({
+    type: "line", xref: "paper", x0: 0, x1: 1, yref: name === "evaluations" ? "y" : "y2", y0: run.limits[name], y1: run.limits[name],
+    line: { dash: "dot", color: colour(name === "evaluations" ? "accent" : "path") },
+  }));
+  const second = { overlaying: "y", side: "right", title: { text: used }, rangemode: "tozero", tickmode: "auto", nticks: 6 };
+  chart("chart-budget", traces, {
+    title: limits.length ? "Budget (dotted: the limits)" : "Budget", shapes: limits,
+    xaxis: { title: { text: "minutes of work" } }, yaxis: { title: { text: "evaluations" }, rangemode: "tozero" },
+    ...(cost ? { yaxis2: second, margin: { l: 48, r: 60, t: 10, b: 80 } } : {}),
+  }, "budget");
+}
+
+function deviceChart() {
+  chart("chart-device", [{
+    type: "bar", name: "device held", x: data.rounds.map((each) => each.round),
+    y: data.rounds.map((each) => (each.wall_s ? each.device_s / each.wall_s : null)), hovertemplate: "round %{x}: %{y:.0%}<extra></extra>",
+  }], {
+    title: run.recorded ? "Device use (verdicts of a recording: the pace is nobody's)" : "Share of each round's time in which the device was held",
+    xaxis: { title: { text: "round" }, dtick: data.rounds.length > 20 ? undefined : 1 }, yaxis: { tickformat: ".0%", rangemode: "tozero" },
+  }, "device");
+}
+
+function winnerChart() {
+  const bars = [
+    ["eager PyTorch", winner.eager_ms, "grey"], ["torch.compile", winner.compile_ms, "grey"],
+    ["winner", winner.kernel_ms, "path"], ["roofline", winner.floor_ms, "accent"],
+  ].filter(([, ms]) => known(ms)).reverse();
+  const share = known(winner.roofline_share) ? `: the winner reaches ${percent(winner.roofline_share)} of the roofline` : "";
+  chart("chart-winner", [{
+    type: "bar", orientation: "h", y: bars.map(([name]) => name), x: bars.map(([, ms]) => ms), textposition: "auto",
+    text: bars.map(([, ms]) => `${milliseconds(ms)} ms`), marker: { color: bars.map(([, , name]) => colour(name)) },
+    hovertemplate: "%{y}: %{text}<extra></extra>",
+  }], { title: `Milliseconds a call${share}`, xaxis: { title: { text: "ms" }, rangemode: "tozero" }, yaxis: { ticksuffix: "  " } }, "winner");
+}
+
+/** What draws each box; two for one where they belong together. */
+const CHARTS = {
+  "chart-winner": () => winner && winnerChart(), "chart-speedup": speedupChart, "chart-bests": bestsChart,
+  "chart-path": pathChart, "chart-gains": gainsChart, "chart-statuses": statusChart,
+  "chart-budget": budgetChart, "chart-device": deviceChart,
+};
+const drawn = new Set();
+
+function drawChart(id) {
+  if (id !== "chart-winner" && !data.variants.length) return;
+  drawn.add(id);
+  CHARTS[id]();
+}
+
+const redrawCharts = () => drawn.forEach((id) => CHARTS[id]());
+const drawAllCharts = () => Object.keys(CHARTS).filter((id) => !drawn.has(id)).forEach(drawChart);
+
+/** Draws each chart when it comes into sight. Plotly, which takes a second to start, starts now: after the tree is
+ *  there. The page's policy knows its script by its hash. */
+function watchCharts() {
+  document.head.append(element("script", {}, byId("plotly").textContent));
+  byId("chart-winner").hidden = !winner;
+  const watch = new IntersectionObserver((found) => {
+    for (const each of found.filter((each) => each.isIntersecting && !drawn.has(each.target.id))) drawChart(each.target.id);
+    document.body.dataset.charts ??= Math.round(performance.now());
+  }, { rootMargin: "200px" });
+  for (const id of Object.keys(CHARTS)) watch.observe(byId(id));
+}
