@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "python.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "python.md"
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
 
 
 @pytest.mark.slow
@@ -18,7 +22,7 @@ def test_every_block_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    for block in BLOCKS:
+    for block in blocks(PAGE):
         exec(compile(block, str(PAGE), "exec"), names)
     assert names["evaluation"].status == "correct"
     assert [each.status.value for each in names["found"]][:2] == ["correct", "incorrect"]
@@ -28,3 +32,9 @@ def test_every_block_runs(
     said = capsys.readouterr().out
     assert "level1/conv2d rounds" in said
     assert "softmax/cpp cpp level1/softmax" in said
+
+
+def test_the_block_on_frames_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    for block in blocks(DOCS / "report.md"):
+        exec(compile(block, "report.md", "exec"), {})
+    assert "13748ec83f40" in capsys.readouterr().out
