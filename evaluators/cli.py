@@ -113,6 +113,8 @@ class _Job:
     ) -> None:
         self.name, self._body, self._of_the_caller = name, body, of_the_caller
         self.statuses: list[int] = []
+        self.there: set[Path] = set()
+        """The folder of all output folders and those above it, as far as they were there before the call."""
 
     def task(self) -> Callable[[DictConfig], None]:
         """Hydra takes the name of the application from where the function stands."""
@@ -130,7 +132,7 @@ class _Job:
         except Exception as error:
             status = self.told(error)
         finally:
-            _discard_if_unused(output_folder(), Path(config.get("out") or ".").resolve())
+            _discard_if_unused(output_folder(), self.there)
         self.statuses.append(status)
         if HydraConfig.get().mode is RunMode.MULTIRUN and status:
             if status == EXIT_INTERRUPTED:
@@ -167,6 +169,7 @@ def _run(
     call = call or Call(overrides=parsed.overrides)
     call = replace(call, overrides=opened(call.overrides))
     job.statuses.clear()
+    job.there = {each for each in _above(call.overrides) if each.exists()}
     with _primary(config, call.stored) as (folder, name):
         application = hydra.main(version_base=VERSION_BASE, config_path=folder, config_name=name)(job.task())
         with (
@@ -183,16 +186,24 @@ def _run(
     return max(job.statuses, default=0)
 
 
-def _discard_if_unused(folder: Path, root: Path) -> None:
-    """Removes an output folder that nobody but Hydra has written to, and the empty ones above it, up to the
-    `root` of all of them."""
+def _above(overrides: Sequence[str]) -> list[Path]:
+    """The folders that a call may write output folders into, and those above."""
+    chosen = [each.partition("=")[2] for each in overrides if each.startswith(("out=", "hydra.run.dir="))]
+    places = [Path(each.strip("'")).resolve() for each in ("outputs", *chosen)]
+    return [each for place in places for each in (place, *place.parents)]
+
+
+def _discard_if_unused(folder: Path, there: set[Path]) -> None:
+    """Removes an output folder that nobody but Hydra has written to, and the empty ones above it that were
+    not `there` before."""
     if HydraConfig.get().output_subdir is None or [each.name for each in folder.iterdir()] != [".hydra"]:
         return
     shutil.rmtree(folder / ".hydra")
     with contextlib.suppress(OSError):  # one that is not empty
         for each in (folder, *folder.parents):
-            if each.is_relative_to(root):
-                each.rmdir()
+            if each in there:
+                break
+            each.rmdir()
 
 
 @contextlib.contextmanager

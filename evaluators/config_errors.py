@@ -15,7 +15,13 @@ from evaluators.cause import first_line
 from evaluators.config import OPEN_ENDED, VERSION_BASE, config_folder, options_of, register
 from evaluators.nearest import nearest
 
-KINDS = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false", "String": "text"}
+KINDS = {
+    "Integer": "a whole number",
+    "Float": "a number",
+    "Boolean": "true or false",
+    "bool": "true or false",
+    "String": "text",
+}
 
 
 class UsageError(Exception):
@@ -44,6 +50,8 @@ def explained(
     for group in _required(config):
         if group not in (key for _, key, _ in given):
             return f"{group} is not set; give {group}=… of {', '.join(groups[group])}"
+    if missing := re.search(r"Missing mandatory value: ([\w.]+)", str(error)):
+        return f"{missing[1]} is not set; give it as {missing[1]}=…"
     return _wrong_type(error) or first_line(error)
 
 
@@ -97,7 +105,7 @@ def known_keys(config: type[Any] | DictConfig, choices: Sequence[str], more: str
 def _wrong_type(error: BaseException) -> str:
     """For a value that is not of its key's type."""
     merging = re.match(r"Error merging override [+]*(\S+?)=(.*)", str(error))
-    kind = re.search(r"could not be converted to (\w+)", f"{error}\n{error.__cause__}")
+    kind = re.search(r"(?:converted to|not a valid) (\w+)", f"{error}\n{error.__cause__}")
     if merging is None or kind is None:
         return ""
     return f"{merging[1]} is {merging[2]}; it must be {KINDS.get(kind[1], kind[1])}"

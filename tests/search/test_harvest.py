@@ -262,7 +262,7 @@ def test_the_card(harvested: Path) -> None:
         (["format=sft", "out={new}", "runs={here}/nowhere"], "nowhere is no folder"),
         (["format=kernelbook", "out={new}", f"runs={RECORDING}"], "no row of format kernelbook (runs 1,"),
         (["format=sft", "out={new}", "splits.test=1"], "leave some for training"),
-        (["format=sft", "out={new}", "splits.test=x"], "leave some for training"),
+        (["format=sft", "out={new}", "splits.test=x"], "splits.test is x; it must be a number"),
         (["format=sft", "out={new}", "duplicates.threshold=0"], "duplicates.threshold is 0"),
         (["format=sft", "out={new}", "decontaminate=kernelbunch"], "did you mean kernelbench?"),
         (["format=sft", "out={new}", "decontaminate.path={here}"], "no Python file with a class Model"),
