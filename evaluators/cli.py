@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from unittest import mock
 
 import hydra
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, InstantiationException
@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from evaluators.cause import first_line
-from evaluators.config import VERSION_BASE, config_folder, opened, register
+from evaluators.config import VERSION_BASE, composing, config_folder, opened, register
 from evaluators.config_completion import completions
 from evaluators.config_errors import UsageError, explained, near
 from evaluators.config_help import help_text
@@ -222,7 +222,7 @@ def compose_config(config: type[Any], overrides: Sequence[str], *, resolve: bool
     interpolations are left as they are. Raises UsageError."""
     name = register(config)
     try:
-        with initialize_config_dir(str(config_folder()), version_base=VERSION_BASE):
+        with composing():
             composed: DictConfig = compose(name, opened(overrides))
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(explained(error, config, overrides)) from error
@@ -236,7 +236,7 @@ def compose_stored(stored: DictConfig, overrides: Sequence[str]) -> DictConfig:
     try:
         with (
             _primary(type(None), stored) as (folder, name),
-            initialize_config_dir(folder, version_base=VERSION_BASE),
+            composing(folder),
         ):
             composed: DictConfig = compose(name, opened(overrides))
     except (HydraException, OmegaConfBaseException) as error:

@@ -7,16 +7,19 @@ Hydra's list of defaults, made by `defaults`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import MISSING
 
 from evaluators import PACKAGE
@@ -101,6 +104,20 @@ def config_folder() -> Path:
 def opened(overrides: Sequence[str]) -> list[str]:
     """The overrides, with those of keys that the user names as Hydra takes them."""
     return [f"++{each}" if each.startswith(OPEN_ENDED) else each for each in overrides]
+
+
+@contextlib.contextmanager
+def composing(folder: str | None = None) -> Iterator[None]:
+    """`hydra.compose` finds the configs of this folder, or ours, in the block, also within a Hydra
+    application, which goes on as it was."""
+    hydra = GlobalHydra.instance()
+    application = hydra.hydra
+    hydra.clear()
+    try:
+        with initialize_config_dir(folder or str(config_folder()), version_base=VERSION_BASE):
+            yield
+    finally:
+        hydra.hydra = application
 
 
 def default_of(each: dataclasses.Field[Any]) -> Any:

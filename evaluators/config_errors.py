@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
 from evaluators.cause import first_line
-from evaluators.config import OPEN_ENDED, VERSION_BASE, config_folder, options_of, register
+from evaluators.config import OPEN_ENDED, composing, options_of, register
 from evaluators.nearest import nearest
 
 KINDS = {
@@ -98,7 +98,7 @@ def known_keys(config: type[Any] | DictConfig, choices: Sequence[str], more: str
     made = {choice.lstrip("+").partition("=")[0] for choice in choices}
     others = [f"{group}={options_of(group, more)[0]}" for group in _required(config) if group not in made]
     place = [f"hydra.searchpath=['file://{Path(more).resolve()}']"] if more else []
-    with initialize_config_dir(str(config_folder()), version_base=VERSION_BASE):
+    with composing():
         return keys_of(compose(register(config), [*place, *choices, *others]))
 
 

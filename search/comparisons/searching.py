@@ -27,6 +27,9 @@ from search.ranking import MEDIAN
 from search.run import RunConfig, search
 from search.session import Session
 
+ALONE = ("wandb=off", "library.use=false", "report=false")
+"""For each search, where the call does not say otherwise: one finds nothing that another has put into the
+library."""
 BATCH = 8
 """Searches on a landscape that a process is given at a time."""
 
@@ -66,7 +69,7 @@ async def _search_kernels(todo: Sequence[Task], keep: Any, console: Console) -> 
 
 
 async def _search_one(task: Task, device: str, pool: Pool, keep: Any) -> None:
-    config = compose_config(RunConfig, [*task.overrides, "wandb=off", "library.use=false"])
+    config = compose_config(RunConfig, [*ALONE, *task.overrides])
     config.device = device
     if (task.folder / "journal.jsonl").exists():
         config.resume = str(task.folder)
@@ -104,7 +107,7 @@ def search_landscapes(tasks: Sequence[Task]) -> list[Searched]:
     for task in tasks:
         key = task.overrides[:-1]
         if key not in composed:
-            composed[key] = compose_config(RunConfig, [*task.overrides, "library.use=false"], resolve=False)
+            composed[key] = compose_config(RunConfig, [*ALONE, *task.overrides], resolve=False)
         config = composed[key].copy()
         config.seed = task.seed
         found.append(search_landscape(config, task))

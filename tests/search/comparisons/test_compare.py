@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from search import compare
 from search.comparisons.curves import Searched
+from tests.evaluators.scheduler.fake_host import FakeHost
 
 LANDSCAPE = ["problem=landscape", "proposer=landscape", "branch=2", "budget.evaluations=24"]
 TWO = ["strategies=[idea_branching]", 'arms.wide=["strategy=idea_branching","strategy.keep=8"]']
@@ -82,3 +84,38 @@ def test_a_strategy_of_ones_own_is_a_file_and_a_yaml(
     arguments = ["strategies=[idea_branching,plain]", "seeds=2", "--config-dir", str(tmp_path / "configs")]
     assert call(tmp_path / "compared", *arguments) == 0, capsys.readouterr().err
     assert "plain" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_searches_on_kernels_share_a_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts: list[FakeHost] = []
+
+    def make(**_: Any) -> FakeHost:
+        hosts.append(FakeHost())
+        return hosts[-1]
+
+    monkeypatch.setattr("evaluators.scheduler.local_host.LocalHost", make)
+    call = [
+        "problem=level1/softmax",
+        "problem.sizes.batch=4",
+        "pool=local",
+        "device=cpu",
+        "branch=1",
+        "ideas=2",
+    ]
+    folder = tmp_path / "compared"
+    arms = ["strategies=[idea_branching,best_of_n]", "rounds=2", "seeds=2", f"hydra.run.dir={folder}"]
+    assert compare.main([*call, *arms]) == 0
+    assert [host.closed for host in hosts] == [1]
+    for arm in ("idea_branching", "best_of_n"):
+        for seed in (0, 1):
+            assert (folder / f"level1/softmax/{arm}/seed_{seed}/summary.json").exists()
+    body = json.loads((folder / "comparison.json").read_text())
+    assert (body["searches"], body["problems"]) == (4, ["level1/softmax"])
+    # a search that was killed goes on where its journal ends
+    results = folder / "searches.jsonl"
+    results.write_text("\n".join(results.read_text().splitlines()[:3]) + "\n")
+    before = {path: path.read_text() for path in folder.rglob("journal.jsonl")}
+    assert compare.main([f"resume={folder}"]) == 0
+    assert len(results.read_text().splitlines()) == 4
+    assert all(path.read_text().startswith(text) for path, text in before.items())
