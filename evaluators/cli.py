@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from evaluators.cause import first_line
-from evaluators.config import VERSION_BASE, composing, config_folder, opened, register
+from evaluators.config import VERSION_BASE, composing, config_folder, opened, register, search_path
 from evaluators.config_completion import completions
 from evaluators.config_errors import UsageError, explained, near
 from evaluators.config_help import help_text
@@ -264,14 +264,7 @@ def given_config_folders() -> list[str]:
     """The folders with configs of the user's own (`--config-dir`) that this job was given, as an override for
     `compose_config`; empty where there is none."""
     sources = HydraConfig.get().runtime.config_sources
-    paths = [each.path for each in sources if each.provider == "command-line"]
-    return [f"hydra.searchpath=[{','.join(quoted(f'file://{path}') for path in paths)}]"] if paths else []
-
-
-def quoted(value: Any) -> str:
-    """As Hydra reads it back, whatever is in it."""
-    text = str(value).replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{text}'"
+    return search_path([each.path for each in sources if each.provider == "command-line"])
 
 
 def given_overrides() -> list[str]:

@@ -1,8 +1,8 @@
 """The configs of the commands: dataclasses, from which Hydra's structured configs are made, so that a default
 has one place; and the groups of YAML files in `configs/`.
 
-A command's config is a dataclass `…Config`, whose fields are made by `option` and whose first field is
-Hydra's list of defaults, made by `defaults`.
+A command's config is a dataclass `…Config`, whose fields are made by `option`, `section` and `group`;
+`register` adds Hydra's list of defaults.
 """
 
 from __future__ import annotations
@@ -64,14 +64,31 @@ def register(config: type[Any]) -> str:
     """Stores a command's config with Hydra, under its name: `RunConfig` is `run`. Returns the name."""
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", config.__name__.removesuffix("Config")).lower()
     groups = [
-        {each.name: MISSING if each.metadata["group"] is None else each.metadata["group"]}
-        for each in dataclasses.fields(config)
-        if "group" in each.metadata
+        {name: MISSING if default is None else default} for name, default in group_defaults(config).items()
     ]
     defaults = [*groups, *QUIET, "_self_"]
     fields = [("defaults", list[Any], field(default_factory=lambda: defaults))]
     store(dataclasses.make_dataclass(config.__name__, fields, bases=(config,)), name)
     return name
+
+
+def group_defaults(config: type[Any]) -> dict[str, str | list[str] | None]:
+    """The groups of a command, each with its default choice; None where it must be given."""
+    return {
+        each.name: each.metadata["group"] for each in dataclasses.fields(config) if "group" in each.metadata
+    }
+
+
+def search_path(folders: Sequence[str]) -> list[str]:
+    """The override by which Hydra finds the configs of these folders, too; empty for none."""
+    places = ",".join(quoted(f"file://{Path(folder).resolve()}") for folder in folders)
+    return [f"hydra.searchpath=[{places}]"] if folders else []
+
+
+def quoted(value: Any) -> str:
+    """As Hydra reads it back, whatever is in it."""
+    text = str(value).replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{text}'"
 
 
 def store(node: Any, name: str, group: str | None = None) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
 from evaluators.cause import first_line
-from evaluators.config import OPEN_ENDED, composing, options_of, register
+from evaluators.config import OPEN_ENDED, composing, group_defaults, options_of, register, search_path
 from evaluators.nearest import nearest
 
 KINDS = {
@@ -80,15 +78,13 @@ def _given(overrides: Sequence[str]) -> Iterator[tuple[str, str, str | None]]:
 
 def groups_of(config: type[Any], more: str | None = None) -> dict[str, list[str]]:
     """The groups of a command, each with its choices."""
-    names = [each.name for each in dataclasses.fields(config) if "group" in each.metadata]
-    return {name: options_of(name, more) for name in names}
+    return {name: options_of(name, more) for name in group_defaults(config)}
 
 
 def _required(config: type[Any] | DictConfig) -> list[str]:
     if isinstance(config, DictConfig):
         return []
-    fields = dataclasses.fields(config)
-    return [each.name for each in fields if "group" in each.metadata and each.metadata["group"] is None]
+    return [name for name, default in group_defaults(config).items() if default is None]
 
 
 def known_keys(config: type[Any] | DictConfig, choices: Sequence[str], more: str | None = None) -> list[str]:
@@ -97,7 +93,7 @@ def known_keys(config: type[Any] | DictConfig, choices: Sequence[str], more: str
         return keys_of(config)
     made = {choice.lstrip("+").partition("=")[0] for choice in choices}
     others = [f"{group}={options_of(group, more)[0]}" for group in _required(config) if group not in made]
-    place = [f"hydra.searchpath=['file://{Path(more).resolve()}']"] if more else []
+    place = search_path([more] if more else [])
     with composing():
         return keys_of(compose(register(config), [*place, *choices, *others]))
 

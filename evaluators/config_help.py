@@ -11,7 +11,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from evaluators.config import config_folder, default_of, options_of
+from evaluators.config import config_folder, default_of, group_defaults, options_of
 
 FOOTER = """Flags of Hydra: --cfg job shows the config, --info how it comes about, --multirun key=a,b runs
 each, --config-dir DIR adds configs of your own, --hydra-help lists them all."""
@@ -20,7 +20,7 @@ HIDDEN = ("defaults", "hydra", "_target_", "_partial_")
 
 def help_text(config: type[Any], text: str, more: str | None = None) -> str:
     """The help of a command with this config; `more`: a folder of the user's with configs."""
-    groups = [each for each in dataclasses.fields(config) if "group" in each.metadata]
+    groups = group_defaults(config)
     lines = [text.strip(), ""]
     if groups:
         lines += [
@@ -28,7 +28,7 @@ def help_text(config: type[Any], text: str, more: str | None = None) -> str:
             "Choose one of each (group=option)",
             "",
         ]
-        lines += [f"{each.name}: {', '.join(options_of(each.name, more))}" for each in groups] + [""]
+        lines += [f"{name}: {', '.join(options_of(name, more))}" for name in groups] + [""]
     lines += ["== Config ==", "Override anything in the config (key.subkey=value)", ""]
     lines += [line for each in dataclasses.fields(config) for line in _field(each, more)]
     return "\n".join([*lines, "", FOOTER])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from evaluators.cli import build, choose_device, compose_config, quoted
+from evaluators.cli import build, choose_device, compose_config
+from evaluators.config import quoted
 from evaluators.evaluate import EvaluateConfig, read_kernel
 from evaluators.problem import Kernel, Problem, language_of
 

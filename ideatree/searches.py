@@ -12,7 +12,8 @@ from anyio.from_thread import start_blocking_portal
 from omegaconf import DictConfig
 from rich.console import Console
 
-from evaluators.cli import compose_config, compose_stored, quoted
+from evaluators.cli import compose_config, compose_stored
+from evaluators.config import quoted
 from ideatree.runs import Run, open_run
 from search import run as command
 from search.cli import run_folder, stored_config

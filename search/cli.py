@@ -12,8 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from evaluators import PACKAGE
-from evaluators.cli import Call, compose_config, one_of, quoted
-from evaluators.config import group
+from evaluators.cli import Call, compose_config, one_of
+from evaluators.config import group, quoted
 from evaluators.config_errors import UsageError
 from evaluators.option import option
 from search.journal import Journal, replay

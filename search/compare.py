@@ -32,9 +32,8 @@ from evaluators.cli import (
     log_to,
     output_folder,
     positive,
-    quoted,
 )
-from evaluators.config import hydra_settings
+from evaluators.config import hydra_settings, quoted
 from evaluators.config_errors import UsageError
 from evaluators.option import option
 from search.cli import QUIET, shown, value_of

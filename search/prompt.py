@@ -22,8 +22,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from evaluators.cli import Call, build, choose_device, command, compose_config, quoted
-from evaluators.config import NO_FOLDER, group, hydra_settings
+from evaluators.cli import Call, build, choose_device, command, compose_config
+from evaluators.config import NO_FOLDER, group, hydra_settings, quoted
 from evaluators.config_errors import UsageError
 from evaluators.option import option
 from evaluators.problem import Problem

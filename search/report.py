@@ -18,8 +18,8 @@ from typing import Any
 from omegaconf import MISSING, DictConfig
 from rich.console import Console
 
-from evaluators.cli import Call, command, log_to, quoted
-from evaluators.config import NO_FOLDER, hydra_settings
+from evaluators.cli import Call, command, log_to
+from evaluators.config import NO_FOLDER, hydra_settings, quoted
 from evaluators.config_errors import UsageError
 from evaluators.option import option
 from search.cli import RECORDINGS, recording_folder, shown
