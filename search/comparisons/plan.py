@@ -32,7 +32,8 @@ class Task:
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """`problems`: the overrides that choose each, by its name; `shared`: those of all searches; `unit`: the
-    unit of the budget at which they are compared."""
+    unit of the budget at which they are compared; `seeds_at_once`: of how many seeds the searches go on at a
+    time; `shares_verdicts`: see `SharedVerdicts`."""
 
     folder: Path
     arms: tuple[Arm, ...]
@@ -41,6 +42,8 @@ class Comparison:
     shared: tuple[str, ...]
     on_landscape: bool
     unit: str
+    seeds_at_once: int = 1
+    shares_verdicts: bool = True
 
     @property
     def results(self) -> Path:
