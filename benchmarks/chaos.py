@@ -32,7 +32,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.chaos_kinds import DEAD, HONEST, KINDS, REFERENCE, Kind
-from evaluators.device.worker import Settings
+from evaluators.device.settings import Settings
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
 from evaluators.scheduler.local_host import LocalHost

@@ -38,7 +38,7 @@ from benchmarks.mutants import honest as honest_kernels
 from benchmarks.mutations import KINDS, BadEdit, mutants
 from benchmarks.throughput_kernelbench import STAND_IN
 from evaluators.config_errors import UsageError
-from evaluators.device.worker import Settings
+from evaluators.device.settings import Settings
 from evaluators.evaluation import Status
 from evaluators.problem import Kernel, Problem, language_of
 from evaluators.timing import Plan

@@ -35,7 +35,7 @@ from benchmarks.mutations import KINDS, TORCH, BadEdit, Mutant, mutants
 from benchmarks.seeds import CASES
 from evaluators.cli import choose_device
 from evaluators.config_errors import UsageError
-from evaluators.device.worker import Settings
+from evaluators.device.settings import Settings
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem, language_of
 from evaluators.scheduler.local_host import LocalHost

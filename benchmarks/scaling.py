@@ -28,7 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from evaluators.device.worker import Settings
+from evaluators.device.settings import Settings
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Kernel
 from evaluators.reference.loading import load_problem

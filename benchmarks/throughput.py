@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.throughput_halves import Done, Half, Options, Sample, load_samples
 from benchmarks.throughput_kernelbench import run_kernelbench
-from evaluators.device.worker import Settings
+from evaluators.device.settings import Settings
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Problem
 from evaluators.reference.loading import load_problem

@@ -2,12 +2,12 @@
 
 Where to look, from the command down to the machine; each file says more at its top. Imports point down:
 
-    the command   evaluate, report; what all commands share: cli (Hydra applications), config (what can be
-                  set), config_errors, config_help, config_completion
-    words         problem, evaluation, verdict, timing (its statistics), cause; nearest, atomic_write, option;
-                  problems/ has the shipped references
-    scheduler/    pool, device_queue, device_health; host: local_host (threads), ray_host
-    device/       worker, watchdog, child_processes
+    the command   evaluate, audit, report; what all commands share: cli (Hydra applications), suite_config,
+                  config (what can be set), config_errors, config_help, config_completion
+    words         problem, evaluation, reference_audit, verdict, timing (its statistics), cause; nearest,
+                  atomic_write, option, kept_lines; problems/ has the shipped references
+    scheduler/    pool, job, device_queue, device_health; host: local_host (threads), ray_host
+    device/       worker, settings, watchdog, child_processes
     judge/        judge_process, reference_session, staging; runner_client and calibration, for a
                   device in gpu_timing and cpu_timing; candidate_evaluation with its parts correctness_checks,
                   timing_checks, evenness, attribution (work_share, stack_samples, vendor_kernels);
@@ -19,7 +19,8 @@ Where to look, from the command down to the machine; each file says more at its 
                   sampled_elements), validation;
                   float64, rounding, shifts, weight_changes, dependent_calls;
                   containers, strided_layouts, input_distributions, usable_distributions;
-                  operation_count, machine_peaks, roofline
+                  operation_count, machine_peaks, roofline; audit
+    suites/       suite: what a suite is; kernelbench
     isolation/    confinement, namespaces, scratch, vendor_libraries
     system/       channel, deadline, process_tree, process_inspection, cuda_driver, cupti_trace, elf,
                   user_cache

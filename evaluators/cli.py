@@ -220,10 +220,10 @@ def _primary(config: type[Any], stored: DictConfig | None) -> Iterator[tuple[str
 def compose_config(config: type[Any], overrides: Sequence[str], *, resolve: bool = True) -> DictConfig:
     """A command's config with `key=value` overrides, as the command itself gets it; without `resolve`
     interpolations are left as they are. Raises UsageError."""
-    name = register(config)
+    name, overrides = register(config), opened(overrides)
     try:
         with composing():
-            composed: DictConfig = compose(name, opened(overrides))
+            composed: DictConfig = compose(name, list(overrides))
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(explained(error, config, overrides)) from error
     if resolve:

@@ -23,7 +23,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import MISSING
 
 from evaluators import PACKAGE
-from evaluators.device.worker import Settings
+from evaluators.device.settings import Settings
 from evaluators.option import option
 
 VERSION_BASE = "1.3"
@@ -119,8 +119,24 @@ def config_folder() -> Path:
 
 
 def opened(overrides: Sequence[str]) -> list[str]:
-    """The overrides, with those of keys that the user names as Hydra takes them."""
-    return [f"++{each}" if each.startswith(OPEN_ENDED) else each for each in overrides]
+    """The overrides as Hydra takes them: keys that the user names are added, and a problem of a collection
+    (`problem=kernelbench/level1/23`) is its config and its name."""
+    found: list[str] = []
+    for each in overrides:
+        collection, names = _in_a_collection(each)
+        found += [f"problem={collection}", f"problem.name={names}"] if collection else [each]
+    return [f"++{each}" if each.startswith(OPEN_ENDED) else each for each in found]
+
+
+def _in_a_collection(override: str) -> tuple[str, str]:
+    """The config of the collection that the problems of `problem=…` are of, and their names; or "" twice."""
+    key, _, value = override.partition("=")
+    names = value.split(",")
+    (collection, *others) = {name.partition("/")[0] for name in names}
+    if key != "problem" or others or not all("/" in name for name in names):
+        return "", ""
+    is_one = (config_folder() / "problem" / f"{collection}.yaml").is_file()
+    return (collection, value) if is_one else ("", "")
 
 
 @contextlib.contextmanager

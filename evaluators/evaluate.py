@@ -30,7 +30,7 @@ from evaluators.cli import build, choose_device, command, log_to, one_of, positi
 from evaluators.config import NO_FOLDER, RayConfig, group, hydra_settings, section
 from evaluators.config_errors import UsageError
 from evaluators.device.child_processes import WorkerBroken
-from evaluators.device.worker import Settings
+from evaluators.device.settings import Settings
 from evaluators.evaluation import Evaluation, Status
 from evaluators.nearest import nearest
 from evaluators.option import option

@@ -19,6 +19,8 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 LOWER = ("float16", "bfloat16", "tfloat32")
 PRECISIONS = ("", *LOWER)
 LIBRARY_POLICIES = ("any", "no_library")
+ON_DEVICE, ORIGINAL = "device", "original"
+INPUTS = (ON_DEVICE, ORIGINAL)
 
 Size = int | float | bool | str | tuple["Size", ...]
 """A value that a problem may give to a module global of its reference."""
@@ -36,6 +38,7 @@ class Problem:
     (`no_library`, see `evaluators.judge.attribution`). `allow_degenerate` accepts a reference that cannot
     judge (see `evaluators.reference.validation`). `floor` rejects a kernel that is faster than the machine
     can be (see `evaluators.reference.roofline`); it is to be false for problems with an algebraic short cut.
+    `inputs` are drawn on the device, or, as KernelBench's `original` program does, on the CPU.
     Raises ValueError when a field has a value that no evaluation could use.
     """
 
@@ -49,6 +52,7 @@ class Problem:
     libraries: str = "any"
     floor: bool = True
     allow_degenerate: bool = False
+    inputs: str = ON_DEVICE
 
     def __post_init__(self) -> None:
         _one_of("problem.device", self.device, DEVICES)
@@ -58,6 +62,7 @@ class Problem:
         if self.precision and self.tolerance != "strict":
             raise ValueError(f"problem.precision={self.precision} goes with problem.tolerance=strict alone")
         _one_of("problem.libraries", self.libraries, LIBRARY_POLICIES)
+        _one_of("problem.inputs", self.inputs, INPUTS)
         if not self.name or not self.source.strip():
             raise ValueError("a problem needs a name and the source of its reference")
 
@@ -80,6 +85,8 @@ class Problem:
         rules = [self.dtype, self.tolerance, self.device, self.libraries, repr(self.floor)]
         if self.precision:  # a problem without one has the id that it had before there were any
             rules.append(self.precision)
+        if self.inputs != ON_DEVICE:
+            rules.append(self.inputs)
         return content_id(self.source, repr(sizes), *rules)
 
 

@@ -13,7 +13,7 @@
 """
 
 from evaluators.config_errors import UsageError
-from evaluators.device.worker import Settings
+from evaluators.device.settings import Settings
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
 from evaluators.timing import Plan

@@ -13,7 +13,7 @@ from typing import Self
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from evaluators.cli import choose_device
-from evaluators.device.worker import Settings
+from evaluators.device.settings import Settings
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Kernel, Problem
 from evaluators.report import verdict

@@ -31,7 +31,8 @@ MOVED = {
     "evaluators.cluster.RayHost": "evaluators.scheduler.ray_host.RayHost",
     "evaluators.local.LocalHost": "evaluators.scheduler.local_host.LocalHost",
     "evaluators.reference.load_problem": "evaluators.reference.loading.load_problem",
-    "evaluators.worker.Settings": "evaluators.device.worker.Settings",
+    "evaluators.device.worker.Settings": "evaluators.device.settings.Settings",
+    "evaluators.worker.Settings": "evaluators.device.settings.Settings",
 }
 """Where the configs of earlier runs found what has another place today."""
 RUN_FOLDER = {

@@ -38,7 +38,7 @@ from evaluators.cli import (
 from evaluators.config import RayConfig, group, hydra_settings, section
 from evaluators.config_errors import UsageError
 from evaluators.device.child_processes import WorkerBroken
-from evaluators.device.worker import Settings
+from evaluators.device.settings import Settings
 from evaluators.option import option
 from evaluators.problem import Problem
 from evaluators.scheduler.host import Host

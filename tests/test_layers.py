@@ -20,6 +20,10 @@ PACKAGES = ("evaluators", "kernel_library", "search", "ideatree")
 LAYERS = {
     "evaluators": "evaluators",
     "evaluators.problem": "records",
+    "evaluators.kept_lines": "records",
+    "evaluators.suite_config": "commands",
+    "evaluators.reference_audit": "records",
+    "evaluators.audit": "commands",
     "evaluators.cause": "records",
     "evaluators.evaluation": "records",
     "evaluators.timing": "records",
@@ -282,6 +286,7 @@ ROOMS = {
     "judge": {"runner", "reference", "isolation", "system"},
     "build": {"runner", "isolation", "system"},
     "runner": {"reference", "isolation", "system"},
+    "suites": {"reference"},
     "reference": set[str](),
     "isolation": {"system"},
     "system": set[str](),

@@ -10,11 +10,10 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
-from evaluators.build.build_cache import BuildCache
 from evaluators.build.builder import scratch_folder
 from evaluators.cause import cause_of
 from evaluators.device.child_processes import (
@@ -25,16 +24,17 @@ from evaluators.device.child_processes import (
     WorkerBroken,
     thread_variables,
 )
+from evaluators.device.settings import Settings
 from evaluators.device.watchdog import Stages, Unresponsive, Watchdog
 from evaluators.evaluation import Evaluation, Stage
 from evaluators.isolation import confinement
-from evaluators.option import option
 from evaluators.problem import Kernel, Problem
+from evaluators.reference_audit import ReferenceAudit
 from evaluators.runner.fork_server import ChildProcess
 from evaluators.system.channel import ChannelClosed, ChannelTimeout, Message
 from evaluators.system.cuda_driver import Gpu, first_gpu
 from evaluators.system.user_cache import cache_folder
-from evaluators.timing import SABOTAGED, Plan
+from evaluators.timing import SABOTAGED
 from evaluators.verdict import Verdict
 
 logger = logging.getLogger(__name__)
@@ -42,63 +42,6 @@ logger = logging.getLogger(__name__)
 ACCUSATIONS = 2
 """So often must a kernel have slowed the baseline down: others may use the device for a while, too, and who
 does it on purpose does it again."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How a worker measures. Times in seconds."""
-
-    build_timeout_s: float = option(180.0, "to build a kernel")
-    timeout_s: float = option(30.0, "to load, check and time a built kernel")
-    thorough_timeout_s: float = option(300.0, "the same for the final measurement, torch.compile included")
-    open_timeout_s: float = option(300.0, "to open a problem: reference and baseline")
-    memory_gb: float = option(16.0, "memory of a candidate")
-    scratch_gb: float = option(4.0, "files of a candidate")
-    build_cache_gb: float = option(
-        4.0, "disk for builds, kept across runs in the user's cache folder; 0: none"
-    )
-    isolation: str = option(
-        "limits", "the least that candidates are confined by: limits | landlock | seccomp | namespaces"
-    )
-    max_calls: int = option(256, "at most: calls of a block, each with inputs of its own; on a CPU 32")
-    plan: Plan = field(
-        default_factory=lambda: Plan(block_ms=10.0, precision=0.02, max_s=1.0),
-        metadata={"help": "of every evaluation"},
-    )
-    thorough_plan: Plan = field(
-        default_factory=lambda: Plan(block_ms=20.0, precision=0.005, max_s=5.0),
-        metadata={"help": "of the final measurement"},
-    )
-    compile_mode: str = option(
-        "max-autotune-no-cudagraphs", 'of the torch.compile baseline; "" leaves it out'
-    )
-    threads: int | None = option(
-        None, "CPU threads of kernels and baselines; null: one a core (on a GPU, of their few)"
-    )
-
-    def plan_of(self, thorough: bool) -> Plan:
-        """How long a measurement is."""
-        return self.thorough_plan if thorough else self.plan
-
-    @property
-    def build_cache(self) -> BuildCache | None:
-        """Where builds are kept."""
-        return BuildCache(max_bytes=int(self.build_cache_gb * 2**30)) if self.build_cache_gb > 0 else None
-
-    def __post_init__(self) -> None:
-        limits = (
-            "build_timeout_s",
-            "timeout_s",
-            "thorough_timeout_s",
-            "open_timeout_s",
-            "memory_gb",
-            "scratch_gb",
-            "max_calls",
-        )
-        for name in (*limits, *(["threads"] if self.threads is not None else [])):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"evaluator.{name} is {getattr(self, name):g}; it must be positive")
-        confinement.missing("", self.isolation)
 
 
 class Worker:
@@ -138,6 +81,29 @@ class Worker:
         the facts of device and software. Raises WorkerBroken with the reason, UnfitProblem where that is the
         reference."""
         return self._opened(problem).facts
+
+    def audit(self, problem: Problem) -> ReferenceAudit:
+        """What the problem's reference is worth as a judge. No problem is open afterwards. Raises
+        WorkerBroken when the fault is not the reference's."""
+        with self._closing_on_failure("the evaluator's own processes did not come up"):
+            device_processes = self.prepare(problem.device)
+            if self._processes is not None:
+                self._processes.close()
+                self._processes = None
+            processes = ProblemProcesses(device_processes, self._root, self._specs(problem))
+            try:
+                processes.judge.send({"op": "audit", "problem": asdict(problem)})
+                answer = self._watch(processes, self._settings.open_timeout_s).answer(processes.eager)
+            except Unresponsive as unresponsive:
+                answer = {"op": "unfit", "error": f"it takes too long: {unresponsive}"}
+            finally:
+                processes.eager.channel.close()
+            processes.close()
+        if isinstance(answer, Verdict) or answer["op"] != "audited":
+            self.close()
+            text = answer.log if isinstance(answer, Verdict) else str(answer["error"])
+            return ReferenceAudit(problem=problem.name, unfit=cause_of(text))
+        return ReferenceAudit.from_json(answer["audit"])
 
     def measure(
         self,

@@ -6,6 +6,8 @@ worker, hands to it, and with the worker:
     -> open {problem, ...} + eager runner's channel
     <- opened {facts} | unfit {error}: the reference's fault | failed {error}: another's
        | asserted: the reference has failed on the device, where nothing runs any more for this process
+    -> audit {problem}, which ends the session
+    <- audited {audit} | unfit {error} | failed {error}
     -> judge {plan, ...} + candidate's channel (+ the compiled baseline's)
     <- compiled {runs}, stage {stage}, ..., verdict {status, ...}
     <- warning {text}, before any answer
@@ -40,6 +42,7 @@ from evaluators.judge.head_to_head import HeadToHead, Step
 from evaluators.judge.reference_session import ReferenceSession, SessionOptions
 from evaluators.judge.runner_client import Refused
 from evaluators.problem import Problem
+from evaluators.reference.audit import audit
 from evaluators.reference.running_reference import UnfitReference
 from evaluators.system import process_tree
 from evaluators.system.channel import Channel, ChannelClosed, Message
@@ -99,6 +102,12 @@ def main() -> None:
                     session = None
                     session = _open(worker, order)
                     worker.send({"op": "opened", "facts": _facts(session)})
+                elif order["op"] == "audit":
+                    if session is not None:
+                        session.close()
+                    session = None
+                    found = audit(Problem.from_json(order["problem"]))
+                    worker.send({"op": "audited", "audit": found.to_json()})
                 elif order["op"] == "judge" and session is not None:
                     worker.send({"op": "verdict", **_judge(session, worker, order).message()})
                 elif order["op"] == "compare" and session is not None:
@@ -136,9 +145,9 @@ def _failure(order: Message, error: Exception) -> Message:
     """What the worker is told of an order that failed. What goes wrong while a problem is being opened is the
     reference's doing, unless the machine lacks something."""
     text = str(error) if isinstance(error, Refused) else traceback.format_exc()
-    opens = order["op"] == "open"
+    opens = order["op"] in ("open", "audit")
     asserted = opens and ASSERTED in text
-    if asserted and not order["options"]["keep_range"]:
+    if asserted and order["op"] == "open" and not order["options"]["keep_range"]:
         return {"op": "asserted"}
     machines = isinstance(error, (OSError, MemoryError)) or MACHINES_FAULT.search(cause_of(text))
     if not opens or (machines and not asserted):

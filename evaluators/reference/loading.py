@@ -34,46 +34,49 @@ class BadReference(ValueError):
     """A file that is no reference, with one line that says why."""
 
 
-def load_problem(
-    name: str,
-    *,
-    path: str | None = None,
-    sizes: Mapping[str, Size] | None = None,
-    cpu_sizes: Mapping[str, Size] | None = None,
-    dtype: str | None = None,
-    tolerance: str = "strict",
-    precision: str = "",
-    cpu_precision: str = "",
-    device: str = "cpu",
-    libraries: str = "any",
-    floor: bool = True,
-    allow_degenerate: bool = False,
-) -> Problem:
+def load_problem(name: str, *, path: str | None = None, **rules: Any) -> Problem:
     """The problem `name`: a shipped reference (`level1/conv2d`), or the user's own file at `path`.
 
-    `dtype` is that of floating inputs and weights; None takes the reference's own (see `own_dtype`). `sizes`
-    replaces module globals of the reference; on a CPU `cpu_sizes` does so first, and a `cpu_precision` takes
-    the place of `precision`. Raises BadReference, in one line, when there is no such
-    file or it lacks what a reference must have.
+    `rules`: of `make_problem`. Raises BadReference, in one line, where there is no such file, and as that.
     """
     file = Path(path).expanduser() if path else PROBLEMS / f"{name}.py"
     try:
         source = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise BadReference(f"the reference {file} cannot be read: {error}") from error
+    return make_problem(source, where=str(file), name=f"file/{file.stem}" if path else name, **rules)
+
+
+def make_problem(
+    source: str,
+    *,
+    where: str,
+    name: str,
+    sizes: Mapping[str, Size] | None = None,
+    cpu_sizes: Mapping[str, Size] | None = None,
+    dtype: str | None = None,
+    precision: str = "",
+    cpu_precision: str = "",
+    device: str = "cpu",
+    **fields: Any,
+) -> Problem:
+    """The problem of a reference with this source, which is found at `where`.
+
+    `dtype` is that of floating inputs and weights; None takes the reference's own (see `own_dtype`). `sizes`
+    replaces module globals of the reference; on a CPU `cpu_sizes` does so first, and a `cpu_precision` takes
+    the place of `precision`. `fields`: others of `Problem`. Raises BadReference, in one line, where the
+    source lacks what a reference must have, and ValueError for a field that is none.
+    """
     overrides = {**((cpu_sizes or {}) if device == "cpu" else {}), **(sizes or {})}
-    check_source(source, str(file), overrides)
+    check_source(source, where, overrides)
     return Problem(
-        name=f"file/{file.stem}" if path else name,
+        name=name,
         source=source,
         overrides=overrides,
         dtype=dtype or own_dtype(source, overrides),
-        tolerance=tolerance,
         precision=cpu_precision if cpu_precision and device == "cpu" else precision,
         device=device,
-        libraries=libraries,
-        floor=floor,
-        allow_degenerate=allow_degenerate,
+        **fields,
     )
 
 
@@ -153,13 +156,15 @@ def init_inputs(module: types.ModuleType, seed: int) -> list[Any]:
     return list(module.get_init_inputs())
 
 
-def make_inputs(module: types.ModuleType, *, seed: int, device: str, dtype: str) -> list[Any]:
-    """One set of inputs from `seed`, drawn on the device; floating tensors at the task's dtype, integers
-    and plain values as they are."""
+def make_inputs(
+    module: types.ModuleType, *, seed: int, device: str, dtype: str, drawn_on: str = ""
+) -> list[Any]:
+    """One set of inputs from `seed`, drawn on the device, or on another one; floating tensors at the task's
+    dtype, integers and plain values as they are."""
     import torch
 
     seed_all(seed)
-    with torch.device(device):
+    with torch.device(drawn_on or device):
         values = list(module.get_inputs())
     return [as_task(value, device, dtype) for value in values]
 

@@ -6,7 +6,7 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from evaluators.problem import Problem
+from evaluators.problem import ORIGINAL, Problem
 from evaluators.reference import weight_changes
 from evaluators.reference.answer import SAME, Rule
 from evaluators.reference.containers import (
@@ -99,7 +99,10 @@ class RunningReference:
 
     def draw(self, seed: int, name: str = "") -> list[Any]:
         """A set of inputs; the same for the same seed and distribution."""
-        values = make_inputs(self._module, seed=seed, device=self.device, dtype=self.problem.dtype)
+        where = "cpu" if self.problem.inputs == ORIGINAL else self.device
+        values = make_inputs(
+            self._module, seed=seed, device=self.device, dtype=self.problem.dtype, drawn_on=where
+        )
         return values if not name else list(self.distributions[name].applied(values))
 
     def call_seed(self, seed: int) -> int:

@@ -62,7 +62,7 @@ def examine(reference: ReferenceModel) -> list[str]:
         elsewhere = reference.run(reference.draw(seeds[1]), seeds[1])
         found: list[str] = []
         for number in range(len(answer.eager)):
-            for lazy in _lazy_outputs(number, inputs, elsewhere, reference):
+            for lazy in lazy_outputs(number, inputs, elsewhere, reference):
                 if why := _passes(lazy, inputs, answer, reference):
                     found.append(why if len(answer.eager) == 1 else f"output {number}: {why}")
                     break
@@ -73,7 +73,7 @@ def examine(reference: ReferenceModel) -> list[str]:
         for number, (one, two) in enumerate(zip(tensors_in(inputs), other, strict=True)):
             if one.shape == two.shape:
                 constant = torch.equal(one, two)
-                lazy = _without(number, seeds, reference, constant=constant)
+                lazy = without_input(number, seeds, reference, constant=constant)
                 why = _passes(lazy, inputs, answer, reference)
                 if why and constant:
                     says = "equal in every draw, and no other values could be tried: a kernel may ignore it"
@@ -84,7 +84,7 @@ def examine(reference: ReferenceModel) -> list[str]:
             says = f"equal in every draw: {', '.join(map(repr, values))}; a kernel may rely on that"
             reference.untried["numbers and strings among the inputs"] = says
         size = sum(each.nbytes for each in tensors_in(inputs))
-        for lazy in _parts(inputs, reference) if size < MOST_BYTES else ():
+        for lazy in lazy_parts(inputs, reference) if size < MOST_BYTES else ():
             if why := _passes(lazy, inputs, answer, reference):
                 found.append(why)
     return found
@@ -96,7 +96,7 @@ def _passes(lazy: Lazy, inputs: list[Any], answer: Answer, reference: ReferenceM
     if outputs is None or _fails(outputs, answer, reference, own=True):
         return ""
     own = reference.judge(outputs, answer)
-    if own.problem or not _passes_elsewhere(lazy, reference):
+    if own.problem or not passes_elsewhere(lazy, reference):
         return ""
     return f"{lazy.says} pass on every distribution {_explained(own, answer.eager)}"
 
@@ -114,7 +114,7 @@ def _some(tensors: Outputs) -> Outputs:
     return [each.flatten()[:: each.numel() // SAMPLE + 1] for each in tensors]
 
 
-def _passes_elsewhere(lazy: Lazy, reference: ReferenceModel) -> bool:
+def passes_elsewhere(lazy: Lazy, reference: ReferenceModel) -> bool:
     """Whether it passes on all distributions of finite numbers, with other weights, too."""
     reference.change_weights(reference.everywhere(), alike=True)
     try:
@@ -142,7 +142,7 @@ def _explained(found: Comparison, right: Outputs) -> str:
     )
 
 
-def _lazy_outputs(
+def lazy_outputs(
     number: int, inputs: list[Any], elsewhere: Outputs, reference: ReferenceModel
 ) -> Iterator[Lazy]:
     """In the place of one output: zeros, constants, the output for other inputs, an input, and an input times
@@ -202,7 +202,7 @@ def _fits(weight: torch.Tensor, tensor: torch.Tensor) -> bool:
     return weight.dim() <= tensor.dim() and all(one in (1, other) for one, other in sizes)
 
 
-def _without(number: int, seeds: tuple[int, int], reference: ReferenceModel, *, constant: bool) -> Lazy:
+def without_input(number: int, seeds: tuple[int, int], reference: ReferenceModel, *, constant: bool) -> Lazy:
     """Outputs for other values of one input, which for one that is equal in every draw are its own."""
 
     def outputs(inputs: list[Any], name: str, right: Outputs) -> Outputs | None:
@@ -217,7 +217,7 @@ def _without(number: int, seeds: tuple[int, int], reference: ReferenceModel, *, 
     return Lazy(says=f"the outputs for another input {number}, drawn anew,", outputs=outputs)
 
 
-def _parts(inputs: list[Any], reference: ReferenceModel) -> Iterator[Lazy]:
+def lazy_parts(inputs: list[Any], reference: ReferenceModel) -> Iterator[Lazy]:
     """Answers made of the first half of an input, along an axis, in the place of the whole: where the outputs
     depend on the other half."""
     for index, tensor in enumerate(tensors_in(inputs)):

@@ -9,6 +9,7 @@ from typing import Protocol
 from evaluators.build.builder import Build
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Kernel, Problem
+from evaluators.reference_audit import ReferenceAudit
 
 OnStage = Callable[[str], None]
 
@@ -26,6 +27,10 @@ class Host(Protocol):
     async def facts(self, device: int, problem: Problem) -> dict[str, str]:
         """Opens the problem on a device. Raises UnfitProblem when its reference cannot be run or cannot
         judge, WorkerBroken, with the reason, when something else is wrong, or WorkerDied."""
+        ...
+
+    async def audit(self, device: int, problem: Problem) -> ReferenceAudit:
+        """What the problem's reference is worth as a judge. Raises WorkerBroken or WorkerDied."""
         ...
 
     async def architecture(self) -> str:

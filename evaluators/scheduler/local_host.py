@@ -12,10 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from evaluators.build.builder import Build, build, close_thread_fork_server
 from evaluators.device.child_processes import WorkerBroken
-from evaluators.device.worker import Settings, Worker
+from evaluators.device.settings import Settings
+from evaluators.device.worker import Worker
 from evaluators.evaluation import Evaluation
 from evaluators.isolation import scratch
 from evaluators.problem import Kernel, Problem
+from evaluators.reference_audit import ReferenceAudit
 from evaluators.scheduler.host import OnStage, WorkerDied
 from evaluators.system import process_tree
 from evaluators.system.channel import ChannelClosed
@@ -45,6 +47,11 @@ class LocalHost:
         """See `host.Host`."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads[device], self._workers[device].open, problem)
+
+    async def audit(self, device: int, problem: Problem) -> ReferenceAudit:
+        """See `host.Host`."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads[device], self._workers[device].audit, problem)
 
     async def architecture(self) -> str:
         """See `host.Host`."""

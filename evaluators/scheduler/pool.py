@@ -20,9 +20,11 @@ from evaluators.cause import cause_of
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
+from evaluators.reference_audit import ReferenceAudit
 from evaluators.scheduler.device_health import DeviceHealth
 from evaluators.scheduler.device_queue import DeviceQueue
 from evaluators.scheduler.host import Host, OnStage, WorkerDied
+from evaluators.scheduler.job import Job
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +78,19 @@ class Pool:
                 self._facts[problem.id] = await self._open(problem)
         return dict(self._facts[problem.id])
 
+    async def audit(self, problem: Problem) -> ReferenceAudit:
+        """What the problem's reference is worth as a judge, on the next device that is free. Raises
+        CannotOpen where two tries have failed for a reason that is not the reference's."""
+        failed_on: list[int] = []
+        while True:
+            try:
+                async with self._devices.lease(f"audit of {problem.id}", failed_on) as device:
+                    return await self._host.audit(device, problem)
+            except (WorkerBroken, WorkerDied) as error:
+                failed_on.append(device)
+                if len(failed_on) == OPENING_TRIES:
+                    raise CannotOpen(str(error)) from error
+
     async def evaluate(
         self,
         problem: Problem,
@@ -90,7 +105,7 @@ class Pool:
         opening.add_done_callback(
             lambda done: done.cancelled() or done.exception()
         )  # whoever awaits it or not
-        job = _Job(problem, kernel, thorough, on_stage or (lambda stage: None), opening)
+        job = Job(problem, kernel, thorough, on_stage or (lambda stage: None), opening)
         try:
             async with self._alone(problem, [kernel]):
                 return await self._settle(job)
@@ -118,7 +133,7 @@ class Pool:
         """
         opening = asyncio.ensure_future(self._some_facts(problem))
         unique = {each.id: each for each in kernels}
-        jobs = [_Job(problem, each, thorough, lambda stage: None, opening) for each in unique.values()]
+        jobs = [Job(problem, each, thorough, lambda stage: None, opening) for each in unique.values()]
         try:
             async with self._alone(problem, unique.values()):
                 found = await self._settle_together(problem, jobs, thorough)
@@ -127,7 +142,7 @@ class Pool:
         return [found[each.id] for each in kernels]
 
     async def _settle_together(
-        self, problem: Problem, jobs: list[_Job], thorough: bool
+        self, problem: Problem, jobs: list[Job], thorough: bool
     ) -> dict[str, Evaluation]:
         failed_on: list[int] = []
         reason = ""
@@ -148,7 +163,7 @@ class Pool:
         return {job.kernel.id: failed for job in jobs}
 
     async def _try_together(
-        self, problem: Problem, jobs: list[_Job], thorough: bool, failed_on: list[int]
+        self, problem: Problem, jobs: list[Job], thorough: bool, failed_on: list[int]
     ) -> dict[str, Evaluation]:
         if problem.device == "cuda":
             for job in jobs:
@@ -174,7 +189,7 @@ class Pool:
                 failed_on.append(device)
                 raise
 
-    async def _settle(self, job: _Job) -> Evaluation:
+    async def _settle(self, job: Job) -> Evaluation:
         deaths = 0
         for left in reversed(range(TRIES)):
             try:
@@ -207,7 +222,7 @@ class Pool:
             if count > 1:
                 logger.warning("%d times in all a kernel was tried again: %s", count, cause)
 
-    def _tell_of_retry(self, job: _Job) -> None:
+    def _tell_of_retry(self, job: Job) -> None:
         """In a line, and the same cause only when it has come 10, 100, … times."""
         cause = cause_of(job.reason)
         self._retries[cause] += 1
@@ -256,7 +271,7 @@ class Pool:
                 self._fit.add(problem.id)
                 return facts
 
-    async def _try(self, job: _Job) -> Evaluation:
+    async def _try(self, job: Job) -> Evaluation:
         self._require_fit(job.problem)
         async with AsyncExitStack() as in_front:
             if job.problem.device == "cuda":
@@ -294,7 +309,7 @@ class Pool:
         self._set_aside(device, self._health.worked(device, about.get("device", ""), canary_ms))
         return replace(evaluation, build_s=build.seconds)
 
-    async def _build(self, job: _Job) -> Build:
+    async def _build(self, job: Job) -> Build:
         """The kernel's build, which outlasts a worker that dies in the measurement after it."""
         if job.build is None:
             architecture = await self._architecture_of(job.problem)
@@ -324,27 +339,6 @@ class Pool:
             return
         logger.warning("device %d is set aside: %s", device, reason)
         self._devices.set_aside(device)
-
-
-class _Job:
-    """One kernel on its way to a verdict, over several tries."""
-
-    def __init__(
-        self,
-        problem: Problem,
-        kernel: Kernel,
-        thorough: bool,
-        on_stage: OnStage,
-        opening: asyncio.Future[dict[str, str]],
-    ) -> None:
-        self.problem, self.kernel, self.thorough = problem, kernel, thorough
-        self.on_stage = on_stage
-        self.opening = opening
-        """Ends when some problem is open on some device, with the facts of it."""
-        self.build: Build | None = None
-        self.failed_on: list[int] = []
-        self.reason = ""
-        """Of the last failed try."""
 
 
 def _failed_build(build: Build, facts: dict[str, str]) -> Evaluation:

@@ -16,10 +16,12 @@ from typing import Any
 from evaluators.build.builder import Build, build
 from evaluators.cause import first_line
 from evaluators.device.child_processes import WorkerBroken
-from evaluators.device.worker import Settings, Worker
+from evaluators.device.settings import Settings
+from evaluators.device.worker import Worker
 from evaluators.evaluation import Evaluation
 from evaluators.isolation import scratch
 from evaluators.problem import Kernel, Problem
+from evaluators.reference_audit import ReferenceAudit
 from evaluators.runner.node_fork_server import NodeForkServer
 from evaluators.scheduler.host import OnStage, WorkerDied
 from evaluators.system.channel import ChannelClosed
@@ -49,6 +51,10 @@ class DeviceActor:
     def open(self, problem: Problem) -> dict[str, str]:
         """See `Worker.open`."""
         return self._thread.submit(self._worker.open, problem).result()
+
+    def audit(self, problem: Problem) -> ReferenceAudit:
+        """See `Worker.audit`."""
+        return self._thread.submit(self._worker.audit, problem).result()
 
     def measure(self, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool) -> Evaluation:
         """See `Worker.measure`."""
@@ -123,6 +129,12 @@ class RayHost:
         actor = await self._actor(device)
         facts: dict[str, str] = await self._answer(device, actor.open.remote(problem))
         return facts
+
+    async def audit(self, device: int, problem: Problem) -> ReferenceAudit:
+        """See `host.Host`."""
+        actor = await self._actor(device)
+        found: ReferenceAudit = await self._answer(device, actor.audit.remote(problem))
+        return found
 
     async def architecture(self) -> str:
         """See `host.Host`."""

@@ -79,7 +79,8 @@ async def _search_kernels(
     device, _ = choose_device(str(first.device), clustered=bool(first.ray.address))
     host = build(first.pool)(settings=build(first.evaluator), on_gpu=device == "cuda")
     path = comparison.folder / "verdicts.jsonl"
-    with Pool(host) as pool, SharedVerdicts(pool, path, on_verdict) as verdicts:
+    with Pool(host) as pool:
+        verdicts = SharedVerdicts(pool, path, on_verdict)
 
         async def search_one(task: Task) -> None:
             alone = "" if comparison.shares_verdicts else f"{task.arm}/{task.seed}"

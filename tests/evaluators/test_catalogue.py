@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from evaluators.build.builder import build
-from evaluators.device.worker import Settings, Worker
+from evaluators.device.settings import Settings
+from evaluators.device.worker import Worker
 from evaluators.evaluation import Evaluation, Status, Timing
 from evaluators.problem import Kernel
 from evaluators.timing import Plan

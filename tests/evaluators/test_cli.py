@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from evaluators.audit import AuditConfig
 from evaluators.cli import build, command, compose_config, one_of, positive
 from evaluators.config import NO_FOLDER, config_folder, hydra_settings
 from evaluators.config_errors import UsageError
-from evaluators.device.worker import Settings
+from evaluators.device.settings import Settings
 from evaluators.option import option
 from evaluators.problem import Problem
 from evaluators.timing import Plan
@@ -31,8 +32,11 @@ OPTIONS = sorted(
     for file in group.rglob("*.yaml")
 )
 OF_HARVEST = ("format", "decontaminate")
-"""Groups that a harvest chooses from; a run has the others."""
-PROBLEMS = [name for group, name in OPTIONS if group == "problem" and name != "file"]
+OF_OTHERS = {"format": HarvestConfig, "decontaminate": HarvestConfig, "suite": AuditConfig}
+"""Groups that other commands choose from; a run has all the others."""
+PROBLEMS = [name for group, name in OPTIONS if group == "problem"]
+WITH_A_NAME = ("file", "kernelbench")
+"""Problems that need more than their config's name."""
 
 
 def refusal(*overrides: str) -> str:
@@ -67,7 +71,7 @@ def test_an_unknown_problem(value: str, nearest: str) -> None:
 def test_a_problem_like_no_other() -> None:
     message = refusal("problem=zzzzzzzz")
     assert "did you mean" not in message
-    assert "there are file, landscape, level1/conv2d" in message
+    assert "there are file, kernelbench, landscape, level1/conv2d" in message
 
 
 @pytest.mark.parametrize(
@@ -85,7 +89,7 @@ def test_an_unknown_key(override: str, key: str, nearest: str) -> None:
     assert refusal(CONV, override) == f"unknown key {key}; did you mean {nearest}?"
 
 
-@pytest.mark.parametrize("group", sorted({group for group, _ in OPTIONS} - {"problem", *OF_HARVEST}))
+@pytest.mark.parametrize("group", sorted({group for group, _ in OPTIONS} - {"problem", *OF_OTHERS}))
 def test_an_unknown_option_of_a_group(group: str) -> None:
     message = refusal(CONV, f"{group}=zzzz")
     assert message.startswith(f"unknown {group} zzzz")
@@ -173,6 +177,7 @@ def test_a_file_problem(tmp_path: Path) -> None:
 
 NEEDED = {
     ("problem", "file"): ["problem.path=model.py"],
+    ("problem", "kernelbench"): ["problem.name=kernelbench/level1/23"],
     ("llm", "local"): ["llm.local.model=served"],
     ("proposer", "replay"): [f"replay.run={Path(__file__).parents[1] / 'search/recordings/softmax_cpu'}"],
 }
@@ -182,14 +187,14 @@ NEEDED = {
 def chosen(group: str, name: str) -> list[str]:
     if group in OF_HARVEST:
         return ["out=new", *(["format=sft"] if group != "format" else []), f"{group}={name}"]
-    others = [CONV] if group != "problem" else []
+    others = [CONV] if group not in ("problem", "suite") else []
     return [*others, f"{group}={name}", *NEEDED.get((group, name), [])]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("group", "name"), OPTIONS)
 def test_every_shipped_option_composes(group: str, name: str) -> None:
-    config = compose_config(HarvestConfig if group in OF_HARVEST else RunConfig, chosen(group, name))
+    config = compose_config(OF_OTHERS.get(group, RunConfig), chosen(group, name))
     assert not OmegaConf.missing_keys(config)
     target = config[group].get("_target_")
     if target is not None:
@@ -198,7 +203,7 @@ def test_every_shipped_option_composes(group: str, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", [name for name in PROBLEMS if name not in WITH_A_NAME])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_every_shipped_problem_instantiates(name: str, device: str) -> None:
     problem = build(compose_config(RunConfig, [f"problem={name}"]).problem, device=device)

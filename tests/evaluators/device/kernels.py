@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from evaluators.device.worker import Settings
+from evaluators.device.settings import Settings
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Problem
 from evaluators.timing import Plan

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.device.worker import Settings, Worker
+from evaluators.device.settings import Settings
+from evaluators.device.worker import Worker
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import TOLERANCES, Kernel, Problem
 from tests.evaluators.device.kernels import HONEST, PROBLEM, Judge, assert_honest_is_correct, forward

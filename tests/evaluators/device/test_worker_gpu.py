@@ -7,7 +7,8 @@ import pytest
 
 from evaluators.build.builder import build
 from evaluators.device.child_processes import WorkerBroken, runner_cores
-from evaluators.device.worker import Settings, Worker
+from evaluators.device.settings import Settings
+from evaluators.device.worker import Worker
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
 from evaluators.reference.loading import load_problem

@@ -1,0 +1,147 @@
+"""Which problems of a suite can judge kernels, with figures:
+
+    python -m evaluators.audit suite=kernelbench/level1
+    python -m evaluators.audit suite=kernelbench/level1 only=[23,40] problem.tolerance=strict
+    python -m evaluators.audit suite=shipped device=cpu out=my_audit
+
+A reference cannot judge where an answer that leaves something out passes for right: zeros, constants, the
+outputs for other inputs, an input as it is, answers that use one half of it. Each audit is kept at once, as a
+line of `<out>/<suite>.jsonl`; what is there is not audited again. `<out>/<suite>_excluded.json` names the
+problems that scores are to leave out, with the reason of each. Exit status 0 when all were audited, 1 when
+one could not be, 2 when the call was wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from evaluators.atomic_write import write_atomically
+from evaluators.cause import cause_of, first_line
+from evaluators.cli import build, choose_device, command, log_to, one_of
+from evaluators.config import NO_FOLDER, RayConfig, group, hydra_settings, section
+from evaluators.config_errors import UsageError
+from evaluators.device.child_processes import WorkerBroken
+from evaluators.kept_lines import KeptLines
+from evaluators.option import option
+from evaluators.problem import DEVICES
+from evaluators.reference_audit import ReferenceAudit
+from evaluators.scheduler.pool import Pool
+from evaluators.suite_config import RulesConfig, entries_of, open_problem
+
+FLAT = ("kernelbench", "kernelbench_v02")
+GIB = 2**30
+
+
+@dataclass
+class AuditConfig:
+    """The config of the command."""
+
+    suite: Any = group(None)
+    only: list[str] = option([], "of the suite's problems: numbers, names, or patterns with *")
+    problem: RulesConfig = section(RulesConfig)
+    evaluator: Any = group("default")
+    pool: Any = group("local")
+    device: str = option("auto", "auto | cuda | cpu")
+    out: str = option("outputs/audit", "the folder of what is found")
+    ray: RayConfig = section(RayConfig)
+    hydra: Any = hydra_settings(NO_FOLDER)
+
+
+@command("evaluators.audit", AuditConfig, __doc__)
+def main(config: DictConfig) -> int:
+    """The command; returns its exit status."""
+    console = Console(stderr=True)
+    log_to(console)
+    one_of(config, "device", ("auto", *DEVICES))
+    config.device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
+    return asyncio.run(audit_all(config, Console()))
+
+
+async def audit_all(config: DictConfig, output: Console) -> int:
+    """Audits what has not been yet, as many at a time as there are devices, and says what came of all.
+    Returns the exit status. Raises UsageError."""
+    entries = entries_of(config)
+    name = build(config.suite).name.replace("/", "_")
+    file = KeptLines(Path(config.out) / f"{name}.jsonl")
+    found: dict[str, ReferenceAudit] = {}
+    failed = 0
+    try:
+        host = build(config.pool)(settings=build(config.evaluator), on_gpu=config.device == "cuda")
+    except (ValueError, ConnectionError) as error:
+        raise UsageError(first_line(error)) from error
+    turns = asyncio.Semaphore(host.devices)
+
+    async def audit_one(pool: Pool, place: str) -> None:
+        nonlocal failed
+        async with turns:
+            problem = open_problem(place, device=config.device, rules=config.problem)
+            kept = file.of(problem.id)
+            if kept is None:
+                try:
+                    found[place] = await pool.audit(problem)
+                except WorkerBroken as error:
+                    failed += 1
+                    _say(output, f"{problem.name}: could not be audited: {cause_of(str(error))}")
+                    return
+                file.keep(problem.id, found[place].to_json())
+            else:
+                found[place] = ReferenceAudit.from_json(kept)
+            _say(output, in_a_line(found[place]))
+
+    with Pool(host) as pool:
+        await asyncio.gather(*(audit_one(pool, each.problem) for each in entries))
+    excluded = {each.problem: why_not(each) for each in found.values() if not each.judges}
+    path = Path(config.out) / f"{name}_excluded.json"
+    write_atomically(path, json.dumps(excluded, indent=1, sort_keys=True) + "\n")
+    _say(output, "", *summary(list(found.values())), f"excluded, with reasons: {path}")
+    return 1 if failed else 0
+
+
+def in_a_line(found: ReferenceAudit) -> str:
+    """One problem."""
+    seconds = f"{sum(found.seconds.values()):.1f} s"
+    if not found.judges:
+        return f"{found.problem}: cannot judge: {why_not(found)}; {seconds}"
+    precision = f"eager {found.eager_error:.1e}" if found.in_float64 else "no float64"
+    memory = f", {found.peak_bytes / GIB:.1f} GiB" if found.peak_bytes else ""
+    fooled = [f"{rule} takes {found.fooled(rule)[0]}" for rule in FLAT if found.fooled(rule)]
+    return "; ".join([f"{found.problem}: judges, {precision}{memory}", *fooled, seconds])
+
+
+def why_not(found: ReferenceAudit) -> str:
+    """Why a reference cannot judge."""
+    if found.unfit:
+        return found.unfit
+    passing = [each for each in found.lazy if each.passes]
+    most = f", and {len(passing) - 1} more" if len(passing) > 1 else ""
+    return f"{passing[0].says} pass{most} (normwise difference {passing[0].error:.2g})"
+
+
+def summary(found: list[ReferenceAudit]) -> list[str]:
+    """All of them."""
+    judges = [each for each in found if each.judges]
+    lines = [
+        f"{len(found)} problems: {len(judges)} can judge, {len(found) - len(judges)} cannot",
+        f"answers are compared with float64 in {sum(each.in_float64 for each in judges)} of them",
+    ]
+    for rule in FLAT:
+        fooled = [each for each in found if each.fooled(rule)]
+        lines.append(f"KernelBench's rule {rule}, on its own inputs, takes a lazy answer in {len(fooled)}")
+    return lines
+
+
+def _say(output: Console, *lines: str) -> None:
+    for line in lines:
+        output.out(line, highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

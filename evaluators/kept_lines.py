@@ -1,0 +1,39 @@
+"""Results that are kept as soon as they are there: a file of JSON lines, by key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+class KeptLines:
+    """A file with a line for each result, `{"key": …, "value": …}`; the last line of a key counts. Half a
+    line, of a process that was killed, is passed over. Raises OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._values: dict[str, Any] = {}
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        self._torn = bool(text) and not text.endswith("\n")
+        for line in text.splitlines():
+            try:
+                kept = json.loads(line)
+            except ValueError:
+                continue
+            self._values[kept["key"]] = kept["value"]
+
+    def of(self, key: str) -> Any | None:
+        """What is kept for a key; None where nothing is."""
+        return self._values.get(key)
+
+    def keep(self, key: str, value: Any) -> None:
+        """Adds a result of plain JSON types."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(("\n" if self._torn else "") + json.dumps({"key": key, "value": value}) + "\n")
+        self._torn = False
+        self._values[key] = value
+
+    def __len__(self) -> int:
+        return len(self._values)

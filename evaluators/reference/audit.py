@@ -1,0 +1,140 @@
+"""What a reference is worth as a judge of kernels, with figures."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from evaluators.problem import Problem
+from evaluators.reference.answer import Answer, Draw, benchmark_rules
+from evaluators.reference.containers import tensors_in
+from evaluators.reference.reference_model import ReferenceModel
+from evaluators.reference.running_reference import UnfitReference
+from evaluators.reference.usable_distributions import open_distributions
+from evaluators.reference.validation import (
+    MOST_BYTES,
+    Lazy,
+    lazy_outputs,
+    lazy_parts,
+    passes_elsewhere,
+    without_input,
+)
+from evaluators.reference_audit import LazyAnswer, ReferenceAudit
+
+if TYPE_CHECKING:
+    import torch
+
+
+def audit(problem: Problem) -> ReferenceAudit:
+    """Runs the reference and everything that might pass for its answers. Raises what the reference raises."""
+    import torch
+
+    if problem.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    with torch.no_grad():
+        return _audit(problem, {})
+
+
+def _audit(problem: Problem, seconds: dict[str, float]) -> ReferenceAudit:
+    try:
+        with _timed(seconds, "reference"):
+            reference = ReferenceModel(problem)
+        with _timed(seconds, "distributions"):
+            open_distributions(reference)
+    except UnfitReference as error:
+        return ReferenceAudit(problem=problem.name, unfit=str(error), seconds=seconds)
+    seeds = secrets.randbits(62), secrets.randbits(62)
+    inputs, answer = reference.draw(seeds[0]), reference.answer(Draw(seed=seeds[0]))
+    if not all(each.numel() for each in answer.eager):
+        return ReferenceAudit(
+            problem=problem.name, unfit="there are outputs without elements", seconds=seconds
+        )
+    with _timed(seconds, "lazy answers"):
+        found = list(_all_lazy(reference, seeds, inputs, answer))
+    weights = [*reference.eager.parameters(), *reference.eager.buffers()]
+    return ReferenceAudit(
+        problem=problem.name,
+        lazy=tuple(each for each in found if each.passes or any(each.benchmark_rules.values())),
+        untried=reference.untried,
+        distributions=tuple(reference.distributions),
+        draws_numbers=reference.draws_numbers,
+        changes_inputs=bool(reference.changed_inputs),
+        in_float64=reference.is_exact,
+        eager_error=reference.judge(answer.eager, answer).eager_error,
+        tolerance=min((each.error for each in found), default=None),
+        input_bytes=sum(each.nbytes for each in tensors_in(inputs)),
+        output_bytes=sum(each.nbytes for each in answer.eager),
+        weight_bytes=sum(each.nbytes for each in weights),
+        peak_bytes=_peak_bytes(problem.device),
+        seconds=seconds,
+    )
+
+
+def _all_lazy(
+    reference: ReferenceModel, seeds: tuple[int, int], inputs: list[Any], answer: Answer
+) -> Iterator[LazyAnswer]:
+    elsewhere = reference.run(reference.draw(seeds[1]), seeds[1])
+    for number in range(len(answer.eager)):
+        for lazy in lazy_outputs(number, inputs, elsewhere, reference):
+            yield from _looked_at(lazy, inputs, answer, reference)
+    other = tensors_in(reference.draw(seeds[1]))
+    for number, (one, two) in enumerate(zip(tensors_in(inputs), other, strict=True)):
+        if one.shape == two.shape and not _equal(one, two):
+            lazy = without_input(number, seeds, reference, constant=False)
+            yield from _looked_at(lazy, inputs, answer, reference)
+    if reference.has_weights:
+        reference.change_weights(reference.everywhere(), alike=True)
+        changed = reference.run(inputs, seeds[0])
+        reference.restore_weights()
+        says = "the outputs with other weights"
+        yield _lazy_answer(says, changed, answer, reference, everywhere=lambda: True)
+    if sum(each.nbytes for each in tensors_in(inputs)) < MOST_BYTES:
+        for lazy in lazy_parts(inputs, reference):
+            yield from _looked_at(lazy, inputs, answer, reference)
+
+
+def _looked_at(
+    lazy: Lazy, inputs: list[Any], answer: Answer, reference: ReferenceModel
+) -> Iterator[LazyAnswer]:
+    """Nothing where it has nothing to say."""
+    outputs = lazy.outputs(inputs, "", answer.eager)
+    if outputs is not None:
+        yield _lazy_answer(
+            lazy.says, outputs, answer, reference, everywhere=lambda: passes_elsewhere(lazy, reference)
+        )
+
+
+def _lazy_answer(
+    says: str, outputs: list[torch.Tensor], answer: Answer, reference: ReferenceModel, *, everywhere: Any
+) -> LazyAnswer:
+    own = reference.judge(outputs, answer)
+    return LazyAnswer(
+        says=says,
+        error=own.error,
+        passes=not own.problem and everywhere(),
+        benchmark_rules=benchmark_rules(outputs, answer),
+    )
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    import torch
+
+    return torch.equal(one, other)
+
+
+def _peak_bytes(device: str) -> int:
+    import torch
+
+    return int(torch.cuda.max_memory_allocated()) if device == "cuda" else 0
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    start = time.monotonic()
+    try:
+        yield
+    finally:
+        seconds[name] = round(time.monotonic() - start, 3)

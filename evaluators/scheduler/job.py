@@ -1,0 +1,30 @@
+"""One kernel on its way through a pool."""
+
+from __future__ import annotations
+
+import asyncio
+
+from evaluators.build.builder import Build
+from evaluators.problem import Kernel, Problem
+from evaluators.scheduler.host import OnStage
+
+
+class Job:
+    """One kernel on its way to a verdict, over several tries."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        thorough: bool,
+        on_stage: OnStage,
+        opening: asyncio.Future[dict[str, str]],
+    ) -> None:
+        self.problem, self.kernel, self.thorough = problem, kernel, thorough
+        self.on_stage = on_stage
+        self.opening = opening
+        """Ends when some problem is open on some device, with the facts of it."""
+        self.build: Build | None = None
+        self.failed_on: list[int] = []
+        self.reason = ""
+        """Of the last failed try."""

@@ -1,0 +1,76 @@
+"""What the commands about a suite share: its choice, its problems' rules, and how a problem is opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from evaluators.cli import build, compose_config
+from evaluators.config import group, quoted
+from evaluators.config_errors import UsageError, near
+from evaluators.option import option
+from evaluators.problem import Problem
+from evaluators.suites.suite import Entry, Suite
+
+
+@dataclass
+class RulesConfig:
+    """What holds for all problems of a suite; null: as each problem's own config has it."""
+
+    dtype: str | None = option(None, "of floating inputs and weights: float64 | float32 | bfloat16 | float16")
+    tolerance: str | None = option(None, "strict | kernelbench | kernelbench_v02")
+    precision: str | None = option(None, "to which a kernel may round the factors of products")
+    libraries: str | None = option(None, "any | no_library: whether a kernel may leave the work to libraries")
+    floor: bool | None = option(None, "reject a kernel that is faster than the machine can be")
+    allow_degenerate: bool | None = option(None, "accept a reference that cannot judge")
+    sizes: dict[str, Any] = option({}, "module globals to replace, in the references that have them")
+
+
+@dataclass
+class ProblemConfig:
+    """The config of one problem alone."""
+
+    problem: Any = group(None)
+
+
+def entries_of(config: DictConfig) -> list[Entry]:
+    """The problems of the command's suite, or those that its key `only` names. Raises UsageError."""
+    suite: Suite = build(config.suite)
+    try:
+        entries = list(suite.entries())
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    names = [each.problem for each in entries]
+    patterns = [str(each) for each in config.only]
+    for pattern in patterns:
+        if not any(_is_named(name, pattern) for name in names):
+            raise UsageError(f"the suite {suite.name} has no problem {pattern}{near(pattern, names)}")
+    return [each for each in entries if not patterns or any(_is_named(each.problem, one) for one in patterns)]
+
+
+def open_problem(name: str, *, device: str, rules: DictConfig | None = None) -> Problem:
+    """The problem that `problem=<name>` chooses, with the rules that are set of a `RulesConfig`. Raises
+    UsageError."""
+    held: dict[str, Any] = {} if rules is None else dict(OmegaConf.to_container(rules))  # type: ignore[arg-type]
+    sizes = held.pop("sizes", None) or {}
+    set_ones = [f"problem.{key}={quoted(value)}" for key, value in held.items() if value is not None]
+    config = compose_config(ProblemConfig, [f"problem={name}", *set_ones])
+    plain: Problem = build(config.problem, device=device)
+    there = {key: value for key, value in sizes.items() if _has_global(plain.source, key)}
+    if not there:
+        return plain
+    changed: Problem = build(config.problem, device=device, sizes={**config.problem.sizes, **there})
+    return changed
+
+
+def _is_named(problem: str, pattern: str) -> bool:
+    """Whether a pattern names a problem: its number or name, a part of its path, or with `*`."""
+    last = problem.rpartition("/")[2]
+    return pattern in (problem, last, last.partition("_")[0]) or fnmatch(problem, pattern)
+
+
+def _has_global(source: str, name: str) -> bool:
+    return any(line.partition("=")[0].strip() == name for line in source.splitlines())

@@ -1,0 +1,51 @@
+"""What a suite is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One problem of a suite. `problem` is the choice of `problem=…` that opens it; `weight` is its share in
+    the suite's scores, relative to the others'. Raises ValueError for a weight that is not positive."""
+
+    problem: str
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.weight > 0:
+            raise ValueError(f"the weight of {self.problem} is {self.weight:g}; it must be positive")
+
+
+class Suite(Protocol):
+    """A named collection of problems. Nothing is read, or opened, before it is asked for."""
+
+    name: str
+
+    def entries(self) -> Sequence[Entry]:
+        """Its problems, each once, in the order of the suite. Raises SuiteMissing where they are not to be
+        had."""
+        ...
+
+
+class SuiteMissing(ValueError):
+    """The problems of a suite are not here; the message says, in one line, how to get them."""
+
+
+class Listed:
+    """A suite that names its problems: a list, or a mapping to their weights."""
+
+    def __init__(self, name: str, problems: Sequence[str] | dict[str, float]) -> None:
+        """Raises ValueError for weights that are not positive, and for a suite without problems."""
+        self.name = name
+        weights = problems if isinstance(problems, dict) else dict.fromkeys(problems, 1.0)
+        if not weights:
+            raise ValueError(f"the suite {name} has no problems")
+        self._entries = [Entry(problem=problem, weight=weight) for problem, weight in weights.items()]
+
+    def entries(self) -> Sequence[Entry]:
+        """See `Suite`."""
+        return self._entries

@@ -1,0 +1,120 @@
+"""Problems of KernelBench by number and name, out of a clone or the data set."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from evaluators.cli import build, compose_config
+from evaluators.config_errors import UsageError
+from evaluators.evaluate import EvaluateConfig
+from evaluators.problem import Problem
+from evaluators.reference.loading import BadReference
+from evaluators.suites import kernelbench
+from evaluators.suites.kernelbench import LEVELS, ROOT, find, load_problem, references
+from evaluators.suites.suite import Entry, Listed, SuiteMissing
+from tests.evaluators.suites.clone import make_clone
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(ROOT, str(make_clone(tmp_path)))
+    return tmp_path
+
+
+def composed(*overrides: str) -> Problem:
+    config = compose_config(EvaluateConfig, [*overrides, "kernel=none"])
+    problem: Problem = build(config.problem, device="cpu")
+    return problem
+
+
+def test_a_problem_is_found_by_number_name_and_file(clone: Path) -> None:
+    names = ("level1/23", "level1/23_Softmax", "level1/Softmax", "kernelbench/level1/23_Softmax.py")
+    assert {find(name).problem for name in names} == {"kernelbench/level1/23_Softmax"}
+    assert find("level2/Scaled_sum").name == "3_Scaled_sum_"
+    assert [each.number for each in references(1)] == [1, 2, 23]
+
+
+def test_the_command_line_names_one(clone: Path) -> None:
+    problem = composed("problem=kernelbench/level1/23", "problem.sizes.size=8", "problem.inputs=original")
+    assert (problem.name, problem.tolerance) == ("kernelbench/level1/23_Softmax", "kernelbench_v02")
+    assert (problem.overrides, problem.inputs) == ({"size": 8}, "original")
+    assert composed("problem=kernelbench", "problem.name=kernelbench/level1/23").id != problem.id
+
+
+@pytest.mark.parametrize(
+    ("problem", "says"),
+    [
+        ("kernelbench/level1/Softmx", "did you mean 23_Softmax?"),
+        ("kernelbench/level1/99", "there are 1 to 23"),
+        ("kernelbench/level7/1", "kernelbench/level1/23 is one"),
+        ("kernelbench/level3/1", "it has no folder KernelBench/level3"),
+        ("kernelbanch/level1/1", "did you mean kernelbench?"),
+    ],
+)
+def test_what_is_not_there_is_said_in_a_line(clone: Path, problem: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says.replace("?", r"\?")) as error:
+        composed(f"problem={problem}")
+    assert "\n" not in str(error.value)
+
+
+def test_the_data_set_stands_in_for_a_clone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {
+        "level_1": [
+            {"code": "two", "level": 1, "name": "2_Two", "problem_id": 2},
+            {"code": "one", "level": 1, "name": "1_One", "problem_id": 1},
+        ]
+    }
+    module = types.ModuleType("datasets")
+    module.load_dataset = lambda name, split: rows[split]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    monkeypatch.delenv(ROOT, raising=False)
+    kernelbench._of_dataset.cache_clear()
+    try:
+        assert [(each.name, each.source) for each in references(1)] == [("1_One", "one"), ("2_Two", "two")]
+        with pytest.raises(SuiteMissing, match="cannot be had"):
+            references(2)
+    finally:
+        kernelbench._of_dataset.cache_clear()
+
+
+def test_suites_name_their_problems(clone: Path) -> None:
+    level1 = kernelbench.KernelBench("kernelbench/level1", [1])
+    assert [each.problem for each in level1.entries()] == [
+        "kernelbench/level1/1_Relu",
+        "kernelbench/level1/2_Zeros",
+        "kernelbench/level1/23_Softmax",
+    ]
+    assert kernelbench.Representative("x")._numbers == kernelbench.REPRESENTATIVE
+    some = kernelbench.KernelBench("some", [1, 2], {1: [23], 2: [3]})
+    assert [each.problem.rpartition("/")[2] for each in some.entries()] == ["23_Softmax", "3_Scaled_sum_"]
+    assert [*Listed("two", {"a": 1.0, "b": 3.0}).entries()] == [
+        Entry(problem="a", weight=1.0),
+        Entry(problem="b", weight=3.0),
+    ]
+    with pytest.raises(ValueError, match="has no problems"):
+        Listed("none", [])
+    with pytest.raises(ValueError, match="must be positive"):
+        Listed("nothing", {"a": 0.0})
+    with pytest.raises(ValueError, match="has the levels 1 to 4"):
+        kernelbench.KernelBench("five", [5])
+
+
+def test_a_reference_that_is_none_is_said_in_a_line(clone: Path) -> None:
+    file = clone / "KernelBench" / "level2" / "9_Broken.py"
+    file.write_text("import torch\n")
+    with pytest.raises(BadReference, match="defines no Model"):
+        load_problem("kernelbench/level2/9")
+
+
+@pytest.mark.skipif(not os.environ.get(ROOT), reason=f"{ROOT} names no clone")
+def test_all_of_a_real_clone_load() -> None:
+    counts = {}
+    for level in LEVELS:
+        problems = [load_problem(each.problem, dtype="float32") for each in references(level)]
+        counts[level] = len({each.name for each in problems})
+    assert counts == {1: 100, 2: 100, 3: 50, 4: 20}
