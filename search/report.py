@@ -24,7 +24,7 @@ from evaluators.config_errors import UsageError
 from evaluators.option import option
 from search.cli import RECORDINGS, recording_folder, shown
 from search.journal import JournalError
-from search.reports.observer import missing_packages
+from search.reports.html import missing_packages
 from search.reports.page import write_report
 
 
