@@ -1,4 +1,4 @@
-"""One HTML file that needs no network, made of data, a template and scripts; `page/` has those of all reports."""
+"""One HTML file that needs no network, made of data, a template and scripts of `page/`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PARTS = Path(__file__).with_name("page")
 def render_page(
     template: str, scripts: Sequence[str], *, name: str, title: str, data: Any, **parts: str
 ) -> str:
-    """The page of a template and scripts of `page/`. `data`: what they show, plain JSON types; the browser sets
-    its texts as text, never as markup. `name` begins the names of files that a reader saves; `parts`: what
-    else the template has a place for."""
+    """The page of a template and scripts of `page/`. `data`: what they show, plain JSON types; the browser
+    sets its texts as text, never as markup. `name` begins the names of files that a reader saves; `parts`:
+    what else the template has a place for."""
     plotly, script = _plotly(), _script(tuple(scripts))
     shown = {
         "name": name,

@@ -35,13 +35,14 @@ const STATUS_COLOURS = {
 };
 const statusColour = (status) => colour(STATUS_COLOURS[status] ?? "grey");
 
-/** Powers of ten, and 2 and 5 times those, over what is shown. */
+/** Powers of ten and some times those, the more the less is shown. */
 function logAxis(title, values) {
   const all = values.filter((each) => known(each) && each > 0);
   const [low, high] = [Math.min(...all, 1), Math.max(...all, 1)];
+  const steps = high / low > 5 ? [1, 2, 5] : high / low > 2 ? [1, 1.5, 2, 3, 5, 7] : [1, 1.1, 1.2, 1.3, 1.5, 1.7, 2, 3, 4, 5, 6, 7, 8, 9];
   const ticks = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high) + 1; power++) {
-    ticks.push(...[1, 2, 5].map((each) => Number((each * 10 ** power).toPrecision(3))));
+    ticks.push(...steps.map((each) => Number((each * 10 ** power).toPrecision(3))));
   }
   const range = [Math.log10(low) - 0.08, Math.log10(high) + 0.08];
   return { type: "log", title: { text: title }, tickvals: ticks, ticktext: ticks.map((each) => `${each}x`), range };
