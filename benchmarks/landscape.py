@@ -6,19 +6,23 @@
 
 `same`: comparisons of a strategy with itself, which draws by other chances on the same landscapes. The second
 form is `python -m search.compare`, with the time that it took. The third one prints a table of mean speedups
-for each noise of implementations and each rate of failures.
+for each noise of implementations and each rate of failures, and writes it as JSON to `out=<file>`, of which
+`docs/pictures/sensitivity.py` draws the picture in `docs/comparing.md`.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
+import json
 import math
 import os
 import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
+from datetime import date
 from pathlib import Path
 
 from evaluators.cli import compose_config
@@ -75,17 +79,21 @@ def compared(strategies: Sequence[str], seeds: int, overrides: tuple[str, ...] =
     return in_parallel([(name, overrides, seed, seed) for seed in range(seeds) for name in strategies])
 
 
-def sensitivity(strategies: Sequence[str], seeds: int) -> list[str]:
-    """The mean speedups, a line for each noise and rate of failures."""
-    lines = [f"{'noise':>6}{'failures':>10}  " + "".join(f"{name:>22}" for name in strategies)]
-    for noise in NOISES:
-        for failures in FAILURES:
-            changes = (f"proposer.noise={noise}", f"proposer.failures={failures}")
-            found = means(compared(strategies, seeds, changes))
-            lines.append(
-                f"{noise:>6}{failures:>10}  " + "".join(f"{found[name]!s:>22}" for name in strategies)
-            )
-    return lines
+def sensitivity(strategies: Sequence[str], seeds: int, out: Path | None) -> None:
+    """Prints the mean speedups, a line for each noise and rate of failures as it is known; all of them go to
+    the file."""
+    print(f"{'noise':>6}{'failures':>10}  " + "".join(f"{name:>22}" for name in strategies))
+    rows = []
+    for noise, failures in itertools.product(NOISES, FAILURES):
+        changes = (f"proposer.noise={noise}", f"proposer.failures={failures}")
+        found = means(compared(strategies, seeds, changes))
+        line = "".join(f"{found[name]!s:>22}" for name in strategies)
+        print(f"{noise:>6}{failures:>10}  {line}", flush=True)
+        means_of = {name: [round(each, 4) for each in astuple(found[name])] for name in strategies}
+        rows.append({"noise": noise, "failures": failures, "means": means_of})
+    if out is not None:
+        body = {"date": str(date.today()), "seeds": seeds, "evaluations": EVALUATIONS, "rows": rows}
+        out.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
 
 
 def optimum(seeds: int) -> float:
@@ -103,7 +111,7 @@ def optimum(seeds: int) -> float:
 def main(arguments: Sequence[str]) -> int:
     """The command; returns its exit status."""
     given = dict(each.partition("=")[::2] for each in arguments)
-    if unknown := set(given) - {"same", "strategies", "seeds", "sensitivity"}:
+    if unknown := set(given) - {"same", "strategies", "seeds", "sensitivity", "out"}:
         print(f"landscape.py: unknown key {sorted(unknown)[0]}", file=sys.stderr)
         return 2
     strategies = given.get("strategies", "idea_branching").split(",")
@@ -111,7 +119,7 @@ def main(arguments: Sequence[str]) -> int:
     if "same" in given:
         print(same(strategies[0], int(given["same"]), seeds))
     elif "sensitivity" in given:
-        print("\n".join(sensitivity(strategies, seeds)))
+        sensitivity(strategies, seeds, Path(given["out"]) if "out" in given else None)
     else:
         found = compared(strategies, seeds)
         for arm, mean in sorted(means(found).items(), key=lambda each: -each[1].value):

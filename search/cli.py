@@ -20,7 +20,8 @@ from search.journal import Journal, replay
 from search.observers.console import console_observer
 from search.observers.wandb import MODES, WandbObserver
 from search.protocols import Observer
-from search.reports.observer import ReportObserver, missing_packages
+from search.reports.html import missing_packages
+from search.reports.observer import ReportObserver
 from search.run_folder import RunFolder
 from search.run_state import RunState, rebuild
 

@@ -15,6 +15,7 @@ searches have ended, 130 when it was interrupted, 1 when one failed, 2 when the 
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,10 +39,12 @@ from evaluators.config_errors import UsageError
 from evaluators.option import option
 from search.cli import QUIET, shown, value_of
 from search.comparisons.curves import UNITS
+from search.comparisons.page import write_page
 from search.comparisons.plan import Arm, Comparison
 from search.comparisons.report import write
 from search.comparisons.searching import search_all
 from search.journal import JournalError
+from search.reports.html import missing_packages
 from search.run import RunConfig
 
 OWN = ("strategies", "arms", "seeds", "seeds_at_once", "share_verdicts", "problems", "resume", "hydra")
@@ -87,11 +90,20 @@ def main(config: DictConfig) -> int:
     console.print(f"comparison: {shown(comparison.folder)}", markup=False, highlight=False, soft_wrap=True)
     ended = asyncio.run(search_all(comparison, console))
     if ended:
-        for line in write(comparison, ended):
+        for line in [*write(comparison, ended), *_report(comparison.folder, bool(config.report))]:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     if len(ended) < len(comparison.searches):
         return 1
     return 0
+
+
+def _report(folder: Path, wanted: bool) -> list[str]:
+    """Writes the page, where it is wanted; returns what is to be said of it."""
+    if not wanted:
+        return []
+    if missing := missing_packages():
+        return [f"report: none, it needs {' and '.join(missing)}: pip install 'ideatree[report]'"]
+    return [f"report: {shown(write_page(folder))}"]
 
 
 def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Comparison:
@@ -124,6 +136,7 @@ def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Comparison:
         unit=next((unit for unit in UNITS if limits.get(unit) is not None), UNITS[0]),
         seeds_at_once=config.seeds_at_once,
         shares_verdicts=config.share_verdicts,
+        command=shlex.join(["python", "-m", "search.compare", *given]),
     )
 
 

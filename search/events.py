@@ -62,6 +62,14 @@ class IdeaProposed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SeedExhausted(Event):
+    """The proposer, asked in this round, had no new idea on the seed: its id, "" for the reference."""
+
+    seed: str
+    round: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class VariantWritten(Event):
     """`number` counts the variants of the idea from 1."""
 

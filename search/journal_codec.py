@@ -19,6 +19,7 @@ from search.events import (
     RoundClosed,
     RunFinished,
     RunStarted,
+    SeedExhausted,
     VariantEvaluated,
     VariantWritten,
 )
@@ -26,10 +27,10 @@ from search.llm import ModelCall
 from search.ranking import MEDIAN
 from search.tree import Category, Idea, Seed, Variant
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Of the lines that `encode` writes; each `run_started` says it, for itself and the lines after it. Without
 one the lines are of version 1, which may lack the `ranking` and what the library found its entries for;
-`expansion_asked` is there since version 3."""
+`expansion_asked` is there since version 3, `seed_exhausted` since version 4."""
 
 
 class NewerFormatError(ValueError):
@@ -51,6 +52,8 @@ def encode(event: Event) -> dict[str, Any]:
         case IdeaProposed(idea=idea):
             body = {"idea": _idea_to_json(idea), "number": event.number}
             name, body = "idea_proposed", {**body, "expansion": event.expansion, "of": event.of}
+        case SeedExhausted():
+            name, body = "seed_exhausted", asdict(event)
         case VariantWritten(variant=variant):
             name, body = "variant_written", _variant_to_json(variant)
             body = {**body, "number": event.number}
@@ -99,6 +102,8 @@ class Decoder:
                 return ExpansionAsked(at_s=at_s, **body)
             case "idea_proposed":
                 return IdeaProposed(at_s=at_s, **{**body, "idea": _idea_from_json(body["idea"])})
+            case "seed_exhausted":
+                return SeedExhausted(at_s=at_s, **body)
             case "variant_written":
                 number = body.pop("number")
                 return VariantWritten(at_s=at_s, variant=self._written(body), number=number)

@@ -14,7 +14,7 @@ from typing import Any
 from evaluators.evaluation import Status
 from evaluators.problem import Kernel
 from search.budget import BudgetSpent
-from search.events import IdeaImplemented, VariantWritten
+from search.events import IdeaImplemented, SeedExhausted, VariantWritten
 from search.protocols import Proposer
 from search.session import Session
 from search.tree import HISTORY, LIBRARY, Expansion, Idea, Outcome, Seed, Variant, library_idea
@@ -82,7 +82,8 @@ class Pipeline:
         rng: random.Random,
     ) -> list[Idea]:
         """New ideas on the expansion's seed. `past`: what came of earlier ideas, `under_way`: those of which
-        nothing is known yet. Raises BudgetSpent and ProposerFailed."""
+        nothing is known yet. Where there is no new one the journal says so. Raises BudgetSpent and
+        ProposerFailed."""
         number, known = expansion.round, self.session.state.tree.ideas
         if expansion.as_it_is and expansion.seed is not None:
             return [library_idea(expansion.seed, number)]
@@ -94,6 +95,9 @@ class Pipeline:
         ideas = ideas[: expansion.ideas]
         if len(ideas) < len(answer):
             logger.warning("%d ideas were repeated or too many", len(answer) - len(ideas))
+        if not ideas:
+            seed, at_s = parent_of(expansion), self.session.now_s
+            self.session.record(SeedExhausted(at_s=at_s, seed=seed, round=number))
         return ideas
 
     async def begin(self, idea: Idea, expansion: Expansion) -> bool:

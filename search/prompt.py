@@ -105,7 +105,13 @@ def _question(config: DictConfig, folder: Path | None) -> Question:
         return proposer.code_question(problem, idea, seeds.get(idea.parent), 1, int(config.branch))
     number = tree.rounds_closed + 1
     strategy: Strategy = build(config.strategy)
-    view = View(tree=tree.before(number), entries=drop_ins(entries), round=number, left=strategy.ideas)
+    view = View(
+        tree=tree.before(number),
+        entries=drop_ins(entries),
+        round=number,
+        left=strategy.ideas,
+        exhausted=state.exhausted(before=number),
+    )
     asked = strategy.ask(view, random.Random(f"{config.seed}/{number}/0/select"))
     if asked is None:
         raise UsageError("the strategy has nothing to ask for now")

@@ -45,7 +45,9 @@ class View:
     otherwise all that there is, with ideas and variants that have no verdict yet. `pending`: the expansions,
     oldest first, of which `tree` does not have all verdicts; a synchronous strategy's are those of the open
     round. `entries`: the library's kernels for the problem, those that the proposer can build on. `round`:
-    the number of the open round; `left`: how many of its ideas have not been asked for yet.
+    the number of the open round; `left`: how many of its ideas have not been asked for yet. `exhausted`: ids
+    of the kernels, "" for the reference, on which the proposer had no new idea when it was last asked; a
+    synchronous strategy sees those of closed rounds. A strategy passes them over while there is another.
     """
 
     tree: Tree
@@ -53,6 +55,7 @@ class View:
     pending: Sequence[Expansion] = ()
     round: int = 1
     left: int = 1
+    exhausted: frozenset[str] = frozenset()
 
 
 class Strategy(Protocol):

@@ -1,7 +1,8 @@
-"""The report of a run, in progress or ended, as one HTML file that needs no network:
+"""The report of a run, in progress or ended, or of a comparison, as one HTML file that needs no network:
 
     python -m search.report outputs/level1/conv2d/2026-01-31_12-00-00
     python -m search.report conv2d_h200 out=conv2d.html
+    python -m search.report outputs/compare/2026-01-31_12-00-00
 
 The first writes `report.html` into the run folder; the name of a shipped recording stands for its folder.
 Exit status 0, or 2 when the call was wrong.
@@ -23,8 +24,9 @@ from evaluators.config import NO_FOLDER, hydra_settings, quoted
 from evaluators.config_errors import UsageError
 from evaluators.option import option
 from search.cli import RECORDINGS, recording_folder, shown
+from search.comparisons.page import has_comparison, write_page
 from search.journal import JournalError
-from search.reports.observer import missing_packages
+from search.reports.html import missing_packages
 from search.reports.page import write_report
 
 
@@ -32,7 +34,7 @@ from search.reports.page import write_report
 class ReportConfig:
     """The config of the command."""
 
-    run: str = option(MISSING, "the run's folder, or the name of a shipped recording")
+    run: str = option(MISSING, "the folder of a run or a comparison, or the name of a shipped recording")
     out: str | None = option(None, "another file than report.html in the run's folder")
     hydra: Any = hydra_settings(NO_FOLDER)
 
@@ -54,14 +56,21 @@ def main(config: DictConfig) -> int:
     if missing := missing_packages():
         raise UsageError(f"search.report needs {' and '.join(missing)}; pip install 'ideatree[report]'")
     folder = recording_folder(config.run)
-    if not (folder / "journal.jsonl").exists():
-        raise UsageError(f"run={config.run}: no run folder (it has no journal.jsonl)")
+    write = write_page if has_comparison(folder) else write_report
+    if write is write_report and not (folder / "journal.jsonl").exists():
+        raise UsageError(f"run={config.run}: {_what_it_lacks(folder)}")
     try:
-        place = write_report(folder, Path(config.out) if config.out else None)
+        place = write(folder, Path(config.out) if config.out else None)
     except OSError as error:
         raise UsageError(f"{error.filename} cannot be written: {error.strerror}") from error
     print(shown(place.resolve()))  # noqa: T201  (what it is for)
     return 0
+
+
+def _what_it_lacks(folder: Path) -> str:
+    if (folder / "searches.jsonl").exists():
+        return f"the comparison has not ended; python -m search.compare resume={folder} goes on with it"
+    return "no run folder (it has no journal.jsonl), and no comparison's"
 
 
 if __name__ == "__main__":

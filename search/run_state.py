@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from search.events import (
     RoundClosed,
     RunFinished,
     RunStarted,
+    SeedExhausted,
     VariantEvaluated,
     VariantWritten,
 )
@@ -58,6 +60,8 @@ class RunState:
     """The ideas of the open round, by the index of their expansion."""
     asked: dict[int, Asked] = field(default_factory=dict)
     """By their numbers."""
+    answers: dict[str, dict[int, bool]] = field(default_factory=dict)
+    """By kernel id, "" for the reference: by round, whether the proposer's last answer had an idea on it."""
     implemented: set[str] = field(default_factory=set)
     """Ids of the ideas of which the proposer has written all variants that it will."""
     spending: dict[str, Spending] = field(default_factory=dict)
@@ -93,6 +97,9 @@ class RunState:
                 self.tree.add_idea(idea)
                 asked = self.asked.get(expansion)
                 (self.proposed.setdefault(expansion, []) if asked is None else asked.ideas).append(idea)
+                self._take_answer(idea.parent, idea.round, had=True)
+            case SeedExhausted(seed=seed, round=number):
+                self._take_answer(seed, number, had=False)
             case ModelCalled(call=call):
                 self.calls.add(call.id)
                 self.spending.setdefault(call.model, Spending()).add(call)
@@ -142,6 +149,23 @@ class RunState:
             or any(each.evaluation is None for each in self.tree.variants_of(idea.id))
             for idea in asked.ideas
         )
+
+    def exhausted(self, before: int = sys.maxsize) -> frozenset[str]:
+        """The kernels, by id, on which the proposer had no idea when it was last asked in a round before this
+        one; "" for the reference."""
+        found = []
+        for kernel, by_round in self.answers.items():
+            last = max((number for number in by_round if number < before), default=None)
+            if last is not None and not by_round[last]:
+                found.append(kernel)
+        return frozenset(found)
+
+    def _take_answer(self, seed: str, round: int, *, had: bool) -> None:
+        variant = self.tree.variants.get(seed)
+        entries = self.started.entries if self.started else ()
+        entry = next((each for each in entries if each.id == seed), None)
+        kernel = variant.kernel.id if variant else entry.kernel.id if entry else ""
+        self.answers.setdefault(kernel, {})[round] = had
 
     def _take_verdict(self, variant: Variant, reused: bool) -> None:
         evaluation = variant.evaluation

@@ -34,6 +34,7 @@ def view_of(state: RunState, ideas: int, entries: Sequence[Seed], usable: Callab
         pending=[each.expansion(seeds) for each in state.asked.values() if state.is_pending(each)],
         round=1 + wanted // ideas,
         left=ideas - wanted % ideas,
+        exhausted=state.exhausted(),
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Searched:
-    """One search of a comparison. `final` is the winner's speedup in the final measurement, at least 1."""
+    """One search of a comparison. `final` is the winner's speedup in the final measurement, at least 1;
+    `statuses` how many of its evaluations had each."""
 
     problem: str
     arm: str
@@ -37,6 +39,7 @@ class Searched:
     reason: str
     final: float
     points: tuple[Point, ...]
+    statuses: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """One line."""
@@ -49,6 +52,18 @@ class Searched:
         return cls(**{**fields, "points": tuple(Point(**each) for each in fields["points"])})
 
 
+def read_searches(path: Path) -> list[Searched]:
+    """The searches that have ended, the last line of each. Raises OSError."""
+    found: dict[tuple[str, str, int], Searched] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            each = Searched.from_json(line)
+        except ValueError:  # half a line, of a process that was killed
+            continue
+        found[each.problem, each.arm, each.seed] = each
+    return list(found.values())
+
+
 def searched(folder: Path, *, problem: str, arm: str, seed: int) -> Searched:
     """The search in a run folder. Raises OSError and JournalError."""
     return of_events(replay(folder / "journal.jsonl"), problem=problem, arm=arm, seed=seed)
@@ -59,6 +74,7 @@ def of_events(events: Iterable[Event], *, problem: str, arm: str, seed: int) -> 
     spent: dict[str, Any] = {"evaluations": 0, "device_s": 0.0, "tokens": 0, "dollars": 0.0}
     low, speedup, final, reason = 0.0, 1.0, None, ""
     points = [Point()]
+    statuses: Counter[str] = Counter()
     for event in events:
         match event:
             case ModelCalled(call=call):
@@ -73,6 +89,7 @@ def of_events(events: Iterable[Event], *, problem: str, arm: str, seed: int) -> 
                 assert judged is not None
                 if not reused:
                     spent["evaluations"] += 1
+                    statuses[judged.status.value] += 1
                     spent["device_s"] += judged.device_s
                 timing = judged.timing
                 if judged.status is Status.CORRECT and timing is not None and timing.speedup_low > low:
@@ -88,7 +105,27 @@ def of_events(events: Iterable[Event], *, problem: str, arm: str, seed: int) -> 
         reason=reason,
         final=max(1.0, speedup if final is None else final),
         points=tuple(points),
+        statuses=dict(statuses),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """The best so far of several searches, when each has spent so much: its median and quartiles."""
+
+    amounts: tuple[float, ...]
+    low: tuple[float, ...]
+    median: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+def curve(searches: Sequence[Searched], unit: str, amounts: Sequence[float]) -> Curve:
+    """Of these searches, one at least; one that has ended keeps what it has found."""
+    import numpy
+
+    found = numpy.array([best_at(each.points, unit, amounts) for each in searches])
+    low, median, high = numpy.quantile(found, (0.25, 0.5, 0.75), axis=0)
+    return Curve(amounts=tuple(amounts), low=tuple(low), median=tuple(median), high=tuple(high))
 
 
 def best_at(points: Iterable[Point], unit: str, amounts: Iterable[float]) -> list[float]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from search.comparisons.curves import Searched
+from search.comparisons.curves import Searched, read_searches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Task:
 class Comparison:
     """`problems`: the overrides that choose each, by its name; `shared`: those of all searches; `unit`: the
     unit of the budget at which they are compared; `seeds_at_once`: of how many seeds the searches go on at a
-    time; `shares_verdicts`: see `SharedVerdicts`."""
+    time; `shares_verdicts`: see `SharedVerdicts`; `command`: the call."""
 
     folder: Path
     arms: tuple[Arm, ...]
@@ -44,6 +44,7 @@ class Comparison:
     unit: str
     seeds_at_once: int = 1
     shares_verdicts: bool = True
+    command: str = ""
 
     @property
     def results(self) -> Path:
@@ -67,15 +68,8 @@ class Comparison:
         ]
 
     def ended(self) -> list[Searched]:
-        """The searches that have ended so far, the last line of each. Raises OSError."""
+        """The searches that have ended so far. Raises OSError."""
         if not self.results.exists():
             return []
         wanted = {(task.problem, task.arm, task.seed) for task in self.searches}
-        found: dict[tuple[str, str, int], Searched] = {}
-        for line in self.results.read_text(encoding="utf-8").splitlines():
-            try:
-                each = Searched.from_json(line)
-            except ValueError:  # half a line, of a process that was killed
-                continue
-            found[each.problem, each.arm, each.seed] = each
-        return [each for key, each in found.items() if key in wanted]
+        return [each for each in read_searches(self.results) if (each.problem, each.arm, each.seed) in wanted]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import math
+import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from importlib.metadata import version
 
 from evaluators.atomic_write import write_atomically
-from search.comparisons.curves import Searched, best_at, spent_at_most
+from search.comparisons.curves import Searched, curve, spent_at_most
 from search.comparisons.plan import Comparison
 from search.comparisons.statistics import Difference, differences, means
+from search.events import RunStarted
+from search.journal import replay
 
 STEPS = 20
 """Places at which the curves are written."""
@@ -19,14 +23,20 @@ STEPS = 20
 
 def write(comparison: Comparison, searches: Sequence[Searched]) -> list[str]:
     """Writes `comparison.json` and `curves.csv` into the comparison's folder; returns what is to be said."""
-    found, between = means(searches), differences(searches)
+    found, between = means(searches), _ordered(differences(searches))
     body = {
+        "command": comparison.command,
+        "versions": _versions(comparison),
         "unit": comparison.unit,
         "seeds": list(comparison.seeds),
         "problems": list(comparison.problems),
         "searches": len(searches),
+        "planned": len(comparison.searches),
+        "overrides": {arm.name: list(arm.overrides) for arm in comparison.arms},
         "arms": {arm: asdict(interval) for arm, interval in found.items()},
-        "differences": [{**asdict(each), "is_real": each.is_real} for each in between],
+        "differences": [
+            {**asdict(each), "is_real": each.is_real, "sentence": each.sentence} for each in between
+        ],
     }
     write_atomically(comparison.folder / "comparison.json", json.dumps(body, indent=1) + "\n")
     with (comparison.folder / "curves.csv").open("w", newline="", encoding="utf-8") as file:
@@ -38,13 +48,13 @@ def write(comparison: Comparison, searches: Sequence[Searched]) -> list[str]:
     for arm, interval in sorted(found.items(), key=lambda each: -each[1].value):
         number = sum(each.arm == arm for each in searches)
         lines.append(f"{arm:<24}{number:>9}  {spent[arm]:>12.6g}  {interval}")
-    return [*lines, "", *_sentences(between), "", f"{comparison.folder}/comparison.json, curves.csv"]
+    sentences = [each.sentence for each in between]
+    return [*lines, "", *sentences, "", f"{comparison.folder}/comparison.json, curves.csv"]
 
 
-def _sentences(between: Sequence[Difference]) -> list[str]:
+def _ordered(between: Sequence[Difference]) -> list[Difference]:
     """Those that are real first, the largest first."""
-    ordered = sorted(between, key=lambda each: (not each.is_real, -abs(math.log(each.ratio.value or 1))))
-    return [each.sentence for each in ordered]
+    return sorted(between, key=lambda each: (not each.is_real, -abs(math.log(each.ratio.value or 1))))
 
 
 def _curves(comparison: Comparison, searches: Sequence[Searched]) -> Iterator[list[object]]:
@@ -54,8 +64,16 @@ def _curves(comparison: Comparison, searches: Sequence[Searched]) -> Iterator[li
     for arm in comparison.arms:
         for problem in comparison.problems:
             of = [each for each in searches if (each.arm, each.problem) == (arm.name, problem)]
-            curves = [best_at(each.points, comparison.unit, amounts) for each in of]
-            for place, amount in enumerate(amounts) if curves else ():
-                values = sorted(curve[place] for curve in curves)
-                quartiles = [values[round(share * (len(values) - 1))] for share in (0.25, 0.5, 0.75)]
-                yield [arm.name, problem, amount, len(values), *quartiles]
+            if of:
+                found = curve(of, comparison.unit, amounts)
+                for row in zip(found.amounts, found.low, found.median, found.high, strict=True):
+                    yield [arm.name, problem, row[0], len(of), *row[1:]]
+
+
+def _versions(comparison: Comparison) -> dict[str, str]:
+    """Of what has searched; on kernels with the device's facts, as the first search has them."""
+    found = {"ideatree": version("ideatree"), "python": platform.python_version()}
+    journals = (task.folder / "journal.jsonl" for task in comparison.searches)
+    if (first := next((each for each in journals if each.exists()), None)) is not None:
+        found |= next((each.environment for each in replay(first) if isinstance(each, RunStarted)), {})
+    return found

@@ -3,7 +3,8 @@ failures at a rate. Thousands of searches take minutes and cost nothing: policie
 confirmed on kernels.
 
 A kernel is a set of *moves*. Each move has a worth, a gain in the logarithm of the speed, that holds once
-the move that it needs is there; some pairs clash. An idea adds moves to its parent's. A kernel's speed is
+the move that it needs is there; some pairs clash. An idea adds moves to its parent's, takes some of them
+away, or does both and so replaces one by another. A kernel's speed is
 that of its moves times the quality of the implementation, of which it inherits a half.
 """
 
@@ -26,7 +27,7 @@ MOVES_AT_MOST = 16
 """So many can be tried in all combinations, which tells the optimum."""
 EAGER_MS = 1.0
 MORE = 0.3
-"""How likely an idea has one more move."""
+"""How likely an idea changes one more move."""
 TRIES = 50
 """How often an idea is drawn that may have been had before."""
 START = 0.5
@@ -79,9 +80,10 @@ class Landscape:
 
 
 class LandscapeProposer:
-    """Draws moves that the seed does not have yet. `insight`, from 0 to 1, is how much its choice follows the
-    hidden worths; `noise` the standard deviation of the quality of implementations, in the logarithm, and
-    `measurement` that of times; `failures` the share of variants that fail. Raises ValueError for others."""
+    """Draws moves to add, and moves of the seed to take away: one of these is `undoing` times as likely as
+    one that the seed lacks. `insight`, from 0 to 1, is how much its choice follows the hidden worths;
+    `noise` the standard deviation of the quality of implementations, in the logarithm, and `measurement`
+    that of times; `failures` the share of variants that fail. Raises ValueError for others."""
 
     def __init__(
         self,
@@ -93,11 +95,13 @@ class LandscapeProposer:
         needy: float,
         clashing: float,
         insight: float,
+        undoing: float,
         noise: float,
         measurement: float,
         failures: float,
     ) -> None:
         shares = {"needy": needy, "clashing": clashing, "insight": insight, "failures": failures}
+        shares["undoing"] = undoing
         for name, share in shares.items():
             if not 0 <= share <= 1:
                 raise ValueError(f"landscape.{name} is {share}; it must be from 0 to 1")
@@ -107,7 +111,7 @@ class LandscapeProposer:
         self.landscape = Landscape(
             seed, moves=moves, mean=mean, spread=spread, needy=needy, clashing=clashing
         )
-        self._insight, self._noise, self._failures = insight, noise, failures
+        self._insight, self._undoing, self._noise, self._failures = insight, undoing, noise, failures
         self.evaluator = LandscapeEvaluator(self.landscape, seed=seed, measurement=measurement)
         """Where its kernels get their verdicts."""
 
@@ -128,27 +132,26 @@ class LandscapeProposer:
     async def propose(
         self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
     ) -> list[Idea]:
-        """Moves that the seed lacks, mostly one at a time, drawn by what they seem to be worth; none that
+        """Changes of the seed's moves, mostly one at a time, drawn by what they seem to be worth; none that
         were tried on it."""
         there = moves_of(expansion.seed)
         parent = expansion.seed.id if expansion.seed else ""
-        open_moves = [move for move in self.landscape.moves if move not in there]
-        seeming = [math.exp(4 * self._insight * self.landscape.worth[move]) for move in open_moves]
+        likely = [self._likely(move, there) for move in self.landscape.moves]
         tried = {outcome.idea.plan for outcome in history if outcome.idea.parent == parent}
         ideas: list[Idea] = []
-        for _ in range(TRIES * expansion.ideas if open_moves else 0):
+        for _ in range(TRIES * expansion.ideas if any(likely) else 0):
             if len(ideas) == expansion.ideas:
                 break
             size = 1
             while rng.random() < MORE:
                 size += 1
-            moves = sorted(set(rng.choices(open_moves, seeming, k=size)))
+            moves = sorted(set(rng.choices(self.landscape.moves, likely, k=size)))
             if (plan := json.dumps(moves)) in tried:
                 continue
             tried.add(plan)
             ideas.append(
                 Idea(
-                    text=f"Moves {', '.join(map(str, moves))}.",
+                    text=_in_words(moves, there),
                     category=self.landscape.category[moves[0]],
                     parent=parent,
                     round=expansion.round,
@@ -157,6 +160,11 @@ class LandscapeProposer:
                 )
             )
         return ideas
+
+    def _likely(self, move: int, there: frozenset[int]) -> float:
+        """How likely the move is added or, where it is there, taken away, relative to the others."""
+        worth = 4 * self._insight * self.landscape.worth[move]
+        return self._undoing * math.exp(-worth) if move in there else math.exp(worth)
 
     async def implement(
         self,
@@ -167,9 +175,9 @@ class LandscapeProposer:
         written: Sequence[Kernel],
         rng: random.Random,
     ) -> AsyncIterator[Kernel]:
-        """The parent's moves and the idea's; some fail."""
+        """The parent's moves as the idea changes them; some fail."""
         inherited = 0.5 * contents(parent.kernel)["quality"] if parent else 0.0
-        moves = sorted({*moves_of(parent), *json.loads(idea.plan)})
+        moves = sorted(moves_of(parent) ^ {*json.loads(idea.plan)})
         for number in range(n):
             fails = rng.choice(FAILURES) if rng.random() < self._failures else None
             quality = inherited + rng.gauss(0.0, self._noise)
@@ -230,6 +238,12 @@ class LandscapeEvaluator:
     async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:
         """Each measured thoroughly."""
         return [await self.evaluate(problem, kernel, thorough=True) for kernel in kernels]
+
+
+def _in_words(moves: Sequence[int], there: frozenset[int]) -> str:
+    added = ", ".join(str(move) for move in moves if move not in there)
+    taken = ", ".join(str(move) for move in moves if move in there)
+    return "; ".join([f"add {added}"] * bool(added) + [f"take away {taken}"] * bool(taken)).capitalize() + "."
 
 
 def kernel_of(moves: Sequence[int], quality: float, fails: Status | None) -> Kernel:

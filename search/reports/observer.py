@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 from search.events import Event, RoundClosed, RunFinished
-from search.reports.page import PACKAGES, write_report
+from search.reports.page import write_report
 
 
 class ReportObserver:
@@ -26,8 +25,3 @@ class ReportObserver:
 
     def close(self) -> None:
         """Nothing is left to do: the report was whole after each event."""
-
-
-def missing_packages() -> list[str]:
-    """Those that a report needs and that are not installed."""
-    return [name for name in PACKAGES if find_spec(name) is None]

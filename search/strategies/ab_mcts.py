@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass
 
 from search.protocols import View
-from search.strategies.values import IdeaNode, idea_nodes_of, is_library, require
+from search.strategies.values import IdeaNode, idea_nodes_of, is_exhausted, is_library, require
 from search.tree import Expansion
 
 POSTERIORS = ("gaussian", "beta")
@@ -41,12 +41,12 @@ class Scores:
 class AbMcts:
     """Walks down from the reference by Thompson sampling.
 
-    At each node a mean score is drawn from the posterior of a new idea here (the scores of the children)
-    and from that of going on with a child (the scores of all below the children). If the new idea wins, the
-    node is expanded. Otherwise a child is chosen by draws from the children's posteriors (its own score and
-    all below it). An idea's score is its best variant's speedup over the best of all, 0 for one without a
-    correct variant; such an idea is never gone on with. Ideas that have no verdict yet do not count: since
-    each choice is drawn, those made meanwhile differ.
+    At each node a mean score is drawn from the posterior of a new idea here (the scores of the children) and
+    from that of going on with a child (the scores of all below the children). If the new idea wins, the node
+    is expanded. Otherwise a child is chosen by draws from the children's posteriors (its own score and all
+    below it). An idea's score is its best variant's speedup over the best of all, 0 for one without a
+    correct variant; such an idea is never gone on with, nor one of which all is exhausted. Ideas that have
+    no verdict yet do not count: since each choice is drawn, those made meanwhile differ.
 
     Raises ValueError for a number below one, or an unknown `posterior`.
     """
@@ -65,10 +65,10 @@ class AbMcts:
         """One idea on the node at which the walk ends."""
         nodes = idea_nodes_of(view)
         own, under = _scores(nodes)
-        node = nodes[0]
-        while (below := [child for child in node.children if child.seed is not None]) and not self._wider(
-            node, own, under, rng
-        ):
+        node, left = nodes[0], _with_ideas_left(nodes, view)
+        while below := [child for child in node.children if child.seed is not None and child in left]:
+            if not is_exhausted(node.seed, view) and self._wider(node, own, under, rng):
+                break
             draws = {child: self._draw(under[child], rng) for child in below}
             node = max(draws, key=draws.__getitem__)
         return Expansion(seed=node.seed, ideas=1, variants=self.branch)
@@ -107,6 +107,17 @@ def normal_inverse_gamma(scores: Scores) -> tuple[float, float, float, float]:
     between = n * PRIOR_COUNT / count * (mean - PRIOR_MEAN) ** 2
     variance = (PRIOR_DEGREES * PRIOR_VARIANCE + deviations + between) / degrees
     return (PRIOR_COUNT * PRIOR_MEAN + scores.sum) / count, count, degrees, variance
+
+
+def _with_ideas_left(nodes: list[IdeaNode], view: View) -> set[IdeaNode]:
+    """Those that are not exhausted, and what leads to them."""
+    found: set[IdeaNode] = set()
+    for node in reversed(nodes):  # children stand after their parents
+        if node.seed is not None and (node in found or not is_exhausted(node.seed, view)):
+            found.add(node)
+            if node.parent is not None:
+                found.add(node.parent)
+    return found
 
 
 def _scores(nodes: list[IdeaNode]) -> tuple[dict[IdeaNode, Scores], dict[IdeaNode, Scores]]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import random
 
 from search.protocols import View
-from search.strategies.values import ranked_seeds, require
+from search.strategies.values import is_exhausted, open_seeds, require
 from search.tree import Expansion, Seed, fastest
 
 
 class Beam:
     """Each round starts from the best `width` kernels of the round before.
 
-    A round in which nothing was correct is passed over. Before there is any, the beam is the best of the
-    library, or the reference. A round's ideas are shared evenly, what is left over goes to the best ones.
+    A round in which nothing was correct, or of which all is exhausted, is passed over. Before there is any,
+    the beam is the best of the library, or the reference. A round's ideas are shared evenly, what is left
+    over goes to the best ones.
 
     Raises ValueError for a number below one.
     """
@@ -32,17 +33,17 @@ class Beam:
 
     def ask(self, view: View, rng: random.Random) -> Expansion | None:
         """One expansion for each kernel of the beam, the best first, without those that get no idea."""
-        seeds: list[Seed | None] = [*self._beam(view)] or [None]
-        rank, seeds = len(view.pending), seeds[: self.ideas]
+        rank, seeds = len(view.pending), self._beam(view)[: self.ideas]
         if rank >= len(seeds):
             return None
         each, left_over = divmod(self.ideas, len(seeds))
         return Expansion(seed=seeds[rank], ideas=each + (rank < left_over), variants=self.branch)
 
-    def _beam(self, view: View) -> list[Seed]:
+    def _beam(self, view: View) -> list[Seed | None]:
         tree = view.tree
         for number in range(tree.rounds_closed, 0, -1):
-            of_the_round = (each for each in tree.variants.values() if each.round == number)
+            of_the_round = [each for each in tree.variants.values() if each.round == number]
+            of_the_round = [each for each in of_the_round if not is_exhausted(each.seed, view)]
             if best := fastest(of_the_round, self.width, tree.ranking):
                 return [variant.seed for variant in best]
-        return ranked_seeds(tree, view.entries, self.width)
+        return open_seeds(view, self.width)

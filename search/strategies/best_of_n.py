@@ -7,9 +7,10 @@ Repeated sampling: Brown et al., 2024, "Large Language Monkeys" (arXiv:2407.2178
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from search.protocols import View
-from search.strategies.values import is_library, ranked_seeds, require
+from search.strategies.values import is_library, open_seeds, require
 from search.tree import Expansion, Seed, Tree
 
 
@@ -45,4 +46,4 @@ class BestOfN:
                 taken.add_idea(idea)
                 for variant in view.tree.variants_of(idea.id):
                     taken.add_variant(variant)
-        return next(iter(ranked_seeds(taken, view.entries, 1)), None)
+        return open_seeds(replace(view, tree=taken), 1)[0]

@@ -6,14 +6,14 @@ import random
 from collections.abc import Sequence
 
 from search.protocols import View
-from search.strategies.values import ranked_seeds, require
+from search.strategies.values import open_seeds, require
 from search.tree import Expansion, Seed
 
 
 class IdeaBranching:
     """Starts each round from the best `keep` kernels of all rounds so far and of the library.
 
-    The order is that of `ranked_seeds`. While there is neither, the round starts from the reference. A round
+    They are those of `open_seeds`. While there is neither, the round starts from the reference. A round
     has `ideas` ideas of `branch` variants each. They are shared by `shares`. Nothing is left to chance.
     Without `synchronous` rounds the same shares hold of the ideas that are under way.
 
@@ -30,7 +30,7 @@ class IdeaBranching:
     def ask(self, view: View, rng: random.Random) -> Expansion | None:
         """In a round one expansion a seed, the best seed first, without those that get no idea; otherwise one
         idea at a time, for the seed that has the fewest under way for its share."""
-        seeds: list[Seed | None] = [*ranked_seeds(view.tree, view.entries, self.keep)] or [None]
+        seeds = open_seeds(view, self.keep)
         if not self.synchronous:
             under_way = [sum(each.ideas for each in view.pending if _same(each.seed, seed)) for seed in seeds]
             return Expansion(seed=seeds[next_share(under_way)], ideas=1, variants=self.branch)

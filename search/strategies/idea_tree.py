@@ -11,7 +11,7 @@ import random
 from collections import Counter
 
 from search.protocols import View
-from search.strategies.values import IdeaNode, idea_nodes_of, is_library, pending_only, require
+from search.strategies.values import IdeaNode, idea_nodes_of, is_exhausted, is_library, pending_only, require
 from search.tree import Expansion
 
 
@@ -22,7 +22,8 @@ class IdeaTree:
     that led to it: of two equal kernels, the one that came of fewer ideas has more left to try. An idea is
     given up after `patience` tries in a row that did not gain: ideas built on it, none of them faster than
     it and those tried before. Tries that are under way count as such until they are known. The reference is
-    a node like any other; where all are given up, new ideas start from there.
+    a node like any other; where all are given up, new ideas start from there, or, where it is exhausted, from
+    what has the highest score.
 
     Nothing is left to chance: ties go to the idea that came first.
 
@@ -43,13 +44,15 @@ class IdeaTree:
         """One more try on the best idea that is open."""
         nodes, under_way = idea_nodes_of(view), pending_only(view)
         depths: dict[IdeaNode, int] = {}
-        best, highest = nodes[0], -math.inf
+        scores: dict[IdeaNode, float] = {}
         for node in nodes:  # parents stand before their children
             depths[node] = depths[node.parent] + 1 if node.parent is not None else 0
-            if node.idea is None or node.seed is not None:
-                score = math.log(node.value) - self.depth_price * depths[node]
-                if score > highest and _in_vain(node, under_way) < self.patience:
-                    best, highest = node, score
+            if (node.idea is None or node.seed is not None) and not is_exhausted(node.seed, view):
+                scores[node] = math.log(node.value) - self.depth_price * depths[node]
+        kept = {node: score for node, score in scores.items() if _in_vain(node, under_way) < self.patience}
+        if not kept and nodes[0] not in scores:
+            kept = scores
+        best = max(kept, key=kept.__getitem__, default=nodes[0])
         return Expansion(seed=best.seed, ideas=1, variants=self.branch)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from evaluators.problem import content_id
 from search.protocols import View
-from search.strategies.values import Node, nodes_of, pending_only, require, standardised
+from search.strategies.values import Node, is_exhausted, nodes_of, pending_only, require, standardised
 from search.tree import Expansion
 
 HASHES = 16**8
@@ -29,9 +29,9 @@ class Islands:
     next one. So all of it follows from the tree.
 
     It is the turn of the island with the fewest ideas, with those under way; one without a correct kernel
-    begins with the reference. Its elites are the fastest kernel of each category and language. One is drawn
-    with the weight sigmoid(`sharpness` * score) / (1 + ideas on it), where the score is the speedup in median
-    absolute deviations above the elites' median.
+    begins with the reference. Its elites are the fastest kernel of each category and language that is not
+    exhausted. One is drawn with the weight sigmoid(`sharpness` * score) / (1 + ideas on it), where the score
+    is the speedup in median absolute deviations above the elites' median.
 
     Raises ValueError for a number below one, a negative `sharpness`, or a `migration` that is no probability.
     """
@@ -54,7 +54,10 @@ class Islands:
         nodes = nodes_of(view)
         home, crowd = self.settle(view, nodes)
         turn = min(range(self.islands), key=lambda island: crowd[island])
-        elites = _elites(view, [node for node in nodes[1:] if home.get(node.idea) == turn])
+        found = [node for node in nodes if node.idea in home and not is_exhausted(node.seed, view)]
+        elites = _elites(view, [node for node in found if home[node.idea] == turn])
+        if not elites and is_exhausted(None, view):
+            elites = _elites(view, found)
         seed = rng.choices(elites, weights(elites, self.sharpness))[0].seed if elites else None
         return Expansion(seed=seed, ideas=1, variants=self.branch)
 

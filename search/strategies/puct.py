@@ -12,7 +12,7 @@ import random
 from collections import defaultdict
 
 from search.protocols import View
-from search.strategies.values import Node, nodes_of, pending_on, require
+from search.strategies.values import Node, is_exhausted, nodes_of, pending_on, require
 from search.tree import Expansion
 
 
@@ -46,7 +46,9 @@ class Puct:
         """One idea on the kernel with the highest score of those that are free."""
         nodes = nodes_of(view)
         visits, buffer = _visits(nodes), self._buffer(nodes)
-        free = _free(nodes, set(pending_on(view))) & set(buffer) or {nodes[0]}
+        buffer = [node for node in buffer if not is_exhausted(node.seed, view)] or buffer
+        free = _free(nodes, set(pending_on(view))) & set(buffer)
+        free = free or {nodes[0]} & set(buffer) or set(buffer)
         total = visits[nodes[0]]
         of_the_buffer = [node.value for node in buffer]
         weight = self.c * (max(of_the_buffer) - min(of_the_buffer)) * math.sqrt(1 + total)

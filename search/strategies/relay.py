@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from search.protocols import Strategy, View
-from search.strategies.values import is_library, pending_only, require
+from search.strategies.values import is_exhausted, is_library, pending_only, require
 from search.tree import Expansion, Idea, Tree
 
 
@@ -55,12 +55,18 @@ class Relay:
                 return None
             left = min(left, self.stage - into)
         before, own = self._split(view.tree, number)
-        start = next(iter(before.best()), None)
-        entries = view.entries if start is None else [start.seed]
+        bests = [each.seed for each in before.best(len(before.variants))]
+        start = next((each for each in bests if not is_exhausted(each, view)), next(iter(bests), None))
+        tried = {each.kernel.id for each in before.variants.values() if each.evaluation is not None}
+        entries, exhausted = [each for each in view.entries if each.kernel.id not in tried], view.exhausted
+        if start is not None:  # it is the reference of this stage
+            entries = [start]
+            exhausted = (exhausted - {""}) | ({""} if is_exhausted(start, view) else set())
         strategy = self.strategies[number % len(self.strategies)]
-        asked = strategy.ask(replace(view, tree=own, entries=entries, left=left), rng)
+        seen = replace(view, tree=own, entries=entries, left=left, exhausted=exhausted)
+        asked = strategy.ask(seen, rng)
         if asked is not None and asked.seed is None and start is not None:
-            return replace(asked, seed=start.seed)
+            return replace(asked, seed=start)
         return asked
 
     def _split(self, tree: Tree, number: int) -> tuple[Tree, Tree]:

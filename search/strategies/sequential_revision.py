@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 from search.protocols import View
-from search.strategies.values import is_library, ranked_seeds, require
+from search.strategies.values import is_exhausted, is_library, open_seeds, require
 from search.tree import Expansion, Seed, fastest
 
 BUILD_ON = ("last", "best")
@@ -18,8 +18,8 @@ BUILD_ON = ("last", "best")
 class SequentialRevision:
     """Builds on the `last` correct kernel or on the `best` one, one idea at a time.
 
-    The last one is the best variant of the last idea that has a correct one. Until there is any, the chain
-    begins with the best kernel of the library, or the reference.
+    The last one is the best variant of the last idea that has a correct one that is not exhausted. Until
+    there is any, the chain begins with the best kernel of the library, or the reference.
 
     Raises ValueError for a number below one, or an unknown `build_on`.
     """
@@ -40,12 +40,14 @@ class SequentialRevision:
             return None
         seed = self._last(view) if self.build_on == "last" else None
         if seed is None:
-            seed = next(iter(ranked_seeds(view.tree, view.entries, 1)), None)
+            seed = open_seeds(view, 1)[0]
         return Expansion(seed=seed, ideas=1, variants=self.branch)
 
     def _last(self, view: View) -> Seed | None:
         for idea in reversed(view.tree.ideas.values()):
             if not is_library(idea):
-                for variant in fastest(view.tree.variants_of(idea.id), 1, view.tree.ranking):
+                variants = view.tree.variants_of(idea.id)
+                usable = [each for each in variants if not is_exhausted(each.seed, view)]
+                for variant in fastest(usable, 1, view.tree.ranking):
                     return variant.seed
         return None

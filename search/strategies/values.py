@@ -80,6 +80,21 @@ def ranked_seeds(tree: Tree, entries: Sequence[Seed], k: int) -> list[Seed]:
     return list(unique.values())[:k]
 
 
+def open_seeds(view: View, k: int) -> list[Seed | None]:
+    """Where a round may start: the k best kernels, as `ranked_seeds` has them, without exhausted ones; the
+    reference where that leaves none. Where that is exhausted, too, all are as good as before."""
+    ranked = ranked_seeds(view.tree, view.entries, len(view.tree.variants) + len(view.entries))
+    found = [seed for seed in ranked if not is_exhausted(seed, view)]
+    if not found and is_exhausted(None, view):
+        found = ranked
+    return [*found[:k]] or [None]
+
+
+def is_exhausted(seed: Seed | None, view: View) -> bool:
+    """Whether the proposer had no more ideas on the kernel; None: on the reference."""
+    return (seed.kernel.id if seed else "") in view.exhausted
+
+
 def nodes_of(view: View) -> list[Node]:
     """The reference first, then all kernels that can be built on, each after the one it was written from."""
     tree, best = view.tree, view.tree.best(len(view.tree.variants))

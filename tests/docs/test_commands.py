@@ -17,6 +17,7 @@ from ideatree.commands import COMMANDS
 from ideatree.commands import main as ideatree
 from tests.docs.pages import PAGES, ROOT, blocks, examples
 from tests.ideatree.test_interface import REFERENCE, SOURCE
+from tests.search.comparisons.compared import compared
 
 NAMES = {module: name for name, (module, _) in COMMANDS.items()}
 MODULE = r"(?:\.venv/bin/)?python -m ([\w.]+)"
@@ -52,9 +53,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     call = {"id": "000012", "system": "You write kernels.", "prompt": "Write one."}
     config = run / ".hydra/config.yaml"
     config.write_text(config.read_text() + "\nrun: null\n")  # as if an agent could go on with it, too
-    compared = place / "outputs/compare" / STAMP / ".hydra"
-    compared.mkdir(parents=True)
-    (compared / "overrides.yaml").write_text("- problem=level1/softmax\n")
+    compare = compared(place / "outputs/compare" / STAMP, seeds=3) / ".hydra"
+    compare.mkdir()
+    (compare / "overrides.yaml").write_text("- problem=level1/softmax\n")
     (run / "model_calls.jsonl").write_text(json.dumps(call) + "\n")
     return place
 

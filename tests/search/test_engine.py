@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from search.events import Event, ModelCalled, VariantEvaluated, VariantStage
 from search.journal import replay
 from search.llm import CallFailed, Cause, Limits, Question
 from search.proposers.llm.proposer import LLMProposer
+from search.protocols import View
+from search.tree import Expansion
 from tests.search.engine_fakes import scripted
 from tests.search.fakes import (
     FakeEvaluator,
@@ -186,6 +189,47 @@ def test_repeated_and_surplus_answers_are_dropped(tmp_path: Path) -> None:
     tree = state_of(path).tree
     assert (len(tree.ideas), len(tree.variants)) == (4, 12)
     assert kernel("surplus").id not in {v.kernel.id for v in tree.variants.values()}
+
+
+class Barren(FakeProposer):
+    """Has one idea on the reference, and any number on kernels."""
+
+    had = False
+
+    async def propose(self, problem: Any, expansion: Expansion, history: Any, rng: random.Random) -> Any:
+        if expansion.seed is None and self.had:
+            return []
+        self.had = True
+        return (await super().propose(problem, expansion, history, rng))[: 1 if expansion.seed is None else 9]
+
+
+class Told:
+    """Starts from the reference and the best kernel, unless they are exhausted; remembers what it saw."""
+
+    ideas = 2
+
+    def __init__(self, synchronous: bool) -> None:
+        self.synchronous = synchronous
+        self.told: list[tuple[int, frozenset[str]]] = []
+
+    def ask(self, view: View, rng: random.Random) -> Expansion | None:
+        self.told.append((view.round, view.exhausted))
+        seeds = [None, *(each.seed for each in view.tree.best(1))]
+        seeds = [each for each in seeds if (each.kernel.id if each else "") not in view.exhausted]
+        place = len(view.pending) if self.synchronous else 0
+        return Expansion(seed=seeds[place], ideas=1, variants=1) if place < len(seeds) else None
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_a_strategy_is_told_what_is_exhausted(tmp_path: Path, synchronous: bool) -> None:
+    path = tmp_path / "journal.jsonl"
+    strategy = Told(synchronous)
+    search(path, strategy=strategy, proposer=Barren(), rounds=4)
+    told = [exhausted for _, exhausted in strategy.told]
+    assert told[0] == frozenset() and told[-1] == {""} == state_of(path).exhausted()
+    if synchronous:  # in a round nothing changes
+        assert [number for number, exhausted in strategy.told if not exhausted] == [1, 1, 2, 2]
+        assert state_of(path).exhausted(before=2) == frozenset()
 
 
 def test_an_observer_that_raises_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -22,6 +22,7 @@ from search.events import (
     RoundClosed,
     RunFinished,
     RunStarted,
+    SeedExhausted,
     VariantEvaluated,
     VariantStage,
     VariantWritten,
@@ -152,6 +153,7 @@ def runs(draw: st.DrawFn) -> list[Event]:
     return [
         draw(starts()),
         ExpansionAsked(at_s=1.5, number=0, seed="", ideas=2, variants=3, round=1),
+        SeedExhausted(at_s=1.5, seed="", round=1),
         IdeaProposed(at_s=2.0, idea=idea, number=1, expansion=draw(st.integers(0, 5))),
         ModelCalled(at_s=2.5, call=draw(calls())),
         *(VariantWritten(at_s=3.0, variant=v, number=i) for i, v in enumerate(written, 1)),

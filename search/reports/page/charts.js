@@ -1,49 +1,8 @@
-// The charts, by Plotly. Texts that come from the run are escaped: Plotly reads some tags.
+// The charts of a run.
 
-const escaped = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
-const wrapped = (text, most = 46) => escaped(text).replace(new RegExp(`(.{1,${most}})(\\s+|$)`, "g"), "$1<br>").replace(/<br>$/, "");
 const minutes = (seconds) => seconds / 60;
-const narrow = () => innerWidth < 600;
-
-function chart(id, traces, layout, name) {
-  const text = colour("text"), grid = { gridcolor: colour("grid"), zerolinecolor: colour("line"), automargin: true };
-  const box = byId(id);
-  if (!box.previousElementSibling?.matches("h3.of-chart")) box.before(element("h3", { class: "of-chart" }));
-  box.previousElementSibling.textContent = layout.title;
-  Plotly.react(box, traces, {
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", colorway: palette(),
-    font: { color: text, size: 12, family: "system-ui, sans-serif" },
-    margin: { l: 48, r: 12, t: 10, b: layout.showlegend === false || traces.length === 1 ? 44 : 80 }, hoverlabel: { align: "left" },
-    legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", font: { size: 11 } }, dragmode: narrow() ? false : "zoom",
-    ...layout,
-    title: undefined,
-    xaxis: { ...grid, ...layout.xaxis }, yaxis: { ...grid, ...layout.yaxis },
-    ...(layout.yaxis2 ? { yaxis2: { ...grid, showgrid: false, ...layout.yaxis2 } } : {}),
-  }, {
-    responsive: true, displaylogo: false, displayModeBar: narrow() ? false : "hover", scrollZoom: false,
-    toImageButtonOptions: { format: "svg", filename: `${run.folder}-${name}` },
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
-  });
-  box.setAttribute("role", "img");
-  box.setAttribute("aria-label", layout.title);
-  return box;
-}
-
-const palette = () => ["accent", "path", "string", "time", "wrong", "grey"].map(colour);
 const CATEGORIES = Object.keys(words.categories);
 const categoryColour = (category) => palette()[CATEGORIES.indexOf(category) % palette().length];
-
-/** Powers of ten, and 2 and 5 times those, over what is shown. */
-function logAxis(title, values) {
-  const all = values.filter((each) => known(each) && each > 0);
-  const [low, high] = [Math.min(...all, 1), Math.max(...all, 1)];
-  const ticks = [];
-  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high) + 1; power++) {
-    ticks.push(...[1, 2, 5].map((each) => Number((each * 10 ** power).toPrecision(3))));
-  }
-  const range = [Math.log10(low) - 0.08, Math.log10(high) + 0.08];
-  return { type: "log", title: { text: title }, tickvals: ticks, ticktext: ticks.map((each) => `${each}x`), range };
-}
 
 function speedupChart() {
   const correct = data.variants.filter((each) => known(each.speedup));
@@ -129,7 +88,7 @@ function statusChart() {
     type: "bar", orientation: "h", y: merged.map((each) => escaped(each.label)), x: merged.map((each) => each.count),
     text: merged.map((each) => String(each.count)), textposition: "auto", hovertext: merged.map((each) => wrapped(each.cause || each.status)),
     hovertemplate: "%{x}<br>%{hovertext}<extra></extra>",
-    marker: { color: merged.map((each) => (each.status === "correct" ? colour("string") : statusColour(each.status))) },
+    marker: { color: merged.map((each) => statusColour(each.status)) },
   }], { title: `${run.evaluations} evaluations`, xaxis: { title: { text: "variants" } }, yaxis: { ticksuffix: "  " } }, "statuses");
 }
 
@@ -182,31 +141,9 @@ function winnerChart() {
   }], { title: `Milliseconds a call${share}`, xaxis: { title: { text: "ms" }, rangemode: "tozero" }, yaxis: { ticksuffix: "  " } }, "winner");
 }
 
-/** What draws each box; two for one where they belong together. */
+const ofVariants = (draw) => () => data.variants.length && draw();
 const CHARTS = {
-  "chart-winner": () => winner && winnerChart(), "chart-speedup": speedupChart, "chart-bests": bestsChart,
-  "chart-path": pathChart, "chart-gains": gainsChart, "chart-statuses": statusChart,
-  "chart-budget": budgetChart, "chart-device": deviceChart,
+  "chart-winner": () => winner && winnerChart(), "chart-speedup": ofVariants(speedupChart), "chart-bests": ofVariants(bestsChart),
+  "chart-path": ofVariants(pathChart), "chart-gains": ofVariants(gainsChart), "chart-statuses": ofVariants(statusChart),
+  "chart-budget": ofVariants(budgetChart), "chart-device": ofVariants(deviceChart),
 };
-const drawn = new Set();
-
-function drawChart(id) {
-  if (id !== "chart-winner" && !data.variants.length) return;
-  drawn.add(id);
-  CHARTS[id]();
-}
-
-const redrawCharts = () => drawn.forEach((id) => CHARTS[id]());
-const drawAllCharts = () => Object.keys(CHARTS).filter((id) => !drawn.has(id)).forEach(drawChart);
-
-/** Draws each chart when it comes into sight. Plotly, which takes a second to start, starts now: after the tree is
- *  there. The page's policy knows its script by its hash. */
-function watchCharts() {
-  document.head.append(element("script", {}, byId("plotly").textContent));
-  byId("chart-winner").hidden = !winner;
-  const watch = new IntersectionObserver((found) => {
-    for (const each of found.filter((each) => each.isIntersecting && !drawn.has(each.target.id))) drawChart(each.target.id);
-    document.body.dataset.charts ??= Math.round(performance.now());
-  }, { rootMargin: "200px" });
-  for (const id of Object.keys(CHARTS)) watch.observe(byId(id));
-}

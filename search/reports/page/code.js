@@ -1,4 +1,4 @@
-// Elements, figures, code with colours, differences. Text is always set as text.
+// Code with colours, and differences.
 
 const PYTHON = "and as assert async await break class continue def del elif else except False finally for from " +
   "global if import in is lambda None nonlocal not or pass raise return True try while with yield";
@@ -16,31 +16,6 @@ const LANGUAGES = {
     token: /(?<comment>\/\/[^\n]*|\/\*[^]*?(?:\*\/|$)|^[ \t]*#\w+[^\n]*)|(?<string>"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?)|(?<number>\b\d[\w.]*)|(?<name>[A-Za-z_]\w*)/gm,
   },
 };
-
-const byId = (id) => document.getElementById(id);
-
-/** A new element; `attributes` may have event handlers, whose names begin with "on". Strings become text. */
-function element(tag, attributes = {}, ...children) {
-  const svg = ["svg", "g", "path", "circle", "rect", "text", "title", "line"].includes(tag);
-  const made = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value !== null && value !== undefined && value !== false) made.setAttribute(name, value);
-  }
-  made.append(...children.filter((each) => each !== null && each !== undefined));
-  return made;
-}
-
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-const known = (value) => value !== null && value !== undefined;
-const digits = (value, n) => (known(value) ? Number(value).toPrecision(n) : "-");
-const milliseconds = (ms) => (!known(ms) ? "-" : ms >= 100 ? ms.toFixed(0) : digits(ms, 3));
-const times = (x) => (!known(x) ? "-" : `${x.toFixed(x < 9.995 ? 2 : x < 99.95 ? 1 : 0)}x`);
-const percent = (share) => (known(share) ? `${(100 * share).toFixed(0)} %` : "-");
-const dollars = (value) => (value > 0 && value < 0.01 ? `$${value.toFixed(4)}` : `$${value.toFixed(2)}`);
-const interval = (row) => (known(row.speedup) ? `[${row.speedup_low.toFixed(2)}, ${row.speedup_high.toFixed(2)}]` : "");
-const shortId = (id) => (/^[0-9a-f]{12}$/.test(id) ? id.slice(0, 6) : id || "reference");
-const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 3)}...` : text);
 
 /** The source with colours, as nodes. Long strings with C++ or CUDA in them are coloured as such. */
 function highlighted(source, language = "python") {
@@ -119,11 +94,4 @@ function differenceNodes(before, after) {
     }
   }
   return lines.some(([sign]) => sign !== " ") ? nodes : ["The two are equal."];
-}
-
-/** Saves a text as a file. */
-function save(name, type, text) {
-  const url = URL.createObjectURL(new Blob([text], { type }));
-  element("a", { href: url, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 10000);
 }

@@ -1,6 +1,5 @@
 // The run as records that know one another, and where each stands in the tree.
 
-const data = JSON.parse(byId("data").textContent);
 const { run, winner, words } = data;
 const variants = new Map(data.variants.map((each) => [each.id, each]));
 const ideas = new Map(data.ideas.map((each) => [each.id, each]));

@@ -58,16 +58,9 @@ function list() {
   );
 }
 
-/** A field as CSV has it. One that a spreadsheet would take for a formula is marked as text. */
-function csvField(value) {
-  const text = String(value ?? "");
-  const safe = typeof value === "string" && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
-  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
-}
-
 function saveCsv() {
   const rows = listed().map((each) => [...CSV.map((key) => each[key]), ideas.get(each.idea).text]);
-  save(`${run.folder}.csv`, "text/csv", [[...CSV, "text"], ...rows].map((row) => row.map(csvField).join(",")).join("\r\n") + "\r\n");
+  saveTable(pageName, [...CSV, "text"], rows);
 }
 
 function saveSvg() {
@@ -78,14 +71,5 @@ function saveSvg() {
   copy.prepend(element("rect", { x: box[0], y: box[1], width: box[2], height: box[3], fill: colour("panel") }));
   for (const name of ["id", "tabindex", "class", "role"]) copy.removeAttribute(name);
   for (const [name, value] of [["viewBox", box.join(" ")], ["width", box[2]], ["height", box[3]]]) copy.setAttribute(name, value);
-  save(`${run.folder}.svg`, "image/svg+xml", new XMLSerializer().serializeToString(copy));
-}
-
-/** A table of rows of text; columns are words where they are named so. */
-function table(id, columns, rows, wordy) {
-  const cell = (tag, at, text) => element(tag, { class: wordy.includes(at) ? "words" : null }, text);
-  byId(id).replaceChildren(
-    element("thead", {}, element("tr", {}, ...columns.map((name, at) => cell("th", at, name)))),
-    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((text, at) => cell("td", at, String(text)))))),
-  );
+  save(`${pageName}.svg`, "image/svg+xml", new XMLSerializer().serializeToString(copy));
 }

@@ -4,10 +4,8 @@ function head() {
   byId("title").textContent = `${run.problem} on ${run.device}`;
   const state = run.open ? `going on, or stopped, after round ${run.rounds_closed}` : "ended";
   byId("state").textContent = `${run.folder}: ${state}`;
-  const terms = (pairs) => pairs.flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]);
   byId("facts").append(...terms(Object.entries(run.facts)));
   byId("closing").append(...terms(run.closing));
-  const card = (figure, text) => element("div", { class: "card" }, element("b", {}, figure), element("span", {}, text));
   const measured = !winner ? "" : winner.confirmed ? "confirmed" : winner.measured_again ? "not confirmed" : "in the search";
   const cards = winner ? [
     card(times(winner.speedup), `over eager, ${interval(winner)}, ${measured}`),
@@ -168,6 +166,5 @@ byId("list-frame").addEventListener("toggle", list);
 addEventListener("hashchange", follow);
 follow();
 document.body.dataset.ready = Math.round(performance.now());  // ms since the page was asked for
-addEventListener("load", () => requestAnimationFrame(() => setTimeout(watchCharts)));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { draw(); legend(); redrawCharts(); });
-addEventListener("beforeprint", drawAllCharts);
+byId("chart-winner").hidden = !winner;
+chartsOnLoad(CHARTS, () => { draw(); legend(); });

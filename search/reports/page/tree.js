@@ -1,9 +1,6 @@
 // The tree: drawing, zoom, keyboard, what is shown of a node under the pointer.
 
 const GLYPHS = words.statuses;
-const STATUS_COLOURS = {
-  compile_error: "build", runtime_error: "build", crashed: "build", incorrect: "wrong", timeout: "time", rejected: "time",
-};
 const svg = byId("tree");
 const nodes = laidOut();
 const view = { scale: 1, x: 0, y: 0 };
@@ -25,8 +22,6 @@ function mixed(from, to, share) {
   const part = (hex, at) => parseInt(hex.slice(at, at + 2), 16);
   return `rgb(${[1, 3, 5].map((at) => Math.round(part(from, at) * (1 - share) + part(to, at) * share)).join(" ")})`;
 }
-
-const statusColour = (status) => colour(STATUS_COLOURS[status] ?? "grey");
 
 function draw() {
   stage = element("g", {});

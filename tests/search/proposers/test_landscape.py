@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from search.proposers.landscape import (
 )
 from search.run import RunConfig
 from search.strategies.idea_branching import IdeaBranching
-from search.tree import Expansion, Idea
+from search.tree import Expansion, Idea, Seed
 from tests.search.fakes import search, state_of
 
 SHIPPED = compose_config(RunConfig, ["problem=landscape", "proposer=landscape"]).proposer
@@ -34,8 +35,8 @@ def proposer(**changes: Any) -> LandscapeProposer:
     return LandscapeProposer(**{**settings, **changes})
 
 
-async def written(of: LandscapeProposer, idea: Idea, n: int) -> list[Any]:
-    return [kernel async for kernel in of.implement(PROBLEM, idea, None, n, [], random.Random(1))]
+async def written(of: LandscapeProposer, idea: Idea, n: int, parent: Seed | None = None) -> list[Any]:
+    return [kernel async for kernel in of.implement(PROBLEM, idea, parent, n, [], random.Random(1))]
 
 
 def test_no_search_finds_more_than_the_optimum(tmp_path: Path) -> None:
@@ -65,6 +66,22 @@ def test_an_idea_adds_a_move_to_its_parents() -> None:
     every = asyncio.run(found.propose(PROBLEM, Expansion(seed=None, ideas=99, variants=1, round=1), [], rng))
     assert len({each.plan for each in every}) == len(every) == 99
     assert moves_of(None) == frozenset()
+
+
+@pytest.mark.parametrize("undoing", [0.0, 0.5])
+def test_an_idea_may_take_moves_away(undoing: float) -> None:
+    found, rng = proposer(undoing=undoing), random.Random(0)
+    seed = Seed(id="x", kernel=kernel_of(range(8), 0.0, None))
+    expansion = Expansion(seed=seed, ideas=40, variants=1, round=1)
+    ideas = asyncio.run(found.propose(PROBLEM, expansion, [], rng))
+    taken = [idea for idea in ideas if set(json.loads(idea.plan)) & set(range(8))]
+    assert bool(taken) == bool(undoing)
+    for idea in taken:
+        assert "take away" in idea.text.lower()
+        (kernel,) = asyncio.run(written(found, idea, 1, seed))
+        assert set(contents(kernel)["moves"]) == set(range(8)) ^ set(json.loads(idea.plan))
+    whole = replace(expansion, seed=Seed(id="y", kernel=kernel_of(range(16), 0.0, None)))
+    assert bool(asyncio.run(found.propose(PROBLEM, whole, [], rng))) == bool(undoing)
 
 
 def test_variants_fail_at_their_rate() -> None:

@@ -14,9 +14,10 @@ import pytest
 
 from search.cli import RECORDINGS
 from search.events import Event, IdeaProposed, RoundClosed
-from search.reports import observer as observers
+from search.reports import html
 from search.reports.frames import load_run
-from search.reports.observer import ReportObserver, missing_packages
+from search.reports.html import missing_packages
+from search.reports.observer import ReportObserver
 from search.reports.page import MOST_BYTES, render, write_report
 from search.reports.texts import Texts, cut
 from tests.search.reports.synthetic import ATTACK, SyntheticRun
@@ -144,7 +145,7 @@ def test_the_report_is_written_when_a_round_closes(small: SyntheticRun, tmp_path
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert missing_packages() == []
-    monkeypatch.setattr(observers, "find_spec", lambda name: None)
+    monkeypatch.setattr(html, "find_spec", lambda name: None)
     assert missing_packages() == ["pandas", "plotly"]
 
 

@@ -275,6 +275,32 @@ def test_rounds_without_anything_correct_start_from_the_reference(strategy: Stra
     assert {expansion.seed for expansion in asked(strategy, tree)} == {None}
 
 
+@every_strategy
+@cases
+@settings(max_examples=30, deadline=None)
+def test_exhausted_kernels_are_passed_over(
+    strategy: Strategy, ideas: int, case: int, rounds: int, correct_ones: bool
+) -> None:
+    """One kernel after the other, until all that it would start from are; then it asks all the same."""
+    rng = random.Random(case)
+    entries = entries_of(rng) if correct_ones else []
+    tree = tree_of(rng, rounds, correct_ones=correct_ones, entries=entries)
+    exhausted: set[str] = set()
+    for turn in range(100):
+        view = View(tree=tree, entries=entries, round=rounds + 1, exhausted=frozenset(exhausted))
+        asked = asked_in_a_round(strategy, view, lambda index, turn=turn: random.Random(f"{turn}/{index}"))
+        assert asked
+        kernels = {each.seed.kernel.id if each.seed else "" for each in asked}
+        if kernels & exhausted:
+            assert kernels <= exhausted, "while one is left, the others are not asked for"
+            break
+        exhausted |= kernels
+    if not isinstance(strategy, BestOfN | Relay):  # they build on nothing, or on one kernel of their stage
+        assert "" in exhausted
+        usable = {each.kernel.id for each in tree.best(len(tree.variants))}
+        assert len(exhausted) > 1 or not usable
+
+
 def test_every_strategy_is_in_the_suite() -> None:
     tested = {type(strategy) for strategy, _ in STRATEGIES}
     for found in pkgutil.iter_modules(search.strategies.__path__):

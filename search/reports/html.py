@@ -1,0 +1,80 @@
+"""One HTML file that needs no network, made of data, a template and scripts of `page/`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+PACKAGES = ("pandas", "plotly")
+"""What reports need besides Ideatree itself."""
+PARTS = Path(__file__).with_name("page")
+
+
+def render_page(
+    template: str, scripts: Sequence[str], *, name: str, title: str, data: Any, **parts: str
+) -> str:
+    """The page of a template and scripts of `page/`. `data`: what they show, plain JSON types; the browser
+    sets its texts as text, never as markup. `name` begins the names of files that a reader saves; `parts`:
+    what else the template has a place for."""
+    plotly, script = _plotly(), _script(tuple(scripts))
+    shown = {
+        "name": name,
+        "title": title,
+        "data": data,
+        "policy": _policy(plotly, script),
+        "style": Markup((PARTS / "page.css").read_text(encoding="utf-8")),
+        "plotly": Markup(plotly),
+        "script": Markup(script),
+    }
+    return str(_environment().get_template(template).render(shown, **parts))
+
+
+def missing_packages() -> list[str]:
+    """Those that a report needs and that are not installed."""
+    return [name for name in PACKAGES if find_spec(name) is None]
+
+
+def _policy(*scripts: str) -> str:
+    """Nothing from outside, and no script but these; styles may stand in the page, where Plotly puts some."""
+    hashes = (base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts)
+    allowed = " ".join(f"'sha256-{each}'" for each in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+@cache
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return _inlined(get_plotlyjs())
+
+
+@cache
+def _script(names: tuple[str, ...]) -> str:
+    parts = "\n".join((PARTS / name).read_text(encoding="utf-8") for name in names)
+    return _inlined(f'(() => {{\n"use strict";\n{parts}}})();\n')
+
+
+def _inlined(script: str) -> str:
+    """As it may stand between the tags of a script. A browser hashes it with plain line ends."""
+    return re.sub("<(/script|!--)", r"\\x3c\1", script.replace("\r\n", "\n"), flags=re.IGNORECASE)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(PARTS), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return environment
