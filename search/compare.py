@@ -8,7 +8,8 @@
 
 Every other key is that of `search.run`, the same for all searches. `arms` compares whatever can be set:
 `'arms.told=["history=all"]' 'arms.untold=["history=none"]'`. The searches of a seed share the evaluator and
-go on side by side; what has ended is not searched again when a comparison is resumed. Exit status 0 when all
+go on side by side; what has ended is not searched again when a comparison is resumed. `wandb=offline` or
+`wandb=online` logs each search, in one group with the comparison's name. Exit status 0 when all
 searches have ended, 130 when it was interrupted, 1 when one failed, 2 when the call was wrong.
 """
 
@@ -104,6 +105,9 @@ def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Comparison:
         raise UsageError(
             "a comparison needs a budget: budget.evaluations=…, seconds, calls, tokens or dollars"
         )
+    on_landscape = config.proposer.get("_target_", "").endswith(".LandscapeProposer")
+    if on_landscape and config.wandb.mode != "off" and any(each.startswith("wandb") for each in given):
+        raise UsageError("searches on a landscape are not logged to W&B: leave wandb=… out")
     shared = [each for each in given if each.partition("=")[0].split(".")[0] not in (*OWN, "problem", "seed")]
     problem = [each for each in given if each.partition("=")[0].split(".")[0] == "problem"]
     named = [each for each in given if each.startswith("problem=")]
@@ -115,7 +119,7 @@ def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Comparison:
         problems=problems,
         seeds=tuple(range(config.seed, config.seed + config.seeds)),
         shared=(*given_config_folders(), f"rounds={config.rounds}", *shared),
-        on_landscape=config.proposer.get("_target_", "").endswith(".LandscapeProposer"),
+        on_landscape=on_landscape,
         unit=next((unit for unit in UNITS if limits.get(unit) is not None), UNITS[0]),
     )
 
