@@ -79,7 +79,7 @@ def main(config: DictConfig) -> int:
     console = Console()
     log_to(console)
     positive(config, "seeds")
-    comparison = plan(config, given_overrides(), output_folder())
+    comparison = plan(config, given_overrides(), output_folder(), given_config_folders())
     console.print(f"comparison: {shown(comparison.folder)}", markup=False, highlight=False, soft_wrap=True)
     ended = asyncio.run(search_all(comparison, console))
     if ended:
@@ -90,8 +90,11 @@ def main(config: DictConfig) -> int:
     return 0
 
 
-def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Comparison:
-    """The searches of a comparison. Raises UsageError."""
+def plan(
+    config: DictConfig, given: Sequence[str], folder: Path, config_folders: Sequence[str] = ()
+) -> Comparison:
+    """The searches of a comparison; `given` are the overrides that made the config, `config_folders` those by
+    which it found folders of the user's. Raises UsageError."""
     arms = [Arm(name=name, overrides=(f"strategy={name}",)) for name in config.strategies]
     for name, overrides in config.arms.items():
         several = [overrides] if isinstance(overrides, str) else list(overrides)
@@ -118,7 +121,7 @@ def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Comparison:
         arms=tuple(arms),
         problems=problems,
         seeds=tuple(range(config.seed, config.seed + config.seeds)),
-        shared=(*given_config_folders(), f"rounds={config.rounds}", *shared),
+        shared=(*config_folders, f"rounds={config.rounds}", *shared),
         on_landscape=on_landscape,
         unit=next((unit for unit in UNITS if limits.get(unit) is not None), UNITS[0]),
     )

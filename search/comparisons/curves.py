@@ -49,6 +49,18 @@ class Searched:
         return cls(**{**fields, "points": tuple(Point(**each) for each in fields["points"])})
 
 
+def read_searches(path: Path) -> list[Searched]:
+    """Those that a comparison's file has, the last line of each. Raises OSError."""
+    found: dict[tuple[str, str, int], Searched] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            each = Searched.from_json(line)
+        except ValueError:  # half a line, of a process that was killed
+            continue
+        found[each.problem, each.arm, each.seed] = each
+    return list(found.values())
+
+
 def searched(folder: Path, *, problem: str, arm: str, seed: int) -> Searched:
     """The search in a run folder. Raises OSError and JournalError."""
     return of_events(replay(folder / "journal.jsonl"), problem=problem, arm=arm, seed=seed)

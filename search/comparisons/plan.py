@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from search.comparisons.curves import Searched
+from search.comparisons.curves import Searched, read_searches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +70,5 @@ class Comparison:
         if not self.results.exists():
             return []
         wanted = {(task.problem, task.arm, task.seed) for task in self.searches}
-        found: dict[tuple[str, str, int], Searched] = {}
-        for line in self.results.read_text(encoding="utf-8").splitlines():
-            try:
-                each = Searched.from_json(line)
-            except ValueError:  # half a line, of a process that was killed
-                continue
-            found[each.problem, each.arm, each.seed] = each
-        return [each for key, each in found.items() if key in wanted]
+        found = read_searches(self.results)
+        return [each for each in found if (each.problem, each.arm, each.seed) in wanted]
