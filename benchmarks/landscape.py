@@ -52,7 +52,7 @@ def one(order: Order) -> Searched:
         f"seed={seed}",
     )
     config = compose_config(RunConfig, call, resolve=False)
-    task = Task(problem="landscape", arm=strategy, seed=seed, overrides=call, folder=Path())
+    task = Task(comparison="", problem="landscape", arm=strategy, seed=seed, overrides=call, folder=Path())
     return search_landscape(config, task, chance=chance)
 
 

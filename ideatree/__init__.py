@@ -1,4 +1,4 @@
-"""Ideatree from Python: judge kernels, run searches, open runs, look into the library.
+"""Ideatree from Python: judge kernels, run searches, open runs, compare, harvest, look into the library.
 
     import ideatree
 
@@ -7,6 +7,8 @@
 
     run = ideatree.search("level1/softmax", rounds=3)
     run = ideatree.open_run("outputs/level1/softmax/2026-01-31_12-00-00")
+    comparison = ideatree.compare("level1/softmax", strategies=["idea_branching", "best_of_n"], seeds=3)
+    ideatree.harvest("sft", out="datasets/sft")
     entries = ideatree.open_library().entries()
 
 `docs/python.md` has more of it. The command of that name is in `commands.py`.
@@ -17,7 +19,9 @@ from evaluators.device.settings import Settings
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
 from evaluators.timing import Plan
+from ideatree.comparisons import Comparison, compare, open_comparison
 from ideatree.evaluator import AsyncEvaluator, Evaluator, report
+from ideatree.harvests import harvest
 from ideatree.problems import load_problem
 from ideatree.runs import Run, open_run
 from ideatree.searches import resume, resume_async, search, search_async
@@ -26,6 +30,7 @@ from kernel_library.library import open_library
 
 __all__ = [
     "AsyncEvaluator",
+    "Comparison",
     "Evaluation",
     "Evaluator",
     "Kernel",
@@ -36,7 +41,10 @@ __all__ = [
     "Status",
     "UsageError",
     "best",
+    "compare",
+    "harvest",
     "load_problem",
+    "open_comparison",
     "open_library",
     "open_run",
     "report",

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from anyio.from_thread import start_blocking_portal
 from omegaconf import DictConfig
@@ -18,6 +18,8 @@ from ideatree.runs import Run, open_run
 from search import run as command
 from search.cli import run_folder, stored_config
 from search.protocols import Proposer, Strategy
+
+Result = TypeVar("Result")
 
 
 def search(
@@ -41,9 +43,9 @@ def search(
     An interrupt closes the run in order, but for notebooks, where it ends at once; `resume` goes on with it.
     Raises UsageError for what the command would refuse.
     """
-    return _waited(
+    return waited(
         lambda signals: _search(
-            problem, strategy, proposer, folder, show, _all(keys, changes), signals=signals
+            problem, strategy, proposer, folder, show, with_changes(keys, changes), signals=signals
         )
     )
 
@@ -59,12 +61,14 @@ async def search_async(
     **keys: Any,
 ) -> Run:
     """`search` for a program with an event loop. When it is cancelled, the run ends at once."""
-    return await _search(problem, strategy, proposer, folder, show, _all(keys, changes), signals=False)
+    return await _search(
+        problem, strategy, proposer, folder, show, with_changes(keys, changes), signals=False
+    )
 
 
 def resume(folder: str | Path, *, show: bool = True, **keys: Any) -> Run:
     """Goes on with the run in the folder; `keys` as for `search`, e.g. `rounds=20`. Raises UsageError."""
-    return _waited(lambda signals: _resume(folder, show, keys, signals=signals))
+    return waited(lambda signals: _resume(folder, show, keys, signals=signals))
 
 
 async def resume_async(folder: str | Path, *, show: bool = True, **keys: Any) -> Run:
@@ -72,18 +76,20 @@ async def resume_async(folder: str | Path, *, show: bool = True, **keys: Any) ->
     return await _resume(folder, show, keys, signals=False)
 
 
-def _waited(searching: Callable[[bool], Coroutine[Any, Any, Run]]) -> Run:
-    """What comes of the coroutine that `searching` makes, in this thread where no loop runs in it."""
+def waited(searching: Callable[[bool], Coroutine[Any, Any, Result]]) -> Result:
+    """What comes of the coroutine that `searching` makes, in this thread where no loop runs in it. It is told
+    whether it may handle signals."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(searching(threading.current_thread() is threading.main_thread()))
     with start_blocking_portal() as portal:
-        found: Run = portal.call(searching, False)
+        found: Result = portal.call(searching, False)
     return found
 
 
-def _all(keys: Mapping[str, Any], changes: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def with_changes(keys: Mapping[str, Any], changes: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The keys, with the changes of the problem among them."""
     return {**keys, **({"problem": changes} if changes else {})}
 
 
@@ -98,9 +104,7 @@ async def _search(
     signals: bool,
 ) -> Run:
     parts = {"strategy": strategy, "proposer": proposer}
-    chosen = [f"problem={problem}"]
-    if isinstance(problem, Path):
-        chosen = ["problem=file", f"problem.path={quoted(problem)}"]
+    chosen = problem_overrides(problem)
     chosen += [f"{name}={part}" for name, part in parts.items() if isinstance(part, str)]
     call = command.expand([*chosen, *overrides(keys)])
     config = compose_config(command.RunConfig, call.overrides)
@@ -128,6 +132,13 @@ async def _run(
     recording, _ = command.settle(config, given)
     await command.search(config, folder, recording, console, signals=signals, **objects)
     return open_run(folder)
+
+
+def problem_overrides(problem: str | Path) -> list[str]:
+    """A shipped problem by its name, or a reference by its file."""
+    if isinstance(problem, Path):
+        return ["problem=file", f"problem.path={quoted(problem)}"]
+    return [f"problem={problem}"]
 
 
 def overrides(keys: Mapping[str, Any], place: str = "") -> list[str]:

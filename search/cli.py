@@ -94,20 +94,15 @@ def observers_of(
     *,
     recorded: bool = False,
 ) -> list[Observer]:
-    """Those of a run that has this journal, in its folder: its files, the console, W&B, its report.
-    `limits` are the budget's; `recorded`: see `Progress`."""
+    """Those of a run that has this journal, in its folder: its files, the console, its report, and W&B,
+    which takes the report as it is then. `limits` are the budget's; `recorded`: see `Progress`."""
     folder, past = journal.path.parent, journal.past
     reports = [ReportObserver(folder)] if config.report and not missing_packages() else []
     return [
         RunFolder(folder, past),
         console_observer(console, **limits, recorded=recorded, past=past),
-        WandbObserver(
-            run_dir=folder,
-            **{key: config.wandb[key] for key in ("mode", "project", "entity", "tags")},
-            config=_plain(config),
-            past=past,
-        ),
         *reports,
+        WandbObserver(run_dir=folder, **config.wandb, config=_plain(config), past=past),
     ]
 
 
@@ -202,7 +197,8 @@ def stored_config(folder: Path, key: str, config: type[Any]) -> DictConfig:
     today = OmegaConf.to_container(compose_config(config, ["problem=level1/conv2d"]))
     assert isinstance(stored, dict) and isinstance(today, dict)
     if not isinstance(mode := stored.get("wandb"), dict):  # it was the mode alone
-        stored["wandb"] = today["wandb"] | {"mode": "off" if mode is False else mode or "auto"}
+        stored["wandb"] = {"mode": "off" if mode is False else mode or "auto"}
+    stored["wandb"] = today["wandb"] | stored["wandb"]
     for name, section in today.items():
         is_group = "group" in config.__dataclass_fields__[name].metadata
         if name in stored and isinstance(section, dict) and not is_group:

@@ -8,7 +8,8 @@
 
 Every other key is that of `search.run`, the same for all searches. `arms` compares whatever can be set:
 `'arms.told=["history=all"]' 'arms.untold=["history=none"]'`. The searches of a seed share the evaluator and
-go on side by side; what has ended is not searched again when a comparison is resumed. Exit status 0 when all
+go on side by side; what has ended is not searched again when a comparison is resumed. `wandb=offline` or
+`wandb=online` logs each search, in one group with the comparison's name. Exit status 0 when all
 searches have ended, 130 when it was interrupted, 1 when one failed, 2 when the call was wrong.
 """
 
@@ -86,7 +87,7 @@ def main(config: DictConfig) -> int:
     console = Console()
     log_to(console)
     positive(config, "seeds", "seeds_at_once")
-    comparison = plan(config, given_overrides(), output_folder())
+    comparison = plan(config, given_overrides(), output_folder(), given_config_folders())
     console.print(f"comparison: {shown(comparison.folder)}", markup=False, highlight=False, soft_wrap=True)
     ended = asyncio.run(search_all(comparison, console))
     if ended:
@@ -106,8 +107,11 @@ def _report(folder: Path, wanted: bool) -> list[str]:
     return [f"report: {shown(write_page(folder))}"]
 
 
-def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Comparison:
-    """The searches of a comparison. Raises UsageError."""
+def plan(
+    config: DictConfig, given: Sequence[str], folder: Path, config_folders: Sequence[str] = ()
+) -> Comparison:
+    """The searches of a comparison; `given` are the overrides that made the config, `config_folders` those by
+    which it found folders of the user's. Raises UsageError."""
     arms = [Arm(name=name, overrides=(f"strategy={name}",)) for name in config.strategies]
     for name, overrides in config.arms.items():
         several = [overrides] if isinstance(overrides, str) else list(overrides)
@@ -121,6 +125,9 @@ def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Comparison:
         raise UsageError(
             "a comparison needs a budget: budget.evaluations=…, seconds, calls, tokens or dollars"
         )
+    on_landscape = config.proposer.get("_target_", "").endswith(".LandscapeProposer")
+    if on_landscape and config.wandb.mode != "off" and any(each.startswith("wandb") for each in given):
+        raise UsageError("searches on a landscape are not logged to W&B: leave wandb=… out")
     shared = [each for each in given if each.partition("=")[0].split(".")[0] not in (*OWN, "problem", "seed")]
     problem = [each for each in given if each.partition("=")[0].split(".")[0] == "problem"]
     named = [each for each in given if each.startswith("problem=")]
@@ -131,8 +138,8 @@ def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Comparison:
         arms=tuple(arms),
         problems=problems,
         seeds=tuple(range(config.seed, config.seed + config.seeds)),
-        shared=(*given_config_folders(), f"rounds={config.rounds}", *shared),
-        on_landscape=config.proposer.get("_target_", "").endswith(".LandscapeProposer"),
+        shared=(*config_folders, f"rounds={config.rounds}", *shared),
+        on_landscape=on_landscape,
         unit=next((unit for unit in UNITS if limits.get(unit) is not None), UNITS[0]),
         seeds_at_once=config.seeds_at_once,
         shares_verdicts=config.share_verdicts,

@@ -91,7 +91,7 @@ MAY_IMPORT = {
     "observers": {"records", "core"},
     "reports": {"records", "core", "observers"},
     "engine": {"records", "core"},
-    "harvests": {"records", "core", "library", "evaluators"},
+    "harvests": {"records", "core", "library", "evaluators", "proposers"},
     "commands": set(LAYERS.values()) - {"interface"},
     "interface": set(LAYERS.values()),
 }

@@ -20,8 +20,9 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One search of a comparison: all overrides of its call, and its folder."""
+    """One search of a comparison, the one with this name: all overrides of its call, and its folder."""
 
+    comparison: str
     problem: str
     arm: str
     seed: int
@@ -56,6 +57,7 @@ class Comparison:
         """All of them: for each seed all problems and arms, so that what is there at any time is paired."""
         return [
             Task(
+                comparison=self.folder.name,
                 problem=problem,
                 arm=arm.name,
                 seed=seed,

@@ -8,7 +8,7 @@ import concurrent.futures
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ from search.session import Session
 ALONE = ("wandb=off", "library.use=false", "report=false")
 """For each search, where the call does not say otherwise: one finds nothing that another has put into the
 library."""
+LONGEST_TAG = 64
+"""W&B's limit."""
 BATCH = 8
 """Searches on a landscape that a process is given at a time."""
 
@@ -103,9 +105,21 @@ async def _search_kernels(
 async def _search_one(task: Task, device: str, evaluator: Evaluator) -> None:
     config = compose_config(RunConfig, [*ALONE, *task.overrides])
     config.device = device
+    config.wandb = {**config.wandb, **on_wandb(task, config.wandb)}
     if (task.folder / "journal.jsonl").exists():
         config.resume = str(task.folder)
     await search(config, task.folder, None, Console(quiet=True), signals=False, evaluator=evaluator)
+
+
+def on_wandb(task: Task, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """How a search is marked on W&B: all of a comparison in one group, with arm and problem as tags; what the
+    call has `chosen` goes before."""
+    return {
+        "group": chosen["group"] or task.comparison,
+        "job_type": chosen["job_type"] or task.arm,
+        "name": chosen["name"] or f"{task.arm} {task.problem} {task.seed}",
+        "tags": [*chosen["tags"], *(tag[:LONGEST_TAG] for tag in (task.arm, task.problem))],
+    }
 
 
 def _search_landscapes(todo: Sequence[Task], keep: Any) -> None:

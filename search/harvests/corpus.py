@@ -16,10 +16,11 @@ from evaluators.problem import Kernel, Problem
 from evaluators.reference.loading import PROBLEMS
 from kernel_library.entry import Entry
 from kernel_library.library import FolderLibrary
+from search.harvests.conversations import Brief
 from search.harvests.identity import fingerprint, sized
 from search.journal import JournalError, replay
 from search.run_state import RunState, rebuild
-from search.tree import LIBRARY, Seed, Variant
+from search.tree import LIBRARY, Category, Idea, Seed, Variant
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +41,14 @@ class HarvestError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """A kernel that is right, with the idea behind it; `lineage` are the ideas before that, oldest first."""
+    """A kernel that is right, with the idea behind it; `lineage` are the ideas before that, oldest first.
+    `brief` is what a model would be told to write it."""
 
     problem: Problem
     kernel: Kernel
     evaluation: Evaluation
     origin: Mapping[str, Any]
+    brief: Brief
     idea: str
     category: str = ""
     lineage: tuple[str, ...] = ()
@@ -108,6 +111,14 @@ class Run:
         taken = next(measured, None)
         return replace(entry, evaluation=taken.evaluation) if entry and taken else entry
 
+    def brief(self, variant: Variant) -> Brief:
+        """What a model would be told to write the variant."""
+        assert self.state.started is not None
+        idea = self.state.tree.ideas[variant.idea]
+        entry = next((each for each in self.state.started.entries if each.id == idea.builds_on), None)
+        facts = self.state.started.environment
+        return Brief(idea=idea, seed=self.seed_of(variant), entry=entry, facts=facts)
+
     def lineage(self, variant: Variant) -> tuple[str, ...]:
         """The ideas that led to the variant's own, oldest first."""
         ideas: list[str] = []
@@ -166,6 +177,7 @@ class Corpus:
                         kernel=variant.kernel,
                         evaluation=variant.evaluation,
                         origin=run.origin(variant),
+                        brief=run.brief(variant),
                         idea=idea.text,
                         category=idea.category.value,
                         lineage=run.lineage(variant),
@@ -206,6 +218,8 @@ def read_library(roots: Iterable[str | Path]) -> list[Entry]:
 
 def solutions_of(entries: Iterable[Entry], runs: Iterable[Run], license: str) -> list[Solution]:
     """What the entries were measured on, but for those which a run found to cheat."""
+    entries = list(entries)
+    kernels = {entry.id: Seed(id=entry.id, kernel=entry.kernel) for entry in entries}
     cheats = {(_key(run.problem), kernel) for run in runs for kernel in run.rejected}
     solutions = []
     for entry in entries:
@@ -231,11 +245,21 @@ def solutions_of(entries: Iterable[Entry], runs: Iterable[Run], license: str) ->
                     kernel=entry.kernel,
                     evaluation=measurement.evaluation,
                     origin=origin,
+                    brief=_brief(entry, kernels.get(entry.lineage.start), measurement.evaluation.environment),
                     idea=idea,
                     lineage=tuple(before),
                 )
             )
     return solutions
+
+
+def _brief(entry: Entry, start: Seed | None, facts: Mapping[str, str]) -> Brief:
+    """All ideas of an entry as one: the kernels between them are not in the library."""
+    text = "; then ".join(entry.lineage.ideas) or "Make it as fast as this device can."
+    idea = Idea(
+        text=text, category=Category.COMPUTE, parent=start.id if start else "", round=1, proposer=LIBRARY
+    )
+    return Brief(idea=idea, seed=start, facts=facts)
 
 
 def comparable(one: Evaluation, other: Evaluation) -> bool:

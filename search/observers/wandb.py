@@ -1,47 +1,39 @@
-"""A run on Weights & Biases: metrics of each round, the table of ideas, the best kernel's source."""
+"""A run on Weights & Biases: the best so far by evaluations, metrics of each round, tables of ideas and
+variants with their lineage, the best kernel as an artifact, the report as a file."""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
+import shutil
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from evaluators.cause import printable
-from evaluators.evaluation import Status
 from evaluators.problem import content_id
-from search.events import Event, RoundClosed, RunFinished, RunStarted
-from search.llm import Spending
-from search.observers import wording
+from search.events import Event, RoundClosed, RunFinished, RunStarted, VariantEvaluated
+from search.observers.calls import read_texts
 from search.observers.progress import Progress
-from search.observers.progress_records import IdeaProgress, ModelProgress, RoundSummary
-from search.ranking import unconfirmed
+from search.observers.rows import IDEA, VARIANT, RunRows
+from search.observers.wandb_figures import facts, round_metrics, run_summary, standing
+from search.tree import Variant
 
 logger = logging.getLogger(__name__)
 
 MODES = ("auto", "online", "offline", "off")
-COLUMNS = (
-    "round",
-    "idea",
-    "model",
-    "parent",
-    "category",
-    "text",
-    "best_variant",
-    "best_repairs",
-    "best_ms",
-    "best_speedup",
-    "statuses",
-)
-"""Of the table of ideas."""
+IDEAS = tuple(name for name in IDEA.split() if name not in ("known_ideas", "calls"))
+"""Columns of the table of ideas: those of the run's frames."""
+VARIANTS = tuple(name for name in VARIANT.split() if name not in ("source", "log", "calls"))
+"""And of the variants; their sources and logs are in the run's folder."""
 
 
 class WandbObserver:
-    """Logs a run to W&B, into `run_dir/wandb`.
+    """Logs a run to W&B, into `run_dir/wandb`. Its step is the number of evaluations so far; the figures are
+    those of the console and of the run's frames.
 
     `mode`: `online`, `offline` (send it later with `wandb sync`), `off`, or `auto`: online where an API key
     is configured, otherwise offline. `config` is shown next to what the run says of itself.
@@ -59,6 +51,7 @@ class WandbObserver:
         entity: str | None = None,
         name: str | None = None,
         group: str | None = None,
+        job_type: str | None = None,
         tags: Sequence[str] = (),
         config: Mapping[str, Any] | None = None,
         run_id: str | None = None,
@@ -71,7 +64,8 @@ class WandbObserver:
         if self._mode not in MODES:
             raise ValueError(f"wandb.mode is {mode!r}; it must be one of {', '.join(MODES)}")
         self._run_dir = run_dir.resolve()
-        self._place = {"project": project, "entity": entity, "name": name, "group": group, "tags": list(tags)}
+        self._place: dict[str, Any] = {"project": project, "entity": entity, "name": name, "group": group}
+        self._place |= {"job_type": job_type, "tags": list(tags)}
         self._config = dict(config or {})
         self._id = run_id or content_id(str(self._run_dir))
         self._settings = {
@@ -82,20 +76,28 @@ class WandbObserver:
             # Its monitor asks the GPU for figures every few seconds: not while kernels are being timed.
             "x_disable_stats": True,
         }
-        self._progress = Progress(clock=clock, past=past)
+        self._rows = RunRows(Progress(clock=clock))
+        self._progress = self._rows.progress
+        self._unsent: list[tuple[int, dict[str, float]]] = []
+        """What is still to be logged, with its step: all of the past, when the run is opened."""
         self._wandb: Any = None
         self._run: Any = None
+        for event in past:
+            self._take(event)
 
     def on_event(self, event: Event) -> None:
         """Logs what the event is worth."""
-        self._progress.apply(event)
+        if self._mode == "off":
+            return
+        self._take(event)
         match event:
             case RunStarted():
                 self._guarded(lambda: self._start(event))
-            case RoundClosed(round=round):
-                self._guarded(lambda: self._log_round(self._progress.rounds[round]))
             case RunFinished():
+                self._guarded(self._send)
                 self._guarded(self._log_end)
+            case _:
+                self._guarded(self._send)
 
     def close(self) -> None:
         """Ends the W&B run, waiting at most `finish_timeout_s` for what is still to be sent."""
@@ -104,6 +106,17 @@ class WandbObserver:
         if self._run is not None:
             self._guarded(lambda: self._run.finish(exit_code=0 if self._progress.finished else 1))
         self._run, self._mode = None, "off"
+
+    def _take(self, event: Event) -> None:
+        """Lets the event change the run's rows, and keeps the metrics that it brings."""
+        self._rows.apply(event)
+        progress = self._progress
+        match event:
+            case VariantEvaluated(reused=False):
+                self._unsent.append((progress.evaluations, standing(progress)))
+            case RoundClosed(round=round):
+                metrics = standing(progress) | round_metrics(progress.rounds[round])
+                self._unsent.append((progress.evaluations, metrics))
 
     def _guarded(self, step: Callable[[], None]) -> None:
         """Does a step of the logging, if it is on; whatever W&B raises turns it off with one warning."""
@@ -127,15 +140,16 @@ class WandbObserver:
         os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")
         self._wandb = wandb
         self._run = self._init(event)
-        for number in sorted(self._progress.rounds):
-            self._log_round(self._progress.rounds[number])
+        for figures, by in (("best_*", "evaluations_so_far"), ("statuses/*", "round"), ("models/*", "round")):
+            self._run.define_metric(figures, step_metric=by)
+        self._send()
 
     def _init(self, event: RunStarted) -> Any:
         wandb, place = self._wandb, self._run_dir / "wandb"
         arguments = {
             **self._place,
             "dir": str(self._run_dir),
-            "config": {**self._config, "run": _facts(event)},
+            "config": {**self._config, "run": facts(event)},
             "settings": self._settings,
             "reinit": "create_new",
         }
@@ -172,134 +186,57 @@ class WandbObserver:
             logger.warning("W&B stays offline: no API key is configured; log in with: wandb login")
         return "offline"
 
-    def _log_round(self, summary: RoundSummary) -> None:
-        # Of the ideas only those of this round: the whole table, every round, would grow with the square.
-        table = self._table(self._progress.ideas_of(summary.round))
-        metrics = {**round_metrics(summary), "round_ideas": table}
-        self._run.log(metrics, step=summary.round, commit=True)
+    def _send(self) -> None:
+        """Logs what was kept, once there is a run to log it to."""
+        while self._run is not None and self._unsent:
+            step, metrics = self._unsent.pop(0)
+            data: dict[str, Any] = dict(metrics)
+            if "round" in metrics:
+                # Only this round's: the whole table, every round, would grow with the square.
+                ideas = (row for row in self._rows.ideas({}) if row["round"] == metrics["round"])
+                data["round_ideas"] = self._table(IDEAS, ideas)
+            self._run.log(data, step=step)
 
     def _log_end(self) -> None:
-        progress = self._progress
-        self._run.log({"ideas": self._table(progress.ideas.values())})
-        self._run.summary.update(run_summary(progress))
-        if progress.best is None:
-            return
-        kernel = self._run_dir / "wandb" / f"best_{progress.best.id}.py"
+        texts = read_texts(self._run_dir)
+        variants = list(self._rows.variants(texts))
+        ideas = self._table(IDEAS, self._rows.ideas(texts))
+        self._run.log({"ideas": ideas, "variants": self._table(VARIANTS, variants)})
+        self._run.summary.update(run_summary(self._progress))
+        if (best := self._progress.best) is not None:
+            self._log_kernel(best, variants)
+        report = self._run_dir / "report.html"
+        if report.exists():
+            # A copy: of a file elsewhere W&B would keep a link alone, and say so on the terminal.
+            copy = Path(shutil.copy(report, self._run.dir))
+            self._run.save(str(copy), base_path=self._run.dir, policy="now")
+
+    def _log_kernel(self, best: Variant, variants: Iterable[Mapping[str, Any]]) -> None:
+        """As an artifact: its source, and what is known of it."""
+        kernel = self._run_dir / "wandb" / f"best_{best.id}.py"
         kernel.parent.mkdir(parents=True, exist_ok=True)
-        kernel.write_text(progress.best.kernel.source)
+        kernel.write_text(best.kernel.source)
+        progress = self._progress
         problem = progress.started.problem.name if progress.started else "kernel"
+        line = (progress.idea_of(each) for each in progress.state.tree.lineage(best))
+        known = next((row for row in variants if row["id"] == best.id), {})
+        metadata = run_summary(progress) | {
+            "variant": {name: _cell(known.get(name)) for name in VARIANTS},
+            "ideas": [idea.text for idea in line if idea],
+        }
         artifact = self._wandb.Artifact(
-            name="best-" + re.sub(r"[^A-Za-z0-9._-]+", "-", problem)[:100],
-            type="kernel",
-            metadata=run_summary(progress),
+            name="best-" + re.sub(r"[^A-Za-z0-9._-]+", "-", problem)[:100], type="kernel", metadata=metadata
         )
         artifact.add_file(str(kernel), name="best.py", policy="immutable", skip_cache=True)
         self._run.log_artifact(artifact)
 
-    def _table(self, ideas: Iterable[IdeaProgress]) -> Any:
-        return self._wandb.Table(columns=list(COLUMNS), data=[list(idea_row(item)) for item in ideas])
+    def _table(self, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Any:
+        data = [[_cell(row.get(name)) for name in columns] for row in rows]
+        return self._wandb.Table(columns=list(columns), data=data)
 
 
-def round_metrics(summary: RoundSummary) -> dict[str, float]:
-    """The figures of a closed round: `best_*` of the run so far, `statuses/*` and the rest of this round."""
-    metrics = {
-        "round": float(summary.round),
-        "ideas": float(summary.ideas),
-        "evaluations": float(summary.evaluations),
-        "evaluations_so_far": float(summary.evaluations_so_far),
-        "wall_s": summary.wall_s,
-        "elapsed_s": summary.elapsed_s,
-        "gpu_s": summary.device_s,
-        **{f"statuses/{status.value}": float(summary.statuses[status]) for status in Status},
-    }
-    for name, model in summary.models.items():
-        metrics |= {f"models/{name}/{figure}": value for figure, value in model_figures(model).items()}
-    spent = Spending.total(model.spending for model in summary.models.values())
-    if spent.calls:
-        metrics |= {f"{figure}_so_far": value for figure, value in cost_figures(spent).items()}
-    if summary.correct_share is not None:
-        metrics["correct_share"] = summary.correct_share
-    timing = summary.best.evaluation.timing if summary.best and summary.best.evaluation else None
-    if timing is not None:
-        metrics["best_ms"] = timing.kernel_ms
-        metrics["best_speedup"] = timing.speedup
-        metrics["best_speedup_low"] = timing.speedup_low
-        metrics["best_speedup_high"] = timing.speedup_high
-    return metrics
-
-
-def idea_row(item: IdeaProgress) -> tuple[int | str | float | None, ...]:
-    """What became of an idea, in the order of `COLUMNS`; None where no variant is correct."""
-    idea, best = item.idea, item.best
-    timing = best.evaluation.timing if best and best.evaluation else None
-    about = (idea.model, idea.parent, idea.category.value, idea.text) if idea else ("", "", "", "")
-    result = (best.id, best.repairs, timing.kernel_ms, timing.speedup) if best and timing else (None,) * 4
-    return (item.round, item.id, *about, *result, wording.counts(item.statuses))
-
-
-def model_figures(model: ModelProgress) -> dict[str, float]:
-    """What a model's calls cost, how many ideas it had, and its best speedup where it has any."""
-    figures = {**cost_figures(model.spending), "ideas": float(model.ideas)}
-    timing = model.best.evaluation.timing if model.best and model.best.evaluation else None
-    return figures | {"best_speedup": timing.speedup} if timing else figures
-
-
-def cost_figures(spent: Spending) -> dict[str, float]:
-    """Calls, those of them that failed, tokens and dollars."""
-    return {
-        "calls": float(spent.calls),
-        "failed_calls": float(spent.failed),
-        "estimated_calls": float(spent.estimated),
-        "tokens": float(spent.tokens),
-        "dollars": float(spent.dollars),
-    }
-
-
-def run_summary(progress: Progress) -> dict[str, Any]:
-    """How the run ended: the reason, the counts, the best kernel and its final measurement."""
-    best, finished = progress.best, progress.finished
-    summary: dict[str, Any] = {
-        "reason": finished.reason if finished else "stopped",
-        "evaluations": progress.evaluations,
-        "statuses": _by_name(progress.statuses),
-        "wall_s": progress.elapsed_s,
-        "gpu_s": progress.device_s,
-    }
-    if progress.models:
-        summary |= cost_figures(progress.spent)
-        summary["models"] = {name: model_figures(model) for name, model in progress.models.items()}
-        summary["failures"] = {cause.value: count for cause, count in progress.causes.items()}
-    confirmed = finished.confirmed if finished else None
-    if best is not None:
-        summary |= {"best_variant": best.id, "best_round": best.round, "best_idea": best.idea}
-        summary |= {"best_repairs": best.repairs} if best.repairs else {}
-        summary |= {"confirmed": not unconfirmed(confirmed), "not_confirmed": unconfirmed(confirmed)}
-    if confirmed is not None:
-        summary["confirmed_status"] = confirmed.status.value
-    if confirmed is not None and confirmed.timing is not None:
-        timing = confirmed.timing
-        summary |= {
-            "confirmed_ms": timing.kernel_ms,
-            "confirmed_speedup": timing.speedup,
-            "confirmed_speedup_low": timing.speedup_low,
-            "confirmed_speedup_high": timing.speedup_high,
-            "confirmed_speedup_vs_compile": timing.speedup_vs_compile,
-        }
-    return summary
-
-
-def _by_name(statuses: Counter[Status]) -> dict[str, int]:
-    return {status.value: count for status, count in statuses.items()}
-
-
-def _facts(event: RunStarted) -> dict[str, Any]:
-    return {
-        "problem": event.problem.name,
-        "problem_id": event.problem.id,
-        "dtype": event.problem.dtype,
-        "proposer": event.proposer,
-        "strategy": event.strategy,
-        "rounds": event.rounds,
-        "seed": event.seed,
-        "environment": dict(event.environment),
-    }
+def _cell(value: Any) -> Any:
+    """A value as a table of W&B takes it: a lineage as text, nothing where there is no number."""
+    if isinstance(value, tuple):
+        return " > ".join(value)
+    return None if isinstance(value, float) and math.isnan(value) else value

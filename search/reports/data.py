@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 CAUSES_SHOWN = 20
 """Causes of failures that have a bar of their own."""
+LINEAGE = ("known_ideas", "parent_idea", "start", "depth", "lineage")
+"""Columns of ideas that the page does without: it has the tree."""
 TEXTS = ("source", "log")
 """Columns of variants that the page has as texts."""
 
@@ -39,7 +41,7 @@ def page_data(frames: RunFrames, texts: Texts) -> dict[str, Any]:
         "run": _run(frames, texts),
         "winner": _winner(frames),
         "entries": _entries(frames, texts),
-        "ideas": _records(frames.ideas.drop(columns="known_ideas")),
+        "ideas": _records(frames.ideas.drop(columns=list(LINEAGE))),
         "variants": variants,
         "rounds": _records(frames.rounds),
         "calls": calls,

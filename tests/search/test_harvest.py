@@ -27,11 +27,20 @@ pytestmark = pytest.mark.slow
 RECORDING = Path(__file__).parent / "recordings" / "softmax_cpu"
 OPERATIONS = ("erfc", "exp2", "sinc", "frac", "digamma", "relu", "logit", "sgn", "erfinv", "trunc")
 FORMATS = ("sft", "improvement", "preference", "repair", "trajectory", "kernelbook")
+TRL = {
+    "sft": ("messages", "prompt", "completion"),
+    "improvement": ("messages", "prompt", "completion"),
+    "repair": ("messages", "prompt", "completion"),
+    "preference": ("prompt", "chosen", "rejected"),
+}
+"""The columns of TRL's formats (huggingface.co/docs/trl/dataset_formats): prompt-completion for SFT, and
+preference for DPO."""
+ROLES = {"messages": ["system", "user", "assistant"], "prompt": ["system", "user"]}
 SHARES = ["splits.validation=0.3", "splits.test=0.3"]
 POSITIVE = {
     "sft": "kernel",
     "improvement": "after",
-    "preference": "chosen",
+    "preference": "chosen_kernel",
     "repair": "fixed",
     "kernelbook": "triton_code",
 }
@@ -98,6 +107,17 @@ def test_load_dataset_opens_parquet_and_jsonl(name: str, harvested: Path, load: 
     assert all(row[column] for row in parquet for column in provenance)
 
 
+@pytest.mark.parametrize("name", TRL)
+def test_trl_takes_it_as_it_is(name: str, harvested: Path, load: Load) -> None:
+    for row in load(harvested / name):
+        for column in TRL[name]:
+            assert [message["role"] for message in row[column]] == ROLES.get(column, ["assistant"])
+            assert all(message.keys() == {"role", "content"} for message in row[column])
+            assert all(message["content"].strip() for message in row[column])
+        # What its trainers would take for something else.
+        assert not {"text", "label", "tools", "image", "images", "conversations", "input_ids"} & row.keys()
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_no_problem_on_both_sides(name: str, harvested: Path, load: Load) -> None:
     clients: defaultdict[str, set[str]] = defaultdict(set)
@@ -123,7 +143,7 @@ def test_positives_are_correct_and_have_the_times_of_the_journal(
         else:
             figures = (timing.kernel_ms, timing.speedup, timing.speedup_low, timing.speedup_high)
             ends = ("_ms", "_speedup", "_speedup_low", "_speedup_high")
-            assert tuple(row[column + end] for end in ends) == figures
+            assert tuple(row[column.removesuffix("_kernel") + end] for end in ends) == figures
 
 
 def verdict(state: RunState, variant: Variant) -> Any:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from search.harvests.conversations import CONVERSATION, asks_for_code, conversation
 from search.harvests.corpus import Corpus, Run, faster, task
 from search.harvests.rows import ORIGIN, TASK, Row, columns, timed, times
+from search.proposers.llm.answers import kernel_answer
 from search.tree import Variant
 
 
@@ -18,6 +20,7 @@ class Improvement:
         "speedups do not touch, and one device measured both."
     )
     columns = (
+        *CONVERSATION,
         *TASK,
         *columns(
             "string",
@@ -48,7 +51,9 @@ class Improvement:
             return None
         idea, asked = run.state.tree.ideas[variant.idea], task(run.problem)
         gain = after.speedup / before.evaluation.speedup
+        prompt = asks_for_code(run.problem, run.brief(variant))
         values = asked | {
+            **conversation(prompt, kernel_answer(variant.kernel)),
             "before": before.kernel.source,
             "idea": idea.text,
             "category": idea.category.value,

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from search.harvests.conversations import (
+    MESSAGE,
+    PROMPT,
+    asks_for_code,
+    asks_for_idea,
+    choice,
+)
 from search.harvests.corpus import Corpus, Run, faster, task
-from search.harvests.rows import ORIGIN, TASK, Row, columns, timed, times
+from search.harvests.rows import ORIGIN, TASK, Column, Row, columns, timed, times
+from search.proposers.llm.answers import ideas_answer, kernel_answer
 from search.tree import Variant, fastest
 
 
@@ -23,6 +32,11 @@ class Preference:
         "the measurement's error. What cheated is only ever rejected, with the rule that it broke."
     )
     columns = (
+        PROMPT,
+        Column(
+            name="chosen", type=MESSAGE, meaning="the better answer: the kernel, or for `parent` the idea"
+        ),
+        Column(name="rejected", type=MESSAGE, meaning="the other answer"),
         *TASK,
         *columns(
             "string",
@@ -30,8 +44,8 @@ class Preference:
             parent="the kernel that both start from; empty for the reference",
             chosen_idea="the idea behind the chosen kernel",
             rejected_idea="the idea behind the rejected one",
-            chosen="the better kernel",
-            rejected="the other",
+            chosen_kernel="the better kernel",
+            rejected_kernel="the other",
             reason="`slower`, or the status of the rejected kernel, `rejected` if it cheated",
             rejected_rule="the rule that it broke, if it cheated",
             rejected_log="what the evaluator said of it",
@@ -71,12 +85,13 @@ class Preference:
         ideas, asked, parent = run.state.tree.ideas, task(run.problem), run.seed_of(chosen)
         verdict = rejected.evaluation
         values = asked | {
+            **self._choice(run, of, chosen, rejected),
             "of": of,
             "parent": parent.kernel.source if parent else "",
             "chosen_idea": ideas[chosen.idea].text,
             "rejected_idea": ideas[rejected.idea].text,
-            "chosen": chosen.kernel.source,
-            "rejected": rejected.kernel.source,
+            "chosen_kernel": chosen.kernel.source,
+            "rejected_kernel": rejected.kernel.source,
             "reason": "slower" if verdict.timing else verdict.status.value,
             "rejected_rule": verdict.rule,
             "rejected_log": verdict.log,
@@ -86,3 +101,17 @@ class Preference:
         }
         compared = (asked["reference"], chosen.kernel.source, rejected.kernel.source)
         return Row(values=values, compared=compared, worth=chosen.evaluation.speedup_low)
+
+    def _choice(self, run: Run, of: str, chosen: Variant, rejected: Variant) -> dict[str, Any]:
+        """Of one idea, the question for its code and two kernels; of one parent, the question for an idea, of
+        one who knows what both knew, and two ideas."""
+        brief = run.brief(chosen)
+        if of == "idea":
+            prompt = asks_for_code(run.problem, brief)
+            return choice(prompt, kernel_answer(chosen.kernel), kernel_answer(rejected.kernel))
+        assert run.state.started is not None
+        ideas = (brief.idea, run.state.tree.ideas[rejected.idea])
+        known = set(ideas[0].known_ideas) & set(ideas[1].known_ideas)
+        history = [each for each in run.state.tree.history() if each.idea.id in known]
+        prompt = asks_for_idea(run.problem, brief, history, run.state.started.entries)
+        return choice(prompt, *(ideas_answer([idea]) for idea in ideas))

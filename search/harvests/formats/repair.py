@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from evaluators.evaluation import Status
+from search.harvests.conversations import CONVERSATION, asks_for_repair, conversation
 from search.harvests.corpus import Corpus, task
 from search.harvests.rows import ORIGIN, TASK, Row, columns, timed, times
+from search.proposers.llm.answers import kernel_answer
 
 
 class Repair:
@@ -22,6 +24,7 @@ class Repair:
         "Where the failed one cheated, its status is `rejected`."
     )
     columns = (
+        *CONVERSATION,
         *TASK,
         *columns(
             "string",
@@ -47,7 +50,9 @@ class Repair:
                 failure, asked = failed.evaluation, task(run.problem)
                 if failure is None or failure.status is Status.CORRECT:
                     continue
+                prompt = asks_for_repair(run.problem, run.brief(fixed), failed)
                 values = asked | {
+                    **conversation(prompt, kernel_answer(fixed.kernel)),
                     "idea": run.state.tree.ideas[fixed.idea].text,
                     "failed": failed.kernel.source,
                     "status": failure.status.value,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from search.harvests.conversations import CONVERSATION, asks_for_code, conversation
 from search.harvests.corpus import Corpus, rules, task
 from search.harvests.rows import ORIGIN, STRINGS, TASK, Column, Row, columns, timed, times
+from search.proposers.llm.answers import kernel_answer
 
 
 class Sft:
@@ -15,6 +17,7 @@ class Sft:
 
     name = "sft"
     columns = (
+        *CONVERSATION,
         *TASK,
         *columns("string", rules="JSON: tolerance, precision, libraries and device, by which it was judged"),
         *columns("string", idea="the idea that was carried out", category="of the idea, one of six"),
@@ -42,7 +45,9 @@ class Sft:
             if timing.speedup_low <= self._min_speedup:
                 continue
             asked = task(each.problem)
+            prompt = asks_for_code(each.problem, each.brief)
             values = asked | {
+                **conversation(prompt, kernel_answer(each.kernel)),
                 "rules": rules(each.problem),
                 "idea": each.idea,
                 "category": each.category,

@@ -1,17 +1,17 @@
-"""What is read out of a model's answer. All functions raise ValueError, in words that the model can use,
-for an answer that cannot be used."""
+"""What is read out of a model's answer, and how an answer is written. Those that read raise
+ValueError, in words that the model can use, for an answer that cannot be used."""
 
 from __future__ import annotations
 
 import ast
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from evaluators.problem import Kernel, language_of
-from search.tree import Category
+from search.tree import Category, Idea
 
 FENCE = re.compile(
     r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
@@ -69,6 +69,26 @@ def read_ideas(text: str, schema: dict[str, Any]) -> list[Sketch]:
     if not any(idea.text for idea in ideas):
         raise ValueError("there is no idea in it")
     return [idea for idea in ideas if idea.text]
+
+
+def ideas_answer(ideas: Iterable[Idea]) -> str:
+    """The answer that `read_ideas` reads these out of."""
+    stated = [
+        {
+            "text": idea.text,
+            "category": idea.category.value,
+            "expected_effect": idea.expected,
+            "seed": idea.parent,
+            "library_entry": idea.builds_on,
+        }
+        for idea in ideas
+    ]
+    return json.dumps({"ideas": stated}, ensure_ascii=False)
+
+
+def kernel_answer(kernel: Kernel) -> str:
+    """The answer that `read_kernel` reads this out of."""
+    return f"```python\n{kernel.source.strip()}\n```"
 
 
 def read_kernel(text: str) -> Kernel:

@@ -12,9 +12,16 @@ import pytest
 from search import compare
 from search.comparisons.curves import Searched
 from tests.evaluators.scheduler.fake_host import FakeHost
+from tests.search.observers.wandb_files import away_from_home, offline_runs
 
 LANDSCAPE = ["problem=landscape", "proposer=landscape", "branch=2", "budget.evaluations=24"]
 TWO = ["strategies=[idea_branching]", 'arms.wide=["strategy=idea_branching","strategy.keep=8"]']
+
+
+KERNELS = [
+    *("problem=level1/softmax", "problem.sizes.batch=4", "pool=local", "device=cpu", "branch=1", "ideas=2"),
+    *("strategies=[idea_branching,best_of_n]", "rounds=2"),
+]
 
 
 def call(folder: Path, *arguments: str) -> int:
@@ -28,6 +35,7 @@ def call(folder: Path, *arguments: str) -> int:
         (["strategies=[idea_branching,idea_branching]"], "two arms have the same name"),
         ([*TWO, "budget.evaluations=null"], "a comparison needs a budget: budget.evaluations=…"),
         ([*TWO, "seeds=0"], "seeds is 0"),
+        ([*TWO, "wandb=offline"], "searches on a landscape are not logged to W&B"),
         (["resume=nowhere"], "no comparison's folder"),
     ],
 )
@@ -95,17 +103,9 @@ def test_searches_on_kernels_share_a_pool(tmp_path: Path, monkeypatch: pytest.Mo
         return hosts[-1]
 
     monkeypatch.setattr("evaluators.scheduler.local_host.LocalHost", make)
-    call = [
-        "problem=level1/softmax",
-        "problem.sizes.batch=4",
-        "pool=local",
-        "device=cpu",
-        "branch=1",
-        "ideas=2",
-    ]
     folder = tmp_path / "compared"
-    arms = ["strategies=[idea_branching,best_of_n]", "rounds=2", "seeds=2", f"hydra.run.dir={folder}"]
-    assert compare.main([*call, *arms]) == 0
+    assert compare.main([*KERNELS, "seeds=2", f"hydra.run.dir={folder}"]) == 0
+    assert not list(folder.rglob("wandb")), "it is off unless it is asked for"
     assert [host.closed for host in hosts] == [1]
     for arm in ("idea_branching", "best_of_n"):
         for seed in (0, 1):
@@ -122,3 +122,18 @@ def test_searches_on_kernels_share_a_pool(tmp_path: Path, monkeypatch: pytest.Mo
     assert compare.main([f"resume={folder}"]) == 0
     assert len(results.read_text().splitlines()) == 4
     assert all(path.read_text().startswith(text) for path, text in before.items())
+
+
+@pytest.mark.slow
+def test_its_searches_are_a_group_on_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evaluators.scheduler.local_host.LocalHost", lambda **_: FakeHost())
+    away_from_home(monkeypatch, tmp_path)
+    folder = tmp_path / "compared"
+    arguments = ["seeds=1", "wandb=offline", "wandb.tags=[ours]", f"hydra.run.dir={folder}"]
+    assert compare.main([*KERNELS, *arguments]) == 0
+    for arm in ("idea_branching", "best_of_n"):
+        (each,) = offline_runs(folder / "level1/softmax" / arm / "seed_0")
+        assert (each.run.run_group, each.run.job_type) == ("compared", arm)
+        assert list(each.run.tags) == ["ours", arm, "level1/softmax"]
+        assert (each.config["run"]["problem"], each.config["run"]["seed"]) == ("level1/softmax", 0)
+        assert len(each.table("ideas")) == 4

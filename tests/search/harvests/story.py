@@ -98,8 +98,11 @@ class Story:
         idea = Idea(
             text=text, category=Category.MEMORY, parent=parent, round=1, proposer=proposer, model="a model"
         )
-        self._record(IdeaProposed(at_s=0.0, idea=idea, number=1, expansion=0))
+        self.add(idea)
         return idea
+
+    def add(self, idea: Idea) -> None:
+        self._record(IdeaProposed(at_s=0.0, idea=idea, number=1, expansion=0))
 
     def variant(
         self, idea: Idea, kernel: Kernel, evaluation: Evaluation | None, *, repairs: str = ""

@@ -194,11 +194,11 @@ def test_preference(tmp_path: Path) -> None:
         ("idea", "rejected"),
         ("parent", "incorrect"),
     ]
-    assert names(slower, "chosen", "rejected") == ["B", "A"]
+    assert names(slower, "chosen_kernel", "rejected_kernel") == ["B", "A"]
     assert (slower["chosen_ms"], slower["rejected_ms"]) == (0.2, 0.5)
-    assert names(cheat, "chosen", "rejected") == ["B", "C"]
+    assert names(cheat, "chosen_kernel", "rejected_kernel") == ["B", "C"]
     assert (cheat["rejected_rule"], cheat["rejected_ms"]) == ("too_fast", None)
-    assert names(other, "chosen", "rejected") == ["B", "E"]
+    assert names(other, "chosen_kernel", "rejected_kernel") == ["B", "E"]
     assert (other["chosen_idea"], other["rejected_idea"]) == ("first", "third")
     assert other["parent"] == ""
 
@@ -267,7 +267,12 @@ def test_kernelbook(tmp_path: Path) -> None:
     assert "features = 8\n" in row["python_code"]
 
 
-POSITIVES = [(Sft(), "kernel"), (Improvement(), "after"), (Preference(), "chosen"), (Repair(), "fixed")]
+POSITIVES = [
+    (Sft(), "kernel"),
+    (Improvement(), "after"),
+    (Preference(), "chosen_kernel"),
+    (Repair(), "fixed"),
+]
 
 
 @pytest.mark.parametrize(("format", "column"), [*POSITIVES, (Kernelbook(), "triton_code")])
@@ -296,7 +301,7 @@ def test_a_cheat_found_elsewhere_is_labelled(tmp_path: Path) -> None:
     other = Story(tmp_path / "two", problem("relu"))
     other.variant(other.idea("first"), B, failed(Status.REJECTED))
     (row,) = rows(Preference(), tmp_path)
-    assert (names(row, "chosen", "rejected"), row["rejected_rule"]) == (["A", "B"], "too_fast")
+    assert (names(row, "chosen_kernel", "rejected_kernel"), row["rejected_rule"]) == (["A", "B"], "too_fast")
     rewards = [row["steps"][0]["reward"] for row in rows(Trajectory(), tmp_path)]
     assert rewards == [0.0, -1.0, -1.0]
 

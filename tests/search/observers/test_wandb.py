@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import json
 import logging
 import re
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 
 from search.events import Event
-from search.observers.wandb import COLUMNS, WandbObserver
+from search.observers.wandb import IDEAS, VARIANTS, WandbObserver
 from tests.search.observers.conftest import call
 
 
@@ -44,6 +42,9 @@ class FakeWandb:
         self.finished: list[int] = []
         self.summary: dict[str, Any] = {}
         self.url = "https://wandb.example/run"
+        self.dir = ""
+        self.saved: dict[str, str] = {}
+        self.defined: dict[str, str] = {}
         self.fail_at_log: int | None = None
 
     def Settings(self, **settings: object) -> dict[str, object]:  # noqa: N802
@@ -66,10 +67,17 @@ class FakeWandb:
         self.inits.append(arguments)
         return self
 
+    def define_metric(self, name: str, *, step_metric: str) -> None:
+        self.defined[name] = step_metric
+
     def log(self, data: dict[str, Any], step: int | None = None, commit: bool | None = None) -> None:
         if len(self.logged) == self.fail_at_log:
             raise OSError("the service is gone")
         self.logged.append((step, data))
+
+    def save(self, path: str, *, base_path: str, policy: str) -> None:
+        assert base_path == self.dir
+        self.saved[path] = Path(path).read_text()
 
     def log_artifact(self, artifact: FakeArtifact) -> None:
         self.artifacts.append(artifact)
@@ -108,35 +116,82 @@ def test_logs_rounds_ideas_winner_and_config(
     assert init["settings"]["silent"] is True
     assert init["settings"]["console"] == "off"
 
-    (step_1, one), (step_2, two), (_, end) = fake.logged
-    assert (step_1, step_2) == (1, 2)
+    one, two = rounds(fake)
     assert one["best_ms"] == 1.0
     assert two["best_speedup"] == 4.0
     assert two["best_speedup_low"] == pytest.approx(3.92)
     assert two["best_speedup_high"] == pytest.approx(4.08)
     assert two["correct_share"] == pytest.approx(2 / 6)
     assert (two["evaluations"], two["evaluations_so_far"]) == (5, 9)
-    assert (two["wall_s"], two["elapsed_s"], two["gpu_s"]) == (10.0, 20.0, 6.0)
+    assert (two["wall_s"], two["elapsed_s"]) == (10.0, 20.0)
+    assert (two["gpu_s"], two["gpu_s_so_far"]) == (6.0, one["gpu_s"] + 6.0)
     assert two["statuses/timeout"] == 1
     assert two["statuses/compile_error"] == 0
     assert len(two["round_ideas"].data) == 1
 
-    table = end["ideas"]
-    assert tuple(table.columns) == COLUMNS
-    memory, latency, fp16 = (dict(zip(COLUMNS, row, strict=True)) for row in table.data)
-    assert memory["statuses"] == "correct 1, compile_error 1"
-    assert (latency["best_variant"], latency["best_ms"], latency["best_speedup"]) == (None, None, None)
-    assert fp16["parent"] == memory["best_variant"]
+    ideas, variants = tables(fake)
+    memory, latency, fp16 = ideas
+    assert (memory["variants"], memory["correct"]) == (2, 1)
+    assert (latency["best"], latency["kernel_ms"], latency["speedup"]) == ("", None, None)
+    assert (fp16["parent"], fp16["parent_idea"], fp16["depth"]) == (memory["best"], memory["id"], 2)
+    assert fp16["lineage"] == f"{memory['id']} > {fp16['id']}"
     assert fp16["text"] == "Use the tensor cores"
     assert fp16["category"] == "data type and precision"
-    assert (fp16["round"], fp16["best_ms"], fp16["best_speedup"]) == (2, 0.5, 4.0)
+    assert (fp16["round"], fp16["kernel_ms"], fp16["speedup"], fp16["gain"]) == (2, 0.5, 4.0, 2.0)
+    assert len(variants) == 10
+    (best,) = [each for each in variants if each["id"] == fp16["best"]]
+    assert (best["lineage"], best["status"]) == (f"{memory['best']} > {fp16['best']}", "correct")
+    assert {each["cause"] for each in variants if each["status"] == "crashed"} == {"Segmentation fault"}
 
     (artifact,) = fake.artifacts
-    assert artifact.name == "best-level1-conv2d"
+    assert (artifact.name, artifact.type) == ("best-level1-conv2d", "kernel")
     assert artifact.files == {"best.py": "class ModelNew: ...  # fastest\n"}
+    assert artifact.metadata["confirmed_speedup"] == 3.9
+    assert artifact.metadata["variant"] == best
+    assert artifact.metadata["ideas"] == [memory["text"], fp16["text"]]
     assert fake.summary["confirmed_speedup"] == 3.9
     assert fake.summary["statuses"]["correct"] == 2
     assert fake.finished == [0]
+
+
+def rounds(fake: FakeWandb) -> list[dict[str, Any]]:
+    """What was logged when a round closed."""
+    return [row for _, row in fake.logged if "round" in row]
+
+
+def tables(fake: FakeWandb) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The ideas and variants that were logged at the end."""
+    end = fake.logged[-1][1]
+    assert tuple(end["ideas"].columns) == IDEAS
+    assert tuple(end["variants"].columns) == VARIANTS
+    ideas, variants = (
+        [dict(zip(table.columns, row, strict=True)) for row in table.data]
+        for table in (end["ideas"], end["variants"])
+    )
+    return ideas, variants
+
+
+def test_the_trajectory_has_the_best_after_each_evaluation(
+    whole_run: list[Event], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = FakeWandb()
+    play(fake, whole_run, monkeypatch, tmp_path, mode="offline")
+    points = [(step, row["evaluations_so_far"], row.get("best_ms")) for step, row in fake.logged[:-1]]
+    assert all(step == evaluations for step, evaluations, _ in points)
+    assert [best_ms for *_, best_ms in points] == [1.0] * 7 + [0.5] * 4
+    assert [step for step, *_ in points] == [1, 2, 3, 4, 4, 5, 6, 7, 8, 9, 9], "the rounds close at 4 and 9"
+    assert fake.defined["best_*"] == "evaluations_so_far"
+
+
+def test_the_report_is_a_file_of_the_run(
+    whole_run: list[Event], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = FakeWandb()
+    fake.dir = str(tmp_path / "files")
+    (tmp_path / "files").mkdir()
+    (tmp_path / "report.html").write_text("<p>the report</p>")
+    play(fake, whole_run, monkeypatch, tmp_path, mode="offline")
+    assert fake.saved == {str(tmp_path / "files" / "report.html"): "<p>the report</p>"}
 
 
 def test_logs_what_models_did_and_cost(
@@ -144,7 +199,7 @@ def test_logs_what_models_did_and_cost(
 ) -> None:
     fake = FakeWandb()
     play(fake, runs["two models"], monkeypatch, tmp_path, mode="offline")
-    (_, one), (_, end) = fake.logged
+    (one,) = rounds(fake)
     figures = ("calls", "failed_calls", "estimated_calls", "tokens", "dollars")
     so_far = {name: one[f"{name}_so_far"] for name in figures}
     assert so_far == {"calls": 7, "failed_calls": 3, "estimated_calls": 0, "tokens": 41_200, "dollars": 0.5}
@@ -154,13 +209,16 @@ def test_logs_what_models_did_and_cost(
     assert fake.summary["models"] == {"openai/gpt-6": gpt, "google/gemini-4-pro": gemini}
     assert fake.summary["failures"] == {"rate limited": 2, "malformed answer": 1}
     assert {name: fake.summary[name] for name in so_far} == so_far
-    rows = [dict(zip(COLUMNS, row, strict=True)) for row in end["ideas"].data]
-    assert [(row["model"], row["best_speedup"]) for row in rows] == [
+    ideas, variants = tables(fake)
+    assert [(row["model"], row["speedup"]) for row in ideas] == [
         ("openai/gpt-6", 3.0),
         ("google/gemini-4-pro", 1.5),
     ]
-    assert rows[0]["best_repairs"] == fake.summary["best_repairs"] != rows[0]["best_variant"]
-    assert rows[1]["best_repairs"] == ""
+    repairs = {each["id"]: each["repairs"] for each in variants}
+    assert repairs[ideas[0]["best"]] == fake.summary["best_repairs"] != ideas[0]["best"]
+    assert repairs[ideas[1]["best"]] == ""
+    costs = [row["dollars_so_far"] for _, row in fake.logged[:-1]]
+    assert costs == [0.375, 0.5, 0.5, 0.5, 0.5], "before the last two calls, then with them"
 
 
 def test_nothing_of_models_where_there_is_none(
@@ -170,6 +228,7 @@ def test_nothing_of_models_where_there_is_none(
     play(fake, whole_run, monkeypatch, tmp_path, mode="offline")
     logged = [name for _, data in fake.logged for name in data] + list(fake.summary)
     assert not [name for name in logged if re.search("model|call|token|dollar|fail|repair", name)]
+    assert {row["model"] for table in tables(fake) for row in table} == {""}
 
 
 def test_a_resumed_run_has_the_models_of_each_round(
@@ -178,7 +237,7 @@ def test_a_resumed_run_has_the_models_of_each_round(
     fake, events = FakeWandb(), runs["two models"]
     later = [replace(events[0], at_s=21.0), call(22.0, 8, "openai/gpt-6", 1000)]
     play(fake, later, monkeypatch, tmp_path, mode="offline", past=events)
-    assert fake.logged[0][1]["calls_so_far"] == 7
+    assert rounds(fake)[0]["calls_so_far"] == 7
     assert fake.summary["calls"] == 8
 
 
@@ -200,7 +259,8 @@ def test_a_resumed_run_has_all_rounds_and_the_same_id(
     rest = runs["resumed, its past unknown"]
     play(second, rest, monkeypatch, tmp_path, mode="offline", past=runs["interrupted"])
     assert first.inits[0]["id"] == second.inits[0]["id"]
-    assert [step for step, _ in second.logged] == [1, 2, None]
+    assert [row["round"] for row in rounds(second)] == [1, 2]
+    assert [step for step, _ in second.logged] == [1, 2, 3, 4, 4, 5, 6, 7, 8, 9, 9, None]
     assert len(second.logged[-1][1]["ideas"].data) == 3
 
 
@@ -283,38 +343,3 @@ def test_a_failure_is_one_warning(
         play(fake, whole_run, monkeypatch, tmp_path, mode="offline")
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "the service is gone" in caplog.text
-
-
-@pytest.mark.slow
-def test_the_real_wandb_offline(
-    whole_run: list[Event],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    pytest.importorskip("wandb")
-    home, run_dir = tmp_path / "home", tmp_path / "run"
-    home.mkdir()
-    run_dir.mkdir()
-    for name in ("HOME", "WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
-        monkeypatch.setenv(name, str(home))
-    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    observer = WandbObserver(run_dir=run_dir, mode="offline", config={"branch": 6})
-    with caplog.at_level(logging.WARNING):
-        for event in whole_run:
-            observer.on_event(event)
-        observer.close()
-    assert not caplog.records
-    assert tuple(capfd.readouterr()) == ("", "")
-    (folder,) = (run_dir / "wandb").glob("offline-run-*")
-    (log,) = folder.glob("run-*.wandb")
-    deadline = time.monotonic() + 20  # W&B's own process writes the log, some time after `finish` returns
-    while b"best_speedup" not in log.read_bytes() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert b"best_speedup" in log.read_bytes()
-    (table,) = folder.glob("files/media/table/ideas_*.table.json")
-    content = json.loads(table.read_text())
-    assert tuple(content["columns"]) == COLUMNS
-    assert [row[COLUMNS.index("best_speedup")] for row in content["data"]] == [2.0, None, 4.0]

@@ -63,6 +63,17 @@ def test_the_winner_and_its_path(run: RunFrames, state: RunState) -> None:
     assert run.variants.at[best.id, "new_best"]
 
 
+def test_ideas_tell_where_they_come_from(run: RunFrames, state: RunState) -> None:
+    for id, row in run.ideas.iterrows():
+        above = run.ideas.loc[row["parent_idea"], "lineage"] if row["parent_idea"] else ()
+        assert row["lineage"] == (*above, id)
+        assert row["depth"] == len(row["lineage"])
+        seed = state.tree.variants.get(row["parent"])
+        assert row["parent_idea"] == (seed.idea if seed else "")
+        assert row["start"] == run.ideas.loc[row["lineage"][0], "parent"]
+    assert run.ideas["depth"].max() > 1, "no idea here builds on another"
+
+
 def test_rounds_are_those_of_the_trajectory(run: RunFrames) -> None:
     progress = Progress(past=replay(run.folder / "journal.jsonl"))
     rows = wording.trajectory(progress)

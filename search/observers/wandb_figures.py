@@ -1,0 +1,118 @@
+"""The figures of a run on W&B: where it stands, what a round had, and how it ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from evaluators.evaluation import Status
+from search.events import RunStarted
+from search.llm import Spending
+from search.observers.progress import Progress
+from search.observers.progress_records import ModelProgress, RoundSummary
+from search.ranking import unconfirmed
+
+
+def standing(progress: Progress) -> dict[str, float]:
+    """Where a run stands: `best_*` of the best kernel so far, and what was spent until then."""
+    figures = {
+        "evaluations_so_far": float(progress.evaluations),
+        "elapsed_s": progress.state.used_s,
+        "gpu_s_so_far": progress.device_s,
+    }
+    if (spent := progress.spent).calls:
+        figures |= {f"{figure}_so_far": value for figure, value in cost_figures(spent).items()}
+    best = progress.best
+    timing = best.evaluation.timing if best and best.evaluation else None
+    if timing is not None:
+        figures["best_ms"] = timing.kernel_ms
+        figures["best_speedup"] = timing.speedup
+        figures["best_speedup_low"] = timing.speedup_low
+        figures["best_speedup_high"] = timing.speedup_high
+    return figures
+
+
+def round_metrics(summary: RoundSummary) -> dict[str, float]:
+    """What a closed round had itself; `models/*` is of the run until then."""
+    metrics = {
+        "round": float(summary.round),
+        "ideas": float(summary.ideas),
+        "evaluations": float(summary.evaluations),
+        "wall_s": summary.wall_s,
+        "gpu_s": summary.device_s,
+        **{f"statuses/{status.value}": float(summary.statuses[status]) for status in Status},
+    }
+    for name, model in summary.models.items():
+        metrics |= {f"models/{name}/{figure}": value for figure, value in model_figures(model).items()}
+    if summary.correct_share is not None:
+        metrics["correct_share"] = summary.correct_share
+    return metrics
+
+
+def model_figures(model: ModelProgress) -> dict[str, float]:
+    """What a model's calls cost, how many ideas it had, and its best speedup where it has any."""
+    figures = {**cost_figures(model.spending), "ideas": float(model.ideas)}
+    timing = model.best.evaluation.timing if model.best and model.best.evaluation else None
+    return figures | {"best_speedup": timing.speedup} if timing else figures
+
+
+def cost_figures(spent: Spending) -> dict[str, float]:
+    """Calls, those of them that failed, tokens and dollars."""
+    return {
+        "calls": float(spent.calls),
+        "failed_calls": float(spent.failed),
+        "estimated_calls": float(spent.estimated),
+        "tokens": float(spent.tokens),
+        "dollars": float(spent.dollars),
+    }
+
+
+def run_summary(progress: Progress) -> dict[str, Any]:
+    """How the run ended: the reason, the counts, the best kernel and its final measurement."""
+    best, finished = progress.best, progress.finished
+    summary: dict[str, Any] = {
+        "reason": finished.reason if finished else "stopped",
+        "evaluations": progress.evaluations,
+        "statuses": _by_name(progress.statuses),
+        "wall_s": progress.elapsed_s,
+        "gpu_s": progress.device_s,
+    }
+    if progress.models:
+        summary |= cost_figures(progress.spent)
+        summary["models"] = {name: model_figures(model) for name, model in progress.models.items()}
+        summary["failures"] = {cause.value: count for cause, count in progress.causes.items()}
+    confirmed = finished.confirmed if finished else None
+    if best is not None:
+        summary |= {"best_variant": best.id, "best_round": best.round, "best_idea": best.idea}
+        summary |= {"best_repairs": best.repairs} if best.repairs else {}
+        summary |= {"confirmed": not unconfirmed(confirmed), "not_confirmed": unconfirmed(confirmed)}
+    if confirmed is not None:
+        summary["confirmed_status"] = confirmed.status.value
+    if confirmed is not None and confirmed.timing is not None:
+        timing = confirmed.timing
+        summary |= {
+            "confirmed_ms": timing.kernel_ms,
+            "confirmed_speedup": timing.speedup,
+            "confirmed_speedup_low": timing.speedup_low,
+            "confirmed_speedup_high": timing.speedup_high,
+            "confirmed_speedup_vs_compile": timing.speedup_vs_compile,
+        }
+    return summary
+
+
+def _by_name(statuses: Counter[Status]) -> dict[str, int]:
+    return {status.value: count for status, count in statuses.items()}
+
+
+def facts(event: RunStarted) -> dict[str, Any]:
+    """What a run says of itself, beside its config."""
+    return {
+        "problem": event.problem.name,
+        "problem_id": event.problem.id,
+        "dtype": event.problem.dtype,
+        "proposer": event.proposer,
+        "strategy": event.strategy,
+        "rounds": event.rounds,
+        "seed": event.seed,
+        "environment": dict(event.environment),
+    }
