@@ -40,7 +40,7 @@ from benchmarks.throughput_kernelbench import STAND_IN
 from evaluators.config_errors import UsageError
 from evaluators.device.settings import Settings
 from evaluators.evaluation import Status
-from evaluators.problem import Kernel, Problem, language_of
+from evaluators.problem import Kernel, Problem, language_of, reference_kernel
 from evaluators.timing import Plan
 from tests.evaluators.catalogue import GROUPS, NO_GAIN, NO_GAIN_SPEEDUP, fixtures
 from tests.evaluators.catalogue import problems as catalogue
@@ -189,7 +189,7 @@ def run_theirs(known: Sequence[Entrant], given: dict[str, str]) -> dict[str, tup
     """Their verdicts and words, by name; none for a problem that they cannot judge."""
     problems = {each.asked.problem.id: each.asked.problem for each in known}
     safe = [each for each in known if each.asked.name not in UNSAFE]
-    jobs = [job(f"reference {key}", problem, as_kernel(problem)) for key, problem in problems.items()]
+    jobs = [job(f"reference {key}", problem, reference_kernel(problem)) for key, problem in problems.items()]
     jobs += [job(each.asked.name, each.asked.problem, each.asked.kernel) for each in safe]
     results = evaluated(jobs, given)
     verdicts = {}
@@ -252,12 +252,6 @@ def job(name: str, problem: Problem, kernel: Kernel) -> dict[str, str]:
         "backend": "triton" if kernel.language == "triton" else "cuda",
         "dtype": problem.dtype,
     }
-
-
-def as_kernel(problem: Problem) -> Kernel:
-    """The reference as a kernel for itself."""
-    source = problem.source.replace("class Model(", "class ModelNew(")
-    return Kernel(source=source, language=language_of(source))
 
 
 def merged(files: Sequence[str]) -> list[Row]:

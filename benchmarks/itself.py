@@ -25,7 +25,7 @@ from evaluators.config_errors import UsageError
 from evaluators.device.worker import Worker
 from evaluators.evaluate import EvaluateConfig
 from evaluators.evaluation import Timing
-from evaluators.problem import Kernel, Problem
+from evaluators.problem import Problem, reference_kernel
 
 TO_REACH = 0.94
 
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     name = given.get("problem", "level1/conv2d")
     config = compose_config(EvaluateConfig, [f"problem={name}", "kernel=none"])
     problem: Problem = build(config.problem, device=device, libraries="any")
-    kernel = Kernel(source=problem.source.replace("class Model", "class ModelNew"), language="triton")
+    kernel = reference_kernel(problem)
     tries = int(given.get("tries", "100"))
     found: list[tuple[Timing, float]] = []
     thorough = given.get("thorough", "false") == "true"

@@ -2,10 +2,11 @@
 
 Where to look, from the command down to the machine; each file says more at its top. Imports point down:
 
-    the command   evaluate, audit, report; what all commands share: cli (Hydra applications), suite_config,
-                  config (what can be set), config_errors, config_help, config_completion
-    words         problem, evaluation, reference_audit, verdict, timing (its statistics), cause; nearest,
-                  atomic_write, option, kept_lines; problems/ has the shipped references
+    the command   evaluate, audit, baseline, score; report; what all commands share: cli (Hydra
+                  applications), suite_config, config (what can be set), config_errors, config_help,
+                  config_completion
+    words         problem, evaluation, scores, reference_audit, verdict, timing (its statistics), cause;
+                  nearest, atomic_write, option, kept_lines; problems/ has the shipped references
     scheduler/    pool, job, device_queue, device_health; host: local_host (threads), ray_host
     device/       worker, settings, watchdog, child_processes
     judge/        judge_process, reference_session, staging; runner_client and calibration, for a

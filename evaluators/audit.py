@@ -24,17 +24,16 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from evaluators.atomic_write import write_atomically
-from evaluators.cause import cause_of, first_line
+from evaluators.cause import cause_of
 from evaluators.cli import build, choose_device, command, log_to, one_of
 from evaluators.config import NO_FOLDER, RayConfig, group, hydra_settings, section
-from evaluators.config_errors import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.kept_lines import KeptLines
 from evaluators.option import option
 from evaluators.problem import DEVICES
 from evaluators.reference_audit import ReferenceAudit
 from evaluators.scheduler.pool import Pool
-from evaluators.suite_config import RulesConfig, entries_of, open_problem
+from evaluators.suite_config import RulesConfig, for_each_problem, open_problem
 
 FLAT = ("kernelbench", "kernelbench_v02")
 GIB = 2**30
@@ -68,36 +67,28 @@ def main(config: DictConfig) -> int:
 async def audit_all(config: DictConfig, output: Console) -> int:
     """Audits what has not been yet, as many at a time as there are devices, and says what came of all.
     Returns the exit status. Raises UsageError."""
-    entries = entries_of(config)
     name = build(config.suite).name.replace("/", "_")
     file = KeptLines(Path(config.out) / f"{name}.jsonl")
     found: dict[str, ReferenceAudit] = {}
     failed = 0
-    try:
-        host = build(config.pool)(settings=build(config.evaluator), on_gpu=config.device == "cuda")
-    except (ValueError, ConnectionError) as error:
-        raise UsageError(first_line(error)) from error
-    turns = asyncio.Semaphore(host.devices)
 
     async def audit_one(pool: Pool, place: str) -> None:
         nonlocal failed
-        async with turns:
-            problem = open_problem(place, device=config.device, rules=config.problem)
-            kept = file.of(problem.id)
-            if kept is None:
-                try:
-                    found[place] = await pool.audit(problem)
-                except WorkerBroken as error:
-                    failed += 1
-                    _say(output, f"{problem.name}: could not be audited: {cause_of(str(error))}")
-                    return
-                file.keep(problem.id, found[place].to_json())
-            else:
-                found[place] = ReferenceAudit.from_json(kept)
-            _say(output, in_a_line(found[place]))
+        problem = open_problem(place, device=config.device, rules=config.problem)
+        kept = file.of(problem.id)
+        if kept is None:
+            try:
+                found[place] = await pool.audit(problem)
+            except WorkerBroken as error:
+                failed += 1
+                _say(output, f"{problem.name}: could not be audited: {cause_of(str(error))}")
+                return
+            file.keep(problem.id, found[place].to_json())
+        else:
+            found[place] = ReferenceAudit.from_json(kept)
+        _say(output, in_a_line(found[place]))
 
-    with Pool(host) as pool:
-        await asyncio.gather(*(audit_one(pool, each.problem) for each in entries))
+    await for_each_problem(config, build(config.evaluator), audit_one)
     excluded = {each.problem: why_not(each) for each in found.values() if not each.judges}
     path = Path(config.out) / f"{name}_excluded.json"
     write_atomically(path, json.dumps(excluded, indent=1, sort_keys=True) + "\n")

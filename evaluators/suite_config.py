@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from evaluators.cause import first_line
 from evaluators.cli import build, compose_config
 from evaluators.config import group, quoted
 from evaluators.config_errors import UsageError, near
+from evaluators.device.settings import Settings
 from evaluators.option import option
 from evaluators.problem import Problem
+from evaluators.scheduler.pool import Pool
 from evaluators.suites.suite import Entry, Suite
 
 
@@ -64,6 +69,26 @@ def open_problem(name: str, *, device: str, rules: DictConfig | None = None) -> 
         return plain
     changed: Problem = build(config.problem, device=device, sizes={**config.problem.sizes, **there})
     return changed
+
+
+async def for_each_problem(
+    config: DictConfig, settings: Settings, do: Callable[[Pool, str], Awaitable[None]]
+) -> None:
+    """Does something with each problem of the suite, by its name, as many at a time as there are devices.
+    Raises UsageError."""
+    entries = entries_of(config)
+    try:
+        host = build(config.pool)(settings=settings, on_gpu=config.device == "cuda")
+    except (ValueError, ConnectionError) as error:
+        raise UsageError(first_line(error)) from error
+    turns = asyncio.Semaphore(host.devices)
+
+    async def in_turn(pool: Pool, name: str) -> None:
+        async with turns:
+            await do(pool, name)
+
+    with Pool(host) as pool:
+        await asyncio.gather(*(in_turn(pool, each.problem) for each in entries))
 
 
 def _is_named(problem: str, pattern: str) -> bool:

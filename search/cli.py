@@ -100,7 +100,7 @@ def observers_of(
     reports = [ReportObserver(folder)] if config.report and not missing_packages() else []
     return [
         RunFolder(folder, past),
-        console_observer(console, **limits, recorded=recorded, past=past),
+        *([] if console.quiet else [console_observer(console, **limits, recorded=recorded, past=past)]),
         *reports,
         WandbObserver(run_dir=folder, **config.wandb, config=_plain(config), past=past),
     ]

@@ -14,6 +14,8 @@ LEVEL = 0.95
 RESAMPLES = 9999
 FEWEST = 3
 """Pairs below which nothing is said."""
+TELLING = 6
+"""Pairs below which no difference passes the permutation test: its smallest p for n pairs is 2 ^ (1 - n)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,11 @@ class Difference:
         """In words."""
         if self.pairs < FEWEST:
             return f"{self.first} and {self.second}: {self.pairs} pairs say nothing."
+        if self.pairs < TELLING and not self.ratio.low <= 1 <= self.ratio.high:
+            return (
+                f"{self.first} and {self.second}: {self.ratio} times as fast in {self.pairs} pairs, which "
+                f"are too few to tell; {TELLING} are the fewest."
+            )
         if not self.is_real:
             return (
                 f"{self.first} and {self.second} do not differ beyond noise: {self.ratio} times as fast in "

@@ -60,6 +60,15 @@ def test_only_pairs_count_and_a_few_say_nothing() -> None:
     assert found.sentence == "one and other: 2 pairs say nothing."
 
 
+def test_five_pairs_that_agree_are_said_to_be_too_few() -> None:
+    (found,) = differences(
+        finals("one", [2.0, 2.1, 2.2, 2.3, 2.4]) + finals("other", [1.0, 1.0, 1.1, 1.1, 1.2])
+    )
+    assert not found.is_real
+    assert found.p == pytest.approx(1 / 16)
+    assert found.sentence.endswith("5 pairs, which are too few to tell; 6 are the fewest.")
+
+
 def test_means_are_geometric() -> None:
     assert means(finals("one", [1.0, 4.0, 2.0]))["one"].value == pytest.approx(2.0)
 

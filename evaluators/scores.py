@@ -1,0 +1,149 @@
+"""What a set of generated kernels is worth, in the field's measures: fast_p, pass@k, mean speedups.
+
+A problem has some samples; a sample's speedup is 0 where it is not correct. Every measure is a mean over
+problems, by their weights, with the bootstrap's 95 % interval over problems.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+THRESHOLDS = (0.0, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0)
+"""Of fast_p."""
+LEVEL = 0.95
+RESAMPLES = 2000
+FEWEST = 3
+"""Problems below which there is no interval."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """The samples of one problem: the speedup of each, 0 where it is not correct; whether each compiled.
+    Raises ValueError for none, and for lists of different lengths."""
+
+    problem: str
+    speedups: Sequence[float]
+    compiled: Sequence[bool]
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.speedups or len(self.speedups) != len(self.compiled):
+            raise ValueError(
+                f"{self.problem} has {len(self.speedups)} speedups of {len(self.compiled)} samples"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A measure and its 95 % interval; nan where there is nothing to measure."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        if math.isnan(self.value):
+            return "-"
+        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
+
+
+def fast_p(problems: Sequence[Scored], p: float) -> Estimate:
+    """The share of samples that are correct and more than `p` times as fast as the baseline. With one sample
+    a problem and equal weights it is KernelBench's."""
+    return _mean(problems, lambda each: _share(speedup > p for speedup in each.speedups))
+
+
+def compiled(problems: Sequence[Scored]) -> Estimate:
+    """The share of samples that compiled."""
+    return _mean(problems, lambda each: _share(each.compiled))
+
+
+def correct(problems: Sequence[Scored]) -> Estimate:
+    """The share of samples that are correct."""
+    return _mean(problems, lambda each: _share(speedup > 0 for speedup in each.speedups))
+
+
+def pass_at_k(problems: Sequence[Scored], k: int) -> Estimate:
+    """The probability that one of `k` samples is correct, estimated without bias (Chen et al. 2021,
+    HumanEval), over the problems with at least `k` samples."""
+
+    def estimate(each: Scored) -> float:
+        n, right = len(each.speedups), sum(speedup > 0 for speedup in each.speedups)
+        return 1 - math.comb(n - right, k) / math.comb(n, k)
+
+    return _mean([each for each in problems if len(each.speedups) >= k], estimate)
+
+
+def geometric_mean(problems: Sequence[Scored]) -> Estimate:
+    """Of the best sample's speedup, over the problems with a correct one."""
+    found = _mean(_solved(problems), lambda each: math.log(max(each.speedups)))
+    return Estimate(value=math.exp(found.value), low=math.exp(found.low), high=math.exp(found.high))
+
+
+def median(problems: Sequence[Scored]) -> Estimate:
+    """Of the best sample's speedup, over the problems with a correct one; weights are not used."""
+    import numpy
+
+    best = [max(each.speedups) for each in _solved(problems)]
+    return _bootstrapped(best, [1.0] * len(best), lambda values, _: numpy.median(values, axis=-1))
+
+
+def _solved(problems: Sequence[Scored]) -> list[Scored]:
+    return [each for each in problems if max(each.speedups) > 0]
+
+
+def measures(problems: Sequence[Scored], *, ks: Sequence[int] = (1,)) -> Mapping[str, Estimate]:
+    """All of them by their names."""
+    return {
+        "compiled": compiled(problems),
+        "correct": correct(problems),
+        "geometric mean": geometric_mean(problems),
+        "median": median(problems),
+        **{f"fast_{p:g}": fast_p(problems, p) for p in THRESHOLDS},
+        **{f"pass@{k}": pass_at_k(problems, k) for k in ks},
+    }
+
+
+def _share(values: object) -> float:
+    given = [bool(each) for each in values]  # type: ignore[attr-defined]
+    return sum(given) / len(given)
+
+
+def _mean(problems: Sequence[Scored], of: Callable[[Scored], float]) -> Estimate:
+    import numpy
+
+    return _bootstrapped(
+        [of(each) for each in problems],
+        [each.weight for each in problems],
+        lambda values, weights: (
+            (values * weights).sum(-1) / weights.sum(-1) if numpy.size(values) else math.nan
+        ),
+    )
+
+
+def _bootstrapped(
+    values: Sequence[float], weights: Sequence[float], statistic: Callable[..., object]
+) -> Estimate:
+    """The percentile bootstrap over problems; they are drawn with their weights."""
+    import numpy
+    from scipy import stats
+
+    if not values:
+        return Estimate(value=math.nan, low=math.nan, high=math.nan)
+    data = numpy.asarray(values, dtype=float), numpy.asarray(weights, dtype=float)
+    value = float(statistic(*data))  # type: ignore[arg-type]
+    if len(values) < FEWEST or len({*values}) == 1:
+        return Estimate(value=value, low=value, high=value)
+    found = stats.bootstrap(
+        data,
+        lambda some, of, axis=-1: statistic(some, of),
+        paired=True,
+        vectorized=True,
+        method="percentile",
+        confidence_level=LEVEL,
+        n_resamples=RESAMPLES,
+        rng=numpy.random.default_rng(0),
+    ).confidence_interval
+    return Estimate(value=value, low=float(found.low), high=float(found.high))
