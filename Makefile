@@ -19,7 +19,7 @@ demo: install
 		rounds=5 ideas=3 branch=1 wandb=off library.use=false
 
 test: install
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # Under 90 s, for the daily loop.
 test-fast: install

@@ -212,7 +212,7 @@ def settings_for(device: str) -> Settings:
     quick = Plan(block_ms=4.0, precision=0.2, max_s=0.2)
     if device == "cuda":
         return Settings(timeout_s=30.0, compile_mode="", plan=quick, max_calls=64)
-    return Settings(timeout_s=60.0, compile_mode="", plan=quick, max_calls=16)
+    return Settings(timeout_s=60.0, compile_mode="", plan=quick, max_calls=16, threads=1)
 
 
 async def judge(

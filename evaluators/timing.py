@@ -103,7 +103,8 @@ class Plan:
         processes disturb, and stopping and starting the runner takes a call longer than a short kernel."""
         if device != "cpu":
             return self
-        return replace(self, block_ms=self.block_ms / 4, least_calls=3, most_calls=MOST_CPU_CALLS)
+        most_calls = min(self.most_calls, MOST_CPU_CALLS)
+        return replace(self, block_ms=self.block_ms / 4, least_calls=3, most_calls=most_calls)
 
     def lengthened(self, factor: float) -> Plan:
         """With so many times the time."""

@@ -66,7 +66,7 @@ from search.ranking import LOWER_END
 from search.recorded import RecordedEvaluations
 from search.run_folder import finalise
 from search.run_state import RunState
-from search.session import Session
+from search.session import COMPARE_AT_MOST, Session
 from search.tree import HISTORY
 
 
@@ -114,6 +114,7 @@ class RunConfig(RunFolderConfig):
     repairs: int = option(
         1, "how often a variant that failed is given back to the model, with the evaluator's log"
     )
+    comparisons: int = option(COMPARE_AT_MOST, "sessions at most, a round, that compare its leaders; 0: none")
     device: str = option("auto", "auto | cuda | cpu")
     budget: BudgetConfig = section(BudgetConfig)
     ray: RayConfig = section(RayConfig)
@@ -151,7 +152,7 @@ def settle(config: DictConfig, given: Sequence[str]) -> tuple[RunState | None, l
     elif not any(each.startswith("proposer=") for each in given):
         chosen.append("proposer: playbook, the embedded catalogue of ideas (proposer=llm asks a model)")
     positive(config, "rounds", "ideas", "branch")
-    positive(config, "repairs", least=0)
+    positive(config, "repairs", "comparisons", least=0)
     _check_caps(config)
     one_of(config, "device", DEVICES)
     one_of(config, "history", HISTORY)
@@ -216,6 +217,7 @@ async def search(
                     environment=facts,
                     ranking=started.ranking if repeats and started else LOWER_END,
                     compares_each_round=config.compare_leaders,
+                    comparisons=config.comparisons,
                 )
                 engine = Engine(
                     session,

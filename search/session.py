@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 CONFIRM_AT_MOST = 3
 """How many of the best variants are measured again before the run is said to have none."""
 COMPARE_AT_MOST = 4
-"""How many sessions find out which of the leaders is the fastest, before a round and before the end."""
+"""So many comparisons unless a search is told otherwise."""
 
 
 class Session:
@@ -52,6 +52,8 @@ class Session:
     flight is awaited for `grace_s` seconds and the best kernel's final measurement for `confirm_s` (0: the
     best is reported unconfirmed). `ranking`: see `search.ranking`; a run that goes on keeps to its own.
     `compares_each_round`: whether the leaders are compared before each round, and not at the end alone.
+    `comparisons`: how many sessions at most find out which of the leaders is the fastest, before a round and
+    before the end.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Session:
         entries: Sequence[Seed] | None = None,
         ranking: str = LOWER_END,
         compares_each_round: bool = True,
+        comparisons: int = COMPARE_AT_MOST,
     ) -> None:
         if outstanding < 1:
             raise ValueError(f"outstanding is {outstanding}; at least one evaluation must be allowed")
@@ -87,6 +90,7 @@ class Session:
         self.outstanding = outstanding
         self.ranking = ranking
         self.compares_each_round = compares_each_round
+        self.comparisons = comparisons
         self.state = rebuild(journal.past)
         self.entries: tuple[Seed, ...] = tuple(entries or ())
         """The library's hits; a resumed run keeps to those that it began with."""
@@ -189,7 +193,7 @@ class Session:
         way when the time runs out goes on, as an evaluation does. These measurements do not count as
         evaluations, their time on the device counts. A session that fails leaves the order as it was.
         """
-        for _ in range(COMPARE_AT_MOST):
+        for _ in range(self.comparisons):
             leaders = self.state.tree.leaders(usable)
             found = await self._compare([variant.kernel for variant in leaders]) if leaders else None
             if found is None:

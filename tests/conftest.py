@@ -5,6 +5,30 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
+LONGEST = (
+    *("evaluators/test_catalogue.py", "evaluators/test_chaos.py", "search/test_run.py"),
+    *("evaluators/reference/test_validation.py", "benchmarks/test_peers.py"),
+    *("search/test_through_the_wire.py", "evaluators/scheduler/test_ray_host.py"),
+    *("evaluators/scheduler/test_hosts.py", "evaluators/device/test_worker_hostile.py"),
+    *("evaluators/device/test_worker_failures.py", "evaluators/device/test_worker_processes.py"),
+    *("evaluators/device/test_worker_references.py", "evaluators/device/test_worker.py"),
+    *("evaluators/test_evaluate.py", "search/test_mcp.py", "docs/test_python_page.py"),
+    *("docs/test_commands.py", "evaluators/runner/test_node_fork_server.py"),
+    *("evaluators/build/test_builder.py", "evaluators/build/test_builder_failures.py"),
+    *("evaluators/runner/test_thin_headers.py", "kernel_library/test_commands.py"),
+    *("evaluators/reference/test_reference_model.py", "evaluators/judge/test_head_to_head.py"),
+)
+"""Files that take ten seconds and more. They come first: of two processes that take file after file, none is
+left with a long one at the end (`make test` keeps this order by `--no-loadscope-reorder`)."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {f"tests/{name}": rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
+
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without job control starts what goes on in the background with interrupts ignored, and so would
     # be every command that a test starts and interrupts.
@@ -13,3 +37,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # W&B reports its own errors through OpenTelemetry, which starts threads in every child forked after it.
 # Only a process of one thread may enter namespaces (see evaluators/isolation/namespaces.py).
 os.environ["WANDB_ERROR_REPORTING"] = "false"
+
+if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
+    import torch
+
+    # The processes share the cores: threads of one would wait, spinning, for a core that another has.
+    torch.set_num_threads(1)

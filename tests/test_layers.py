@@ -26,7 +26,7 @@ LAYERS = {
     "evaluators.audit": "commands",
     "evaluators.baseline": "commands",
     "evaluators.score": "commands",
-    "evaluators.scores": "records",
+    "evaluators.scores": "evaluators",
     "evaluators.cause": "records",
     "evaluators.evaluation": "records",
     "evaluators.timing": "records",

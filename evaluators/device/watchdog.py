@@ -78,7 +78,7 @@ class Watchdog:
         noticing: Deadline | None = None
         killed: Verdict | None = None
         while True:
-            if self._wait(judge.fileno()) or judge.has_message():
+            if judge.has_message() or self._wait(judge.fileno()):
                 message = judge.receive()
                 if message["op"] == "lost":
                     return killed or self._obituary(child)

@@ -6,7 +6,7 @@ Outputs are gone through a chunk at a time: one of some GB would not fit in floa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,12 +40,28 @@ def _distances(moved: torch.Tensor, ref: torch.Tensor) -> tuple[float, float]:
     import torch
 
     norm, exact = torch.linalg.vector_norm, ref.double()
-    error = moved.double() - exact
-    norms = float(norm(error)), float(norm(error, math.inf))
+    error = _error(moved, exact)
+    norms = float(norm(error)), float(largest_of(error))
     if not all(map(math.isfinite, norms)):
         error = error.where(exact.isfinite(), 0.0).nan_to_num(math.inf, math.inf, math.inf)
-        norms = float(norm(error)), float(norm(error, math.inf))
+        norms = float(norm(error)), float(largest_of(error))
     return norms
+
+
+def _error(out: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """In float64, in which `exact` is."""
+    import torch
+
+    return out - exact if out.dtype == exact.dtype else out.to(torch.float64).sub_(exact)
+
+
+def largest_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The largest size of an element; NaN where one is. On a CPU it takes a sixth of the time that the norm
+    of order infinity does."""
+    import torch
+
+    low, high = tensor.aminmax()
+    return torch.maximum(-low, high)
 
 
 def chunks_of(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
@@ -60,11 +76,28 @@ def rms_of(eager: torch.Tensor, ref: torch.Tensor) -> tuple[float, float]:
     if not eager.numel():
         return 0.0, 0.0
     eager, ref = as_pairs(eager), as_pairs(ref)
-    chunks = chunks_of(eager, ref, eager)
-    norms, _ = norms_of(chunks)
+    chunks = chunks_of(eager, ref)
+    norms = _euclidean(chunks)
     if not all(map(math.isfinite, norms)):
-        norms, _ = norms_of(chunks, finite=True)
-    return norms[1] / math.sqrt(eager.numel()), norms[2] / math.sqrt(eager.numel())
+        norms = _euclidean(chunks, finite=True)
+    return norms[0] / math.sqrt(eager.numel()), norms[1] / math.sqrt(eager.numel())
+
+
+def _euclidean(chunks: list[Chunk], *, finite: bool = False) -> list[float]:
+    """Norms of eager's error and of the answer, of chunks of eager's answer and the right one."""
+    import torch
+
+    norm = torch.linalg.vector_norm
+    parts = []
+    for own, ref in chunks:
+        exact = ref.double()
+        both = [_error(own, exact), exact]
+        if finite:
+            kept = _finite(ref, own)
+            both = [each.where(kept, 0.0) for each in both]
+        parts.append(torch.stack([norm(each) for each in both]))
+    norms: list[float] = norm(torch.stack(parts), dim=0).tolist()
+    return norms
 
 
 def about_equal(one: torch.Tensor, other: torch.Tensor, most: float) -> bool:
@@ -86,11 +119,11 @@ def norms_of(chunks: list[Chunk], *, finite: bool = False) -> tuple[list[float],
     parts = []
     for out, ref, own in chunks:
         exact = ref.double()
-        three = [each.to(torch.float64, copy=True).sub_(exact) for each in (out, own)] + [exact]
+        three = [_error(out, exact), _error(own, exact), exact]
         if finite:
             kept = _finite(ref, own)
             three = [each.where(kept, 0.0) for each in three]
-        parts.append(torch.stack([norm(each, order) for order in (2, math.inf) for each in three]))
+        parts.append(torch.stack([size(each) for size in (norm, largest_of) for each in three]))
     figures = torch.stack(parts)
     return norm(figures[:, :3], dim=0).tolist(), figures[:, 3:].amax(0).tolist()
 
@@ -133,14 +166,22 @@ def unequal(out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor) -> torch.
     return out.view(raw) != eager.view(raw)
 
 
+def index_in(place: int, shape: Sequence[int]) -> list[int]:
+    """Of the element at this place of a flattened tensor. `torch.unravel_index` imports sympy, half a second
+    of a process's CPU time."""
+    found = []
+    for size in reversed(shape):
+        place, index = divmod(place, size)
+        found.append(index)
+    return found[::-1]
+
+
 def first_wrong(
     chunks: list[Chunk],
     wrong: Callable[..., torch.Tensor],
     shape: torch.Size,
 ) -> tuple[str, int]:
     """The first wrong element in words ("" where there is none), and how many there are."""
-    import torch
-
     counts = [int(wrong(*chunk).sum()) for chunk in chunks]
     count, elements = sum(counts), math.prod(shape)
     if not count:
@@ -148,7 +189,7 @@ def first_wrong(
     number = next(n for n, each in enumerate(counts) if each)
     place = int(wrong(*chunks[number]).nonzero()[0])
     out, ref, eager = (each[place].item() for each in chunks[number])
-    where = [int(i) for i in torch.unravel_index(torch.tensor(number * CHUNK + place), shape)]
+    where = index_in(number * CHUNK + place, shape)
     expected = ref if chunks[number][0].is_floating_point() else eager
     return (
         f"{count} of {elements} elements differ ({count / elements:.2%}), the first at {where}: "

@@ -91,9 +91,10 @@ def _add_needed(work: Work, module: nn.Module, inputs: list[Any], products: int)
     wanted = [v for v in tensors_in(leaves) if _is_floating(v)]
     if not outputs or not wanted + parameters:
         return work
-    cotangents = [torch.randn_like(each) for each in outputs]
+    with torch.enable_grad():
+        ends = [_end(each) for each in outputs]
     gradients, _, backward = _counted(
-        lambda: torch.autograd.grad(outputs, wanted + parameters, cotangents, allow_unused=True)
+        lambda: torch.autograd.grad(ends, wanted + parameters, allow_unused=True)
     )
     needed = [0 if g is None or g.is_sparse else _nonzeros(g) * g.element_size() for g in gradients]
     return replace(
@@ -103,6 +104,26 @@ def _add_needed(work: Work, module: nn.Module, inputs: list[Any], products: int)
         # Backward has at most two products for each one that the outputs depend on, none for the others.
         needed_operations=min(products, backward // 2),
     )
+
+
+def _end(output: torch.Tensor) -> torch.Tensor:
+    """A scalar whose gradient for the output is drawn at random. Handed to `torch.autograd.grad`, such a
+    gradient would have it import sympy, half a second of a process's CPU time."""
+    import torch
+
+    class End(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, output: torch.Tensor) -> torch.Tensor:
+            ctx.drawn = torch.randn_like(output)
+            return torch.zeros((), device=output.device)
+
+        @staticmethod
+        def backward(ctx: Any, one: torch.Tensor) -> torch.Tensor:
+            drawn: torch.Tensor = ctx.drawn
+            return drawn
+
+    found: torch.Tensor = End.apply(output)  # type: ignore[no-untyped-call]
+    return found
 
 
 def _counted(run: Callable[[], Any]) -> tuple[Any, int, int]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.answer import Answer
 from evaluators.reference.containers import tensors_in
-from evaluators.reference.differences import as_pairs, rms_of
+from evaluators.reference.differences import as_pairs, largest_of, rms_of
 from evaluators.reference.input_distributions import (
     DISTRIBUTIONS,
     LARGEST,
@@ -57,7 +57,7 @@ def open_distributions(reference: ReferenceModel) -> None:
     _choose_signs(reference)
     reference.change_weights(reference.everywhere(), alike=True)
     try:
-        own = reference.work_out(OWN, secrets.randbits(62))
+        own = _Own.of(reference.work_out(OWN, secrets.randbits(62)))
         for candidates in _candidates(reference):
             right, why = 0, ""
             for each in candidates:
@@ -139,8 +139,20 @@ def _masks(
     )
 
 
-def _try_out(distribution: Distribution, own: Answer, reference: ReferenceModel) -> str:
-    """Takes a distribution in, or says why not. `own`: the answer to the problem's own inputs."""
+@dataclass(frozen=True)
+class _Own:
+    """The answer to the problem's own inputs; of each output eager's error and the answer, in rms."""
+
+    answer: Answer
+    figures: list[tuple[float, float]]
+
+    @classmethod
+    def of(cls, answer: Answer) -> _Own:
+        return cls(answer, [rms_of(*pair) for pair in zip(answer.eager, answer.exact, strict=True)])
+
+
+def _try_out(distribution: Distribution, own: _Own, reference: ReferenceModel) -> str:
+    """Takes a distribution in, or says why not."""
     seed = secrets.randbits(62)
     if reference.keep_range and not _keeps_range(distribution, reference.sample):
         return OUT_OF_RANGE
@@ -152,7 +164,7 @@ def _try_out(distribution: Distribution, own: Answer, reference: ReferenceModel)
     if reference.has_products and any(map(_overflows, answer.eager, answer.exact)):
         return "sums of products are too large for the type there"
     for number, eager in enumerate(answer.eager):
-        if eager.shape != own.eager[number].shape:
+        if eager.shape != own.answer.eager[number].shape:
             return "the outputs have another shape there"
         if not _is_right(answer, number, own, lower=bool(reference.rule.precision)):
             return "eager PyTorch is not right there"
@@ -175,7 +187,7 @@ def _keeps_range(distribution: Distribution, sample: list[Any]) -> bool:
     )
 
 
-def _is_right(answer: Answer, number: int, own: Answer, *, lower: bool) -> bool:
+def _is_right(answer: Answer, number: int, own: _Own, *, lower: bool) -> bool:
     """Whether eager's output of this number is right enough to judge by. `lower`: whether the problem allows
     lower precision."""
     import torch
@@ -184,8 +196,8 @@ def _is_right(answer: Answer, number: int, own: Answer, *, lower: bool) -> bool:
     if not eager.numel() or not (eager.is_floating_point() or eager.is_complex()):
         return True
     error, scale = rms_of(eager, exact)
-    own_error, own_scale = rms_of(own.eager[number], own.exact[number])
-    own_shift = own.shifts[number].rms / max(own_scale, 1e-300)
+    own_error, own_scale = own.figures[number]
+    own_shift = own.answer.shifts[number].rms / max(own_scale, 1e-300)
     relative = RIGHT * own_error / max(own_scale, 1e-300) + 64 * torch.finfo(eager.dtype).eps
     if not lower:
         relative += 16 * own_shift + 16 * shift.rms / max(scale, 1e-300)
@@ -198,9 +210,16 @@ def _is_right(answer: Answer, number: int, own: Answer, *, lower: bool) -> bool:
 def _overflows(eager: torch.Tensor, exact: torch.Tensor) -> bool:
     """Whether a finite answer is too large for eager's dtype. Where sums of products are, a part of another
     sum may be, too, although the whole is not; and a kernel may round a part."""
-    if not eager.is_floating_point():
+    if not eager.is_floating_point() or _is_far_below(exact, eager.dtype):
         return False
     return bool((exact.isfinite() & ~exact.to(eager.dtype).isfinite()).any())
+
+
+def _is_far_below(exact: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether all elements are finite, and far from the largest number of the type."""
+    import torch
+
+    return not exact.numel() or float(largest_of(exact)) <= (1 - NEAR_OVERFLOW) * torch.finfo(dtype).max
 
 
 def _same_finite(eager: torch.Tensor, exact: torch.Tensor) -> bool:
@@ -209,6 +228,8 @@ def _same_finite(eager: torch.Tensor, exact: torch.Tensor) -> bool:
     import torch
 
     eager, exact = as_pairs(eager), as_pairs(exact)
+    if _is_far_below(exact, eager.dtype):  # finite, each of them
+        return bool(largest_of(eager).isfinite())
     most = torch.finfo(eager.dtype).max
     rounded = exact.to(eager.dtype)
     same = (eager == rounded) | (eager.isnan() & rounded.isnan())

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from evaluators.system import process_tree
+
 STOPS_WITHIN_S = 1.0
 """A thread that waits for a core learns that it is stopped when it has got one."""
 PIECE = 2**30
@@ -190,8 +192,7 @@ def _threads(pid: int) -> list[int]:
 
 def _read(path: str) -> str:
     try:
-        with open(path) as file:
-            return file.read()
+        return process_tree.read_proc(path)
     except OSError:
         return ""
 

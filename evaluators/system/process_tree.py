@@ -65,9 +65,22 @@ def children_of_thread(thread: int, pid: int | None = None) -> list[int]:
     if not _has_children_files():
         return children(pid)
     try:
-        return [int(each) for each in Path(f"/proc/{pid}/task/{thread}/children").read_text().split()]
+        return [int(each) for each in read_proc(f"/proc/{pid}/task/{thread}/children").split()]
     except OSError:
         return []
+
+
+def read_proc(path: str) -> str:
+    """A file of `/proc`, in a third of the CPU time that `open` takes: timing a call on a CPU reads eighty.
+    Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        text = b""
+        while part := os.read(fd, 2**16):
+            text += part
+    finally:
+        os.close(fd)
+    return text.decode(errors="replace")
 
 
 def threads(pid: int) -> list[int]:
@@ -177,7 +190,7 @@ def cpu_s(pids: Iterable[int]) -> float:
 def stat_fields(pid: int) -> list[str]:
     """What `/proc` tells of a process (or, by its number, of a thread) in a line, from its state on: the name
     before may hold anything. Raises OSError."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return read_proc(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
 def prctl(option: int, value: int) -> None:

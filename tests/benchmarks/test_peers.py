@@ -30,6 +30,12 @@ class ModelNew(nn.Module):
     def forward(self, x):
         return {}
 """
+QUICK = (
+    "evaluator.threads=1",
+    "evaluator.max_calls=8",
+    "evaluator.plan.max_s=0.2",
+    "evaluator.plan.precision=0.2",
+)
 OPTIONS = ("problem.libraries=any", "problem.sizes.batch=1024", "problem.sizes.features=512")
 
 
@@ -90,6 +96,7 @@ def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seeds, "SEEDS", tmp_path / "seeds")
     cases = [Case(seed=seed, problem="level1/softmax", options=OPTIONS, device="cpu") for seed in texts]
     monkeypatch.setattr(peers, "CASES", cases)
+    monkeypatch.setattr(peers, "SETTINGS", (*peers.SETTINGS, *QUICK))
     monkeypatch.setattr(
         peers,
         "PEERS",

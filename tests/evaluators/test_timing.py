@@ -196,6 +196,7 @@ def test_on_a_cpu_a_block_of_short_calls_does_not_last() -> None:
     assert PLAN.on("cuda") == PLAN
     assert PLAN.on("cpu").calls(1e-3, 256) == MOST_CPU_CALLS
     assert PLAN.on("cpu").calls(1e-3, 8) == 8
+    assert replace(PLAN, most_calls=3).on("cpu").calls(1e-3, 256) == 3
 
 
 @given(st.integers(1, 1000), st.floats(1e-3, 1e3), st.floats(0, 1e3))

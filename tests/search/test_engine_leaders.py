@@ -96,6 +96,14 @@ def test_a_leader_that_is_clear_is_not_measured_again(tmp_path: Path) -> None:
     assert evaluator.compared == []
 
 
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_a_search_may_be_told_to_compare_less(tmp_path: Path, most: int) -> None:
+    evaluator = Lucky(together=lambda kernel: correct())  # all alike, which asks for three sessions
+    path = tmp_path / "journal.jsonl"
+    search(path, rounds=1, ideas=1, branch=4, evaluator=evaluator, comparisons=most)
+    assert len(compared(path)) == len(evaluator.compared) == most
+
+
 @pytest.mark.slow
 def test_a_run_whose_leaders_were_compared_goes_on_from_anywhere(tmp_path: Path) -> None:
     path, part = tmp_path / "journal.jsonl", tmp_path / "part.jsonl"

@@ -29,10 +29,15 @@ SMALL = [
     "problem.libraries=any",
     "evaluator.compile_mode=",
     "evaluator.max_calls=8",
+    "evaluator.threads=1",
     "evaluator.plan.max_s=0.1",
+    "evaluator.plan.most_calls=3",
     "evaluator.thorough_plan.max_s=0.1",
+    "evaluator.thorough_plan.most_calls=3",
+    "comparisons=1",
 ]
-"""A search whose evaluations take about a second each."""
+"""A search whose evaluations take about a second each: which of its kernels is the fastest does not matter.
+One thread, since two that wait for one another take a core each."""
 
 
 def call(tmp_path: Path, *arguments: str) -> int:
@@ -90,6 +95,7 @@ def only_folder(tmp_path: Path) -> Path:
         (["proposer=replay"], "replay.run"),
         (["proposer=replay", "replay.run=nowhere"], "no run folder"),
         (["problem=level1/conv2d", "repairs=-1", "device=cpu", "pool=local"], "repairs is -1"),
+        (["problem=level1/conv2d", "comparisons=-1", "device=cpu", "pool=local"], "comparisons is -1"),
         (["problem=file"], "problem.path is not set"),
         (["problem=file", "problem.path=nowhere.py", "device=cpu"], "nowhere.py"),
         (["resume=nowhere"], "no run folder"),
