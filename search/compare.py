@@ -47,6 +47,8 @@ from search.journal import JournalError
 from search.reports.html import missing_packages
 from search.run import RunConfig
 
+WITHOUT_DEVICE = ("search.proposers.landscape.LandscapeProposer", "search.proposers.recorded.RecordedTree")
+"""Proposers that give verdicts, too."""
 OWN = ("strategies", "arms", "seeds", "problems", "resume", "hydra")
 
 
@@ -127,7 +129,7 @@ def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Comparison:
         problems=problems,
         seeds=tuple(range(config.seed, config.seed + config.seeds)),
         shared=(*given_config_folders(), f"rounds={config.rounds}", *shared),
-        on_landscape=config.proposer.get("_target_", "").endswith(".LandscapeProposer"),
+        without_device=config.proposer.get("_target_") in WITHOUT_DEVICE,
         unit=next((unit for unit in UNITS if limits.get(unit) is not None), UNITS[0]),
         command=shlex.join(["python", "-m", "search.compare", *given]),
     )

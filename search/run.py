@@ -47,7 +47,6 @@ from search.budget import Budget
 from search.cli import (
     DEVICES,
     OUTSTANDING_PER_LANE,
-    RECORDINGS,
     RUN_FOLDER,
     RunFolderConfig,
     check_wandb,
@@ -56,17 +55,15 @@ from search.cli import (
     places,
     places_at_the_end,
     recorded_run,
-    recording_folder,
     resumed,
     value_of,
 )
 from search.engine import Engine
 from search.events import RunFinished
 from search.journal import Journal, JournalError
-from search.proposers.landscape import LandscapeProposer
-from search.protocols import Proposer, Strategy
-from search.ranking import LOWER_END
-from search.recorded import RecordedEvaluations
+from search.protocols import GivesVerdicts, Proposer, Strategy
+from search.ranking import LOWER_END, MEDIAN
+from search.recorded import RECORDINGS, RecordedEvaluations, recording_folder
 from search.run_folder import finalise
 from search.run_state import RunState
 from search.session import Session
@@ -204,7 +201,8 @@ async def search(
     except (ValueError, ConnectionError) as error:
         raise UsageError(first_line(error)) from error
     repeats = isinstance(pool, RecordedEvaluations)
-    is_synthetic = isinstance(proposer, LandscapeProposer)
+    own = proposer if isinstance(proposer, GivesVerdicts) else None
+    uses_library = config.library.use and not (repeats or own)
     started = recording.started if recording else None
     try:
         with pool if evaluator is None else contextlib.nullcontext():
@@ -217,17 +215,17 @@ async def search(
             with Journal(folder / "journal.jsonl") as journal:
                 session = Session(
                     problem=problem,
-                    library=build(config.library.kernels) if config.library.use and not repeats else None,
-                    entries=started.entries if started else None,
+                    library=build(config.library.kernels) if uses_library else None,
+                    entries=own.entries if own else started.entries if started else None,
                     evaluator=pool,
                     journal=journal,
                     budget=budget,
                     observers=observers_of(
-                        config, journal, console, limits, recorded=repeats or is_synthetic
+                        config, journal, console, limits, recorded=repeats or own is not None
                     ),
                     outstanding=outstanding,
                     environment=facts,
-                    ranking=started.ranking if repeats and started else LOWER_END,
+                    ranking=started.ranking if repeats and started else MEDIAN if own else LOWER_END,
                 )
                 engine = Engine(
                     session,
@@ -265,7 +263,7 @@ def _evaluator(
     ConnectionError."""
     if config.replay.evaluations and recording is not None:
         return RecordedEvaluations(recording), OUTSTANDING_PER_LANE
-    if isinstance(proposer, LandscapeProposer):
+    if isinstance(proposer, GivesVerdicts):
         return proposer.evaluator, OUTSTANDING_PER_LANE
     host = build(config.pool)(settings=settings, on_gpu=on_gpu)
     return Pool(host), OUTSTANDING_PER_LANE * (host.devices + host.cores)

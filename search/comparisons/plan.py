@@ -31,7 +31,8 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """`problems`: the overrides that choose each, by its name; `shared`: those of all searches; `unit`: the
+    """`problems`: the overrides that choose each, by its name; `shared`: those of all searches;
+    `without_device`: whether verdicts are made up or recorded, and searches done in processes; `unit`: the
     unit of the budget at which they are compared; `command`: the call."""
 
     folder: Path
@@ -39,7 +40,7 @@ class Comparison:
     problems: Mapping[str, tuple[str, ...]]
     seeds: tuple[int, ...]
     shared: tuple[str, ...]
-    on_landscape: bool
+    without_device: bool
     unit: str
     command: str = ""
 
@@ -65,8 +66,9 @@ class Comparison:
         ]
 
     def ended(self) -> list[Searched]:
-        """The searches that have ended so far. Raises OSError."""
+        """The searches that have ended so far, in the order of `searches`. Raises OSError."""
         if not self.results.exists():
             return []
-        wanted = {(task.problem, task.arm, task.seed) for task in self.searches}
-        return [each for each in read_searches(self.results) if (each.problem, each.arm, each.seed) in wanted]
+        found = {(each.problem, each.arm, each.seed): each for each in read_searches(self.results)}
+        keys = ((task.problem, task.arm, task.seed) for task in self.searches)
+        return [found[key] for key in keys if key in found]

@@ -1,5 +1,5 @@
-"""Runs the searches of a comparison: on kernels side by side through one evaluator, on a landscape in
-processes."""
+"""Runs the searches of a comparison: on kernels side by side through one evaluator, on a landscape or a
+recorded tree in processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALONE = ("wandb=off", "library.use=false", "report=false")
 """For each search, where the call does not say otherwise: one finds nothing that another has put into the
 library."""
 BATCH = 8
-"""Searches on a landscape that a process is given at a time."""
+"""Searches without a device that a process is given at a time."""
 
 
 async def search_all(comparison: Comparison, console: Console) -> list[Searched]:
@@ -51,8 +51,8 @@ async def search_all(comparison: Comparison, console: Console) -> list[Searched]
                     progress.advance(bar)
                 results.flush()
 
-            if comparison.on_landscape:
-                _search_landscapes(todo, keep)
+            if comparison.without_device:
+                _search_in_processes(todo, keep)
             elif todo:
                 await _search_kernels(todo, keep, console)
     return comparison.ended()
@@ -85,13 +85,13 @@ def _groups(todo: Sequence[Task]) -> list[list[Task]]:
     return list(groups.values())
 
 
-def _search_landscapes(todo: Sequence[Task], keep: Any) -> None:
+def _search_in_processes(todo: Sequence[Task], keep: Any) -> None:
     if not todo:
         return
     batches = [todo[start : start + BATCH] for start in range(0, len(todo), BATCH)]
     method = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), mp_context=method) as processes:
-        running = [processes.submit(search_landscapes, batch) for batch in batches]
+        running = [processes.submit(search_batch, batch) for batch in batches]
         try:
             for done in concurrent.futures.as_completed(running):
                 keep(done.result())
@@ -101,7 +101,7 @@ def _search_landscapes(todo: Sequence[Task], keep: Any) -> None:
             raise
 
 
-def search_landscapes(tasks: Sequence[Task]) -> list[Searched]:
+def search_batch(tasks: Sequence[Task]) -> list[Searched]:
     """In this process, one after the other; nothing is left of them but what they found."""
     found, composed = [], {}
     for task in tasks:
@@ -110,12 +110,12 @@ def search_landscapes(tasks: Sequence[Task]) -> list[Searched]:
             composed[key] = compose_config(RunConfig, [*ALONE, *task.overrides], resolve=False)
         config = composed[key].copy()
         config.seed = task.seed
-        found.append(search_landscape(config, task))
+        found.append(search_without_device(config, task))
     return found
 
 
-def search_landscape(config: DictConfig, task: Task, *, chance: int | None = None) -> Searched:
-    """One search; `chance` is the seed of its own choices, where that is not the landscape's."""
+def search_without_device(config: DictConfig, task: Task, *, chance: int | None = None) -> Searched:
+    """One search; `chance` is the seed of its own choices, where that is not the proposer's."""
     OmegaConf.resolve(config)
     limits: dict[str, Any] = {"rounds": config.rounds, **config.budget}
     proposer = build(config.proposer)
@@ -125,6 +125,7 @@ def search_landscape(config: DictConfig, task: Task, *, chance: int | None = Non
             session = Session(
                 problem=build(config.problem, device="cpu"),
                 evaluator=proposer.evaluator,
+                entries=proposer.entries,
                 journal=journal,
                 budget=Budget(**limits),
                 outstanding=8,
@@ -136,6 +137,7 @@ def search_landscape(config: DictConfig, task: Task, *, chance: int | None = Non
                 proposer=proposer,
                 seed=config.seed if chance is None else chance,
                 history=config.history,
+                repairs=config.repairs,
             )
             asyncio.run(engine.run())
         return of_events(replay(path), problem=task.problem, arm=task.arm, seed=task.seed)
