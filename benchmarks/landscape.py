@@ -23,12 +23,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import astuple, replace
 from datetime import date
+from functools import cache
 from pathlib import Path
+
+from omegaconf import DictConfig
 
 from evaluators.cli import compose_config
 from search.comparisons.curves import Searched
 from search.comparisons.plan import Task
-from search.comparisons.searching import search_landscape
+from search.comparisons.searching import search_without_device
 from search.comparisons.statistics import differences, means
 from search.run import RunConfig
 
@@ -40,20 +43,20 @@ Order = tuple[str, tuple[str, ...], int, int]
 def one(order: Order) -> Searched:
     """A search by a strategy on the landscape of a seed, by the chances of another."""
     strategy, overrides, seed, chance = order
-    call = (
-        "problem=landscape",
-        "proposer=landscape",
-        "library.use=false",
-        "branch=2",
-        "rounds=100000",
-        f"budget.evaluations={EVALUATIONS}",
-        f"strategy={strategy}",
-        *overrides,
-        f"seed={seed}",
+    config = composed(strategy, overrides).copy()
+    config.seed = seed
+    task = Task(
+        comparison="", problem="landscape", arm=strategy, seed=seed, overrides=overrides, folder=Path()
     )
-    config = compose_config(RunConfig, call, resolve=False)
-    task = Task(comparison="", problem="landscape", arm=strategy, seed=seed, overrides=call, folder=Path())
-    return search_landscape(config, task, chance=chance)
+    return search_without_device(config, task, chance=chance)
+
+
+@cache
+def composed(strategy: str, overrides: tuple[str, ...]) -> DictConfig:
+    """The config of such searches, whatever their seed; not resolved."""
+    call = ("problem=landscape", "proposer=landscape", "library.use=false", "branch=2", "rounds=100000")
+    limit = f"budget.evaluations={EVALUATIONS}"
+    return compose_config(RunConfig, [*call, limit, f"strategy={strategy}", *overrides], resolve=False)
 
 
 def in_parallel(orders: Sequence[Order]) -> list[Searched]:

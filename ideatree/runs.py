@@ -8,9 +8,9 @@ from pathlib import Path
 
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Problem
-from search.cli import recording_folder
 from search.events import Event
 from search.journal import replay
+from search.recorded import recording_folder
 from search.reports.frames import RunFrames, load_run
 from search.reports.page import write_report
 from search.run_state import RunState, rebuild

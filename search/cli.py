@@ -11,7 +11,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from evaluators import PACKAGE
 from evaluators.cli import Call, compose_config, one_of
 from evaluators.config import group, quoted
 from evaluators.config_errors import UsageError
@@ -20,12 +19,12 @@ from search.journal import Journal, replay
 from search.observers.console import console_observer
 from search.observers.wandb import MODES, WandbObserver
 from search.protocols import Observer
+from search.recorded import RECORDINGS, recording_folder
 from search.reports.html import missing_packages
 from search.reports.observer import ReportObserver
 from search.run_folder import RunFolder
 from search.run_state import RunState, rebuild
 
-RECORDINGS = PACKAGE.parent / "search" / "recordings"
 DEVICES = ("auto", "cuda", "cpu")
 OUTSTANDING_PER_LANE = 4
 MOVED = {
@@ -123,13 +122,6 @@ def places_at_the_end(folder: Path) -> list[str]:
     report = folder / "report.html"
     lines = [f"run folder: {shown(folder)}"]
     return [*lines, f"report: {shown(report)}"] if report.exists() else lines
-
-
-def recording_folder(run: str) -> Path:
-    """The folder of a recorded run, which may be given by the name, or the path in a checkout, of one that is
-    shipped."""
-    shipped = RECORDINGS / Path(run).name
-    return shipped if not Path(run).exists() and shipped.is_dir() else Path(run)
 
 
 def recorded_run(config: DictConfig) -> RunState | None:

@@ -48,6 +48,8 @@ from search.journal import JournalError
 from search.reports.html import missing_packages
 from search.run import RunConfig
 
+WITHOUT_DEVICE = ("search.proposers.landscape.LandscapeProposer", "search.proposers.recorded.RecordedTree")
+"""Proposers that give verdicts, too."""
 OWN = ("strategies", "arms", "seeds", "seeds_at_once", "share_verdicts", "problems", "resume", "hydra")
 
 
@@ -125,9 +127,9 @@ def plan(
         raise UsageError(
             "a comparison needs a budget: budget.evaluations=…, seconds, calls, tokens or dollars"
         )
-    on_landscape = config.proposer.get("_target_", "").endswith(".LandscapeProposer")
-    if on_landscape and config.wandb.mode != "off" and any(each.startswith("wandb") for each in given):
-        raise UsageError("searches on a landscape are not logged to W&B: leave wandb=… out")
+    without_device = config.proposer.get("_target_") in WITHOUT_DEVICE
+    if without_device and config.wandb.mode != "off" and any(each.startswith("wandb") for each in given):
+        raise UsageError("searches without a device are not logged to W&B: leave wandb=… out")
     shared = [each for each in given if each.partition("=")[0].split(".")[0] not in (*OWN, "problem", "seed")]
     problem = [each for each in given if each.partition("=")[0].split(".")[0] == "problem"]
     named = [each for each in given if each.startswith("problem=")]
@@ -139,7 +141,7 @@ def plan(
         problems=problems,
         seeds=tuple(range(config.seed, config.seed + config.seeds)),
         shared=(*config_folders, f"rounds={config.rounds}", *shared),
-        on_landscape=on_landscape,
+        without_device=without_device,
         unit=next((unit for unit in UNITS if limits.get(unit) is not None), UNITS[0]),
         seeds_at_once=config.seeds_at_once,
         shares_verdicts=config.share_verdicts,

@@ -121,7 +121,7 @@ class Engine:
         known = entries if number == 1 else []
         usable = [seed for seed in entries if self.pipeline.usable(seed.kernel)]
         tree = state.tree.before(number, self.pipeline.usable)
-        view = View(tree=tree, entries=usable, round=number, exhausted=state.exhausted(before=number))
+        view = View(tree=tree, entries=usable, round=number, exhausted=self.pipeline.exhausted(tree, number))
         chosen = asked_in_a_round(
             self.strategy, view, lambda index: self.pipeline.rng(number, index, "select")
         )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import random
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -15,9 +16,9 @@ from evaluators.evaluation import Status
 from evaluators.problem import Kernel
 from search.budget import BudgetSpent
 from search.events import IdeaImplemented, SeedExhausted, VariantWritten
-from search.protocols import Proposer
+from search.protocols import KnowsItsEnd, Proposer
 from search.session import Session
-from search.tree import HISTORY, LIBRARY, Expansion, Idea, Outcome, Seed, Variant, library_idea
+from search.tree import HISTORY, LIBRARY, Expansion, Idea, Outcome, Seed, Tree, Variant, library_idea
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,12 @@ class Pipeline:
     def usable(self, kernel: Kernel) -> bool:
         """Whether a round may start from the kernel: the proposer can build on it."""
         return self.proposer.extends(self.session.problem, kernel)
+
+    def exhausted(self, tree: Tree, before: int = sys.maxsize) -> frozenset[str]:
+        """The kernels on which there are no more ideas, as far as rounds before this one and their tree tell:
+        see `View`."""
+        found = self.session.state.exhausted(before)
+        return found | self.proposer.exhausted(tree) if isinstance(self.proposer, KnowsItsEnd) else found
 
     def rng(self, *place: object) -> random.Random:
         """The generator for a place in the search."""

@@ -9,7 +9,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Kernel, Problem
@@ -46,8 +46,9 @@ class View:
     oldest first, of which `tree` does not have all verdicts; a synchronous strategy's are those of the open
     round. `entries`: the library's kernels for the problem, those that the proposer can build on. `round`:
     the number of the open round; `left`: how many of its ideas have not been asked for yet. `exhausted`: ids
-    of the kernels, "" for the reference, on which the proposer had no new idea when it was last asked; a
-    synchronous strategy sees those of closed rounds. A strategy passes them over while there is another.
+    of the kernels, "" for the reference, on which the proposer had no new idea when it was last asked, or
+    says that it has none; a synchronous strategy sees those of closed rounds. A strategy passes them over
+    while there is another.
     """
 
     tree: Tree
@@ -143,6 +144,24 @@ class Proposer(Protocol):
         """A variant that failed, mended with the help of its evaluation's log; None where that is not to be
         had. Raises BudgetSpent."""
         ...
+
+
+@runtime_checkable
+class KnowsItsEnd(Protocol):
+    """A proposer that can tell, before it is asked, where it has no more ideas."""
+
+    def exhausted(self, tree: Tree) -> frozenset[str]:
+        """The kernels, by id, and "" for the reference, on which it has none beside those of the tree."""
+        ...
+
+
+@runtime_checkable
+class GivesVerdicts(Protocol):
+    """A proposer whose kernels no device evaluates: they are made up, or recorded."""
+
+    evaluator: Evaluator
+    entries: Sequence[Seed]
+    """What a search begins with, in the library's place."""
 
 
 class Evaluator(Protocol):

@@ -1,22 +1,38 @@
-"""The evaluator that gives a recorded run's verdicts: with its ideas replayed, it repeats exactly."""
+"""Recorded runs: where they are, and the evaluator that gives their verdicts; with a run's ideas replayed, it
+repeats exactly."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Self
 
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
 from search.run_state import RunState
 
+RECORDINGS = Path(__file__).with_name("recordings")
+"""Those that are shipped."""
+
+
+def recording_folder(run: str) -> Path:
+    """The folder of a recorded run, which may be given by the name, or the path in a checkout, of one that is
+    shipped."""
+    shipped = RECORDINGS / Path(run).name
+    return shipped if not Path(run).exists() and shipped.is_dir() else Path(run)
+
 
 class RecordedEvaluations:
-    """Answers by the kernel's id, as the run was answered."""
+    """Answers by the kernel's id, as the run was answered, or the first one of several that knows it.
+    `final_as_measured`: a kernel that was not measured again has its first verdict for a final one, too."""
 
-    def __init__(self, run: RunState) -> None:
-        self._verdicts, self._confirmed = run.verdicts, run.confirmed
-        self._compared = run.tree.ranking.comparisons
-        self._facts = run.started.environment if run.started else {}
+    def __init__(self, *runs: RunState, final_as_measured: bool = False) -> None:
+        self._verdicts = _joined(run.verdicts for run in runs)
+        self._confirmed = _joined(run.confirmed for run in runs)
+        if final_as_measured:
+            self._confirmed = self._verdicts | self._confirmed
+        self._compared = [each for run in runs for each in run.tree.ranking.comparisons]
+        self._facts = runs[0].started.environment if runs[0].started else {}
 
     async def describe(self, problem: Problem) -> dict[str, str]:
         """The facts of the device that the recording was made on."""
@@ -53,3 +69,10 @@ class RecordedEvaluations:
 
     def __exit__(self, *_: object) -> None:
         """Nothing was started."""
+
+
+def _joined(verdicts: Iterable[Mapping[str, Evaluation]]) -> dict[str, Evaluation]:
+    joined: dict[str, Evaluation] = {}
+    for each in verdicts:
+        joined = {**each, **joined}
+    return joined

@@ -23,9 +23,10 @@ from evaluators.cli import Call, command, log_to
 from evaluators.config import NO_FOLDER, hydra_settings, quoted
 from evaluators.config_errors import UsageError
 from evaluators.option import option
-from search.cli import RECORDINGS, recording_folder, shown
+from search.cli import shown
 from search.comparisons.page import has_comparison, write_page
 from search.journal import JournalError
+from search.recorded import RECORDINGS, recording_folder
 from search.reports.html import missing_packages
 from search.reports.page import write_report
 

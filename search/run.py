@@ -60,9 +60,8 @@ from search.cli import (
 from search.engine import Engine
 from search.events import RunFinished
 from search.journal import Journal, JournalError
-from search.proposers.landscape import LandscapeProposer
-from search.protocols import Evaluator, Proposer, Strategy
-from search.ranking import LOWER_END
+from search.protocols import Evaluator, GivesVerdicts, Proposer, Strategy
+from search.ranking import LOWER_END, MEDIAN
 from search.recorded import RecordedEvaluations
 from search.run_folder import finalise
 from search.run_state import RunState
@@ -196,7 +195,9 @@ async def search(
     except (ValueError, ConnectionError) as error:
         raise UsageError(first_line(error)) from error
     repeats, started = bool(config.replay.evaluations), recording.started if recording else None
-    measures = not repeats and not isinstance(proposer, LandscapeProposer)
+    own = proposer if isinstance(proposer, GivesVerdicts) else None
+    measures = not repeats and own is None
+    uses_library = config.library.use and measures
     try:
         with judged_by as judge:
             with console.status(f"opening {problem.name} on {problem.device}"):
@@ -207,15 +208,15 @@ async def search(
             with Journal(folder / "journal.jsonl") as journal:
                 session = Session(
                     problem=problem,
-                    library=build(config.library.kernels) if config.library.use and not repeats else None,
-                    entries=started.entries if started else None,
+                    library=build(config.library.kernels) if uses_library else None,
+                    entries=own.entries if own else started.entries if started else None,
                     evaluator=judge,
                     journal=journal,
                     budget=budget,
                     observers=observers_of(config, journal, console, limits, recorded=not measures),
                     outstanding=outstanding,
                     environment=facts,
-                    ranking=started.ranking if repeats and started else LOWER_END,
+                    ranking=started.ranking if repeats and started else MEDIAN if own else LOWER_END,
                     compares_each_round=config.compare_leaders,
                     comparisons=config.comparisons,
                 )
@@ -264,8 +265,8 @@ def _evaluator(
         return contextlib.nullcontext(given), OUTSTANDING_PER_LANE
     if config.replay.evaluations and recording is not None:
         return RecordedEvaluations(recording), OUTSTANDING_PER_LANE
-    if isinstance(proposer, LandscapeProposer):
-        return proposer.evaluator, OUTSTANDING_PER_LANE
+    if isinstance(proposer, GivesVerdicts):
+        return contextlib.nullcontext(proposer.evaluator), OUTSTANDING_PER_LANE
     host = build(config.pool)(settings=build(config.evaluator), on_gpu=on_gpu)
     return Pool(host), OUTSTANDING_PER_LANE * (host.devices + host.cores)
 

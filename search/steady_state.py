@@ -66,13 +66,15 @@ class SteadyState:
             known = Expansion(seed=seed, ideas=1, variants=1, round=1, as_it_is=True)
             if not await self._carry_out(self._recorded(known)):
                 return False
-        vain = 0
+        vain = seen = 0
         while await self._room():
+            if vain >= self._strategy.ideas and seen == self._verdicts and not await self._something_ends():
+                return True
+            seen = self._verdicts
             view = view_of(state, self._strategy.ideas, session.entries, self._pipeline.usable)
+            view = replace(view, exhausted=self._pipeline.exhausted(view.tree))
             if session.budget.rounds is not None and view.round > session.budget.rounds:
                 return False
-            if vain >= self._strategy.ideas and not await self._something_ends():
-                return True
             expansion = self._strategy.ask(view, self._pipeline.rng(len(state.asked), "ask"))
             if expansion is not None:
                 ideas = min(expansion.ideas, view.left)
@@ -83,6 +85,11 @@ class SteadyState:
             elif not await self._something_ends():
                 return True
         return False
+
+    @property
+    def _verdicts(self) -> int:
+        """How many are known."""
+        return sum(each.evaluation is not None for each in self._session.state.tree.variants.values())
 
     async def _room(self) -> bool:
         """Whether more may be asked for; waits while as much is under way as the evaluator may have: a

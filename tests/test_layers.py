@@ -68,7 +68,7 @@ LAYERS = {
     "search.engine": "engine",
     "search.pipeline": "engine",
     "search.steady_state": "engine",
-    "search.recorded": "engine",
+    "search.recorded": "core",
     "search.cli": "commands",
     "ideatree": "interface",
     "search.run": "commands",

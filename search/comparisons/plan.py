@@ -32,7 +32,8 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """`problems`: the overrides that choose each, by its name; `shared`: those of all searches; `unit`: the
+    """`problems`: the overrides that choose each, by its name; `shared`: those of all searches;
+    `without_device`: whether verdicts are made up or recorded, and searches done in processes; `unit`: the
     unit of the budget at which they are compared; `seeds_at_once`: of how many seeds the searches go on at a
     time; `shares_verdicts`: see `SharedVerdicts`; `command`: the call."""
 
@@ -41,7 +42,7 @@ class Comparison:
     problems: Mapping[str, tuple[str, ...]]
     seeds: tuple[int, ...]
     shared: tuple[str, ...]
-    on_landscape: bool
+    without_device: bool
     unit: str
     seeds_at_once: int = 1
     shares_verdicts: bool = True
@@ -70,8 +71,9 @@ class Comparison:
         ]
 
     def ended(self) -> list[Searched]:
-        """The searches that have ended so far. Raises OSError."""
+        """The searches that have ended so far, in the order of `searches`. Raises OSError."""
         if not self.results.exists():
             return []
-        wanted = {(task.problem, task.arm, task.seed) for task in self.searches}
-        return [each for each in read_searches(self.results) if (each.problem, each.arm, each.seed) in wanted]
+        found = {(each.problem, each.arm, each.seed): each for each in read_searches(self.results)}
+        keys = ((task.problem, task.arm, task.seed) for task in self.searches)
+        return [found[key] for key in keys if key in found]

@@ -1,5 +1,5 @@
-"""Runs the searches of a comparison: on kernels side by side through one evaluator, on a landscape in
-processes."""
+"""Runs the searches of a comparison: on kernels side by side through one evaluator, on a landscape or a
+recorded tree in processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ library."""
 LONGEST_TAG = 64
 """W&B's limit."""
 BATCH = 8
-"""Searches on a landscape that a process is given at a time."""
+"""Searches without a device that a process is given at a time."""
 
 
 async def search_all(comparison: Comparison, console: Console) -> list[Searched]:
@@ -61,8 +61,8 @@ async def search_all(comparison: Comparison, console: Console) -> list[Searched]
                     progress.advance(bar)
                 results.flush()
 
-            if comparison.on_landscape:
-                _search_landscapes(todo, keep)
+            if comparison.without_device:
+                _search_in_processes(todo, keep)
             elif todo:
                 await _search_kernels(
                     comparison, todo, keep, lambda count: progress.update(bar, verdicts=f"{count} verdicts")
@@ -122,13 +122,13 @@ def on_wandb(task: Task, chosen: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _search_landscapes(todo: Sequence[Task], keep: Any) -> None:
+def _search_in_processes(todo: Sequence[Task], keep: Any) -> None:
     if not todo:
         return
     batches = [todo[start : start + BATCH] for start in range(0, len(todo), BATCH)]
     method = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), mp_context=method) as processes:
-        running = [processes.submit(search_landscapes, batch) for batch in batches]
+        running = [processes.submit(search_batch, batch) for batch in batches]
         try:
             for done in concurrent.futures.as_completed(running):
                 keep(done.result())
@@ -138,7 +138,7 @@ def _search_landscapes(todo: Sequence[Task], keep: Any) -> None:
             raise
 
 
-def search_landscapes(tasks: Sequence[Task]) -> list[Searched]:
+def search_batch(tasks: Sequence[Task]) -> list[Searched]:
     """In this process, one after the other; nothing is left of them but what they found."""
     found, composed = [], {}
     for task in tasks:
@@ -147,12 +147,12 @@ def search_landscapes(tasks: Sequence[Task]) -> list[Searched]:
             composed[key] = compose_config(RunConfig, [*ALONE, *task.overrides], resolve=False)
         config = composed[key].copy()
         config.seed = task.seed
-        found.append(search_landscape(config, task))
+        found.append(search_without_device(config, task))
     return found
 
 
-def search_landscape(config: DictConfig, task: Task, *, chance: int | None = None) -> Searched:
-    """One search; `chance` is the seed of its own choices, where that is not the landscape's."""
+def search_without_device(config: DictConfig, task: Task, *, chance: int | None = None) -> Searched:
+    """One search; `chance` is the seed of its own choices, where that is not the proposer's."""
     OmegaConf.resolve(config)
     limits: dict[str, Any] = {"rounds": config.rounds, **config.budget}
     proposer = build(config.proposer)
@@ -162,6 +162,7 @@ def search_landscape(config: DictConfig, task: Task, *, chance: int | None = Non
             session = Session(
                 problem=build(config.problem, device="cpu"),
                 evaluator=proposer.evaluator,
+                entries=proposer.entries,
                 journal=journal,
                 budget=Budget(**limits),
                 outstanding=8,
@@ -173,6 +174,7 @@ def search_landscape(config: DictConfig, task: Task, *, chance: int | None = Non
                 proposer=proposer,
                 seed=config.seed if chance is None else chance,
                 history=config.history,
+                repairs=config.repairs,
             )
             asyncio.run(engine.run())
         return of_events(replay(path), problem=task.problem, arm=task.arm, seed=task.seed)

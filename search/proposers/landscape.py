@@ -114,6 +114,7 @@ class LandscapeProposer:
         self._insight, self._undoing, self._noise, self._failures = insight, undoing, noise, failures
         self.evaluator = LandscapeEvaluator(self.landscape, seed=seed, measurement=measurement)
         """Where its kernels get their verdicts."""
+        self.entries: tuple[Seed, ...] = ()
 
     def refusal(self, problem: Problem) -> str | None:
         """A line for any other problem."""

@@ -150,6 +150,22 @@ def test_it_ends_when_nobody_has_ideas_any_more(tmp_path: Path) -> None:
     assert len(state_of(path).tree.ideas) == 6
 
 
+def test_it_does_not_end_before_it_has_seen_the_last_verdict(tmp_path: Path) -> None:
+    """The reference gives one idea; before that has its verdict, there is nothing else to build on."""
+    from tests.search.fakes import FakeProposer
+
+    class One(FakeProposer):
+        async def propose(self, problem: Any, expansion: Expansion, history: Any, rng: random.Random) -> Any:
+            if expansion.seed is None and self.calls:
+                return []
+            return await super().propose(problem, expansion, history, rng)
+
+    path = tmp_path / "journal.jsonl"
+    evaluator = FakeEvaluator(verdict=lambda kernel: correct(1.5), delay_s=0.05)
+    finished = search(path, strategy=steady(branch=1), proposer=One(), evaluator=evaluator, rounds=3)
+    assert finished.reason == "rounds"
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_a_run_keeps_to_its_kind_of_rounds(tmp_path: Path, first: bool) -> None:
     path = tmp_path / "journal.jsonl"

@@ -46,7 +46,7 @@ def compared(folder: Path, *, seeds: int = 12, evaluations: int = 20) -> Path:
         problems={name: (f"problem={name}",) for name in PROBLEMS},
         seeds=tuple(range(seeds)),
         shared=(),
-        on_landscape=False,
+        without_device=False,
         unit="evaluations",
         command="python -m search.compare 'problem=level1/softmax' seeds=12",
     )

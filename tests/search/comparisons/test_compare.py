@@ -35,7 +35,7 @@ def call(folder: Path, *arguments: str) -> int:
         (["strategies=[idea_branching,idea_branching]"], "two arms have the same name"),
         ([*TWO, "budget.evaluations=null"], "a comparison needs a budget: budget.evaluations=…"),
         ([*TWO, "seeds=0"], "seeds is 0"),
-        ([*TWO, "wandb=offline"], "searches on a landscape are not logged to W&B"),
+        ([*TWO, "wandb=offline"], "searches without a device are not logged to W&B"),
         (["resume=nowhere"], "no comparison's folder"),
     ],
 )

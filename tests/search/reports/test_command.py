@@ -10,7 +10,7 @@ import pytest
 import ideatree
 from ideatree.commands import main as command
 from search import cli
-from search.cli import RECORDINGS
+from search.recorded import RECORDINGS
 
 RECORDING = RECORDINGS / "conv2d_h200"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from search.cli import RECORDINGS
 from search.journal import Journal, JournalError, replay
 from search.observers import wording
 from search.observers.progress import Progress
+from search.recorded import RECORDINGS
 from search.reports.frames import RunFrames, load_run
 from search.reports.gains import gains_by, path_factors
 from search.run_state import RunState, rebuild

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from search.cli import RECORDINGS
 from search.events import Event, IdeaProposed, RoundClosed
+from search.recorded import RECORDINGS
 from search.reports import html
 from search.reports.frames import load_run
 from search.reports.html import missing_packages
