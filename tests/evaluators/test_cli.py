@@ -35,7 +35,7 @@ OF_HARVEST = ("format", "decontaminate")
 OF_OTHERS = {"format": HarvestConfig, "decontaminate": HarvestConfig, "suite": AuditConfig}
 """Groups that other commands choose from; a run has all the others."""
 PROBLEMS = [name for group, name in OPTIONS if group == "problem"]
-WITH_A_NAME = ("file", "kernelbench")
+WITH_A_NAME = ("file", "kernelbench", "recorded")
 """Problems that need more than their config's name."""
 
 
@@ -178,6 +178,8 @@ def test_a_file_problem(tmp_path: Path) -> None:
 NEEDED = {
     ("problem", "file"): ["problem.path=model.py"],
     ("problem", "kernelbench"): ["problem.name=kernelbench/level1/23"],
+    ("problem", "recorded"): ["proposer=recorded", "proposer.runs=[conv2d_h200]"],
+    ("proposer", "recorded"): ["proposer.runs=[conv2d_h200]"],
     ("llm", "local"): ["llm.local.model=served"],
     ("proposer", "replay"): [f"replay.run={Path(__file__).parents[1] / 'search/recordings/softmax_cpu'}"],
 }
