@@ -64,8 +64,13 @@ class Engine:
         try:
             strategy, proposer = type(self.strategy).__name__, type(self.proposer).__name__
             session.start(proposer=proposer, strategy=strategy, seed=self.pipeline.seed)
-            if state.finished is not None and state.finished.reason == self._reason():
-                return state.finished
+            finished = state.finished
+            if (
+                finished is not None
+                and finished.reason == self._reason()
+                and not self._is_unconfirmed(finished)
+            ):
+                return finished
             session.announce()
             self.proposer.begin(
                 RunContext(
@@ -91,6 +96,10 @@ class Engine:
     def request_stop(self, reason: str) -> None:
         """Ends the run in order: nothing new is submitted. For the event loop's thread (signal handlers)."""
         self.session.work.request_stop(reason)
+
+    def _is_unconfirmed(self, finished: RunFinished) -> bool:
+        """Whether the winner has not been measured again, and is to be."""
+        return self.session.confirms and finished.best is not None and finished.confirmed is None
 
     def _check_settings(self) -> None:
         state = self.session.state

@@ -178,11 +178,12 @@ async def search(
     proposer: Proposer | None = None,
     signals: bool = True,
     evaluator: Evaluator | None = None,
+    confirms: bool = True,
 ) -> RunFinished:
     """Runs the search that the config describes in the folder, or goes on with the run there. `recording`:
     the run that it replays. `strategy` and `proposer` stand in for the config's; `signals`:
-    whether SIGINT and SIGTERM end it in order; `evaluator`: one that is open, and stays so. Raises
-    UsageError."""
+    whether SIGINT and SIGTERM end it in order; `evaluator`: one that is open, and stays so; `confirms`: see
+    `Session`. Raises UsageError."""
     problem: Problem = build(config.problem, device=config.device)
     proposer = proposer or build(config.proposer)
     if refusal := proposer.refusal(problem):
@@ -218,6 +219,7 @@ async def search(
                     environment=facts,
                     ranking=started.ranking if repeats and started else MEDIAN if own else LOWER_END,
                     compares_each_round=config.compare_leaders,
+                    confirms=confirms,
                     comparisons=config.comparisons,
                 )
                 engine = Engine(

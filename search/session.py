@@ -52,6 +52,8 @@ class Session:
     flight is awaited for `grace_s` seconds and the best kernel's final measurement for `confirm_s` (0: the
     best is reported unconfirmed). `ranking`: see `search.ranking`; a run that goes on keeps to its own.
     `compares_each_round`: whether the leaders are compared before each round, and not at the end alone.
+    `confirms`: whether the leaders are compared at the end, and the best kernel measured again: not where the
+    run will be gone on with.
     `comparisons`: how many sessions at most find out which of the leaders is the fastest, before a round and
     before the end.
     """
@@ -73,6 +75,7 @@ class Session:
         entries: Sequence[Seed] | None = None,
         ranking: str = LOWER_END,
         compares_each_round: bool = True,
+        confirms: bool = True,
         comparisons: int = COMPARE_AT_MOST,
     ) -> None:
         if outstanding < 1:
@@ -90,6 +93,7 @@ class Session:
         self.outstanding = outstanding
         self.ranking = ranking
         self.compares_each_round = compares_each_round
+        self.confirms = confirms
         self.comparisons = comparisons
         self.state = rebuild(journal.past)
         self.entries: tuple[Seed, ...] = tuple(entries or ())
@@ -202,8 +206,11 @@ class Session:
 
     async def finish(self, reason: Callable[[], str]) -> RunFinished:
         """Measures the best again, and ends the run with it, for the `reason` that there is then."""
-        await self.compare_leaders()
-        best, confirmed = await self._confirm()
+        if self.confirms:
+            await self.compare_leaders()
+            best, confirmed = await self._confirm()
+        else:
+            best, confirmed = next(iter(self.state.tree.best()), None), None
         finished = RunFinished(at_s=self.now_s, reason=reason(), best=best, confirmed=confirmed)
         self.record(finished)
         self.journal.sync()

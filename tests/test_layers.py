@@ -78,6 +78,8 @@ LAYERS = {
     "search.mcp_tools": "commands",
     "search.mcp_reports": "commands",
     "search.compare": "commands",
+    "search.campaign": "commands",
+    "search.campaigns": "commands",
     "search.harvests": "harvests",
     "search.comparisons": "commands",
     "search.harvest": "commands",

@@ -1,0 +1,173 @@
+"""Many problems, and several arms, under one budget:
+
+    python -m search.campaign suite=kernelbench/level1 budget.evaluations=2000
+    python -m search.campaign suite=shipped 'arms.a=["llm=local"]' 'arms.b=["llm=openai"]' budget.dollars=50
+    python -m search.campaign resume=outputs/campaign/2026-01-31_12-00-00
+
+An arm is a list of overrides of `search.run`; without any there is one, `search`. Each search is given
+the budget in slices: the scheduler gives the next one to the search that is expected to gain most
+(`scheduler=equal`: the same to each), and the stop rules `stop.*` end those that are stuck or near their
+roofline. What is found is kept slice by slice: a campaign that was killed goes on with `resume=`. Exit
+status 0 when it ended at its limits, 130 when it was interrupted, 2 when the call was wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from evaluators.cli import (
+    Call,
+    build,
+    choose_device,
+    command,
+    given_config_folders,
+    given_overrides,
+    log_to,
+    output_folder,
+    positive,
+)
+from evaluators.config import group, hydra_settings, quoted, section
+from evaluators.config_errors import UsageError
+from evaluators.option import option
+from evaluators.scheduler.pool import Pool
+from evaluators.suite_config import RulesConfig, entries_of
+from search.campaigns.progress import StopRules
+from search.campaigns.results import write
+from search.campaigns.running import LIMITS, Campaign, CampaignRun, Planned
+from search.campaigns.view import CampaignView
+from search.cli import QUIET, shown, value_of
+from search.compare import WITHOUT_DEVICE
+from search.journal import JournalError
+from search.run import BudgetConfig, RunConfig
+
+OWN = (
+    "suite",
+    "only",
+    "arms",
+    "scheduler",
+    "stop",
+    "slice",
+    "at_once",
+    "budget",
+    "resume",
+    "hydra",
+    "device",
+)
+"""Keys that are the campaign's; all others are those of its searches."""
+
+
+@dataclass
+class StopConfig:
+    """When a search is not gone on with."""
+
+    patience: int = option(4, "slices in a row that gain less than `gain`")
+    gain: float = option(0.01, "in the logarithm of the speedup")
+    roofline: float = option(0.95, "share of the speedup that the roofline allows")
+    failures: int = option(40, "evaluations in a row that are not correct")
+    evaluations: int | None = option(None, "of one search")
+    seconds: float | None = option(None, "of one search")
+
+
+@dataclass
+class CampaignConfig(RunConfig):
+    """The config of the command."""
+
+    problem: RulesConfig = section(RulesConfig)
+    suite: Any = group(None)
+    only: list[str] = option([], "of the suite's problems: numbers, names, or patterns with *")
+    arms: dict[str, Any] = option({}, "what is compared: overrides by name")
+    scheduler: Any = group("gain")
+    stop: StopConfig = section(StopConfig)
+    slice: int = option(20, "evaluations that a search is given at a time")
+    at_once: int = option(4, "searches that go on side by side")
+    rounds: int = option(100_000, "rounds of a search: the campaign's budget ends it")
+    budget: BudgetConfig = section(BudgetConfig)
+    hydra: Any = hydra_settings({"run": {"dir": "${out}/campaign/${now:%Y-%m-%d_%H-%M-%S}"}})
+
+
+def expand(overrides: Sequence[str]) -> Call:
+    """A campaign that is resumed has the overrides that it began with. Raises UsageError."""
+    folder = value_of(overrides, "resume")
+    if folder is None:
+        return Call(overrides=overrides)
+    stored = Path(folder) / ".hydra" / "overrides.yaml"
+    if not stored.exists():
+        raise UsageError(f"resume={folder}: no campaign's folder (it has no .hydra/overrides.yaml)")
+    others = [each for each in overrides if not each.startswith("resume=")]
+    begun = [str(each) for each in OmegaConf.load(stored)]
+    return Call(overrides=[*begun, *others, f"hydra.run.dir={quoted(Path(folder).resolve())}", *QUIET])
+
+
+@command("search.campaign", CampaignConfig, __doc__, JournalError, expand=expand)
+def main(config: DictConfig) -> int:
+    """The command; returns its exit status."""
+    console = Console()
+    log_to(console)
+    positive(config, "slice", "at_once")
+    campaign = plan(config, given_overrides(), output_folder())
+    console.print(f"campaign: {shown(campaign.folder)}", markup=False, highlight=False, soft_wrap=True)
+    run = asyncio.run(_run(config, campaign, console))
+    for line in write(campaign.folder, run.searches, run.seconds):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+async def _run(config: DictConfig, campaign: Campaign, console: Console) -> CampaignRun:
+    with CampaignView(console) as view:
+        if config.proposer.get("_target_") in WITHOUT_DEVICE:
+            run = CampaignRun(campaign, None, "cpu", view.show)
+            await run.run()
+            return run
+        device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
+        host = build(config.pool)(settings=build(config.evaluator), on_gpu=device == "cuda")
+        with Pool(host) as pool:
+            run = CampaignRun(campaign, pool, device, view.show)
+            await run.run()
+        return run
+
+
+def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Campaign:
+    """The searches of a campaign. Raises UsageError."""
+    limits = {unit: config.budget[unit] for unit in LIMITS}
+    if all(limit is None for limit in limits.values()):
+        raise UsageError(
+            "a campaign needs a budget: budget.evaluations=…, seconds, calls, tokens or dollars, of all"
+        )
+    shared = [each for each in given if each.partition("=")[0].split(".")[0] not in OWN]
+    shared = [*given_config_folders(), f"rounds={config.rounds}", *shared]
+    arms: dict[str, list[str]] = {
+        str(name): [overrides] if isinstance(overrides, str) else list(map(str, overrides))
+        for name, overrides in config.arms.items()
+    } or {"search": []}
+    planned = [
+        Planned(
+            problem=entry.problem,
+            arm=arm,
+            weight=entry.weight,
+            overrides=(f"problem={entry.problem}", *shared, *overrides),
+            folder=folder / entry.problem / arm,
+        )
+        for entry in entries_of(config)
+        for arm, overrides in arms.items()
+    ]
+    return Campaign(
+        folder=folder,
+        planned=planned,
+        scheduler=build(config.scheduler),
+        rules=StopRules(**config.stop),
+        slice=config.slice,
+        at_once=config.at_once,
+        limits=limits,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Campaigns: many problems, and several arms, searched under one budget."""

@@ -1,0 +1,137 @@
+"""What a campaign has found: the field's measures by arm, as a table, JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from evaluators.atomic_write import write_atomically
+from evaluators.scores import Estimate, Scored, fast_p, measures
+from search.campaigns.progress import SearchProgress
+
+COSTS = ("evaluations", "device_s", "tokens", "dollars")
+SHOWN = ("correct", "geometric mean", "median", "fast_0.5", "fast_1", "fast_1.5", "fast_2")
+"""The measures in the table; the files have all."""
+
+
+def scored(searches: Sequence[SearchProgress], *, against: str = "eager") -> list[Scored]:
+    """The problems that could be searched, each with its winner's speedup in the final measurement, or else
+    in the search. `against`: `eager`, or `compile`, which counts only what the final measurement has
+    timed."""
+    found = []
+    for each in searches:
+        if each.unfit:
+            continue
+        speedup = each.final if each.final is not None else each.speedup
+        if against == "compile":
+            speedup = each.final_compile or 0.0
+        found.append(
+            Scored(problem=each.problem, speedups=[speedup], compiled=[each.compiled], weight=each.weight)
+        )
+    return found
+
+
+def of_arm(searches: Sequence[SearchProgress]) -> dict[str, Any]:
+    """One arm's measures, costs and statuses, as plain JSON types."""
+    problems, compiled = scored(searches), scored(searches, against="compile")
+    solved = sum(max(each.speedups) > 1 for each in problems)
+    spent = {unit: sum(each.total(unit) for each in searches) for unit in COSTS}
+    return {
+        "problems": len(problems),
+        "solved": solved,
+        "against eager": {name: asdict(each) for name, each in measures(problems).items()}
+        if problems
+        else {},
+        "against compile": (
+            {name: asdict(each) for name, each in measures(compiled).items()}
+            if any(each.final_compile for each in searches)
+            else {}
+        ),
+        "spent": spent,
+        "spent per solved problem": {unit: spent[unit] / solved if solved else None for unit in COSTS},
+    }
+
+
+def over_budget(lines: Sequence[Mapping[str, Any]], arm: str, p: float = 1.0) -> list[tuple[float, float]]:
+    """fast_p of an arm after so many evaluations of its searches, from what a campaign has kept, in its
+    order."""
+    known: dict[str, SearchProgress] = {}
+    curve = []
+    for line in lines:
+        if not isinstance(line["value"], dict):
+            continue
+        search = SearchProgress.from_json(line["value"])
+        if search.arm != arm:
+            continue
+        known[search.key] = search
+        spent = sum(each.total("evaluations") for each in known.values())
+        fits = [each for each in known.values() if not each.unfit]
+        curve.append((spent, float(sum(each.speedup > p for each in fits))))
+    total = sum(not each.unfit for each in known.values()) or 1
+    return [(spent, solved / total) for spent, solved in curve]
+
+
+def write(folder: Path, searches: Sequence[SearchProgress], seconds: float) -> list[str]:
+    """Writes `campaign.json` and `scores.csv`; returns what is to be said."""
+    arms = list(dict.fromkeys(each.arm for each in searches))
+    of = {arm: of_arm([each for each in searches if each.arm == arm]) for arm in arms}
+    unfit = {each.problem: each.unfit for each in searches if each.unfit}
+    body = {
+        "seconds": seconds,
+        "arms": of,
+        "not searched": unfit,
+        "searches": [each.to_json() for each in searches],
+    }
+    write_atomically(folder / "campaign.json", json.dumps(_plain(body), indent=1) + "\n")
+    with (folder / "scores.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        columns = ("problem", "arm", "weight", "evaluations", "dollars", "speedup", "final", "final_compile")
+        rows.writerow([*columns, "ceiling", "stopped", "unfit"])
+        for each in searches:
+            spent = (each.evaluations, each.total("dollars"))
+            found = (each.speedup, each.final, each.final_compile, each.ceiling, each.stopped, each.unfit)
+            rows.writerow([each.problem, each.arm, each.weight, *spent, *found])
+    return [*table(searches), "", *(f"not searched: {name}: {why}" for name, why in unfit.items())]
+
+
+def table(searches: Sequence[SearchProgress]) -> list[str]:
+    """A line an arm, against eager, with the 95 % intervals of the mean speedup and of fast_1."""
+    lines = [f"{'arm':<20}{'problems':>9}" + "".join(f"{name:>16}" for name in SHOWN)]
+    for arm in dict.fromkeys(each.arm for each in searches):
+        problems = scored([each for each in searches if each.arm == arm])
+        if not problems:
+            lines.append(f"{arm:<20}{0:>9}")
+            continue
+        found = measures(problems)
+        lines.append(f"{arm:<20}{len(problems):>9}" + "".join(f"{_short(found[name]):>16}" for name in SHOWN))
+        lines.append(f"{'':<29}" + "".join(f"{_interval(found[name]):>16}" for name in SHOWN))
+    return lines
+
+
+def solved_share(searches: Sequence[SearchProgress], p: float = 1.0) -> Estimate:
+    """fast_p of the searches so far."""
+    return fast_p(scored(searches), p)
+
+
+def _short(estimate: Estimate) -> str:
+    return "-" if math.isnan(estimate.value) else f"{estimate.value:.3g}"
+
+
+def _interval(estimate: Estimate) -> str:
+    return "" if math.isnan(estimate.value) else f"[{estimate.low:.3g}, {estimate.high:.3g}]"
+
+
+def _plain(value: Any) -> Any:
+    """Without what JSON has no word for."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

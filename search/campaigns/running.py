@@ -1,0 +1,276 @@
+"""Runs a campaign: slices of searches, one after the other or side by side, through one evaluator."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from evaluators.cause import first_line
+from evaluators.cli import compose_config
+from evaluators.config_errors import UsageError
+from evaluators.evaluation import Status
+from evaluators.kept_lines import KeptLines
+from search.campaigns.progress import CampaignProgress, SearchProgress, Slice, StopRules
+from search.campaigns.schedulers import Scheduler
+from search.journal import replay
+from search.protocols import Evaluator
+from search.run import RunConfig, search
+from search.run_state import RunState, rebuild
+
+ALONE = ("wandb=off", "report=false", "compare_leaders=false")
+"""For each search, where the call does not say otherwise."""
+SECONDS = "seconds"
+"""What is kept beside the searches."""
+LIMITS = ("evaluations", "seconds", "calls", "tokens", "dollars")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A search of a campaign: all overrides of its call, and its folder. `ceiling`: the speedup that can be
+    reached, where that is known before."""
+
+    problem: str
+    arm: str
+    weight: float
+    overrides: tuple[str, ...]
+    folder: Path
+    ceiling: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Campaign:
+    """`slice`: evaluations that a search is given at a time; `at_once`: searches that go on side by side;
+    `limits`: of the whole campaign, None for none."""
+
+    folder: Path
+    planned: Sequence[Planned]
+    scheduler: Scheduler
+    rules: StopRules
+    slice: int
+    at_once: int
+    limits: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> Path:
+        """How far the searches have come: a line for each slice, in their order."""
+        return self.folder / "campaign.jsonl"
+
+
+class CampaignRun:
+    """One campaign, or the continuation of one from its folder."""
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        evaluator: Evaluator | None,
+        device: str,
+        on_change: Callable[[CampaignRun], None],
+    ) -> None:
+        """`evaluator`: open, or None where the proposer gives the verdicts, too; `on_change` is told whenever
+        a slice begins or ends."""
+        self.campaign, self._evaluator, self._device = campaign, evaluator, device
+        self._on_change = on_change
+        self._kept = KeptLines(campaign.kept)
+        self._composed: dict[Planned, DictConfig] = {}
+        self._planned = {f"{each.problem} {each.arm}": each for each in campaign.planned}
+        self.progress = CampaignProgress(
+            searches={key: self._known(key, each) for key, each in self._planned.items()}
+        )
+        self.running: dict[str, int] = {}
+        """The evaluations that each search has been given for the slice that it is at."""
+        self._start = time.monotonic() - (self._kept.of(SECONDS) or 0.0)
+
+    @property
+    def searches(self) -> list[SearchProgress]:
+        """In the campaign's order."""
+        return list(self.progress.searches.values())
+
+    async def run(self) -> None:
+        """Until the budget is used up or no search may go on; then measures each winner again. Raises
+        UsageError for a call that no search can be made of."""
+        for each in {planned.arm: planned for planned in self.campaign.planned}.values():
+            self._config(each)  # what is wrong with an arm is told before anything is begun
+        tasks: set[asyncio.Task[None]] = set()
+        while True:
+            while len(tasks) < self.campaign.at_once and (chosen := self._next()) is not None:
+                tasks.add(asyncio.create_task(self._slice(chosen)))
+            if not tasks:
+                break
+            done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        turns = asyncio.Semaphore(self.campaign.at_once)
+        await asyncio.gather(*(self._finish(each, turns) for each in self.searches))
+
+    @property
+    def seconds(self) -> float:
+        """That the campaign has taken, in all its processes."""
+        return time.monotonic() - self._start
+
+    def left(self, unit: str) -> float | None:
+        """What is left of a limit, None where there is none."""
+        limit = self.campaign.limits.get(unit)
+        if limit is None:
+            return None
+        if unit == "seconds":
+            return limit - self.seconds
+        given = sum(self.running.values()) if unit == "evaluations" else 0
+        return limit - self.progress.total(unit) - given
+
+    def _next(self) -> SearchProgress | None:
+        """The search for the next slice, which it is given; None where there is none, or no budget."""
+        left = [self.left(unit) for unit in LIMITS]
+        if any(each is not None and each <= 0 for each in left):
+            return None
+        may = [each for each in self.searches if not each.stopped and not each.unfit]
+        chosen = self.campaign.scheduler.choose(may, self.running)
+        if chosen is not None:
+            left_over = self.left("evaluations")
+            share = self.campaign.slice
+            self.running[chosen.key] = share if left_over is None else int(min(share, left_over))
+        return chosen
+
+    async def _slice(self, before: SearchProgress) -> None:
+        planned, share = self._planned[before.key], self.running[before.key]
+        self._on_change(self)
+        try:
+            config = self._config(planned)
+            state = state_of(planned.folder)
+            config.budget.evaluations = (state.evaluations if state else 0) + share
+            self._limit(config, state)
+            finished = await search(
+                config,
+                planned.folder,
+                None,
+                Console(quiet=True),
+                signals=False,
+                evaluator=self._evaluator,
+                confirms=False,
+            )
+            after = grown(before, state_of(planned.folder))
+            reason = finished.reason if finished.reason not in ("evaluations", "seconds", "dollars") else ""
+            reason = "no more ideas" if reason == "exhausted" else reason
+            after = replace(after, stopped=reason or self.campaign.rules.why(after))
+        except UsageError as error:
+            after = replace(before, unfit=first_line(error))
+        finally:
+            del self.running[before.key]
+        self._keep(after)
+
+    async def _finish(self, each: SearchProgress, turns: asyncio.Semaphore) -> None:
+        """Measures the winner again, unless that has been done since the last slice."""
+        planned = self._planned[each.key]
+        state = state_of(planned.folder)
+        if each.unfit or each.final is not None or state is None or not state.tree.best():
+            return
+        async with turns:
+            config = self._config(planned)
+            config.budget.evaluations = max(1, state.evaluations)
+            finished = await search(
+                config, planned.folder, None, Console(quiet=True), signals=False, evaluator=self._evaluator
+            )
+        timing = finished.confirmed.timing if finished.confirmed else None
+        if timing is not None:
+            compiled = timing.speedup_vs_compile
+            self._keep(replace(each, final=timing.speedup, final_compile=compiled))
+
+    def _known(self, key: str, planned: Planned) -> SearchProgress:
+        """As it was kept, with what a slice that was killed had done."""
+        kept = self._kept.of(key)
+        fresh = SearchProgress(
+            problem=planned.problem, arm=planned.arm, weight=planned.weight, ceiling=planned.ceiling
+        )
+        known = fresh if kept is None else SearchProgress.from_json(kept)
+        state = state_of(planned.folder)
+        if state is None or state.evaluations <= known.evaluations:
+            return known
+        return grown(known, state)
+
+    def _keep(self, search: SearchProgress) -> None:
+        self.progress.searches[search.key] = search
+        self._kept.keep(search.key, search.to_json())
+        self._kept.keep(SECONDS, self.seconds)
+        self._on_change(self)
+
+    def _config(self, planned: Planned) -> DictConfig:
+        if planned not in self._composed:
+            self._composed[planned] = compose_config(RunConfig, [*ALONE, *planned.overrides])
+        config = self._composed[planned].copy()
+        config.device = self._device
+        if (planned.folder / "journal.jsonl").exists():
+            config.resume = str(planned.folder)
+        return config
+
+    def _limit(self, config: DictConfig, state: RunState | None) -> None:
+        """Gives a slice its part of what is left of the campaign's other limits."""
+        used = {"seconds": 0.0, "calls": 0, "tokens": 0, "dollars": 0.0}
+        if state is not None:
+            spent = state.spent
+            used = {
+                "seconds": state.used_s,
+                "calls": spent.calls,
+                "tokens": spent.tokens,
+                "dollars": float(spent.dollars),
+            }
+        for unit, before in used.items():
+            left = self.left(unit)
+            if left is not None:
+                share = left if unit == "seconds" else left / len(self.running)
+                config.budget[unit] = (
+                    before + share if unit in ("seconds", "dollars") else int(before + share)
+                )
+
+
+def state_of(folder: Path) -> RunState | None:
+    """Of the search in a folder; None where none has begun. Raises OSError and JournalError."""
+    journal = folder / "journal.jsonl"
+    return rebuild(replay(journal)) if journal.exists() else None
+
+
+def grown(before: SearchProgress, state: RunState | None) -> SearchProgress:
+    """With the slice between what was known and what the search's journal says now."""
+    if state is None:
+        return before
+    best = next(iter(state.tree.best()), None)
+    found = best.evaluation if best is not None else None
+    spent = state.spent
+    added = Slice(
+        evaluations=state.evaluations - before.evaluations,
+        seconds=state.used_s - before.total("seconds"),
+        device_s=state.device_s - before.total("device_s"),
+        tokens=int(spent.tokens - before.total("tokens")),
+        dollars=float(spent.dollars) - before.total("dollars"),
+        speedup=found.speedup if found else 0.0,
+        low=found.speedup_low if found else 0.0,
+        failures=failures_in_a_row(state),
+    )
+    ceiling = before.ceiling
+    if found is not None and found.roofline_share:
+        ceiling = found.speedup / found.roofline_share
+    compiled = any(status is not Status.COMPILE_ERROR for status in state.statuses)
+    return replace(
+        before,
+        slices=(*before.slices, added),
+        ceiling=ceiling,
+        compiled=compiled,
+        final=None,
+        final_compile=None,
+    )
+
+
+def failures_in_a_row(state: RunState) -> int:
+    """How many of the last variants were not correct."""
+    count = 0
+    for variant in reversed(state.tree.variants.values()):
+        if variant.evaluation is None:
+            continue
+        if variant.evaluation.status is Status.CORRECT:
+            break
+        count += 1
+    return count

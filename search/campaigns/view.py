@@ -1,0 +1,97 @@
+"""A campaign as it goes on: a live table that fits the terminal, or a line for each slice."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from search.campaigns.progress import SearchProgress
+from search.campaigns.results import scored
+from search.campaigns.running import CampaignRun
+
+BESIDES = 6
+"""Lines of the terminal that are no rows."""
+
+
+class CampaignView:
+    """A context manager; `show` is to be told of every change."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = (
+            Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
+        )
+        self._said: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, run: CampaignRun) -> None:
+        """Draws what there is now."""
+        if self._live is not None:
+            self._live.update(drawn(run, self._console.height), refresh=True)
+            return
+        for each in run.searches:
+            if len(each.slices) + bool(each.unfit) > self._said.get(each.key, 0):
+                self._said[each.key] = len(each.slices) + bool(each.unfit)
+                self._console.print(in_a_line(each), markup=False, highlight=False, soft_wrap=True)
+
+
+def drawn(run: CampaignRun, height: int) -> RenderableType:
+    """The table: those that are being searched first, then the best, as many as there is room for."""
+    searches = sorted(run.searches, key=lambda each: (each.key not in run.running, -each.speedup))
+    table = Table(box=None, pad_edge=False)
+    for name in ("problem", "arm", "slices", "evals", "speedup", "of roofline", ""):
+        table.add_column(name, no_wrap=True, overflow="ellipsis")
+    room = max(1, height - BESIDES)
+    for each in searches[:room]:
+        table.add_row(*_cells(each, running=each.key in run.running))
+    more = len(searches) - room
+    return Group(table, Text(f"… and {more} more" if more > 0 else ""), Text(totals(run)))
+
+
+def totals(run: CampaignRun) -> str:
+    """All searches in a line."""
+    problems = scored(run.searches)
+    solved = sum(max(each.speedups) > 1 for each in problems)
+    spent = [f"{run.progress.total('evaluations'):.0f} evaluations"]
+    if dollars := run.progress.total("dollars"):
+        spent.append(f"${dollars:.2f}")
+    going = sum(not each.stopped and not each.unfit for each in run.searches)
+    return (
+        f"{solved} of {len(problems)} faster than eager; {going} may go on, {len(run.running)} do; "
+        f"{', '.join(spent)}; {run.seconds / 60:.1f} min"
+    )
+
+
+def in_a_line(search: SearchProgress) -> str:
+    """One search after a slice."""
+    if search.unfit:
+        return f"{search.problem} {search.arm}: not searched: {search.unfit}"
+    state = f"; stopped: {search.stopped}" if search.stopped else ""
+    cells = _cells(search, running=False)
+    return f"{search.problem} {search.arm}: {cells[3]} evaluations, {cells[4]}{state}"
+
+
+def _cells(search: SearchProgress, *, running: bool) -> tuple[str, ...]:
+    speedup = f"{search.speedup:.2f}x" if search.speedup else "none correct"
+    share = f"{search.speedup / search.ceiling:.0%}" if search.ceiling and search.speedup else ""
+    state = "searching" if running else search.unfit or search.stopped
+    count = len(search.slices)
+    return (search.problem, search.arm, str(count), str(search.evaluations), speedup, share, state)
