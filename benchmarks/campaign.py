@@ -105,9 +105,8 @@ def main() -> None:
     for name in SCHEDULERS:
         of = [order for order in orders if order[0] == name]
         mean = math.exp(statistics.fmean(means[order] for order in of))
-        print(
-            f"{name:<8}solved {statistics.fmean(solved[order] for order in of):.2f} of {problems}, mean {mean:.3f}x"
-        )
+        count = statistics.fmean(solved[order] for order in of)
+        print(f"{name:<8}solved {count:.2f} of {problems}, mean {mean:.3f}x")
     pairs = [(orders[n], orders[n + 1]) for n in range(0, len(orders), 2)]
     print(f"more solved: {difference([float(solved[b] - solved[a]) for a, b in pairs])} a try")
     print(f"logarithm of the mean speedup: {difference([means[b] - means[a] for a, b in pairs])} more")
