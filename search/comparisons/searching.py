@@ -30,6 +30,8 @@ from search.session import Session
 ALONE = ("wandb=off", "library.use=false", "report=false")
 """For each search, where the call does not say otherwise: one finds nothing that another has put into the
 library."""
+IN_MEMORY = Path("/dev/shm")
+"""Where a search without a device has its journal: a disk would be waited for at every round."""
 BATCH = 8
 """Searches without a device that a process is given at a time."""
 
@@ -119,7 +121,7 @@ def search_without_device(config: DictConfig, task: Task, *, chance: int | None 
     OmegaConf.resolve(config)
     limits: dict[str, Any] = {"rounds": config.rounds, **config.budget}
     proposer = build(config.proposer)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as folder:
         path = Path(folder) / "journal.jsonl"
         with Journal(path) as journal:
             session = Session(
