@@ -19,6 +19,7 @@ from search.journal import Journal, replay
 from search.observers.console import console_observer
 from search.observers.wandb import MODES, WandbObserver
 from search.protocols import Observer
+from search.recorded import RECORDINGS, recording_folder
 from search.reports.html import missing_packages
 from search.reports.observer import ReportObserver
 from search.run_folder import RunFolder
@@ -38,6 +39,13 @@ RUN_FOLDER = {
     "sweep": {"dir": "${out}/multirun/${now:%Y-%m-%d_%H-%M-%S}", "subdir": "${hydra.job.num}"},
 }
 """Hydra's settings for a command that leaves a run folder."""
+
+
+NOT_REPLAYED = (
+    *("proposer", "llm", "choice", "pool", "ray", "wandb"),
+    *("out", "report", "resume", "replay", "library", "device"),
+)
+"""Of a recorded call: it was about who had the ideas, or about the machine."""
 
 
 @dataclass
@@ -147,6 +155,25 @@ def resumed(overrides: Sequence[str], key: str, config: type[Any]) -> Call | Non
     stored[key] = folder
     others = [each for each in overrides if not each.startswith(f"{key}=")]
     return Call(overrides=[*others, f"hydra.run.dir={quoted(Path(folder).resolve())}", *QUIET], stored=stored)
+
+
+def as_recorded(arguments: Sequence[str]) -> list[str]:
+    """The call of the recorded run, changed by this one's arguments. Raises UsageError."""
+    run = value_of(arguments, "replay.run")
+    if not run:
+        shipped = ", ".join(sorted(each.name for each in RECORDINGS.iterdir()))
+        raise UsageError(
+            f"proposer=replay needs the recording's folder, or a shipped one's name ({shipped}): replay.run=…"
+        )
+    given = {argument.partition("=")[0].lstrip("+") for argument in arguments}
+    folder = recording_folder(run)
+    stored = folder / ".hydra" / "overrides.yaml"
+    if not stored.exists():
+        raise UsageError(f"replay.run={run}: no run folder (it has no .hydra/overrides.yaml)")
+    recorded = [str(each).lstrip("+") for each in OmegaConf.load(stored)]
+    kept = [each for each in recorded if each.partition("=")[0].split(".")[0] not in NOT_REPLAYED]
+    asked = [f"replay.run={folder}" if each.startswith("replay.run=") else each for each in arguments]
+    return [*(each for each in kept if each.partition("=")[0] not in given), *asked]
 
 
 def value_of(overrides: Sequence[str], key: str) -> str | None:

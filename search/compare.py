@@ -49,7 +49,7 @@ from search.run import RunConfig
 
 WITHOUT_DEVICE = ("search.proposers.landscape.LandscapeProposer", "search.proposers.recorded.RecordedTree")
 """Proposers that give verdicts, too."""
-OWN = ("strategies", "arms", "seeds", "problems", "resume", "hydra")
+OWN = ("strategies", "arms", "seeds", "seeds_at_once", "share_verdicts", "problems", "resume", "hydra")
 
 
 @dataclass
@@ -59,6 +59,11 @@ class CompareConfig(RunConfig):
     strategies: list[str] = option([], "what is compared: choices of the group strategy")
     arms: dict[str, Any] = option({}, "or anything else: overrides by name")
     seeds: int = option(5, "searches of each on each problem: the seeds from seed on")
+    seeds_at_once: int = option(1, "of how many seeds the searches go on side by side")
+    share_verdicts: bool = option(
+        True,
+        "a kernel that one search had measured is not measured again for another, and has one time in all",
+    )
     problems: list[str] = option([], "further problems beside `problem`")
     rounds: int = option(100_000, "rounds of a search: the budget ends it")
     hydra: Any = hydra_settings({"run": {"dir": "${out}/compare/${now:%Y-%m-%d_%H-%M-%S}"}})
@@ -82,7 +87,7 @@ def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
     console = Console()
     log_to(console)
-    positive(config, "seeds")
+    positive(config, "seeds", "seeds_at_once")
     comparison = plan(config, given_overrides(), output_folder())
     console.print(f"comparison: {shown(comparison.folder)}", markup=False, highlight=False, soft_wrap=True)
     ended = asyncio.run(search_all(comparison, console))
@@ -131,6 +136,8 @@ def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Comparison:
         shared=(*given_config_folders(), f"rounds={config.rounds}", *shared),
         without_device=config.proposer.get("_target_") in WITHOUT_DEVICE,
         unit=next((unit for unit in UNITS if limits.get(unit) is not None), UNITS[0]),
+        seeds_at_once=config.seeds_at_once,
+        shares_verdicts=config.share_verdicts,
         command=shlex.join(["python", "-m", "search.compare", *given]),
     )
 

@@ -103,7 +103,7 @@ class Engine:
     async def _round(self, number: int) -> None:
         """One round, or what is left of it. It stays open when a stop cuts it short."""
         work, state = self.session.work, self.session.state
-        if not state.proposed:
+        if not state.proposed and self.session.compares_each_round:
             await self.session.compare_leaders(self.pipeline.usable)
         if work.stop is not None:
             return

@@ -165,7 +165,11 @@ class GivesVerdicts(Protocol):
 
 
 class Evaluator(Protocol):
-    """Builds, checks and times kernels; `evaluators.scheduler.pool` has the implementations."""
+    """Builds, checks and times kernels; `evaluators.scheduler.pool` has the implementation for kernels."""
+
+    async def describe(self, problem: Problem) -> dict[str, str]:
+        """Device and software that will measure the problem. Raises WorkerBroken where it cannot be run."""
+        ...
 
     async def evaluate(
         self,

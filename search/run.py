@@ -16,12 +16,12 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from evaluators.cause import cause_of, first_line
@@ -39,7 +39,6 @@ from evaluators.cli import (
 from evaluators.config import RayConfig, group, hydra_settings, section
 from evaluators.config_errors import UsageError
 from evaluators.device.child_processes import WorkerBroken
-from evaluators.device.worker import Settings
 from evaluators.option import option
 from evaluators.problem import Problem
 from evaluators.scheduler.pool import Pool
@@ -49,6 +48,7 @@ from search.cli import (
     OUTSTANDING_PER_LANE,
     RUN_FOLDER,
     RunFolderConfig,
+    as_recorded,
     check_wandb,
     keep_config,
     observers_of,
@@ -56,24 +56,17 @@ from search.cli import (
     places_at_the_end,
     recorded_run,
     resumed,
-    value_of,
 )
 from search.engine import Engine
 from search.events import RunFinished
 from search.journal import Journal, JournalError
-from search.protocols import GivesVerdicts, Proposer, Strategy
+from search.protocols import Evaluator, GivesVerdicts, Proposer, Strategy
 from search.ranking import LOWER_END, MEDIAN
-from search.recorded import RECORDINGS, RecordedEvaluations, recording_folder
+from search.recorded import RecordedEvaluations
 from search.run_folder import finalise
 from search.run_state import RunState
 from search.session import Session
 from search.tree import HISTORY
-
-NOT_REPLAYED = (
-    *("proposer", "llm", "choice", "pool", "ray", "wandb"),
-    *("out", "report", "resume", "replay", "library", "device"),
-)
-"""Of a recorded call: it was about who had the ideas, or about the machine."""
 
 
 @dataclass
@@ -113,6 +106,10 @@ class RunConfig(RunFolderConfig):
     branch: int = option(8, "variants an idea")
     seed: int = option(0, "of every random choice: the same seed repeats a deterministic search")
     history: str = option("all", "what a proposer is told of earlier ideas: all | best | summary | none")
+    compare_leaders: bool = option(
+        True,
+        "measure those that may be the fastest against one another before each round, too; at the end always",
+    )
     repairs: int = option(
         1, "how often a variant that failed is given back to the model, with the evaluator's log"
     )
@@ -129,7 +126,7 @@ def expand(overrides: Sequence[str]) -> Call:
     UsageError."""
     if (call := resumed(overrides, "resume", RunConfig)) is not None:
         return call
-    return Call(overrides=_as_recorded(overrides) if "proposer=replay" in overrides else overrides)
+    return Call(overrides=as_recorded(overrides) if "proposer=replay" in overrides else overrides)
 
 
 @command("search.run", RunConfig, __doc__, JournalError, expand=expand)
@@ -179,113 +176,96 @@ async def search(
     strategy: Strategy | None = None,
     proposer: Proposer | None = None,
     signals: bool = True,
-    evaluator: Pool | None = None,
+    evaluator: Evaluator | None = None,
 ) -> RunFinished:
     """Runs the search that the config describes in the folder, or goes on with the run there. `recording`:
     the run that it replays. `strategy` and `proposer` stand in for the config's; `signals`:
     whether SIGINT and SIGTERM end it in order; `evaluator`: one that is open, and stays so. Raises
     UsageError."""
     problem: Problem = build(config.problem, device=config.device)
-    strategy = strategy or build(config.strategy)
     proposer = proposer or build(config.proposer)
-    settings = build(config.evaluator)
     if refusal := proposer.refusal(problem):
         raise UsageError(refusal)
     limits: dict[str, Any] = {"rounds": config.rounds, **config.budget}
     try:
         budget = Budget(**limits)
-        if evaluator is not None:
-            pool, outstanding = evaluator, OUTSTANDING_PER_LANE
-        else:
-            pool, outstanding = _evaluator(config, settings, recording, proposer, problem.device == "cuda")
+        strategy = strategy or build(config.strategy)
+        judged_by, outstanding = _evaluator(config, recording, proposer, evaluator, problem.device == "cuda")
     except (ValueError, ConnectionError) as error:
         raise UsageError(first_line(error)) from error
-    repeats = isinstance(pool, RecordedEvaluations)
+    repeats, started = bool(config.replay.evaluations), recording.started if recording else None
     own = proposer if isinstance(proposer, GivesVerdicts) else None
-    uses_library = config.library.use and not (repeats or own)
-    started = recording.started if recording else None
+    measures = not repeats and own is None
     try:
-        with pool if evaluator is None else contextlib.nullcontext():
+        with judged_by as judge:
             with console.status(f"opening {problem.name} on {problem.device}"):
-                facts = await pool.describe(problem)
+                facts = await judge.describe(problem)
             if config.resume is None:
                 keep_config(folder, config)
-            for line in places(config, folder):
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
+            _say(console, places(config, folder))
             with Journal(folder / "journal.jsonl") as journal:
                 session = Session(
                     problem=problem,
-                    library=build(config.library.kernels) if uses_library else None,
+                    library=build(config.library.kernels) if config.library.use and measures else None,
                     entries=own.entries if own else started.entries if started else None,
-                    evaluator=pool,
+                    evaluator=judge,
                     journal=journal,
                     budget=budget,
-                    observers=observers_of(
-                        config, journal, console, limits, recorded=repeats or own is not None
-                    ),
+                    observers=observers_of(config, journal, console, limits, recorded=not measures),
                     outstanding=outstanding,
                     environment=facts,
                     ranking=started.ranking if repeats and started else MEDIAN if own else LOWER_END,
+                    compares_each_round=config.compare_leaders,
                 )
                 engine = Engine(
                     session,
                     strategy=strategy,
                     proposer=proposer,
-                    seed=config.seed,
-                    history=config.history,
-                    repairs=config.repairs,
+                    **{key: config[key] for key in ("seed", "history", "repairs")},
                 )
-                with _orderly_stop(engine, console) if signals else contextlib.nullcontext():
-                    finished = await engine.run()
-                finalise(folder, engine.session.state)
-                if finished in journal.past:
-                    text = (
-                        f"the run had ended ({finished.reason}); a larger limit, say rounds=…, makes it go on"
-                    )
-                    console.print(text, markup=False, highlight=False)
+                finished = await _run(engine, console, signals=signals)
     except WorkerBroken as error:
         raise UsageError(f"{problem.name} cannot be searched: {cause_of(str(error))}") from error
     except ValueError as error:
         raise UsageError(first_line(error)) from error
-    for line in places_at_the_end(folder):
+    _say(console, places_at_the_end(folder))
+    return finished
+
+
+def _say(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+async def _run(engine: Engine, console: Console, *, signals: bool) -> RunFinished:
+    """Runs it, and writes what is left in its folder at the end."""
+    journal = engine.session.journal
+    with _orderly_stop(engine, console) if signals else contextlib.nullcontext():
+        finished = await engine.run()
+    finalise(journal.path.parent, engine.session.state)
+    if finished in journal.past:
+        text = f"the run had ended ({finished.reason}); a larger limit, say rounds=…, makes it go on"
+        console.print(text, markup=False, highlight=False)
     return finished
 
 
 def _evaluator(
     config: DictConfig,
-    settings: Settings,
     recording: RunState | None,
     proposer: Proposer,
+    given: Evaluator | None,
     on_gpu: bool,
-) -> tuple[Any, int]:
-    """Who gives the verdicts, and how many kernels it is to have at a time. Raises ValueError or
+) -> tuple[contextlib.AbstractContextManager[Evaluator], int]:
+    """Who gives the verdicts, to be opened, and how many kernels it may have at a time. Raises ValueError and
     ConnectionError."""
+    if given is not None:
+        return contextlib.nullcontext(given), OUTSTANDING_PER_LANE
     if config.replay.evaluations and recording is not None:
         return RecordedEvaluations(recording), OUTSTANDING_PER_LANE
     if isinstance(proposer, GivesVerdicts):
-        return proposer.evaluator, OUTSTANDING_PER_LANE
-    host = build(config.pool)(settings=settings, on_gpu=on_gpu)
+        return contextlib.nullcontext(proposer.evaluator), OUTSTANDING_PER_LANE
+    host = build(config.pool)(settings=build(config.evaluator), on_gpu=on_gpu)
     return Pool(host), OUTSTANDING_PER_LANE * (host.devices + host.cores)
-
-
-def _as_recorded(arguments: Sequence[str]) -> list[str]:
-    """The call of the recorded run, changed by this one's arguments. Raises UsageError."""
-    run = value_of(arguments, "replay.run")
-    if not run:
-        shipped = ", ".join(sorted(each.name for each in RECORDINGS.iterdir()))
-        raise UsageError(
-            f"proposer=replay needs the recording's folder, or a shipped one's name ({shipped}): replay.run=…"
-        )
-    given = {argument.partition("=")[0].lstrip("+") for argument in arguments}
-    folder = recording_folder(run)
-    stored = folder / ".hydra" / "overrides.yaml"
-    if not stored.exists():
-        raise UsageError(f"replay.run={run}: no run folder (it has no .hydra/overrides.yaml)")
-    recorded = [str(each).lstrip("+") for each in OmegaConf.load(stored)]
-    kept = [each for each in recorded if each.partition("=")[0].split(".")[0] not in NOT_REPLAYED]
-    asked = [f"replay.run={folder}" if each.startswith("replay.run=") else each for each in arguments]
-    return [*(each for each in kept if each.partition("=")[0] not in given), *asked]
 
 
 def _check_caps(config: DictConfig) -> None:

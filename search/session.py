@@ -51,6 +51,7 @@ class Session:
     are asked of the library; `entries`, where they are given, stand for its answer. After a stop, work in
     flight is awaited for `grace_s` seconds and the best kernel's final measurement for `confirm_s` (0: the
     best is reported unconfirmed). `ranking`: see `search.ranking`; a run that goes on keeps to its own.
+    `compares_each_round`: whether the leaders are compared before each round, and not at the end alone.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Session:
         environment: Mapping[str, str] | None = None,
         entries: Sequence[Seed] | None = None,
         ranking: str = LOWER_END,
+        compares_each_round: bool = True,
     ) -> None:
         if outstanding < 1:
             raise ValueError(f"outstanding is {outstanding}; at least one evaluation must be allowed")
@@ -84,6 +86,7 @@ class Session:
         self.environment = dict(environment or {})
         self.outstanding = outstanding
         self.ranking = ranking
+        self.compares_each_round = compares_each_round
         self.state = rebuild(journal.past)
         self.entries: tuple[Seed, ...] = tuple(entries or ())
         """The library's hits; a resumed run keeps to those that it began with."""

@@ -8,7 +8,7 @@ import concurrent.futures
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,10 @@ from evaluators.scheduler.pool import Pool
 from search.budget import Budget
 from search.comparisons.curves import Searched, of_events, searched
 from search.comparisons.plan import Comparison, Task
+from search.comparisons.shared_verdicts import SharedVerdicts
 from search.engine import Engine
 from search.journal import Journal, replay
+from search.protocols import Evaluator
 from search.ranking import MEDIAN
 from search.run import RunConfig, search
 from search.session import Session
@@ -42,9 +44,15 @@ async def search_all(comparison: Comparison, console: Console) -> list[Searched]
     there = {(each.problem, each.arm, each.seed) for each in comparison.ended()}
     todo = [task for task in comparison.searches if (task.problem, task.arm, task.seed) not in there]
     comparison.folder.mkdir(parents=True, exist_ok=True)
-    columns = (TextColumn("searches"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("searches"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[verdicts]}"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("", total=len(comparison.searches), completed=len(there))
+        bar = progress.add_task("", total=len(comparison.searches), completed=len(there), verdicts="")
         with comparison.results.open("a", encoding="utf-8") as results:
 
             def keep(found: Iterable[Searched]) -> None:
@@ -56,35 +64,49 @@ async def search_all(comparison: Comparison, console: Console) -> list[Searched]
             if comparison.without_device:
                 _search_in_processes(todo, keep)
             elif todo:
-                await _search_kernels(todo, keep, console)
+                await _search_kernels(
+                    comparison, todo, keep, lambda count: progress.update(bar, verdicts=f"{count} verdicts")
+                )
     return comparison.ended()
 
 
-async def _search_kernels(todo: Sequence[Task], keep: Any, console: Console) -> None:
-    """Those of a seed and problem side by side."""
+async def _search_kernels(
+    comparison: Comparison,
+    todo: Sequence[Task],
+    keep: Callable[[Iterable[Searched]], None],
+    on_verdict: Callable[[int], None],
+) -> None:
+    """One problem after the other, so that a device opens each once; the arms of a seed side by side."""
     first = compose_config(RunConfig, todo[0].overrides)
     device, _ = choose_device(str(first.device), clustered=bool(first.ray.address))
     host = build(first.pool)(settings=build(first.evaluator), on_gpu=device == "cuda")
-    with Pool(host) as pool:
-        for group in _groups(todo):
-            await asyncio.gather(*(_search_one(task, device, pool, keep) for task in group))
+    path = comparison.folder / "verdicts.jsonl"
+    with Pool(host) as pool, SharedVerdicts(pool, path, on_verdict) as verdicts:
+
+        async def search_one(task: Task) -> None:
+            alone = "" if comparison.shares_verdicts else f"{task.arm}/{task.seed}"
+            await _search_one(task, device, verdicts.of_a_search(alone))
+            keep([searched(task.folder, problem=task.problem, arm=task.arm, seed=task.seed)])
+
+        async def search_a_seed(tasks: Sequence[Task], turns: asyncio.Semaphore) -> None:
+            async with turns:
+                await asyncio.gather(*map(search_one, tasks))
+
+        for problem in comparison.problems:
+            turns = asyncio.Semaphore(comparison.seeds_at_once)
+            of_seeds = (
+                [task for task in todo if (task.problem, task.seed) == (problem, seed)]
+                for seed in comparison.seeds
+            )
+            await asyncio.gather(*(search_a_seed(tasks, turns) for tasks in of_seeds))
 
 
-async def _search_one(task: Task, device: str, pool: Pool, keep: Any) -> None:
+async def _search_one(task: Task, device: str, evaluator: Evaluator) -> None:
     config = compose_config(RunConfig, [*ALONE, *task.overrides])
     config.device = device
     if (task.folder / "journal.jsonl").exists():
         config.resume = str(task.folder)
-    quiet = Console(quiet=True)
-    await search(config, task.folder, None, quiet, signals=False, evaluator=pool)
-    keep([searched(task.folder, problem=task.problem, arm=task.arm, seed=task.seed)])
-
-
-def _groups(todo: Sequence[Task]) -> list[list[Task]]:
-    groups: dict[tuple[int, str], list[Task]] = {}
-    for task in todo:
-        groups.setdefault((task.seed, task.problem), []).append(task)
-    return list(groups.values())
+    await search(config, task.folder, None, Console(quiet=True), signals=False, evaluator=evaluator)
 
 
 def _search_in_processes(todo: Sequence[Task], keep: Any) -> None:

@@ -80,6 +80,16 @@ def test_the_leaders_are_measured_together_before_a_round_and_before_the_end(tmp
     assert [e for e in recorder.events if not isinstance(e, VariantStage)] == events
 
 
+def test_leaders_can_be_compared_at_the_end_alone(tmp_path: Path) -> None:
+    path, evaluator = tmp_path / "journal.jsonl", Lucky()
+    finished = search(path, rounds=2, ideas=1, branch=4, evaluator=evaluator, compares_each_round=False)
+    assert finished.best is not None
+    kinds = [type(event) for event in replay(path)]
+    assert len(compared(path)) >= 1
+    last_closed = len(kinds) - 1 - kinds[::-1].index(RoundClosed)
+    assert kinds.index(LeadersCompared) > last_closed
+
+
 def test_a_leader_that_is_clear_is_not_measured_again(tmp_path: Path) -> None:
     evaluator = FakeEvaluator(verdict=lambda kernel: correct(2 ** (int(kernel.id, 16) % 1009)))
     search(tmp_path / "journal.jsonl", evaluator=evaluator, ideas=1, branch=3)

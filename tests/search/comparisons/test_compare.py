@@ -112,6 +112,9 @@ def test_searches_on_kernels_share_a_pool(tmp_path: Path, monkeypatch: pytest.Mo
             assert (folder / f"level1/softmax/{arm}/seed_{seed}/summary.json").exists()
     body = json.loads((folder / "comparison.json").read_text())
     assert (body["searches"], body["problems"]) == (4, ["level1/softmax"])
+    asked = [json.loads(line)["asked"] for line in (folder / "verdicts.jsonl").read_text().splitlines()]
+    assert asked
+    assert len(asked) == len({tuple(each) for each in asked})
     # a search that was killed goes on where its journal ends
     results = folder / "searches.jsonl"
     results.write_text("\n".join(results.read_text().splitlines()[:3]) + "\n")
