@@ -198,7 +198,6 @@ async def search(
     repeats, started = bool(config.replay.evaluations), recording.started if recording else None
     own = proposer if isinstance(proposer, GivesVerdicts) else None
     measures = not repeats and own is None
-    uses_library = config.library.use and measures
     try:
         with judged_by as judge:
             with console.status(f"opening {problem.name} on {problem.device}"):
@@ -209,7 +208,7 @@ async def search(
             with Journal(folder / "journal.jsonl") as journal:
                 session = Session(
                     problem=problem,
-                    library=build(config.library.kernels) if uses_library else None,
+                    library=build(config.library.kernels) if config.library.use and measures else None,
                     entries=own.entries if own else started.entries if started else None,
                     evaluator=judge,
                     journal=journal,

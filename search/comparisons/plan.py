@@ -34,8 +34,8 @@ class Task:
 class Comparison:
     """`problems`: the overrides that choose each, by its name; `shared`: those of all searches;
     `without_device`: whether verdicts are made up or recorded, and searches done in processes; `unit`: the
-    unit of the budget at which they are compared; `seeds_at_once`: of how many seeds the searches go on at a
-    time; `shares_verdicts`: see `SharedVerdicts`; `command`: the call."""
+    unit of the budget at which they are compared; `command`: the call; `seeds_at_once`: of how many seeds the
+    searches go on at a time; `shares_verdicts`: see `SharedVerdicts`."""
 
     folder: Path
     arms: tuple[Arm, ...]
@@ -44,9 +44,9 @@ class Comparison:
     shared: tuple[str, ...]
     without_device: bool
     unit: str
+    command: str = ""
     seeds_at_once: int = 1
     shares_verdicts: bool = True
-    command: str = ""
 
     @property
     def results(self) -> Path:

@@ -34,6 +34,8 @@ ALONE = ("wandb=off", "library.use=false", "report=false")
 library."""
 LONGEST_TAG = 64
 """W&B's limit."""
+IN_MEMORY = Path("/dev/shm")
+"""Where a search without a device has its journal: a disk would be waited for at every round."""
 BATCH = 8
 """Searches without a device that a process is given at a time."""
 
@@ -156,7 +158,7 @@ def search_without_device(config: DictConfig, task: Task, *, chance: int | None 
     OmegaConf.resolve(config)
     limits: dict[str, Any] = {"rounds": config.rounds, **config.budget}
     proposer = build(config.proposer)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as folder:
         path = Path(folder) / "journal.jsonl"
         with Journal(path) as journal:
             session = Session(

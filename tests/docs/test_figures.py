@@ -1,8 +1,9 @@
-"""The picture and the tables that are made of data: they show what the data say today."""
+"""The pictures and the tables that are made of data: they show what the data say today."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import re
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.docs.pages import DOCS, ROOT, load
 
 trajectory = load(DOCS / "pictures" / "trajectory.py", "docs_trajectory")
+comparing = load(DOCS / "pictures" / "comparing.py", "docs_comparing")
 tables = load(DOCS / "tables.py", "docs_tables")
 AGAIN = "python docs/pictures/trajectory.py draws it anew"
 
@@ -53,3 +55,27 @@ def test_the_tables_are_those_of_the_cards(name: str) -> None:
     made = (tables.readme(),) if name == "README.md" else (tables.results("cuda"), tables.results("cpu"))
     page = (ROOT / name).read_text()
     assert tables.with_tables(page, *made) == page, "python docs/tables.py writes them anew"
+
+
+@pytest.mark.parametrize("name", ["comparison", "sensitivity"])
+def test_the_pictures_of_comparisons_are_those_of_their_data(name: str) -> None:
+    data = json.loads((DOCS / "pictures" / "sensitivity.json").read_text())
+    landscape = DOCS / "pictures" / "landscape"
+    if name == "comparison":
+        drawn = comparing.curves(landscape)
+    else:
+        drawn = comparing.sensitivity(data, comparing.ranked(landscape))
+    again = "python docs/pictures/comparing.py draws it anew"
+    assert (DOCS / "pictures" / f"{name}.svg").read_text() == drawn, again
+    assert len(re.findall("<polyline", drawn)) == 9 * (2 if name == "comparison" else 4)
+
+
+def test_the_table_of_strategies_is_that_of_its_comparison() -> None:
+    said = json.loads((DOCS / "pictures" / "landscape" / "comparison.json").read_text())
+    page = (DOCS / "comparing.md").read_text()
+    for arm, mean in said["arms"].items():
+        assert f"| {arm} | {mean['value']:.3g} [{mean['low']:.3g}, {mean['high']:.3g}] | 100 |" in page
+    assert said["command"].replace("'", "").startswith("python -m search.compare problem=landscape")
+    assert (
+        sum(each["is_real"] for each in said["differences"]) == 32 and "Thirty-two of the thirty-six" in page
+    )
