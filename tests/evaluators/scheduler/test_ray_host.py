@@ -19,7 +19,7 @@ from evaluators.scheduler.ray_host import RayHost
 from tests.evaluators.conftest import Marked, gone
 from tests.evaluators.device.kernels import HONEST, PROBLEM, SETTINGS, forward
 
-COUNT = 14
+COUNT = 9
 
 
 @pytest.fixture
