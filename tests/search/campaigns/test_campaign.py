@@ -1,0 +1,149 @@
+"""The command: a suite under one budget, killed and resumed, scored by arm."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from evaluators.suites.kernelbench import ROOT
+from search import campaign
+from search.campaigns.progress import StopRules
+from search.campaigns.results import over_budget
+from search.campaigns.running import Campaign, CampaignRun, Planned, state_of
+from search.campaigns.schedulers import Equal
+from tests.evaluators.scheduler.fake_host import FakeHost
+from tests.evaluators.suites.clone import make_clone
+
+LANDSCAPE = ("problem=landscape", "proposer=landscape", "library.use=false", "branch=2", "rounds=100000")
+
+
+def on_landscapes(folder: Path, *, evaluations: int, problems: int = 3) -> Campaign:
+    return Campaign(
+        folder=folder,
+        planned=[
+            Planned(
+                problem=f"landscape/{number}",
+                arm="search",
+                weight=1.0,
+                overrides=(*LANDSCAPE, f"seed={number}"),
+                folder=folder / str(number),
+            )
+            for number in range(problems)
+        ],
+        scheduler=Equal(),
+        rules=StopRules(),
+        slice=10,
+        at_once=2,
+        limits={"evaluations": evaluations},
+    )
+
+
+def run(made: Campaign) -> CampaignRun:
+    running = CampaignRun(made, None, "cpu", lambda run: None)
+    asyncio.run(running.run())
+    return running
+
+
+def test_the_budget_is_shared_out_in_slices(tmp_path: Path) -> None:
+    found = run(on_landscapes(tmp_path, evaluations=75))
+    assert sorted(each.evaluations for each in found.searches) == [20, 25, 30]
+    assert found.progress.total("evaluations") == 75
+    assert all(each.final is not None and each.final > 0 for each in found.searches)
+    assert all(len(each.slices) <= 3 for each in found.searches)
+    lines = [json.loads(line) for line in (tmp_path / "campaign.jsonl").read_text().splitlines()]
+    curve = over_budget(lines, "search", p=0.5)
+    assert [spent for spent, _ in curve] == sorted(spent for spent, _ in curve)
+    assert curve[-1][0] == 75
+
+
+def test_one_that_was_killed_goes_on(tmp_path: Path) -> None:
+    first = run(on_landscapes(tmp_path, evaluations=30))
+    # as if it had been killed in a slice: the journal is ahead of what the campaign kept
+    kept = tmp_path / "campaign.jsonl"
+    lines = kept.read_text().splitlines()
+    kept.write_text("\n".join(lines[:3]) + '\n{"key": "landsc')
+    again = CampaignRun(on_landscapes(tmp_path, evaluations=30), None, "cpu", lambda run: None)
+    assert [each.evaluations for each in again.searches] == [each.evaluations for each in first.searches]
+    further = run(on_landscapes(tmp_path, evaluations=60))
+    assert further.progress.total("evaluations") == 60
+    for each in further.searches:
+        state = state_of(tmp_path / each.problem.partition("/")[2])
+        assert state is not None
+        assert state.evaluations == each.evaluations
+
+
+def test_stop_rules_leave_the_budget_to_others(tmp_path: Path) -> None:
+    made = on_landscapes(tmp_path, evaluations=90)
+    rules = StopRules(evaluations=20)
+    found = run(Campaign(**{**vars(made), "rules": rules}))
+    assert {each.stopped for each in found.searches} == {"20 evaluations"}
+    assert found.progress.total("evaluations") == 60
+
+
+@pytest.fixture
+def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setenv(ROOT, str(make_clone(tmp_path / "clone")))
+    monkeypatch.setattr("evaluators.scheduler.local_host.LocalHost", lambda **_: FakeHost())
+    return ["suite=shipped", "only=[level1/softmax,level1/layernorm]", "pool=local", "device=cpu", "branch=2"]
+
+
+@pytest.mark.slow
+def test_a_suite_from_the_command_line(
+    tmp_path: Path, suite: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "campaign"
+    arms = ["arms.one=[]", 'arms.other=["strategy=best_of_n"]']
+    call = [*suite, *arms, "budget.evaluations=24", "slice=4", "library.use=false", f"hydra.run.dir={folder}"]
+    assert campaign.main(call) == 0
+    said = capsys.readouterr().out
+    assert "fast_1" in said
+    body = json.loads((folder / "campaign.json").read_text())
+    assert set(body["arms"]) == {"one", "other"}
+    assert body["arms"]["one"]["problems"] == 2
+    spent = sum(arm["spent"]["evaluations"] for arm in body["arms"].values())
+    assert spent == 24
+    rows = list(csv.DictReader((folder / "scores.csv").open()))
+    assert {(row["problem"], row["arm"]) for row in rows} == {
+        (problem, arm) for problem in ("level1/softmax", "level1/layernorm") for arm in ("one", "other")
+    }
+    assert campaign.main([f"resume={folder}"]) == 0
+    again = json.loads((folder / "campaign.json").read_text())
+    assert again["searches"] == body["searches"]
+
+
+@pytest.mark.slow
+def test_what_cannot_be_searched_is_named(
+    tmp_path: Path, suite: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "campaign"
+    call = ["suite=kernelbench/level1", *suite[2:], "budget.evaluations=8", f"hydra.run.dir={folder}"]
+    assert campaign.main(call) == 0
+    said = capsys.readouterr().out
+    assert "not searched: kernelbench/level1/1_Relu: " in said
+    body = json.loads((folder / "campaign.json").read_text())
+    assert len(body["not searched"]) >= 1
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ([], "a campaign needs a budget"),
+        (["budget.evaluations=5", "slice=0"], "slice is 0"),
+        (["budget.evaluations=5", "only=[level1/nothing]"], "has no problem level1/nothing"),
+        (["budget.evaluations=5", 'arms.x=["strateg=puct"]'], "unknown key strateg"),
+        (["budget.evaluations=5", "scheduler=best"], "unknown scheduler best"),
+        (["resume=nowhere"], "no campaign's folder"),
+    ],
+)
+def test_bad_input_is_one_line(
+    tmp_path: Path, suite: list[str], capsys: pytest.CaptureFixture[str], more: list[str], says: str
+) -> None:
+    kept = [each for each in suite if not any(one.startswith("only") for one in more) or "only" not in each]
+    assert campaign.main([*kept, *more, f"hydra.run.dir={tmp_path / 'campaign'}"]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
