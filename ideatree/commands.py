@@ -20,7 +20,11 @@ from evaluators.nearest import nearest
 COMMANDS = {
     "run": ("search.run", "search for a faster kernel"),
     "compare": ("search.compare", "compare strategies at equal budget"),
+    "campaign": ("search.campaign", "search many problems under one budget"),
     "evaluate": ("evaluators.evaluate", "judge one kernel"),
+    "score": ("evaluators.score", "judge a folder of kernels"),
+    "audit": ("evaluators.audit", "say which problems of a suite can judge"),
+    "baseline": ("evaluators.baseline", "time eager and torch.compile on a suite"),
     "prompt": ("search.prompt", "show what a model would be asked"),
     "mcp": ("search.mcp", "let a coding agent search, as an MCP server"),
     "harvest": ("search.harvest", "make training data of runs and the library"),

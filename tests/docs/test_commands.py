@@ -56,6 +56,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compare = compared(place / "outputs/compare" / STAMP, seeds=3) / ".hydra"
     compare.mkdir()
     (compare / "overrides.yaml").write_text("- problem=level1/softmax\n")
+    campaign = place / "outputs/campaign" / STAMP / ".hydra"
+    campaign.mkdir(parents=True)
+    (campaign / "overrides.yaml").write_text("- suite=shipped\n- budget.evaluations=10\n")
     (run / "model_calls.jsonl").write_text(json.dumps(call) + "\n")
     return place
 
