@@ -195,9 +195,7 @@ async def search(
         judged_by, outstanding = _evaluator(config, recording, proposer, evaluator, problem.device == "cuda")
     except (ValueError, ConnectionError) as error:
         raise UsageError(first_line(error)) from error
-    repeats, started = bool(config.replay.evaluations), recording.started if recording else None
-    own = proposer if isinstance(proposer, GivesVerdicts) else None
-    measures = not repeats and own is None
+    beginning, measures = _beginning(config, recording, proposer)
     try:
         with judged_by as judge:
             with console.status(f"opening {problem.name} on {problem.device}"):
@@ -208,18 +206,16 @@ async def search(
             with Journal(folder / "journal.jsonl") as journal:
                 session = Session(
                     problem=problem,
-                    library=build(config.library.kernels) if config.library.use and measures else None,
-                    entries=own.entries if own else started.entries if started else None,
                     evaluator=judge,
                     journal=journal,
                     budget=budget,
                     observers=observers_of(config, journal, console, limits, recorded=not measures),
                     outstanding=outstanding,
                     environment=facts,
-                    ranking=started.ranking if repeats and started else MEDIAN if own else LOWER_END,
                     compares_each_round=config.compare_leaders,
                     confirms=confirms,
                     comparisons=config.comparisons,
+                    **beginning,
                 )
                 engine = Engine(
                     session,
@@ -234,6 +230,21 @@ async def search(
         raise UsageError(first_line(error)) from error
     _say(console, places_at_the_end(folder))
     return finished
+
+
+def _beginning(
+    config: DictConfig, recording: RunState | None, proposer: Proposer
+) -> tuple[dict[str, Any], bool]:
+    """What a session begins with, as its arguments, and whether kernels are measured."""
+    repeats, started = bool(config.replay.evaluations), recording.started if recording else None
+    own = proposer if isinstance(proposer, GivesVerdicts) else None
+    measures = not repeats and own is None
+    beginning = {
+        "library": build(config.library.kernels) if config.library.use and measures else None,
+        "entries": own.entries if own else started.entries if started else None,
+        "ranking": started.ranking if repeats and started else MEDIAN if own else LOWER_END,
+    }
+    return beginning, measures
 
 
 def _say(console: Console, lines: Iterable[str]) -> None:

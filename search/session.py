@@ -30,6 +30,7 @@ from search.events import (
 )
 from search.in_flight import InFlight
 from search.journal import Journal
+from search.library_seeds import library_seeds
 from search.model_client import ModelClient
 from search.protocols import Evaluator, Library, Observer
 from search.ranking import LOWER_END, Comparison
@@ -146,7 +147,7 @@ class Session:
                     )
             self.entries, self.ranking = started.entries, started.ranking
         elif self._ask_library and self.library is not None:
-            self.entries = self._ask_the_library(self.library)
+            self.entries = library_seeds(self.library, self.problem, self.library_entries, self.environment)
 
     def announce(self) -> None:
         """Records that the run has begun, or goes on."""
@@ -278,23 +279,6 @@ class Session:
         evaluation = task.result()
         self.record(BestConfirmed(at_s=self.now_s, variant=variant, evaluation=evaluation))
         return evaluation
-
-    def _ask_the_library(self, library: Library) -> tuple[Seed, ...]:
-        try:
-            hits = library.lookup(self.problem, self.library_entries, self.environment)
-        except OSError as error:
-            logger.warning("the library cannot be read, the search goes on without: %s", error)
-            return ()
-        return tuple(
-            Seed(
-                id=hit.entry.id,
-                kernel=hit.entry.kernel,
-                evaluation=hit.evaluation,
-                why=hit.why,
-                drop_in=hit.drop_in,
-            )
-            for hit in hits
-        )
 
     async def _offer(self, best: Variant | None, confirmed: Evaluation | None) -> None:
         """The winner goes to the library once it has been measured again, never before, unless it came from

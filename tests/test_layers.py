@@ -58,6 +58,7 @@ LAYERS = {
     "search.llm": "core",
     "search.model_client": "core",
     "search.session": "core",
+    "search.library_seeds": "core",
     "search.strategies": "strategies",
     "search.proposers": "proposers",
     "search.llms": "llms",

@@ -3,10 +3,10 @@
     python docs/pictures/comparing.py
     python docs/pictures/comparing.py outputs/compare/<date_time>
 
-The first draws both, of `landscape/` and `sensitivity.json` beside this file; the second that of another
-comparison, as `curves.svg` in its folder.
+The first draws all, of `landscape/`, `softmax_h200/` and `sensitivity.json` beside this file; the second that
+of another comparison, as `curves.svg` in its folder.
 
-`landscape/` has the `comparison.json` and `curves.csv` that `search.compare` wrote into its folder;
+The folders have the `comparison.json` and `curves.csv` that `search.compare` wrote into its own;
 `sensitivity.json` is written by `python benchmarks/landscape.py sensitivity=true out=…`.
 """
 
@@ -177,5 +177,6 @@ if __name__ == "__main__":
         (Path(sys.argv[1]) / "curves.svg").write_text(curves(Path(sys.argv[1])), encoding="utf-8")
     else:
         (HERE / "comparison.svg").write_text(curves(HERE / "landscape"), encoding="utf-8")
+        (HERE / "softmax_h200.svg").write_text(curves(HERE / "softmax_h200"), encoding="utf-8")
         data = json.loads((HERE / "sensitivity.json").read_text(encoding="utf-8"))
         (HERE / "sensitivity.svg").write_text(sensitivity(data, ranked(HERE / "landscape")), encoding="utf-8")

@@ -57,6 +57,18 @@ def test_the_tables_are_those_of_the_cards(name: str) -> None:
     assert tables.with_tables(page, *made) == page, "python docs/tables.py writes them anew"
 
 
+def test_the_comparison_on_kernels_is_that_of_its_data() -> None:
+    folder = DOCS / "pictures" / "softmax_h200"
+    assert (DOCS / "pictures" / "softmax_h200.svg").read_text() == comparing.curves(folder)
+    said, page = json.loads((folder / "comparison.json").read_text()), (DOCS / "comparing.md").read_text()
+    for arm, mean in said["arms"].items():
+        assert re.search(
+            rf"\| {arm} \| {mean['value']:.2f} \[{mean['low']:.2f}, {mean['high']:.2f}\] \|", page
+        )
+    assert not any(each["is_real"] for each in said["differences"])
+    assert said["command"].replace("'", "") in page
+
+
 @pytest.mark.parametrize("name", ["comparison", "sensitivity"])
 def test_the_pictures_of_comparisons_are_those_of_their_data(name: str) -> None:
     data = json.loads((DOCS / "pictures" / "sensitivity.json").read_text())
