@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,15 +97,28 @@ async def test_our_own_failures_are_not_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "verdicts.jsonl").exists()
 
 
+class Gated(FakeEvaluator):
+    """Measures once the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+
+    async def evaluate(self, *arguments: Any, **more: Any) -> Evaluation:
+        await self.gate.wait()
+        return await super().evaluate(*arguments, **more)
+
+
 @pytest.mark.anyio
 async def test_who_stops_waiting_takes_the_measurement_from_nobody(tmp_path: Path) -> None:
-    evaluator = FakeEvaluator(delay_s=0.05)
+    evaluator = Gated()
     verdicts = SharedVerdicts(evaluator, tmp_path / "verdicts.jsonl", ignore)
     first = asyncio.create_task(verdicts.of_a_search().evaluate(PROBLEM, KERNELS[0]))
     second = asyncio.create_task(verdicts.of_a_search().evaluate(PROBLEM, KERNELS[0]))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
     first.cancel()
-    assert (await second).status.is_of_the_kernel
     with pytest.raises(asyncio.CancelledError):
         await first
+    evaluator.gate.set()
+    assert (await second).status.is_of_the_kernel
     assert evaluator.seen[KERNELS[0].id] == 1
