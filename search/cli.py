@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -122,6 +122,15 @@ def places_at_the_end(folder: Path) -> list[str]:
     report = folder / "report.html"
     lines = [f"run folder: {shown(folder)}"]
     return [*lines, f"report: {shown(report)}"] if report.exists() else lines
+
+
+def page_at_the_end(write: Callable[[Path], Path], folder: Path, wanted: bool) -> list[str]:
+    """Writes a folder's page, where it is wanted and can be; returns what is to be said of it."""
+    if not wanted:
+        return []
+    if missing := missing_packages():
+        return [f"report: none, it needs {' and '.join(missing)}: pip install 'ideatree[report]'"]
+    return [f"report: {shown(write(folder))}"]
 
 
 def recorded_run(config: DictConfig) -> RunState | None:

@@ -38,14 +38,13 @@ from evaluators.cli import (
 from evaluators.config import hydra_settings, quoted
 from evaluators.config_errors import UsageError
 from evaluators.option import option
-from search.cli import QUIET, shown, value_of
+from search.cli import QUIET, page_at_the_end, shown, value_of
 from search.comparisons.curves import UNITS
 from search.comparisons.page import write_page
 from search.comparisons.plan import Arm, Comparison
 from search.comparisons.report import write
 from search.comparisons.searching import search_all
 from search.journal import JournalError
-from search.reports.html import missing_packages
 from search.run import RunConfig
 
 WITHOUT_DEVICE = ("search.proposers.landscape.LandscapeProposer", "search.proposers.recorded.RecordedTree")
@@ -93,20 +92,14 @@ def main(config: DictConfig) -> int:
     console.print(f"comparison: {shown(comparison.folder)}", markup=False, highlight=False, soft_wrap=True)
     ended = asyncio.run(search_all(comparison, console))
     if ended:
-        for line in [*write(comparison, ended), *_report(comparison.folder, bool(config.report))]:
+        for line in [
+            *write(comparison, ended),
+            *page_at_the_end(write_page, comparison.folder, bool(config.report)),
+        ]:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     if len(ended) < len(comparison.searches):
         return 1
     return 0
-
-
-def _report(folder: Path, wanted: bool) -> list[str]:
-    """Writes the page, where it is wanted; returns what is to be said of it."""
-    if not wanted:
-        return []
-    if missing := missing_packages():
-        return [f"report: none, it needs {' and '.join(missing)}: pip install 'ideatree[report]'"]
-    return [f"report: {shown(write_page(folder))}"]
 
 
 def plan(

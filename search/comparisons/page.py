@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -14,9 +13,9 @@ from urllib.parse import quote
 from evaluators.atomic_write import write_atomically
 from search.comparisons.curves import UNITS, Searched, curve, read_searches, spent_at_most
 from search.comparisons.statistics import means
-from search.reports.html import render_page
+from search.reports.html import plain, render_page
 
-SCRIPTS = ("elements.js", "plots.js", "comparison.js")
+SCRIPTS = ("elements.js", "plots.js", "arms.js", "comparison.js")
 STEPS = 100
 """Steps of the curves."""
 
@@ -46,7 +45,7 @@ def page_data(folder: Path) -> dict[str, Any]:
     problems = list(dict.fromkeys(each.problem for each in searches))
     of = {problem: [each for each in searches if each.problem == problem] for problem in problems}
     arms = sorted(said["arms"], key=lambda arm: -said["arms"][arm]["value"])
-    shown: dict[str, Any] = _plain(
+    shown: dict[str, Any] = plain(
         {
             **{key: said[key] for key in ("seeds", "differences")},
             **{key: said.get(key) for key in ("command", "versions", "planned")},
@@ -106,14 +105,3 @@ def _search(each: Searched, folder: Path) -> dict[str, Any]:
         **{unit: spent[unit] for unit in UNITS},
         "report": f"./{quote(path)}" if (folder / path).exists() else None,
     }
-
-
-def _plain(value: Any) -> Any:
-    """The same, with what JSON has no word for as null."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    return value

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,6 +42,17 @@ def render_page(
 def missing_packages() -> list[str]:
     """Those that a report needs and that are not installed."""
     return [name for name in PACKAGES if find_spec(name) is None]
+
+
+def plain(value: Any) -> Any:
+    """As a page's data may have it: numbers of six digits, and what JSON has no word for as null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value
 
 
 def _policy(*scripts: str) -> str:

@@ -1,22 +1,8 @@
 // The report of a comparison: fills the page, draws its charts.
 
-const UNIT_WORDS = { evaluations: "evaluations", device_s: "device seconds", tokens: "tokens", dollars: "dollars" };
-const DASHES = [["solid", ""], ["dash", "7 4"], ["dot", "2 3"], ["dashdot", "7 3 2 3"]];
-const COLOURS = 9;
-const armNames = data.arms.map((each) => each.name);
-const armAt = new Map(armNames.map((name, at) => [name, at]));
-const armColour = (name) => colour(`arm-${armAt.get(name) % COLOURS}`);
-const armDash = (name) => DASHES[armAt.get(name) % DASHES.length];
-const armText = (name) => escaped(shorten(name, narrow() ? 22 : 40));
-const hiddenArms = new Set();
 const form = byId("filters");
 const unitShown = () => form.elements.unit.value;
 
-const figure = (each, show = times) => {
-  if (!known(each.value)) return "-";
-  return known(each.low) && known(each.high) ? `${show(each.value)} [${show(each.low)}, ${show(each.high)}]` : show(each.value);
-};
-const amount = (value) => (Number.isInteger(value) ? String(value) : digits(value, 4));
 const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
 
 function head() {
@@ -34,24 +20,6 @@ function head() {
   );
   for (const unit of data.units) form.elements.unit.append(element("option", { value: unit }, UNIT_WORDS[unit] ?? unit));
   form.elements.unit.value = data.unit;
-}
-
-function legend() {
-  byId("legend").replaceChildren(...armNames.map((name) => {
-    const line = element("svg", { width: 30, height: 10, "aria-hidden": "true" });
-    line.append(element("line", {
-      x1: 1, y1: 5, x2: 29, y2: 5, stroke: armColour(name), "stroke-width": 3, "stroke-dasharray": armDash(name)[1] || null,
-    }));
-    const toggle = (alone) => {
-      if (alone) armNames.forEach((each) => (each === name ? hiddenArms.delete(each) : hiddenArms.add(each)));
-      else if (!hiddenArms.delete(name)) hiddenArms.add(name);
-      [...byId("legend").children].forEach((button, at) => button.setAttribute("aria-pressed", !hiddenArms.has(armNames[at])));
-      redrawCurves();
-    };
-    return element("button", {
-      type: "button", "aria-pressed": !hiddenArms.has(name), onclick: () => toggle(false), ondblclick: () => toggle(true),
-    }, line, name);
-  }));
 }
 
 function tables() {
@@ -207,13 +175,7 @@ function statusChart() {
   }, "statuses");
 }
 
-function saveSvgs(of) {
-  for (const id of of === "curves" ? data.problems.map(curveId) : [of]) {
-    if (!drawn.has(id)) drawChart(id);
-    Plotly.downloadImage(byId(id), { format: "svg", filename: `${pageName}-${id.replace("chart-", "")}` });
-  }
-}
-
+const legend = () => legendOf(redrawCurves);
 head();
 legend();
 tables();
@@ -229,7 +191,7 @@ byId("save-searches").addEventListener("click", () =>
 byId("save-curves").addEventListener("click", () => saveTable(`${pageName}-curves`,
   ["arm", "problem", unitShown(), "low", "median", "high"], curvesShown().flatMap((each) =>
     each.amounts.map((at, place) => [each.arm, each.problem, at, each.low[place], each.median[place], each.high[place]]))));
-for (const button of document.querySelectorAll("button[data-svg]")) button.addEventListener("click", () => saveSvgs(button.dataset.svg));
+watchSvgButtons({ curves: () => data.problems.map(curveId) });
 document.body.dataset.ready = Math.round(performance.now());  // ms since the page was asked for
 chartsOnLoad({
   ...Object.fromEntries(data.problems.map((problem) => [curveId(problem), () => curveChart(problem)])),

@@ -1,0 +1,50 @@
+// What pages of several arms share: their colours, a legend that hides them, figures with intervals, pictures.
+
+const UNIT_WORDS = { evaluations: "evaluations", device_s: "device seconds", tokens: "tokens", dollars: "dollars" };
+const DASHES = [["solid", ""], ["dash", "7 4"], ["dot", "2 3"], ["dashdot", "7 3 2 3"]];
+const COLOURS = 9;
+const armNames = data.arms.map((each) => each.name);
+const armAt = new Map(armNames.map((name, at) => [name, at]));
+const armColour = (name) => colour(`arm-${armAt.get(name) % COLOURS}`);
+const armDash = (name) => DASHES[armAt.get(name) % DASHES.length];
+const armText = (name) => escaped(shorten(name, narrow() ? 22 : 40));
+const hiddenArms = new Set();
+
+const figure = (each, show = times) => {
+  if (!known(each.value)) return "-";
+  return known(each.low) && known(each.high) ? `${show(each.value)} [${show(each.low)}, ${show(each.high)}]` : show(each.value);
+};
+const amount = (value) => (Number.isInteger(value) ? String(value) : digits(value, 4));
+
+/** Buttons that show and hide the arms; a double click leaves one alone. `redraw` draws what shows them. */
+function legendOf(redraw) {
+  byId("legend").replaceChildren(...armNames.map((name) => {
+    const line = element("svg", { width: 30, height: 10, "aria-hidden": "true" });
+    line.append(element("line", {
+      x1: 1, y1: 5, x2: 29, y2: 5, stroke: armColour(name), "stroke-width": 3, "stroke-dasharray": armDash(name)[1] || null,
+    }));
+    const toggle = (alone) => {
+      if (alone) armNames.forEach((each) => (each === name ? hiddenArms.delete(each) : hiddenArms.add(each)));
+      else if (!hiddenArms.delete(name)) hiddenArms.add(name);
+      [...byId("legend").children].forEach((button, at) => button.setAttribute("aria-pressed", !hiddenArms.has(armNames[at])));
+      redraw();
+    };
+    return element("button", {
+      type: "button", "aria-pressed": !hiddenArms.has(name), onclick: () => toggle(false), ondblclick: () => toggle(true),
+    }, line, name);
+  }));
+}
+
+function saveSvgs(ids) {
+  for (const id of ids) {
+    if (!drawn.has(id)) drawChart(id);
+    Plotly.downloadImage(byId(id), { format: "svg", filename: `${pageName}-${id.replace("chart-", "")}` });
+  }
+}
+
+/** Buttons for pictures, each of the chart that it names; `several` has those of names that stand for more. */
+function watchSvgButtons(several = {}) {
+  for (const button of document.querySelectorAll("button[data-svg]")) {
+    button.addEventListener("click", () => saveSvgs(several[button.dataset.svg]?.() ?? [button.dataset.svg]));
+  }
+}
