@@ -18,7 +18,6 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig
 from rich.console import Console
@@ -26,32 +25,23 @@ from rich.console import Console
 from evaluators.atomic_write import write_atomically
 from evaluators.cause import cause_of
 from evaluators.cli import build, choose_device, command, log_to, one_of
-from evaluators.config import NO_FOLDER, RayConfig, group, hydra_settings, section
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.kept_lines import KeptLines
 from evaluators.option import option
 from evaluators.problem import DEVICES
 from evaluators.reference_audit import ReferenceAudit
 from evaluators.scheduler.pool import Pool
-from evaluators.suite_config import RulesConfig, for_each_problem, open_problem
+from evaluators.suite_config import SuiteConfig, for_each_problem, open_problem
 
 FLAT = ("kernelbench", "kernelbench_v02")
 GIB = 2**30
 
 
 @dataclass
-class AuditConfig:
+class AuditConfig(SuiteConfig):
     """The config of the command."""
 
-    suite: Any = group(None)
-    only: list[str] = option([], "of the suite's problems: numbers, names, or patterns with *")
-    problem: RulesConfig = section(RulesConfig)
-    evaluator: Any = group("default")
-    pool: Any = group("local")
-    device: str = option("auto", "auto | cuda | cpu")
     out: str = option("outputs/audit", "the folder of what is found")
-    ray: RayConfig = section(RayConfig)
-    hydra: Any = hydra_settings(NO_FOLDER)
 
 
 @command("evaluators.audit", AuditConfig, __doc__)

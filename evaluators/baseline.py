@@ -17,7 +17,7 @@ import asyncio
 import json
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,32 +28,23 @@ from rich.console import Console
 from evaluators.atomic_write import write_atomically
 from evaluators.cause import first_line
 from evaluators.cli import build, choose_device, command, log_to, one_of
-from evaluators.config import NO_FOLDER, RayConfig, group, hydra_settings, section
 from evaluators.evaluation import Evaluation, Status, Timing
 from evaluators.kept_lines import KeptLines
 from evaluators.option import option
 from evaluators.problem import DEVICES, Problem, reference_kernel
 from evaluators.scheduler.pool import Pool
-from evaluators.suite_config import RulesConfig, for_each_problem, open_problem
+from evaluators.suite_config import SuiteConfig, for_each_problem, open_problem
 from evaluators.timing import interval
 
 VERSIONS = ("torch", "cuda", "architecture", "isolation")
 
 
 @dataclass
-class BaselineConfig:
+class BaselineConfig(SuiteConfig):
     """The config of the command."""
 
-    suite: Any = group(None)
-    only: list[str] = option([], "of the suite's problems: numbers, names, or patterns with *")
-    problem: RulesConfig = section(RulesConfig)
-    evaluator: Any = group("default")
-    pool: Any = group("local")
-    device: str = option("auto", "auto | cuda | cpu")
     compiled: bool = option(True, "time torch.compile, too, which takes a minute a problem")
     out: str = option("outputs/baseline", "the folder of what is found")
-    ray: RayConfig = section(RayConfig)
-    hydra: Any = hydra_settings(NO_FOLDER)
 
 
 @command("evaluators.baseline", BaselineConfig, __doc__)
@@ -130,12 +121,8 @@ def eager_times(found: Evaluation) -> dict[str, Any]:
     samples = list(found.timing.eager_samples_ms) or [found.timing.eager_ms]
     median, low, high = interval(samples) if len(samples) > 1 else (samples[0],) * 3
     return {
-        "mean": statistics.fmean(samples),
-        "std": statistics.stdev(samples) if len(samples) > 1 else 0.0,
-        "min": min(samples),
-        "max": max(samples),
-        "num_trials": len(samples),
-        **_about(found),
+        **trials(samples, found.environment.get("device", "")),
+        "versions": _versions(found),
         "median": median,
         "median_low": low,
         "median_high": high,
@@ -147,7 +134,24 @@ def compiled_time(found: Evaluation) -> dict[str, Any]:
     timing: Timing | None = found.timing
     if timing is None or timing.compile_ms is None:
         return {}
-    return {"mean": timing.compile_ms, **_about(found), "median": timing.compile_ms}
+    return {
+        **trials([timing.compile_ms], found.environment.get("device", "")),
+        "versions": _versions(found),
+        "median": timing.compile_ms,
+    }
+
+
+def trials(samples: Sequence[float], device: str) -> dict[str, Any]:
+    """Times in ms as KernelBench's files have them."""
+    return {
+        "mean": statistics.fmean(samples),
+        "std": statistics.stdev(samples) if len(samples) > 1 else 0.0,
+        "min": min(samples),
+        "max": max(samples),
+        "num_trials": len(samples),
+        "hardware": device,
+        "device": device,
+    }
 
 
 def by_level(times: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -174,10 +178,8 @@ def read_times(path: Path) -> dict[tuple[str, str], float]:
         raise ValueError(f"{path} has no baselines in KernelBench's format: {first_line(error)}") from error
 
 
-def _about(found: Evaluation) -> dict[str, Any]:
-    facts = found.environment
-    versions = {name: facts[name] for name in VERSIONS if name in facts}
-    return {"hardware": facts.get("device", ""), "device": facts.get("device", ""), "versions": versions}
+def _versions(found: Evaluation) -> dict[str, str]:
+    return {name: found.environment[name] for name in VERSIONS if name in found.environment}
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,7 +26,7 @@ from omegaconf import MISSING, DictConfig
 from rich.console import Console
 
 from evaluators.atomic_write import write_atomically
-from evaluators.baseline import read_times
+from evaluators.baseline import read_times, trials
 from evaluators.cause import first_line
 from evaluators.cli import Call, build, choose_device, command, log_to, one_of
 from evaluators.config import NO_FOLDER, RayConfig, group, hydra_settings, quoted, section
@@ -266,15 +265,7 @@ def eval_results(judged: Iterable[Judged]) -> dict[str, list[dict[str, Any]]]:
 
 def _stats(timing: Timing, hardware: str) -> dict[str, Any]:
     samples = list(timing.kernel_samples_ms) or [timing.kernel_ms]
-    return {
-        "mean": statistics.fmean(samples),
-        "std": statistics.stdev(samples) if len(samples) > 1 else 0.0,
-        "min": min(samples),
-        "max": max(samples),
-        "num_trials": len(samples),
-        "hardware": hardware,
-        "device": hardware,
-    }
+    return trials(samples, hardware)
 
 
 def _counted(values: Iterable[str]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from evaluators.cause import first_line
 from evaluators.cli import build, compose_config
-from evaluators.config import group, quoted
+from evaluators.config import NO_FOLDER, RayConfig, group, hydra_settings, quoted, section
 from evaluators.config_errors import UsageError, near
 from evaluators.device.settings import Settings
 from evaluators.option import option
@@ -32,6 +32,20 @@ class RulesConfig:
     floor: bool | None = option(None, "reject a kernel that is faster than the machine can be")
     allow_degenerate: bool | None = option(None, "accept a reference that cannot judge")
     sizes: dict[str, Any] = option({}, "module globals to replace, in the references that have them")
+
+
+@dataclass
+class SuiteConfig:
+    """What every command has that does something with each problem of a suite."""
+
+    suite: Any = group(None)
+    only: list[str] = option([], "of the suite's problems: numbers, names, or patterns with *")
+    problem: RulesConfig = section(RulesConfig)
+    evaluator: Any = group("default")
+    pool: Any = group("local")
+    device: str = option("auto", "auto | cuda | cpu")
+    ray: RayConfig = section(RayConfig)
+    hydra: Any = hydra_settings(NO_FOLDER)
 
 
 @dataclass

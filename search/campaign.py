@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from evaluators.cli import (
@@ -34,7 +34,7 @@ from evaluators.cli import (
     output_folder,
     positive,
 )
-from evaluators.config import group, hydra_settings, quoted, section
+from evaluators.config import group, hydra_settings, section
 from evaluators.config_errors import UsageError
 from evaluators.option import option
 from evaluators.scheduler.pool import Pool
@@ -44,7 +44,7 @@ from search.campaigns.progress import StopRules
 from search.campaigns.results import write
 from search.campaigns.running import LIMITS, Campaign, CampaignRun, Planned
 from search.campaigns.view import CampaignView
-from search.cli import QUIET, page_at_the_end, shown, value_of
+from search.cli import gone_on_with, page_at_the_end, shown
 from search.compare import WITHOUT_DEVICE
 from search.journal import JournalError
 from search.run import BudgetConfig, RunConfig
@@ -96,15 +96,7 @@ class CampaignConfig(RunConfig):
 
 def expand(overrides: Sequence[str]) -> Call:
     """A campaign that is resumed has the overrides that it began with. Raises UsageError."""
-    folder = value_of(overrides, "resume")
-    if folder is None:
-        return Call(overrides=overrides)
-    stored = Path(folder) / ".hydra" / "overrides.yaml"
-    if not stored.exists():
-        raise UsageError(f"resume={folder}: no campaign's folder (it has no .hydra/overrides.yaml)")
-    others = [each for each in overrides if not each.startswith("resume=")]
-    begun = [str(each) for each in OmegaConf.load(stored)]
-    return Call(overrides=[*begun, *others, f"hydra.run.dir={quoted(Path(folder).resolve())}", *QUIET])
+    return gone_on_with(overrides, "campaign")
 
 
 @command("search.campaign", CampaignConfig, __doc__, JournalError, expand=expand)

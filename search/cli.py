@@ -181,6 +181,20 @@ def as_recorded(arguments: Sequence[str]) -> list[str]:
     return [*(each for each in kept if each.partition("=")[0] not in given), *asked]
 
 
+def gone_on_with(overrides: Sequence[str], what: str) -> Call:
+    """A call with `resume=<folder>` has the overrides that the `what` in that folder began with. Raises
+    UsageError."""
+    folder = value_of(overrides, "resume")
+    if folder is None:
+        return Call(overrides=overrides)
+    stored = Path(folder) / ".hydra" / "overrides.yaml"
+    if not stored.exists():
+        raise UsageError(f"resume={folder}: no {what}'s folder (it has no .hydra/overrides.yaml)")
+    others = [each for each in overrides if not each.startswith("resume=")]
+    begun = [str(each) for each in OmegaConf.load(stored)]
+    return Call(overrides=[*begun, *others, f"hydra.run.dir={quoted(Path(folder).resolve())}", *QUIET])
+
+
 def value_of(overrides: Sequence[str], key: str) -> str | None:
     """The last value that the overrides give a key; None where they give none."""
     values = [each.partition("=")[2] for each in overrides if each.startswith(f"{key}=")]

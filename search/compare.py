@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from evaluators.cli import (
@@ -35,10 +35,10 @@ from evaluators.cli import (
     output_folder,
     positive,
 )
-from evaluators.config import hydra_settings, quoted
+from evaluators.config import hydra_settings
 from evaluators.config_errors import UsageError
 from evaluators.option import option
-from search.cli import QUIET, page_at_the_end, shown, value_of
+from search.cli import gone_on_with, page_at_the_end, shown
 from search.comparisons.curves import UNITS
 from search.comparisons.page import write_page
 from search.comparisons.plan import Arm, Comparison
@@ -71,15 +71,7 @@ class CompareConfig(RunConfig):
 
 def expand(overrides: Sequence[str]) -> Call:
     """A comparison that is resumed has the overrides that it began with. Raises UsageError."""
-    folder = value_of(overrides, "resume")
-    if folder is None:
-        return Call(overrides=overrides)
-    stored = Path(folder) / ".hydra" / "overrides.yaml"
-    if not stored.exists():
-        raise UsageError(f"resume={folder}: no comparison's folder (it has no .hydra/overrides.yaml)")
-    others = [each for each in overrides if not each.startswith("resume=")]
-    begun = [str(each) for each in OmegaConf.load(stored)]
-    return Call(overrides=[*begun, *others, f"hydra.run.dir={quoted(Path(folder).resolve())}", *QUIET])
+    return gone_on_with(overrides, "comparison")
 
 
 @command("search.compare", CompareConfig, __doc__, JournalError, expand=expand)
