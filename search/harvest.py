@@ -33,8 +33,9 @@ from search.harvests.benchmarks import Benchmark
 from search.harvests.corpus import Corpus, HarvestError, Track, read_library, read_runs, solutions_of
 from search.harvests.dataset import SPLITS, split_of, write
 from search.harvests.duplicates import without_duplicates
+from search.harvests.format import Format
 from search.harvests.identity import fingerprint
-from search.harvests.rows import Format, Row
+from search.harvests.rows import Row
 
 
 @dataclass

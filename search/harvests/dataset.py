@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.problem import content_id
 from search.harvests.corpus import OWN_LICENSE
-from search.harvests.rows import STRINGS, Column, Format, Row
+from search.harvests.format import Format
+from search.harvests.rows import STRINGS, Column, Row
 
 if TYPE_CHECKING:
     import pyarrow

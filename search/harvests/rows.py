@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from evaluators.evaluation import Evaluation
-
-if TYPE_CHECKING:
-    from search.harvests.corpus import Corpus
 
 STRINGS = "list of string"
 """The type of a column with several texts a row; the others are `string`, `float64`, `int64` and `bool`."""
@@ -37,19 +34,6 @@ class Row:
     def problem_key(self) -> str:
         """Rows with the same one stand in the same split."""
         return str(self.values["problem_key"])
-
-
-class Format(Protocol):
-    """What a row is. Concrete ones live in `formats/`, one a file."""
-
-    name: str
-    about: str
-    """One or two sentences for the dataset's card."""
-    columns: tuple[Column, ...]
-
-    def rows(self, corpus: Corpus) -> Iterator[Row]:
-        """Every row that there is, duplicates included, in an order that depends on the corpus alone."""
-        ...
 
 
 def columns(types: str, **meanings: str) -> tuple[Column, ...]:

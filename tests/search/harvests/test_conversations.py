@@ -14,11 +14,11 @@ from kernel_library.entry import Entry, Lineage, Measurement
 from search import prompt
 from search.cli import RECORDINGS
 from search.harvests.corpus import Corpus, read_runs, solutions_of
+from search.harvests.format import Format
 from search.harvests.formats.improvement import Improvement
 from search.harvests.formats.preference import Preference
 from search.harvests.formats.repair import Repair
 from search.harvests.formats.sft import Sft
-from search.harvests.rows import Format
 from search.journal import replay
 from search.proposers.llm.answers import ideas_schema, read_ideas, read_kernel
 from search.run_state import rebuild

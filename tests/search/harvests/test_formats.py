@@ -13,13 +13,13 @@ from evaluators.evaluation import Status
 from kernel_library.entry import Entry, Lineage, Measurement
 from kernel_library.library import FolderLibrary
 from search.harvests.corpus import Corpus, HarvestError, read_library, read_runs, solutions_of
+from search.harvests.format import Format
 from search.harvests.formats.improvement import Improvement
 from search.harvests.formats.kernelbook import Kernelbook
 from search.harvests.formats.preference import Preference
 from search.harvests.formats.repair import Repair
 from search.harvests.formats.sft import Sft
 from search.harvests.formats.trajectory import Trajectory
-from search.harvests.rows import Format
 from search.tree import LIBRARY, Seed
 from tests.search.harvests.story import Story, correct, failed, kernel, problem
 
