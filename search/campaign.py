@@ -39,11 +39,12 @@ from evaluators.config_errors import UsageError
 from evaluators.option import option
 from evaluators.scheduler.pool import Pool
 from evaluators.suite_config import RulesConfig, entries_of
+from search.campaigns.page import write_page
 from search.campaigns.progress import StopRules
 from search.campaigns.results import write
 from search.campaigns.running import LIMITS, Campaign, CampaignRun, Planned
 from search.campaigns.view import CampaignView
-from search.cli import QUIET, shown, value_of
+from search.cli import QUIET, page_at_the_end, shown, value_of
 from search.compare import WITHOUT_DEVICE
 from search.journal import JournalError
 from search.run import BudgetConfig, RunConfig
@@ -115,7 +116,8 @@ def main(config: DictConfig) -> int:
     campaign = plan(config, given_overrides(), output_folder())
     console.print(f"campaign: {shown(campaign.folder)}", markup=False, highlight=False, soft_wrap=True)
     run = asyncio.run(_run(config, campaign, console))
-    for line in write(campaign.folder, run.searches, run.seconds):
+    said = write(campaign.folder, run.searches, run.seconds)
+    for line in [*said, *page_at_the_end(write_page, campaign.folder, bool(config.report))]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return 0
 

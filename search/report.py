@@ -1,8 +1,10 @@
-"""The report of a run, in progress or ended, or of a comparison, as one HTML file that needs no network:
+"""The report of a run or a campaign, in progress or ended, or of a comparison, as one HTML file that needs no
+network:
 
     python -m search.report outputs/level1/conv2d/2026-01-31_12-00-00
     python -m search.report conv2d_h200 out=conv2d.html
     python -m search.report outputs/compare/2026-01-31_12-00-00
+    python -m search.report outputs/campaign/2026-01-31_12-00-00
 
 The first writes `report.html` into the run folder; the name of a shipped recording stands for its folder.
 Exit status 0, or 2 when the call was wrong.
@@ -11,7 +13,7 @@ Exit status 0, or 2 when the call was wrong.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +25,11 @@ from evaluators.cli import Call, command, log_to
 from evaluators.config import NO_FOLDER, hydra_settings, quoted
 from evaluators.config_errors import UsageError
 from evaluators.option import option
+from search.campaigns.page import has_campaign
+from search.campaigns.page import write_page as write_campaign
 from search.cli import shown
-from search.comparisons.page import has_comparison, write_page
+from search.comparisons.page import has_comparison
+from search.comparisons.page import write_page as write_comparison
 from search.journal import JournalError
 from search.recorded import RECORDINGS, recording_folder
 from search.reports.html import missing_packages
@@ -35,7 +40,9 @@ from search.reports.page import write_report
 class ReportConfig:
     """The config of the command."""
 
-    run: str = option(MISSING, "the folder of a run or a comparison, or the name of a shipped recording")
+    run: str = option(
+        MISSING, "the folder of a run, comparison or campaign, or the name of a shipped recording"
+    )
     out: str | None = option(None, "another file than report.html in the run's folder")
     hydra: Any = hydra_settings(NO_FOLDER)
 
@@ -57,21 +64,28 @@ def main(config: DictConfig) -> int:
     if missing := missing_packages():
         raise UsageError(f"search.report needs {' and '.join(missing)}; pip install 'ideatree[report]'")
     folder = recording_folder(config.run)
-    write = write_page if has_comparison(folder) else write_report
-    if write is write_report and not (folder / "journal.jsonl").exists():
-        raise UsageError(f"run={config.run}: {_what_it_lacks(folder)}")
     try:
-        place = write(folder, Path(config.out) if config.out else None)
+        place = _writer(folder, config.run)(folder, Path(config.out) if config.out else None)
     except OSError as error:
         raise UsageError(f"{error.filename} cannot be written: {error.strerror}") from error
     print(shown(place.resolve()))  # noqa: T201  (what it is for)
     return 0
 
 
-def _what_it_lacks(folder: Path) -> str:
+def _writer(folder: Path, called: str) -> Callable[[Path, Path | None], Path]:
+    """What writes the report of what is in the folder. Raises UsageError where that is nothing."""
+    if has_comparison(folder):
+        return write_comparison
+    if has_campaign(folder):
+        return write_campaign
+    if (folder / "journal.jsonl").exists():
+        return write_report
     if (folder / "searches.jsonl").exists():
-        return f"the comparison has not ended; python -m search.compare resume={folder} goes on with it"
-    return "no run folder (it has no journal.jsonl), and no comparison's"
+        goes_on = f"python -m search.compare resume={folder} goes on with it"
+        raise UsageError(f"run={called}: the comparison has not ended; {goes_on}")
+    raise UsageError(
+        f"run={called}: no run folder (it has no journal.jsonl), and no comparison's or campaign's"
+    )
 
 
 if __name__ == "__main__":
