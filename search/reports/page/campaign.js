@@ -6,8 +6,10 @@ const baselines = ["eager", "compile"].filter((name) => data.arms.some((arm) => 
 const hours = (seconds) => (seconds < 100 ? `${seconds.toFixed(0)} s` : seconds < 3600 ? `${(seconds / 60).toFixed(1)} min` : `${(seconds / 3600).toFixed(1)} h`);
 const reached = (each) => each.final ?? each.speedup;
 const paid = ["evaluations", "device_s", "tokens", "dollars"].filter((unit) => total[unit] > 0);
-const cost = (unit, value) => (!known(value) ? "-" : unit === "dollars" ? dollars(value) : amount(Math.round(value * 10) / 10));
-const share = (value) => (known(value) ? `${Number((100 * value).toFixed(1))} %` : "-");
+const cost = (unit, value) => (!known(value) ? "-" : unit === "dollars" ? dollars(value) : value < 1000 ? amount(Math.round(value * 10) / 10) : whole(value));
+const inPercent = (value) => (100 * value).toFixed(1);
+const share = (value) => (known(value) ? `${inPercent(value)} %` : "-");
+const whole = (value) => Math.round(value).toLocaleString("en");
 
 function head() {
   byId("title").textContent = document.title;
@@ -18,8 +20,8 @@ function head() {
   byId("cards").append(
     card(String(total.problems), unfit ? `problems, ${unfit} not searched` : "problems"),
     card(`${total.solved} of ${total.searched}`, `faster than eager${by}`),
-    card(times(mean.value), known(mean.low) ? `geometric mean over eager [${times(mean.low)}, ${times(mean.high)}], of ${total.correct} correct${by}` : "geometric mean"),
-    card(amount(total.evaluations), "evaluations"),
+    card(times(mean.value), known(mean.low) ? `[${times(mean.low)}, ${times(mean.high)}] over eager, geometric mean of ${total.correct} correct` : "geometric mean"),
+    card(whole(total.evaluations), "evaluations"),
     card(dollars(total.dollars), "for models"),
     card(hours(total.seconds), "of work"),
   );
@@ -30,9 +32,9 @@ function measureRows() {
   const names = Object.keys(data.arms.find((arm) => arm.against.eager.compiled)?.against.eager ?? {}).filter((name) => !name.startsWith("pass@"));
   const isTime = (name) => ["geometric mean", "median"].includes(name);
   const of = (arm, baseline, name) => arm.against[baseline][name];
-  const group = (baseline) => names.filter((name) => baseline === "eager" || name !== "compiled").map((name) => ({
+  const group = (baseline) => names.filter((name) => baseline === "eager" || !["compiled", "correct"].includes(name)).map((name) => ({
     group: `against ${baseline === "eager" ? "eager PyTorch" : "torch.compile"}`, name,
-    values: data.arms.map((arm) => of(arm, baseline, name)), show: isTime(name) ? times : share,
+    values: data.arms.map((arm) => of(arm, baseline, name)), show: isTime(name) ? times : share, end: isTime(name) ? times : inPercent,
   }));
   const costs = (key, words) => paid.map((unit) => ({
     group: words, name: UNIT_WORDS[unit], values: data.arms.map((arm) => ({ value: arm[key][unit] })), show: (value) => cost(unit, value),
@@ -45,13 +47,13 @@ function measureRows() {
 
 function armsTable() {
   const rows = measureRows();
-  const cell = (each, show) => element("td", {}, ...(!known(each?.value) ? ["-"] : [element("b", {}, show(each.value)),
-    known(each.low) ? element("span", { class: "unsure" }, ` [${show(each.low)}, ${show(each.high)}]`) : null]));
+  const cell = (each, { show, end }) => element("td", {}, ...(!known(each?.value) ? ["-"] : [element("b", {}, show(each.value)),
+    known(each.low) ? element("span", { class: "unsure" }, ` [${end(each.low)}, ${end(each.high)}]`) : null]));
   const title = (text) => element("tr", {}, element("th", { class: "words group", scope: "rowgroup", colspan: armNames.length + 1 }, text));
   byId("arms").replaceChildren(
     element("thead", {}, element("tr", {}, element("th", {}), ...armNames.map((name) => element("th", { scope: "col", class: "arm" }, name)))),
     ...[...Map.groupBy(rows, (row) => row.group)].map(([group, own]) => element("tbody", {}, title(group), ...own.map((row) =>
-      element("tr", {}, element("th", { scope: "row", class: "words" }, row.name), ...row.values.map((each) => cell(each, row.show)))))),
+      element("tr", {}, element("th", { scope: "row", class: "words" }, row.name), ...row.values.map((each) => cell(each, row)))))),
   );
 }
 
@@ -73,9 +75,11 @@ function sparkline(each) {
   return drawn;
 }
 
+/** A name that may go on in another line after a slash or an underscore. */
+const breakable = (name) => name.split(/(?<=[/_])/).flatMap((part) => [part, element("wbr")]);
 const has = (key) => data.searches.some((each) => known(each[key]));
 const COLUMNS = [
-  ["problem", (each) => each.problem, "words problem"],
+  ["problem", (each) => breakable(each.problem), "words problem"],
   data.arms.length > 1 ? ["arm", (each) => each.arm, "words"] : null,
   ["speedup", (each) => (each.state === "not searched" ? "" : reached(each) ? element("b", {}, times(reached(each))) : "none correct")],
   has("final_compile") ? ["over compile", (each) => (known(each.final_compile) ? times(each.final_compile) : "")] : null,
@@ -114,7 +118,7 @@ function searchesShown() {
 function searchTable() {
   const shown = searchesShown();
   byId("count").textContent = `${shown.length} of ${data.searches.length} searches`;
-  const cell = (tag, kind, content) => element(tag, { class: kind }, content);
+  const cell = (tag, kind, content) => element(tag, { class: kind }, ...[content].flat());
   byId("searches").replaceChildren(
     element("thead", {}, element("tr", {}, ...COLUMNS.map(([name, , kind]) => cell("th", kind, name)))),
     element("tbody", {}, ...shown.map((each) => element("tr", {}, ...COLUMNS.map(([, of, kind]) => cell("td", kind, of(each)))))),
