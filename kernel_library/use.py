@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import importlib.util
 import logging
 import math
+import os
 import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from evaluators.atomic_write import write_atomically
 from evaluators.problem import Kernel
@@ -121,5 +125,20 @@ def _module(kernel: Kernel) -> Any:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
+    with _extensions_of(kernel) if "load_inline" in kernel.source else contextlib.nullcontext():
+        spec.loader.exec_module(module)
     return module
+
+
+@contextlib.contextmanager
+def _extensions_of(kernel: Kernel) -> Iterator[None]:
+    """In the block torch builds in a folder of the kernel's own, one process at a time. A lock of torch's
+    that is there is that of a build which was killed: torch would wait for it without end."""
+    folder = cache_folder() / "extensions" / kernel.id
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "building").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # given back when the process ends, however it does
+        for lock in folder.rglob("lock"):
+            lock.unlink()
+        with mock.patch.dict(os.environ, {"TORCH_EXTENSIONS_DIR": str(folder)}):
+            yield

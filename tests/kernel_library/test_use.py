@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 
 from evaluators.evaluation import Evaluation, Roofline, Status
 from evaluators.problem import Problem
+from evaluators.system.user_cache import cache_folder
 from kernel_library import best
 from kernel_library.entry import Check, Entry
 from kernel_library.library import FolderLibrary
@@ -81,6 +83,25 @@ def test_the_share_of_the_roofline_comes_before_the_speedup(root: Path) -> None:
         )
         == 2
     )
+
+
+def test_a_build_that_was_killed_blocks_nobody(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's `load_inline` waits for the end of a lock that its killed process has left."""
+    source = (
+        "import os, pathlib\n"
+        "# as load_inline does\n"
+        "lock = pathlib.Path(os.environ['TORCH_EXTENSIONS_DIR'], 'sum', 'lock')\n"
+        "assert not lock.exists(), 'it would wait'\n"
+        "def total(x):\n    return x.sum(-1)\n"
+    )
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "elsewhere")
+    known = entry(ROWS, source, 2.0, op="sum", function="total", shapes=("...x1..64",), dtypes=("float32",))
+    left = cache_folder() / "extensions" / known.kernel.id / "sum" / "lock"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    FolderLibrary(root).add(known)
+    assert float(best("sum", like=torch.ones(3, 8), root=root)(torch.ones(3, 8))[0]) == 8.0
+    assert os.environ["TORCH_EXTENSIONS_DIR"] == "elsewhere"
 
 
 def test_what_failed_here_is_not_used(root: Path) -> None:
