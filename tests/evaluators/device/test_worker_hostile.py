@@ -20,11 +20,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("clock", ["real() / 5", "real() * 1e-6", "0.0", "float('nan')", "-real()"])
 def test_patched_clocks_change_nothing(judge: Judge, clock: str) -> None:
-    """The times are the judge process's."""
+    """The times are the judge process's: by a runner's own these kernels would surely be five times as fast
+    and more. On a busy machine a median may be that by chance, the interval's lower end is not."""
     found = judge(f"{HONEST}\nreal = time.perf_counter\ntime.perf_counter = lambda: {clock}\n")
     assert found.status is Status.CORRECT, found
     assert found.timing is not None
-    assert found.timing.speedup < 3
+    assert found.timing.speedup_low < 3
 
 
 def test_an_output_is_a_plain_tensor(judge: Judge) -> None:
