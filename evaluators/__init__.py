@@ -2,7 +2,7 @@
 
 Where to look, from the command down to the machine; each file says more at its top. Imports point down:
 
-    the command   evaluate, audit, baseline, score; report; what all commands share: cli (Hydra
+    the command   evaluate, audit, baseline, score, trace; report; what all commands share: cli (Hydra
                   applications), suite_config, config (what can be set), config_errors, config_help,
                   config_completion
     words         problem, evaluation, scores, reference_audit, verdict, timing (its statistics), cause;
@@ -21,7 +21,8 @@ Where to look, from the command down to the machine; each file says more at its 
                   float64, rounding, shifts, weight_changes, dependent_calls;
                   containers, strided_layouts, input_distributions, usable_distributions;
                   operation_count, machine_peaks, roofline; audit
-    suites/       suite: what a suite is; kernelbench
+    suites/       suite: what a suite is; kernelbench; traces (files) of traced_call, trace_grammar,
+                  trace_inputs, trace_recording
     isolation/    confinement, namespaces, scratch, vendor_libraries
     system/       channel, deadline, process_tree, process_inspection, cuda_driver, cupti_trace, elf,
                   user_cache

@@ -25,6 +25,7 @@ COMMANDS = {
     "score": ("evaluators.score", "judge a folder of kernels"),
     "audit": ("evaluators.audit", "say which problems of a suite can judge"),
     "baseline": ("evaluators.baseline", "time eager and torch.compile on a suite"),
+    "trace": ("evaluators.trace", "record the operators that a model calls"),
     "prompt": ("search.prompt", "show what a model would be asked"),
     "mcp": ("search.mcp", "let a coding agent search, as an MCP server"),
     "harvest": ("search.harvest", "make training data of runs and the library"),

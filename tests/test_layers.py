@@ -26,6 +26,7 @@ LAYERS = {
     "evaluators.audit": "commands",
     "evaluators.baseline": "commands",
     "evaluators.score": "commands",
+    "evaluators.trace": "commands",
     "evaluators.scores": "evaluators",
     "evaluators.cause": "records",
     "evaluators.evaluation": "records",

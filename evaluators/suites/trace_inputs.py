@@ -1,0 +1,211 @@
+"""Arguments for a traced call: tensors of its shapes, types and strides, with indices that are in range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from evaluators.reference.strided_layouts import extent, rewritten
+from evaluators.suites.traced_call import Call, Constant, Device, Tensor, Value, tensors_of
+
+if TYPE_CHECKING:
+    import torch
+
+BELOW = 10
+"""Integers that are no indices are below this."""
+ROWS_OF = {
+    "embedding": ("weight", "indices"),
+    "embedding_renorm": ("self", "indices"),
+    "embedding_bag": ("weight", "indices"),
+}
+"""Operators whose indices choose a row: of what, and the name of the indices."""
+ALONG_DIM = (
+    *("gather", "gather_backward", "scatter", "scatter_add", "scatter_reduce"),
+    *("index_select", "index_add", "index_copy", "index_fill", "index_reduce"),
+)
+"""Operators whose `index` chooses along their `dim`."""
+BY_DIMENSION = ("index", "index_put", "index_put_impl", "unsafe_index", "unsafe_index_put")
+"""Operators with a list of indices, one for each dimension."""
+EACH_ONCE = ("scatter", "index_copy", "put", "index_put", "index_put_impl", "unsafe_index_put")
+"""Operators that write: with an index twice, what is there in the end would be anyone's guess."""
+POOLED = {"max_pool2d_with_indices_backward": 2, "max_pool3d_with_indices_backward": 3}
+"""Operators whose indices are of places in the last dimensions, so many."""
+PROBABILITIES = ("bernoulli", "multinomial", "binary_cross_entropy", "binary_cross_entropy_backward")
+"""Operators whose floating inputs lie between 0 and 1."""
+
+
+def operator_of(name: str) -> torch._ops.OpOverload:
+    """PyTorch's operator of this name: `aten.add.Tensor`, or `aten.relu`. Raises ValueError where there is
+    none."""
+    import torch
+
+    namespace, base, overload = [*name.split(".", 2), "default"][:3]
+    try:
+        found: torch._ops.OpOverload = getattr(getattr(getattr(torch.ops, namespace), base), overload)
+    except AttributeError as error:
+        raise ValueError(f"this PyTorch has no operator {name}") from error
+    return found
+
+
+def make_arguments(call: Call, device: str, seed: int) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments and keyword arguments for the call's operator, drawn from `seed`, each tensor in its strides.
+
+    Floating numbers are normally distributed, indices lie in the dimension that they index, and other
+    integers are small. Tensors are on `device`; those that the call has on the CPU stay there. Raises
+    ValueError where this PyTorch has no such operator, or it takes no such arguments.
+    """
+    operator = operator_of(call.operator)
+    maker = _Maker(device, seed, base_of(call.operator) in PROBABILITIES)
+    names = [each.name for each in operator._schema.arguments]
+    if len(call.arguments) > len(names) or not set(call.keywords) <= set(names):
+        raise ValueError(f"{call.operator} takes the arguments {', '.join(names)}; the call has others")
+    given = {**dict(zip(names, call.arguments, strict=False)), **call.keywords}
+    try:
+        ranges = ranges_of(call.operator, given)
+    except (LookupError, StopIteration) as error:
+        raise ValueError(f"the arguments do not fit {call.operator}") from error
+    once = base_of(call.operator) in EACH_ONCE
+    made = {
+        name: maker.argument(value, ranges.get(name), once_along=_dim(given) if once else None)
+        for name, value in given.items()
+    }
+    if isinstance(made.get("device"), str):
+        made["device"] = maker.place(made["device"])
+    if base_of(call.operator) == "embedding_bag":
+        _sort_offsets(made["offsets"], len(made["indices"]))
+    count = len(call.arguments)
+    return [made[name] for name in names[:count]], {name: made[name] for name in call.keywords}
+
+
+def base_of(operator: str) -> str:
+    """The name of an operator without its namespace, overload and the underscores that mark variants."""
+    return operator.split(".")[1].strip("_")
+
+
+def ranges_of(operator: str, given: Mapping[str, Value]) -> dict[str, int | tuple[int | None, ...]]:
+    """For arguments that hold indices, by their names: below what they lie; for a list, each of it. `given`:
+    all arguments by their names."""
+    base, own = base_of(operator), given.get("self")
+    shape = own.shape if isinstance(own, Tensor) else ()
+    if base in ROWS_OF:
+        table, indices = ROWS_OF[base]
+        return {indices: next(tensors_of(given[table])).shape[0]}
+    if base == "embedding_dense_backward":
+        return {"indices": _whole(given["num_weights"])}
+    if base in ALONG_DIM:
+        return {"index": shape[_dim(given)] if shape else 1}
+    if base in ("take", "put"):
+        return {"index": math.prod(shape)}
+    if base in BY_DIMENSION:
+        return {"indices": _by_dimension(shape, given["indices"])}
+    if base.startswith(("nll_loss", "cross_entropy")):
+        return {"target": shape[1 if len(shape) > 1 else 0]}
+    if base in POOLED:
+        return {"indices": math.prod(shape[-POOLED[base] :])}
+    return {}
+
+
+def _by_dimension(shape: tuple[int, ...], indices: Value) -> tuple[int | None, ...]:
+    """A mask indexes as many dimensions as it has; what is left out, one."""
+    found: list[int | None] = []
+    dimension = 0
+    for each in indices if isinstance(indices, tuple) else (indices,):
+        is_mask = isinstance(each, Tensor) and each.dtype in ("bool", "uint8")
+        found.append(None if is_mask or each is None else shape[dimension])
+        dimension += len(each.shape) if is_mask and isinstance(each, Tensor) else 1
+    return tuple(found)
+
+
+def _dim(given: Mapping[str, Value]) -> int:
+    return _whole(given.get("dim", 0))
+
+
+def _whole(value: Value) -> int:
+    if not isinstance(value, int):
+        raise ValueError(f"{value!r} stands where a whole number is expected")
+    return value
+
+
+def _sort_offsets(offsets: torch.Tensor, length: int) -> None:
+    """Where bags begin: the first at 0, none behind the end."""
+    offsets.copy_(offsets.remainder(length + 1).sort().values)
+    offsets[:1] = 0
+
+
+class _Maker:
+    """Draws one argument after the other from one generator."""
+
+    def __init__(self, device: str, seed: int, probabilities: bool) -> None:
+        self._device, self._probabilities = device, probabilities
+        self._generators: dict[str, torch.Generator] = {}
+        self._seed = seed
+
+    def place(self, name: str) -> torch.device:
+        """Calls that were traced on a GPU go to the device that is wanted."""
+        import torch
+
+        return torch.device(name if name in ("cpu", "meta") else self._device)
+
+    def argument(
+        self, value: Value, below: int | tuple[int | None, ...] | None, once_along: int | None
+    ) -> Any:
+        """`below`: for indices; `once_along`: the dimension along which none is there twice."""
+        import torch
+
+        if isinstance(value, tuple):
+            each = below if isinstance(below, tuple) else (below,) * len(value)
+            return [self.argument(one, n, once_along) for one, n in zip(value, each, strict=True)]
+        if isinstance(value, Tensor):
+            if isinstance(below, int) and once_along is not None:
+                return self._each_once(value, below, once_along)
+            return self._tensor(value, below if isinstance(below, int) else None)
+        if isinstance(value, Constant):
+            return getattr(torch, value.name)
+        return self.place(value.name) if isinstance(value, Device) else value
+
+    def _tensor(self, of: Tensor, below: int | None) -> torch.Tensor:
+        """Drawn for all of the memory that it reaches over."""
+        if of.stride is None:
+            return self._drawn(of, of.shape, below)
+        return self._drawn(of, (extent(of.shape, of.stride),), below).as_strided(of.shape, of.stride)
+
+    def _drawn(self, of: Tensor, shape: tuple[int, ...], below: int | None) -> torch.Tensor:
+        import torch
+
+        dtype: torch.dtype = getattr(torch, of.dtype)
+        place = self.place(of.device or self._device)
+        if place.type == "meta":  # where there are no numbers
+            return torch.empty(shape, dtype=dtype, device=place)
+        how: Any = {"device": place, "generator": self._generator(place)}
+        if dtype is torch.bool:
+            return torch.randint(0, 2, shape, **how).bool()
+        if not (dtype.is_floating_point or dtype.is_complex):
+            if below == 0 and 0 not in shape:
+                raise ValueError("there are indices, but nothing to index")
+            return torch.randint(0, max(1, BELOW if below is None else below), shape, **how).to(dtype)
+        if self._probabilities:
+            return torch.rand(shape, **how).to(dtype)
+        drawn_as = torch.complex64 if dtype.is_complex else torch.float32
+        wide = dtype in (torch.float64, torch.complex128)
+        return torch.randn(shape, dtype=dtype if wide else drawn_as, **how).to(dtype)
+
+    def _each_once(self, of: Tensor, below: int, dim: int) -> torch.Tensor:
+        """Indices of which none is there twice along a dimension, as far as there are enough."""
+        import torch
+
+        plain, dim = self._tensor(of, below), dim if len(of.shape) > 1 else 0
+        if not of.shape or of.shape[dim] > below:
+            return plain
+        place = plain.device
+        shape = list(of.shape)
+        size, shape[dim] = shape[dim], below
+        order = torch.rand(shape, device=place, generator=self._generator(place)).argsort(dim)
+        return rewritten(plain, order.narrow(dim, 0, size))
+
+    def _generator(self, place: torch.device) -> torch.Generator:
+        import torch
+
+        if str(place) not in self._generators:
+            self._generators[str(place)] = torch.Generator(place).manual_seed(self._seed)
+        return self._generators[str(place)]

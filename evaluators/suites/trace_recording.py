@@ -1,0 +1,149 @@
+"""Records the operators that a model calls, as PyTorch dispatches them: forward, and backward."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from evaluators.problem import Problem
+from evaluators.reference.containers import map_tensors, tensors_in
+from evaluators.reference.loading import init_inputs, load_module, make_inputs, make_model
+from evaluators.suites.trace_grammar import write_arguments
+from evaluators.suites.trace_inputs import operator_of
+from evaluators.suites.traced_call import Call, Constant, Device, Tensor, Value
+
+if TYPE_CHECKING:
+    import torch
+
+SEED = 0
+VIEW, CREATION, PLAIN = "view", "creation", ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """The calls that were made, each once with its count; and how often an operator was called with arguments
+    that the format has no words for (sparse tensors, complex numbers)."""
+
+    calls: Sequence[Call]
+    unwritable: Mapping[str, int]
+
+
+def record(problem: Problem, *, backward: bool) -> Recorded:
+    """Runs the problem's reference once, on its own inputs, with weights as its constructor draws them.
+
+    `backward` goes on with gradients of all floating outputs, for the weights, and for the inputs that
+    require any; for all floating inputs where neither does. Raises what the reference raises, and ValueError
+    where there is no gradient.
+    """
+    import torch
+
+    module = load_module(problem.source, problem.overrides)
+    how: Any = {"seed": SEED, "device": problem.device, "dtype": problem.dtype}
+    model = make_model(module, "Model", init_inputs(module, SEED), **how)
+    inputs = make_inputs(module, **how)
+    if backward:
+        _require_gradients(model, inputs)
+    found = _Calls(problem.device)
+    with torch.set_grad_enabled(backward):
+        with found.recording():
+            output = model(*inputs)
+        if backward:
+            outputs = [each for each in tensors_in(output) if each.requires_grad]
+            if not outputs:
+                raise ValueError("no output has a gradient")
+            gradients = [torch.ones_like(each) for each in outputs]
+            with found.recording():
+                torch.autograd.backward(outputs, gradients)
+    return Recorded(calls=found.calls(), unwritable=dict(found.unwritable))
+
+
+def kind_of(operator: str) -> str:
+    """What an operator is: a view, the creation of a tensor, or neither."""
+    try:
+        found = operator_of(operator)
+    except ValueError:
+        return PLAIN
+    if found.is_view:
+        return VIEW
+    base = operator.split(".")[1]
+    takes = any("Tensor" in str(each.type) for each in found._schema.arguments)
+    return CREATION if not takes or base.startswith("new_") or base.endswith("_like") else PLAIN
+
+
+def _require_gradients(model: torch.nn.Module, inputs: list[Any]) -> None:
+    tensors = [each for each in tensors_in(inputs) if each.is_floating_point()]
+    if not any(each.requires_grad for each in (*model.parameters(), *tensors)):
+        map_tensors(lambda each: each.requires_grad_(each.is_floating_point()), inputs)
+
+
+class _Calls:
+    """Different calls with their counts, by their text."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._counts: Counter[str] = Counter()
+        self._calls: dict[str, Call] = {}
+        self.unwritable: Counter[str] = Counter()
+
+    def calls(self) -> list[Call]:
+        return [replace(call, count=self._counts[key]) for key, call in self._calls.items()]
+
+    def recording(self) -> Any:
+        """A context in which every call is noted, before it is made."""
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        note = self._note
+
+        class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                note(str(func), args, kwargs or {})
+                return func(*args, **(kwargs or {}))
+
+        return Recording()  # type: ignore[no-untyped-call]
+
+    def _note(self, operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        try:
+            call = Call(
+                operator=operator,
+                arguments=tuple(self._value(each) for each in args),
+                keywords={key: self._value(each) for key, each in kwargs.items()},
+            )
+            key = f"{operator} {write_arguments(call)}"
+        except ValueError:
+            self.unwritable[operator] += 1
+            return
+        self._calls.setdefault(key, call)
+        self._counts[key] += 1
+
+    def _value(self, value: Any) -> Value:
+        """The record of an argument. Raises ValueError where there is none."""
+        import torch
+
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if isinstance(value, list | tuple):
+            return tuple(self._value(each) for each in value)
+        if value is None or isinstance(value, torch.Generator):  # a call draws from the one that is there
+            return None
+        if isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, torch.device):
+            return Device(str(value))
+        if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
+            return Constant(str(value).removeprefix("torch."))
+        raise ValueError(f"a {type(value).__name__} cannot be written")
+
+    def _tensor(self, tensor: torch.Tensor) -> Tensor:
+        import torch
+
+        if tensor.layout is not torch.strided:
+            raise ValueError("the tensor has no strides")
+        there = tensor.device.type == torch.device(self._device).type
+        return Tensor(
+            shape=tuple(tensor.shape),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            stride=None if tensor.is_contiguous() else tensor.stride(),
+            device=None if there else str(tensor.device),
+        )

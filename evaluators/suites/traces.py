@@ -1,0 +1,177 @@
+"""Files of traced calls: BackendBench's text, and the rows of its data set as JSONL or parquet.
+
+    Operator: aten.add.Tensor
+    cnt: 12, ((T([8, 16], f16), T([8, 16], f16)), {})
+
+The variable TRACES names a file. What stands in the brackets is read by `trace_grammar`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evaluators.atomic_write import write_atomically
+from evaluators.suites.suite import SuiteMissing
+from evaluators.suites.trace_grammar import BadTrace, parse_arguments, write_arguments
+from evaluators.suites.traced_call import Call
+
+TRACES = "TRACES"
+RENAMED = {"aten.sum.SymInt": "aten.sum.dim_IntList"}
+"""Operators that have another name today."""
+COLUMNS = {"operator": ("op_name", "operator name", "operator"), "args": ("args",), "count": ("count",)}
+"""Names that a column has in the published tables."""
+OPERATOR = re.compile(r"\w+(\.\w+)+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """The calls of a file in its order, and what could not be read, a line of words for each."""
+
+    calls: tuple[Call, ...]
+    refused: tuple[str, ...] = ()
+
+    def summary(self) -> str:
+        """How many calls there are, and how many were left out, with the first reason."""
+        made = sum(each.count for each in self.calls)
+        operators = len({each.operator for each in self.calls})
+        found = f"{operators} operators, {len(self.calls)} different calls, made {made} times"
+        if not self.refused:
+            return found
+        return f"{found}; {len(self.refused)} left out, the first: {self.refused[0]}"
+
+
+def traces() -> Trace:
+    """What the file holds that the variable TRACES names. Raises SuiteMissing."""
+    if not os.environ.get(TRACES):
+        raise SuiteMissing(f"no traces are here: set {TRACES} to a file (.txt, .jsonl or .parquet)")
+    return read_trace(Path(os.environ[TRACES]).expanduser())
+
+
+def read_trace(path: Path) -> Trace:
+    """The calls of a file; its name's ending tells the format, and any other than `.jsonl` and `.parquet` is
+    text. Lines that are no calls are left out and named. Raises SuiteMissing where it cannot be read."""
+    found: list[Call] = []
+    refused: list[str] = []
+    try:
+        for each in _calls_in(path):
+            if isinstance(each, Call):
+                found.append(each)
+            else:
+                refused.append(str(each))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SuiteMissing(f"the traces {path} cannot be read: {error}") from error
+    return Trace(calls=tuple(found), refused=tuple(refused))
+
+
+def write_trace(path: Path, calls: Iterable[Call]) -> None:
+    """Writes the calls as text, by operator, the most frequent first. Raises OSError, and ValueError for what
+    cannot be written."""
+    write_atomically(path, trace_text(calls))
+
+
+def trace_text(calls: Iterable[Call]) -> str:
+    """The calls as text, by operator, the most frequent first."""
+    lines: list[str] = []
+    operator = ""
+    for call in sorted(calls, key=lambda each: (each.operator, -each.count)):
+        if call.operator != operator:
+            operator = call.operator
+            lines.append(f"Operator: {operator}")
+        lines.append(f"cnt: {call.count}, {write_arguments(call)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def calls_in_text(lines: Iterable[str]) -> Iterator[Call | BadTrace]:
+    """The calls in lines of text; for a line that is none, why not."""
+    operator = ""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"line {number}"
+        try:
+            if line.startswith("Operator:"):
+                operator = ""  # calls below a bad name are not those of the operator above it
+                operator = _operator(line.removeprefix("Operator:").strip(), where)
+                continue
+            yield _call_in(line.rstrip(), operator, where)
+        except BadTrace as error:
+            yield error
+
+
+def calls_in_rows(rows: Iterable[Mapping[str, Any]], what: str = "row") -> Iterator[Call | BadTrace]:
+    """The calls in rows of the data set; for a row that is none, why not. Columns are those of the text."""
+    for number, row in enumerate(rows, 1):
+        where = f"{what} {number}"
+        try:
+            yield _call_of_row(row, where)
+        except BadTrace as error:
+            yield error
+
+
+def _calls_in(path: Path) -> Iterator[Call | BadTrace]:
+    if path.suffix == ".parquet":
+        yield from calls_in_rows(_rows_of_parquet(path))
+        return
+    with path.open(encoding="utf-8") as file:
+        in_rows = path.suffix == ".jsonl"
+        yield from calls_in_rows(map(_row, file), "line") if in_rows else calls_in_text(file)
+
+
+def _call_in(line: str, operator: str, where: str) -> Call:
+    matched = re.match(r"cnt:\s*(\d{1,18})\s*,", line)
+    if matched is None:
+        raise BadTrace(where, 1, "neither 'Operator: NAME' nor 'cnt: NUMBER, ((…), {…})'")
+    if not operator:
+        raise BadTrace(where, 1, "a call without an operator above it")
+    arguments, keywords = parse_arguments(line[matched.end() :], where=where, column=matched.end() + 1)
+    return Call(operator=operator, arguments=arguments, keywords=keywords, count=int(matched[1]))
+
+
+def _call_of_row(row: Mapping[str, Any], where: str) -> Call:
+    given = {
+        key: next((row[name] for name in names if row.get(name) is not None), None)
+        for key, names in COLUMNS.items()
+    }
+    operator, text, count = given["operator"], given["args"], given["count"]
+    if not isinstance(operator, str) or not isinstance(text, str):
+        reason = row.get("unreadable") or f"the row has no {'operator' if isinstance(text, str) else 'args'}"
+        raise BadTrace(where, 1, str(reason))
+    count = 1 if count is None else count
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise BadTrace(where, 1, f"the count is {count!r}; it must be a whole number")
+    name = _operator(operator, where)
+    arguments, keywords = parse_arguments(text, where=where)
+    return Call(operator=name, arguments=arguments, keywords=keywords, count=count)
+
+
+def _operator(name: str, where: str) -> str:
+    if OPERATOR.fullmatch(name) is None:
+        raise BadTrace(where, 1, f"{name!r} is no operator: aten.add.Tensor is one")
+    return RENAMED.get(name, name)
+
+
+def _row(line: str) -> Mapping[str, Any]:
+    """A row of a JSONL file; one that is none says why in `unreadable`."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return {"unreadable": f"not JSON: {error}"}
+    return row if isinstance(row, dict) else {"unreadable": "not an object of JSON"}
+
+
+def _rows_of_parquet(path: Path) -> list[dict[str, Any]]:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise SuiteMissing(f"reading {path} takes pyarrow: pip install 'ideatree[kernelbench]'") from error
+    try:
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
+    except pyarrow.ArrowException as error:
+        raise SuiteMissing(f"{path} is no parquet file: {str(error).partition(chr(10))[0]}") from error
+    return rows

@@ -1,0 +1,170 @@
+"""Arguments made for traced calls: every operator here runs on them, and indices are where they may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from evaluators.reference.containers import tensors_in
+from evaluators.suites.trace_grammar import parse_arguments
+from evaluators.suites.trace_inputs import base_of, make_arguments, operator_of
+from evaluators.suites.traced_call import DTYPES, Call
+
+
+def call_of(operator: str, text: str) -> Call:
+    arguments, keywords = parse_arguments(text)
+    return Call(operator=f"aten.{operator}", arguments=arguments, keywords=keywords)
+
+
+def made(operator: str, text: str, seed: int = 0) -> tuple[list[Any], dict[str, Any]]:
+    return make_arguments(call_of(operator, text), "cpu", seed)
+
+
+INDEXED = [
+    ("embedding.default", "((T([7, 4], f32), T([300], i64)), {})", 1, 7),
+    ("embedding_dense_backward.default", "((T([300, 4], f32), T([300], i64), 7, -1, False), {})", 1, 7),
+    ("gather.default", "((T([300, 5], f32), -1, T([300, 5], i64)), {})", 2, 5),
+    ("scatter_add.default", "((T([5, 90], f32), 0, T([60, 90], i64), T([60, 90], f32)), {})", 2, 5),
+    ("scatter_.value", "((T([200, 5], f32), 1, T([200, 1], i64), 1.0), {})", 2, 5),
+    ("index_select.default", "((T([3, 6], f32), 1, T([200], i64)), {})", 2, 6),
+    ("index_add.default", "((T([6, 3], f32), 0, T([200], i32), T([200, 3], f32)), {})", 2, 6),
+    ("take.default", "((T([3, 4], f32), T([200], i64)), {})", 1, 12),
+    ("nll_loss_forward.default", "((T([200, 9], f32), T([200], i64), None, 1, -100), {})", 1, 9),
+    ("nll_loss2d_forward.default", "((T([2, 9, 8, 8], f32), T([2, 8, 8], i64), None, 1, -100), {})", 1, 9),
+    ("cross_entropy_loss.default", "((T([200, 9], f32), T([200], i64)), {})", 1, 9),
+    ("gather.default", "((T([300, 5], f32), 1, T([300, 5], i64, [1, 300])), {})", 2, 5),
+    (
+        "max_pool2d_with_indices_backward.default",
+        "((T([2, 3, 4, 4], f32), T([2, 3, 8, 8], f32), [2, 2], [2, 2], [0, 0], [1, 1], False,"
+        " T([2, 3, 4, 4], i64)), {})",
+        7,
+        64,
+    ),
+]
+
+
+@pytest.mark.parametrize(("operator", "text", "place", "below"), INDEXED)
+def test_indices_are_in_range_and_use_it(operator: str, text: str, place: int, below: int) -> None:
+    """All of the range but for chance, and the operator, which checks them on the CPU, takes them."""
+    arguments, keywords = made(operator, text)
+    found = arguments[place]
+    assert int(found.min()) >= 0 and int(found.max()) < below
+    assert int(found.max()) >= min(below, 10) - 1 or below > 10
+    operator_of(f"aten.{operator}")(*arguments, **keywords)
+
+
+def test_a_list_of_indices_is_in_range_by_dimension() -> None:
+    text = "((T([3, 50, 7], f32), [T([400], i64), None, T([400], i64)]), {})"
+    arguments, _ = made("index.Tensor", text)
+    first, none, last = arguments[1]
+    assert none is None
+    assert set(first.tolist()) == set(range(3)) and set(last.tolist()) == set(range(7))
+    assert torch.ops.aten.index.Tensor(*arguments).shape == (400, 50)
+
+
+def test_a_mask_takes_as_many_dimensions_as_it_has() -> None:
+    text = "((T([3, 50, 7], f32), [T([3, 50], b8), T([1], i64)]), {})"
+    arguments, _ = made("index.Tensor", text)
+    assert arguments[1][0].dtype is torch.bool and 0 <= int(arguments[1][1]) < 7
+    torch.ops.aten.index.Tensor(*arguments)
+
+
+def test_what_writes_gets_no_index_twice() -> None:
+    """What is there in the end would otherwise depend on the order of the writes."""
+    text = "((T([40, 9], f32), 0, T([40, 9], i64, [1, 40]), T([40, 9], f32)), {})"
+    index = made("scatter.src", text)[0][2]
+    assert index.stride() == (1, 40)
+    assert all(sorted(column) == list(range(40)) for column in index.T.tolist())
+
+
+@pytest.mark.parametrize(
+    ("operator", "text"),
+    [
+        ("index_copy.default", "((T([3, 40], f32), 1, T([40], i64), T([3, 40], f32)), {})"),
+        ("put.default", "((T([5, 8], f32), T([40], i64), T([40], f32)), {})"),
+        ("index_put.default", "((T([40, 3], f32), [T([40], i64)], T([40, 3], f32)), {})"),
+        ("index_put_.default", "((T([3, 40], f32), [None, T([40], i64)], T([3, 40], f32)), {})"),
+    ],
+)
+def test_a_flat_index_that_is_written_to_is_there_once(operator: str, text: str) -> None:
+    arguments, _ = made(operator, text)
+    (index,) = [each for each in tensors_in(arguments) if each.dtype is torch.int64]
+    assert sorted(index.tolist()) == list(range(40)) and index.tolist() != list(range(40))
+    operator_of(f"aten.{operator}")(*arguments)
+
+
+def test_bags_begin_at_the_start_and_in_order() -> None:
+    arguments, _ = made("_embedding_bag.default", "((T([9, 4], f32), T([30], i64), T([5], i64)), {})")
+    offsets = arguments[2].tolist()
+    assert offsets[0] == 0 and offsets == sorted(offsets) and offsets[-1] <= 30
+    torch.ops.aten._embedding_bag.default(*arguments)
+
+
+@pytest.mark.parametrize(
+    "form", ["[4, 6], f32, [1, 4]", "[4, 6], f32, [6, 0]", "[4, 6], i64, [20, 2]", "[0, 6], f16, [6, 1]"]
+)
+def test_strides_are_those_of_the_call(form: str) -> None:
+    (tensor,), _ = made("relu.default", f"((T({form}),), {{}})")
+    stride = form.rpartition("[")[2].rstrip("]").split(", ")
+    assert tensor.stride() == tuple(map(int, stride))
+
+
+@pytest.mark.parametrize("short", ["bf16", "f64", "f16", "c64", "i8", "u8", "b8", "f8e4m3fn"])
+def test_every_type_can_be_drawn(short: str) -> None:
+    (tensor,), _ = made("relu.default", f"((T([64], {short}),), {{}})")
+    assert tensor.dtype is getattr(torch, DTYPES[short])
+    assert len(set(tensor.to(torch.complex64).tolist())) > 1
+
+
+def test_numbers_depend_on_the_seed_alone() -> None:
+    text = "((T([64], f32), T([64], f32)), {'alpha': 2})"
+    (first, second), keywords = made("add.Tensor", text)
+    assert keywords == {"alpha": 2}
+    assert torch.equal(first, made("add.Tensor", text)[0][0])
+    assert not torch.equal(first, second)
+    assert not torch.equal(first, made("add.Tensor", text, seed=1)[0][0])
+    assert float(first.min()) < 0 < float(first.max())
+
+
+def test_types_and_devices_are_those_of_torch() -> None:
+    """A call that was traced on a GPU is made on the device that is wanted."""
+    text = "(([2, 3],), {'dtype': f16, 'layout': torch.strided, 'device': torch.device('cuda:0')})"
+    arguments, keywords = made("zeros.default", text)
+    assert keywords == {"dtype": torch.float16, "layout": torch.strided, "device": torch.device("cpu")}
+    assert torch.ops.aten.zeros.default(*arguments, **keywords).shape == (2, 3)
+    assert made("zeros.default", "(([2],), {'device': 'cuda'})")[1] == {"device": torch.device("cpu")}
+
+
+def test_a_tensor_of_the_cpu_stays_there() -> None:
+    text = "((T([2], f32), T([], f32, None, 'cpu')), {})"
+    (own, scalar), _ = make_arguments(call_of("add.Tensor", text), "meta", 0)
+    assert (own.device.type, scalar.device.type) == ("meta", "cpu")
+
+
+def test_probabilities_are_probabilities() -> None:
+    (tensor,), _ = made("bernoulli.default", "((T([500], f32),), {})")
+    assert float(tensor.min()) >= 0 and float(tensor.max()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("operator", "text", "why"),
+    [
+        ("no_such.default", "((), {})", "this PyTorch has no operator aten.no_such.default"),
+        ("relu.default", "((T([2], f32), 1), {})", "takes the arguments self; the call has others"),
+        ("relu.default", "((T([2], f32),), {'x': 1})", "takes the arguments self; the call has others"),
+        ("index_select.default", "((T([0], f32), 0, T([2], i64)), {})", "nothing to index"),
+        ("index_select.default", "((T([2], f32), 0.5, T([2], i64)), {})", "a whole number is expected"),
+        ("embedding.default", "((1, T([2], i64)), {})", "the arguments do not fit aten.embedding.default"),
+        ("gather.default", "((T([2], f32), 3, T([2], i64)), {})", "the arguments do not fit"),
+    ],
+)
+def test_what_cannot_be_called_is_told(operator: str, text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        made(operator, text)
+
+
+def test_names_of_variants_have_one_base() -> None:
+    names = ["aten.index_put_.default", "aten._index_put_impl_.default", "aten.relu"]
+    assert [base_of(name) for name in names] == ["index_put", "index_put_impl", "relu"]
