@@ -86,9 +86,18 @@ def search_path(folders: Sequence[str]) -> list[str]:
 
 
 def quoted(value: Any) -> str:
-    """As Hydra reads it back, whatever is in it."""
-    text = str(value).replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{text}'"
+    """A text as Hydra reads it back, whatever is in it; as it stands where nothing else is meant by it."""
+    text = str(value)
+    if re.fullmatch(r"[A-Za-z_][\w./-]*", text) and text.lower() not in (
+        "true",
+        "false",
+        "null",
+        "nan",
+        "inf",
+    ):
+        return text
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def store(node: Any, name: str, group: str | None = None) -> None:

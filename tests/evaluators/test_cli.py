@@ -20,6 +20,7 @@ from evaluators.device.settings import Settings
 from evaluators.option import option
 from evaluators.problem import Problem
 from evaluators.timing import Plan
+from search.campaign import CampaignConfig
 from search.harvest import HarvestConfig
 from search.run import RunConfig
 
@@ -32,7 +33,12 @@ OPTIONS = sorted(
     for file in group.rglob("*.yaml")
 )
 OF_HARVEST = ("format", "decontaminate")
-OF_OTHERS = {"format": HarvestConfig, "decontaminate": HarvestConfig, "suite": AuditConfig}
+OF_OTHERS = {
+    "format": HarvestConfig,
+    "decontaminate": HarvestConfig,
+    "suite": AuditConfig,
+    "scheduler": CampaignConfig,
+}
 """Groups that other commands choose from; a run has all the others."""
 PROBLEMS = [name for group, name in OPTIONS if group == "problem"]
 WITH_A_NAME = ("file", "kernelbench", "recorded")
@@ -189,6 +195,8 @@ NEEDED = {
 def chosen(group: str, name: str) -> list[str]:
     if group in OF_HARVEST:
         return ["out=new", *(["format=sft"] if group != "format" else []), f"{group}={name}"]
+    if group == "scheduler":
+        return ["suite=shipped", f"{group}={name}"]
     others = [CONV] if group not in ("problem", "suite") else []
     return [*others, f"{group}={name}", *NEEDED.get((group, name), [])]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,13 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> ideatree.Comparison:
 @pytest.mark.slow
 def test_a_comparison_is_that_of_the_command(compared: ideatree.Comparison, tmp_path: Path) -> None:
     assert command.main([*CALL, f"hydra.run.dir={tmp_path}"]) == 0
-    for name in ("comparison.json", "curves.csv"):
-        assert (compared.folder / name).read_text() == (tmp_path / name).read_text()
+    assert (compared.folder / "curves.csv").read_text() == (tmp_path / "curves.csv").read_text()
+    ours, its = (json.loads((each / "comparison.json").read_text()) for each in (compared.folder, tmp_path))
+    words, its_words = (set(shlex.split(each.pop("command"))) for each in (ours, its))
+    overrides = {each.pop("overrides", None) is not None for each in (ours, its)}
+    assert ours == its
+    assert overrides == {True}
+    assert {each for each in words ^ its_words if not each.startswith("arms.")} == set(), "the order is free"
     assert ideatree.open_comparison(tmp_path).frames().searches.equals(compared.frames().searches)
 
 

@@ -40,7 +40,7 @@ def test_help_has_the_groups_and_every_key(tmp_path: Path) -> None:
     done = shell(tmp_path, "run", "--help")
     assert done.returncode == 0
     assert "strategy: ab_mcts, beam, best_of_n, idea_branching, idea_tree" in done.stdout
-    assert "problem: file, landscape, level1/conv2d" in done.stdout
+    assert "problem: file, kernelbench, landscape, level1/conv2d" in done.stdout
     assert "rounds: 13  # rounds of the search" in done.stdout
     assert "  thorough_timeout_s: 300.0  # the same for the final measurement" in done.stdout
 
