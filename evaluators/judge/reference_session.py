@@ -96,6 +96,7 @@ class ReferenceSession:
             self._require_judge()
         else:
             open_distributions(self.reference)
+            self.reference.shifts_on("")  # now: later there is less memory
         if self.device == "cuda":
             torch.cuda.empty_cache()  # candidates need the memory
         cache = Path(options.cache)

@@ -72,11 +72,12 @@ def open_distributions(reference: ReferenceModel) -> None:
                 reference.untried[candidates[0].name] = why
     finally:
         reference.restore_weights()
-    reference.shifts_on("")  # now: later there is less memory
 
 
 def _choose_signs(reference: ReferenceModel) -> None:
-    """Whether the reference bears weights of other signs."""
+    """Whether the reference bears weights of other signs, if it has any."""
+    if not reference.has_weights:
+        return
     for reference.signed_weights in (True, False):
         reference.change_weights(reference.everywhere(), alike=True)
         try:
