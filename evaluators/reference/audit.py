@@ -69,7 +69,7 @@ def _audit(problem: Problem, seconds: dict[str, float]) -> ReferenceAudit:
         input_bytes=sum(each.nbytes for each in tensors_in(inputs)),
         output_bytes=sum(each.nbytes for each in answer.eager),
         weight_bytes=sum(each.nbytes for each in weights),
-        peak_bytes=_peak_bytes(problem.device),
+        peak_bytes=max(_peak_bytes(problem.device), reference.peak_bytes),
         seconds=seconds,
     )
 

@@ -8,10 +8,12 @@ kernel is a process of its own that ends with its verdict, so what one has seen 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from evaluators.opening import OpeningStep, Steps
 from evaluators.problem import Problem
 from evaluators.reference.answer import Answer, Draw, judge, leave_open, writable
 from evaluators.reference.comparison import Comparison, Shift
@@ -32,8 +34,8 @@ KEPT_SHARE = 0.05
 class ReferenceModel(RunningReference):
     """Answers on every distribution, and compares outputs with the answers."""
 
-    def __init__(self, problem: Problem, *, keep_range: bool = False) -> None:
-        super().__init__(problem, keep_range=keep_range)
+    def __init__(self, problem: Problem, *, keep_range: bool = False, steps: Steps | None = None) -> None:
+        super().__init__(problem, keep_range=keep_range, steps=steps)
         self._kept: dict[tuple[str, str], tuple[int, Answer]] = {}
         self._kept_bytes = 0
         self._shifts_kept: dict[str, list[Shift]] = {}
@@ -43,6 +45,8 @@ class ReferenceModel(RunningReference):
         """Of the inputs of each distribution with which it was found fit: scales are drawn, too."""
         self.untried: dict[str, str] = {}
         """Why a distribution is not tried, by its name."""
+        self.answer_bytes, self.peak_bytes = 0, 0
+        """On a GPU: the most that working out one answer has taken, and that was held meanwhile."""
 
     def near(self) -> Draw:
         """Inputs of a timed call: the problem's own, or those made smaller or with a number added. What is
@@ -110,7 +114,8 @@ class ReferenceModel(RunningReference):
         if not answer.eager:
             answer = self.work_out(self.distributions[name], seed, shifts=answer.shifts)
         if complete and not self._is_complete(name):
-            more = eager_shifts_of(self, self.draw(seed, name), answer.exact, answer.places)
+            with self.steps.step(OpeningStep.SHIFTS):
+                more = eager_shifts_of(self, self.draw(seed, name), answer.exact, answer.places)
             answer = replace(answer, shifts=joined(answer.shifts, more))
             key = self.weights_state, name
             self._complete.add(key)
@@ -153,12 +158,17 @@ class ReferenceModel(RunningReference):
         """The answer to the inputs of this seed under a distribution; of a large output to `some` elements,
         whose `shifts`, where they are not known, are those of the right answer alone. Of all elements they
         are those of eager's answers, too. Raises what the reference raises."""
+        with self._noted_memory():
+            return self._worked_out(of, seed, shifts=shifts, some=some)
+
+    def _worked_out(self, of: Distribution, seed: int, *, shifts: list[Shift] | None, some: bool) -> Answer:
         inputs = list(of.applied(self.draw(seed)))
         eager, exact = self.answers(inputs, seed)
         places = [some_places(each) if some else None for each in exact]
         if shifts is None:
             picked = [pick(each, at) for each, at in zip(exact, places, strict=True)]
-            shifts = shifts_of(self, inputs, picked, places) if some else self._all_shifts(inputs, exact)
+            with self.steps.step(OpeningStep.SHIFTS):
+                shifts = shifts_of(self, inputs, picked, places) if some else self._all_shifts(inputs, exact)
             del picked
         del inputs
         if self.has_products and not of.orders:
@@ -171,10 +181,24 @@ class ReferenceModel(RunningReference):
             places=places,
         )
 
+    @contextmanager
+    def _noted_memory(self) -> Iterator[None]:
+        """Notes the device's memory that the block takes."""
+        if self.device != "cuda":
+            yield
+            return
+        cuda = self._torch.cuda
+        self.peak_bytes = max(self.peak_bytes, cuda.max_memory_allocated())
+        cuda.reset_peak_memory_stats()
+        before_bytes = cuda.memory_allocated()
+        yield
+        self.answer_bytes = max(self.answer_bytes, cuda.max_memory_allocated() - before_bytes)
+
     def _all_shifts(self, inputs: list[Any], exact: list[torch.Tensor]) -> list[Shift]:
         """Of the right answer and of eager's, over all elements."""
         places = [None for _ in exact]
-        return joined(*(measure(self, inputs, exact, places) for measure in (shifts_of, eager_shifts_of)))
+        with self.steps.step(OpeningStep.SHIFTS):
+            return joined(*(measure(self, inputs, exact, places) for measure in (shifts_of, eager_shifts_of)))
 
     def judge(
         self, outputs: list[torch.Tensor], answer: Answer, *, own: bool = True, indices: bool = True
