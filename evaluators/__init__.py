@@ -5,14 +5,14 @@ Where to look, from the command down to the machine; each file says more at its 
     the command   evaluate, audit, baseline, score, trace; report; what all commands share: cli (Hydra
                   applications), suite_config, config (what can be set), config_errors, config_help,
                   config_completion
-    words         problem, evaluation, scores, reference_audit, verdict, timing (its statistics), cause;
-                  nearest, atomic_write, option, kept_lines; problems/ has the shipped references
-    scheduler/    pool, job, device_queue, device_health; host: local_host (threads), ray_host
+    words         problem, evaluation, scores, reference_audit, opening, verdict, timing (its statistics);
+                  cause, nearest, atomic_write, option, kept_lines; problems/ has the shipped references
+    scheduler/    pool, job, device_queue, device_health, retries; host: local_host (threads), ray_host
     device/       worker, settings, watchdog, child_processes
-    judge/        judge_process, reference_session, staging; runner_client and calibration, for a
-                  device in gpu_timing and cpu_timing; candidate_evaluation with its parts correctness_checks,
-                  timing_checks, evenness, attribution (work_share, stack_samples, vendor_kernels);
-                  head_to_head
+    judge/        judge_process, reference_session, staging, device_memory (memory_plan); runner_client and
+                  calibration, for a device in gpu_timing and cpu_timing; candidate_evaluation with its parts
+                  correctness_checks, timing_checks, evenness, attribution (work_share, stack_samples,
+                  vendor_kernels); head_to_head
     build/        builder, build_cache
     runner/       runner_process, messages, failures, shared_buffers; fork_server, node_fork_server, prefork;
                   thin_headers (headers/), triton_precompile

@@ -3,12 +3,15 @@
     python -m evaluators.audit suite=kernelbench/level1
     python -m evaluators.audit suite=kernelbench/level1 only=[23,40] problem.tolerance=strict
     python -m evaluators.audit suite=shipped device=cpu out=my_audit
+    python -m evaluators.audit suite=shipped opening=true
 
 A reference cannot judge where an answer that leaves something out passes for right: zeros, constants, the
 outputs for other inputs, an input as it is, answers that use one half of it. Each audit is kept at once, as a
 line of `<out>/<suite>.jsonl`; what is there is not audited again. `<out>/<suite>_excluded.json` names the
-problems that scores are to leave out, with the reason of each. Exit status 0 when all were audited, 1 when
-one could not be, 2 when the call was wrong.
+problems that scores are to leave out, with the reason of each. With `opening=true` the problems are opened
+for kernels instead, each once, and a table says where the time of that goes; kept is each opening, as a line
+of `<out>/<suite>_opening.jsonl`. Exit status 0 when all were audited, or opened, 1 when one could not be, 2
+when the call was wrong.
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ from rich.console import Console
 from evaluators.atomic_write import write_atomically
 from evaluators.cause import cause_of
 from evaluators.cli import build, choose_device, command, log_to, one_of
-from evaluators.device.child_processes import WorkerBroken
+from evaluators.device.child_processes import UnfitProblem, WorkerBroken
 from evaluators.kept_lines import KeptLines
+from evaluators.opening import Opening, table
 from evaluators.option import option
 from evaluators.problem import DEVICES
 from evaluators.reference_audit import ReferenceAudit
@@ -41,6 +45,7 @@ GIB = 2**30
 class AuditConfig(SuiteConfig):
     """The config of the command."""
 
+    opening: bool = option(False, "open the problems instead, and say where the time of that goes")
     out: str = option("outputs/audit", "the folder of what is found")
 
 
@@ -51,7 +56,7 @@ def main(config: DictConfig) -> int:
     log_to(console)
     one_of(config, "device", ("auto", *DEVICES))
     config.device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
-    return asyncio.run(audit_all(config, Console()))
+    return asyncio.run((open_all if config.opening else audit_all)(config, Console()))
 
 
 async def audit_all(config: DictConfig, output: Console) -> int:
@@ -83,6 +88,34 @@ async def audit_all(config: DictConfig, output: Console) -> int:
     path = Path(config.out) / f"{name}_excluded.json"
     write_atomically(path, json.dumps(excluded, indent=1, sort_keys=True) + "\n")
     _say(output, "", *summary(list(found.values())), f"excluded, with reasons: {path}")
+    return 1 if failed else 0
+
+
+async def open_all(config: DictConfig, output: Console) -> int:
+    """Opens all that have not been yet, and says where the time goes. Returns the exit status. Raises
+    UsageError."""
+    name = build(config.suite).name.replace("/", "_")
+    file = KeptLines(Path(config.out) / f"{name}_opening.jsonl")
+    found: list[Opening] = []
+    failed = 0
+
+    async def open_one(pool: Pool, place: str) -> None:
+        nonlocal failed
+        problem = open_problem(place, device=config.device, rules=config.problem)
+        kept = file.of(problem.id)
+        try:
+            opening = await pool.opening(problem) if kept is None else Opening.from_json(kept)
+        except WorkerBroken as error:
+            failed += not isinstance(error, UnfitProblem)
+            _say(output, f"{problem.name}: could not be opened: {cause_of(str(error))}")
+            return
+        if kept is None:
+            file.keep(problem.id, opening.to_json())
+        found.append(opening)
+        _say(output, f"{problem.name}: {opening.total_s:.1f} s")
+
+    await for_each_problem(config, build(config.evaluator), open_one)
+    _say(output, "", *table(found))
     return 1 if failed else 0
 
 

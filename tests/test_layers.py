@@ -23,6 +23,7 @@ LAYERS = {
     "evaluators.kept_lines": "records",
     "evaluators.suite_config": "commands",
     "evaluators.reference_audit": "records",
+    "evaluators.opening": "records",
     "evaluators.audit": "commands",
     "evaluators.baseline": "commands",
     "evaluators.score": "commands",

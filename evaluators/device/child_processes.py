@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.build.builder import build_environment, runner_spec
+from evaluators.opening import Opening
 from evaluators.problem import Problem
 from evaluators.runner.fork_server import ChildProcess, ForkServer, Output, start_module
 from evaluators.runner.prefork import Prefork
@@ -143,6 +144,8 @@ class ProblemProcesses:
         self.problem = specs.problem
         self.facts: dict[str, str] = {}
         """Of device and software, once the judge process has opened the problem."""
+        self.opening = Opening(problem=specs.problem.name, seconds={})
+        """How long that took."""
         self.prefork = Prefork(self.fork_server, root, specs.candidate)
         self.eager = self._fork("eager")
         self._compiled: ChildProcess | None = None

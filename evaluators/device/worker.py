@@ -28,6 +28,7 @@ from evaluators.device.settings import Settings
 from evaluators.device.watchdog import Stages, Unresponsive, Watchdog
 from evaluators.evaluation import Evaluation, Stage
 from evaluators.isolation import confinement
+from evaluators.opening import Opening, OpeningStep, Steps, joined
 from evaluators.problem import Kernel, Problem
 from evaluators.reference_audit import ReferenceAudit
 from evaluators.runner.fork_server import ChildProcess
@@ -81,6 +82,11 @@ class Worker:
         the facts of device and software. Raises WorkerBroken with the reason, UnfitProblem where that is the
         reference."""
         return self._opened(problem).facts
+
+    def opening(self, problem: Problem) -> Opening:
+        """How long opening the problem takes, or has taken where it is open, step by step. Raises as `open`
+        does."""
+        return self._opened(problem).opening
 
     def audit(self, problem: Problem) -> ReferenceAudit:
         """What the problem's reference is worth as a judge. No problem is open afterwards. Raises
@@ -154,12 +160,16 @@ class Worker:
         """The processes stay from problem to problem, but for the runners."""
         if self._processes is not None and self._processes.problem.id == problem.id:
             return self._processes
+        steps = Steps()
         with self._closing_on_failure("the evaluator's own processes did not come up"):
-            device_processes = self.prepare(problem.device)
+            with steps.step(OpeningStep.STARTING):
+                device_processes = self.prepare(problem.device)
             before, self._processes = self._processes, None
             if before is not None:
-                before.close()
-            processes = ProblemProcesses(device_processes, self._root, self._specs(problem))
+                with steps.step(OpeningStep.ENDING):
+                    before.close()
+            with steps.step(OpeningStep.FORKING):
+                processes = ProblemProcesses(device_processes, self._root, self._specs(problem))
             answer = self._ask_to_open(processes)
             if isinstance(answer, Verdict):  # what became of the baseline's runner
                 raise UnfitProblem(f"the reference cannot be run: {answer.log}")
@@ -170,6 +180,8 @@ class Worker:
             if answer["op"] != "opened":
                 raise UnfitProblem(answer["error"])
             processes.facts = {key: str(value) for key, value in answer["facts"].items()}
+            seconds = joined(steps.seconds(), answer["seconds"])
+            processes.opening = Opening(problem=problem.name, seconds=seconds)
             self._require_isolation(processes.facts["isolation"])
         self._processes = processes
         return processes

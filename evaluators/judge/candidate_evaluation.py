@@ -72,9 +72,12 @@ class CandidateEvaluation:
         self._remarks: list[str] = []
         self._before: list[float] = []
         """The baseline's ms a call while the candidate had not been loaded."""
+        self._others_bytes = 0
+        """Device memory that was taken then (see `DeviceMemory.others_bytes`)."""
 
     def verdict(self) -> Verdict:
-        """Loads, checks and times the candidate; always a verdict. Raises ChannelClosed if it died."""
+        """Loads, checks and times the candidate; a verdict, unless it died (ChannelClosed), or the memory to
+        check it was lacking for no fault of its own (MemoryError, OutOfMemoryError)."""
         import torch
 
         timing: Timing | None = None
@@ -95,7 +98,12 @@ class CandidateEvaluation:
             if refused.compiler and self._session.problem.libraries == "no_library":
                 status, rule = Status.REJECTED, "library"
         except (MemoryError, torch.OutOfMemoryError) as error:
-            status, log = Status.CRASHED, f"beside it there is no memory left to check it: {error}"
+            memory = self._session.memory
+            held_bytes = memory.others_bytes() - self._others_bytes
+            if not (overdrawn := memory.overdrawn(held_bytes, self._session.capacity)):
+                raise
+            status, log = Status.CRASHED, f"beside it there is no memory left to check it: {overdrawn}"
+            log = f"{log}: {error}"
         finally:
             self._session.reference.restore_weights()
         timing_remarks = [] if self._timing_checks is None else self._timing_checks.remarks
@@ -115,6 +123,7 @@ class CandidateEvaluation:
         self._session.calibration.lower_overhead()
         self._before = self._session.calibration.eager_alone(self._session.eager_calls(self._plan))
         self._eager_calls = self._session.eager_calls(self._plan)
+        self._others_bytes = self._session.memory.others_bytes()
 
     def _measure(self, call_ms: float) -> Samples:
         """Samples of a kernel whose calls take about so long, in blocks of a fitting length."""

@@ -153,18 +153,14 @@ class HeadToHead:
         )
 
     def _step(self, entry: Entry, what: Callable[[Entry], None]) -> Step:
-        """A candidate that fails in it drops out."""
-
-        import torch
+        """A candidate that fails in it drops out. Where memory is lacking to check it, nobody knows by whose
+        fault, and that is raised: MemoryError, OutOfMemoryError."""
 
         def run() -> bool:
             try:
                 what(entry)
             except Refused as refused:
                 self._drop(entry, refused.status, refused.log, refused.rule)
-            except (MemoryError, torch.OutOfMemoryError) as error:
-                log = f"beside it and the others there is no memory left to check it: {error}"
-                self._drop(entry, Status.CRASHED, log)
             except ChannelClosed:
                 self._drop(entry, Status.CRASHED, "its runner died")  # how, the worker finds out
                 entry.client.close()  # whoever waits for the dead one is stopped

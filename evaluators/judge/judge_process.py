@@ -4,7 +4,7 @@ It never has a candidate in its address space; it speaks with runners over chann
 worker, hands to it, and with the worker:
 
     -> open {problem, ...} + eager runner's channel
-    <- opened {facts} | unfit {error}: the reference's fault | failed {error}: another's
+    <- opened {facts, seconds} | unfit {error}: the reference's fault | failed {error}: another's
        | asserted: the reference has failed on the device, where nothing runs any more for this process
     -> audit {problem}, which ends the session
     <- audited {audit} | unfit {error} | failed {error}
@@ -39,8 +39,10 @@ from evaluators.cause import cause_of
 from evaluators.evaluation import Stage
 from evaluators.judge.candidate_evaluation import CandidateEvaluation
 from evaluators.judge.head_to_head import HeadToHead, Step
+from evaluators.judge.memory_plan import TooLarge
 from evaluators.judge.reference_session import ReferenceSession, SessionOptions
 from evaluators.judge.runner_client import Refused
+from evaluators.opening import OpeningStep, Steps
 from evaluators.problem import Problem
 from evaluators.reference.audit import audit
 from evaluators.reference.running_reference import UnfitReference
@@ -96,18 +98,17 @@ def main() -> None:
         while True:
             order = worker.receive()
             try:
-                if order["op"] == "open":
+                if order["op"] in ("open", "audit"):
+                    steps = _steps(order)
                     if session is not None:
-                        session.close()
+                        with steps.step(OpeningStep.CLOSING):
+                            session.close()
                     session = None
-                    session = _open(worker, order)
-                    worker.send({"op": "opened", "facts": _facts(session)})
-                elif order["op"] == "audit":
-                    if session is not None:
-                        session.close()
-                    session = None
-                    found = audit(Problem.from_json(order["problem"]))
-                    worker.send({"op": "audited", "audit": found.to_json()})
+                    if order["op"] == "open":
+                        session = _open(worker, order, steps)
+                    else:
+                        found = audit(Problem.from_json(order["problem"]))
+                        worker.send({"op": "audited", "audit": found.to_json()})
                 elif order["op"] == "judge" and session is not None:
                     worker.send({"op": "verdict", **_judge(session, worker, order).message()})
                 elif order["op"] == "compare" and session is not None:
@@ -132,6 +133,8 @@ def main() -> None:
                     worker.send({"op": "rechecked", "slow": slow is not None})
             except ChannelClosed:
                 worker.send({"op": "lost"})  # a runner died; the worker knows which and why
+            except TooLarge as large:
+                worker.send({"op": "unfit", "error": f"the reference cannot be judged here: {large}"})
             except UnfitReference as unfit:
                 text = f"the reference cannot judge a kernel: {unfit}"
                 hint = "(problem.allow_degenerate=true lets it, all the same)"
@@ -155,10 +158,19 @@ def _failure(order: Message, error: Exception) -> Message:
     return {"op": "unfit", "error": f"the reference cannot be run:\n{text}"}
 
 
-def _open(worker: Channel, order: Message) -> ReferenceSession:
+def _steps(order: Message) -> Steps:
+    """The clock of an opening."""
+    import torch
+
+    return Steps(torch.cuda.synchronize if order["problem"]["device"] == "cuda" else None)
+
+
+def _open(worker: Channel, order: Message, steps: Steps) -> ReferenceSession:
     channel = Channel.from_fd(worker.take_fds(1)[0])
     options = SessionOptions.from_json(order["options"])
-    return ReferenceSession(Problem.from_json(order["problem"]), channel, order["pid"], options)
+    session = ReferenceSession(Problem.from_json(order["problem"]), channel, order["pid"], options, steps)
+    worker.send({"op": "opened", "facts": _facts(session), "seconds": steps.seconds()})
+    return session
 
 
 def _judge(session: ReferenceSession, worker: Channel, order: Message) -> Verdict:

@@ -4,7 +4,6 @@ memory."""
 from __future__ import annotations
 
 import logging
-import os
 import statistics
 import time
 from collections.abc import Iterable, Iterator
@@ -16,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 from evaluators.evaluation import Roofline
 from evaluators.judge.calibration import Calibration
 from evaluators.judge.cpu_timing import CpuCalibration, CpuRunnerClient
+from evaluators.judge.device_memory import DeviceMemory
 from evaluators.judge.gpu_timing import GpuCalibration, GpuRunnerClient
 from evaluators.judge.runner_client import RunnerClient
 from evaluators.judge.staging import Batch, Staging
 from evaluators.judge.vendor_kernels import VendorKernels, installed
+from evaluators.opening import OpeningStep, Steps
 from evaluators.problem import Problem, lower_precisions
 from evaluators.reference import dependent_calls
 from evaluators.reference.answer import Answer, Draw
@@ -33,30 +34,21 @@ from evaluators.reference.strided_layouts import clone
 from evaluators.reference.usable_distributions import open_distributions
 from evaluators.reference.validation import examine
 from evaluators.runner.messages import Load
-from evaluators.runner.shared_buffers import Layout, SharedBuffers
+from evaluators.runner.shared_buffers import SharedBuffers
 from evaluators.system.channel import Channel
-from evaluators.timing import Block, Plan, block_sizes
+from evaluators.timing import Block, Plan
 
 if TYPE_CHECKING:
     import torch
 
 logger = logging.getLogger(__name__)
 
-MEMORY_SHARE = 0.15
-"""Of the device's memory, for the shared buffers of a candidate; the same again for the baselines' and, at
-most, for what is staged."""
-LARGE_SHARE = 0.05
-"""Of the device's memory: a larger call has shared buffers for one, so that the judge process has memory for
-the answers. With two calls of 8 and 9 GiB (KernelBench's level1/89 and level1/63) 140 GiB were not enough for
-those in float64; with one they were."""
-BUFFER_SETS = 3
-"""So many shared buffers' memory may those of candidates have together that are there at once."""
-ROOMY = 0.25
-"""With this share of the device's memory free, the judge process keeps what it holds for its next draw."""
 LEAST_CALLS = 5
 """Of shared buffers, where they fit: what a call leaves behind is seen by the next, on another
 distribution."""
 CANARY_ELEMENTS = 2**26
+SLOW_MS = 50.0
+"""Of a call of the reference: another tells no more of how long it takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,57 +70,97 @@ class SessionOptions:
 class ReferenceSession:
     """One problem, opened: the reference in two precisions, its baselines, and the shared buffers."""
 
-    def __init__(self, problem: Problem, channel: Channel, pid: int, options: SessionOptions) -> None:
-        """`channel` and `pid`: of the eager baseline's runner. Raises UnfitReference, Refused when
-        the reference does not run there, ChannelClosed when it died."""
+    def __init__(
+        self,
+        problem: Problem,
+        channel: Channel,
+        pid: int,
+        options: SessionOptions,
+        steps: Steps | None = None,
+    ) -> None:
+        """`channel` and `pid`: of the eager baseline's runner. `steps`: the clock of the opening. Raises
+        UnfitReference, MemoryError where others hold the device's memory, Refused when the reference does not
+        run there, ChannelClosed when it died."""
         import torch
 
         self._torch = torch
         self.problem, self._options = problem, options
         self.device = problem.device
-        self.reference = ReferenceModel(problem, keep_range=options.keep_range)
-        sample, outputs = self.reference.sample, self.reference.outputs
-        tensors = tensors_in(sample)
-        rough_ms = self._rough_ms()
-        self.work = count(self.reference.eager, sample, outputs)
-        self.reference.has_products = self.work.operations > 0
-        if not problem.allow_degenerate:
-            self._require_judge()
-        else:
-            open_distributions(self.reference)
-        if self.device == "cuda":
-            torch.cuda.empty_cache()  # candidates need the memory
-        cache = Path(options.cache)
-        self._peaks_file = cache / "machine_peaks.json"
-        self._peaks = peaks_of(self.device, self._peaks_file)
-        self.capacity = self._room(tensors, outputs, rough_ms)
-        changed = self.reference.changed_inputs
-        self.buffers = SharedBuffers(tensors, outputs, self.capacity, self.device, changed)
-        self._baseline_buffers = SharedBuffers(tensors, outputs, self.capacity, self.device, changed)
-        self._staging = Staging(tensors, self.capacity, self.device)
-        for call in range(self.capacity):
-            self._staging.place(call, sample)
-        self._canary = torch.rand(CANARY_ELEMENTS, device=self.device) if self.device == "cuda" else None
+        self._cache = Path(options.cache)
+        self._steps = steps or Steps()
+        self.reference = ReferenceModel(problem, keep_range=options.keep_range, steps=self._steps)
         self.compiled: RunnerClient | None = None
-        self.eager = self.baseline(channel, pid)
-        self.eager.block(self.staged(1))  # warms up
         self.vendor_kernels: VendorKernels | None = None
         """On a GPU: what a candidate's kernels may not be. None where that is not asked, or where
         the device's trace shows not even the reference's."""
-        if problem.libraries == "no_library" and isinstance(self.eager, GpuRunnerClient):
-            if self.eager.trace(self.staged(1)):
-                self.vendor_kernels = installed(cache)
-            else:
-                logger.warning("no trace of the device: nobody can tell whose kernels run")
-        plan = options.plan
-        self.calibration: Calibration
-        if isinstance(self.eager, GpuRunnerClient):
-            chains = dependent_calls.can_stir(tensors)
-            self.calibration = GpuCalibration(self.eager, self._staging, plan, chains=chains)
-        else:
-            self.calibration = CpuCalibration(self.eager, self._staging, plan)
+        self.memory = DeviceMemory(self.device)
+        rough_ms = self._examine()
+        self._make_buffers(rough_ms)
+        others_bytes = self.memory.others_bytes()
+        self._start_baseline(channel, pid)
+        self._calibrate()
+        self.memory.baseline_bytes = self.memory.others_bytes() - others_bytes
         self.reference.forget_sample()
-        self._trim()
+        self.memory.trim()
+
+    def _examine(self) -> float:
+        """Counts the reference's work and has it examined. Returns about how many ms it takes. Raises
+        UnfitReference."""
+        step, reference = self._steps.step, self.reference
+        with step(OpeningStep.TIMING):
+            rough_ms = self._rough_ms()
+        with step(OpeningStep.COUNTING):
+            self.work = count(reference.eager, reference.sample, reference.outputs)
+        reference.has_products = self.work.operations > 0
+        if self.problem.allow_degenerate:
+            open_distributions(reference)
+            reference.shifts_on("")  # now: later there is less memory
+        else:
+            with step(OpeningStep.LAZY_ANSWERS):
+                self._require_judge()
+        if self.device == "cuda":
+            self._torch.cuda.empty_cache()  # candidates need the memory
+        with step(OpeningStep.PEAKS):
+            self._peaks_file = self._cache / "machine_peaks.json"
+            self._peaks = peaks_of(self.device, self._peaks_file)
+        return rough_ms
+
+    def _make_buffers(self, rough_ms: float) -> None:
+        """The shared buffers, and what is staged for them. Raises TooLarge and MemoryError."""
+        inputs, outputs = tensors_in(self.reference.sample), self.reference.outputs
+        changed = self.reference.changed_inputs
+        with self._steps.step(OpeningStep.BUFFERS):
+            self.capacity = self.memory.calls(self.reference, self._wanted_calls(rough_ms))
+            self.buffers = SharedBuffers(inputs, outputs, self.capacity, self.device, changed)
+            self._baseline_buffers = SharedBuffers(inputs, outputs, self.capacity, self.device, changed)
+            self._staging = Staging(inputs, self.capacity, self.device)
+            for call in range(self.capacity):
+                self._staging.place(call, self.reference.sample)
+            on_gpu = self.device == "cuda"
+            self._canary = self._torch.rand(CANARY_ELEMENTS, device=self.device) if on_gpu else None
+
+    def _start_baseline(self, channel: Channel, pid: int) -> None:
+        """Eager's, and what its trace shows where candidates may not use libraries."""
+        with self._steps.step(OpeningStep.BASELINE):
+            self.eager = self.baseline(channel, pid)
+        with self._steps.step(OpeningStep.WARMING):
+            self.eager.block(self.staged(1))
+        if self.problem.libraries == "no_library" and isinstance(self.eager, GpuRunnerClient):
+            with self._steps.step(OpeningStep.ATTRIBUTION):
+                if self.eager.trace(self.staged(1)):
+                    self.vendor_kernels = installed(self._cache)
+                else:
+                    logger.warning("no trace of the device: nobody can tell whose kernels run")
+
+    def _calibrate(self) -> None:
+        plan = self._options.plan
+        self.calibration: Calibration
+        with self._steps.step(OpeningStep.CALIBRATION):
+            if isinstance(self.eager, GpuRunnerClient):
+                chains = dependent_calls.can_stir(tensors_in(self.reference.sample))
+                self.calibration = GpuCalibration(self.eager, self._staging, plan, chains=chains)
+            else:
+                self.calibration = CpuCalibration(self.eager, self._staging, plan)
 
     def close(self) -> None:
         """Gives the memory back; the runners must be gone."""
@@ -151,10 +183,10 @@ class ReferenceSession:
     @contextmanager
     def buffer_sets(self, count: int) -> Iterator[list[SharedBuffers]]:
         """One for each of so many candidates that are there at once: what shares memory could spoil the
-        other's outputs. Meanwhile blocks have as many calls as there is room for in all of them."""
+        other's outputs. Meanwhile blocks have as many calls as there is room for in all of them. Raises
+        MemoryError where there is none."""
         whole = self.capacity
-        room = BUFFER_SETS * whole // count
-        calls = whole if room >= whole else max(n for n in block_sizes(whole) if n <= max(room, 1))
+        calls = self.memory.calls_of_each(whole, count)
         inputs, outputs = self._staging.places[0], self.buffers.output_views[0]
         more: list[SharedBuffers] = []
         try:
@@ -204,7 +236,7 @@ class ReferenceSession:
         if self.reference.draws_numbers:
             self._staging.seeds = [self.reference.call_seed(draw.seed) for draw in draws]
         client.buffers.poison()
-        self._trim()
+        self.memory.trim()
         return self._staging.batch(len(draws), draws)
 
     def answer_after(self, before: list[torch.Tensor], draw: Draw) -> Answer | None:
@@ -223,14 +255,6 @@ class ReferenceSession:
             if found is not None:
                 return found
         return None
-
-    def _trim(self) -> None:
-        """Gives back the memory that drawing and comparing took, where runners may need it. Elsewhere it is
-        kept: what was just taken from the device again makes the next block longer."""
-        if self.device == "cuda":
-            free_bytes, total_bytes = self._torch.cuda.mem_get_info()
-            if free_bytes < ROOMY * total_bytes:
-                self._torch.cuda.empty_cache()
 
     def _stirred(self, inputs: list[Any], after: list[torch.Tensor]) -> list[Any]:
         """As the runner had them: laid out as in the shared buffers, one copy an argument."""
@@ -303,23 +327,21 @@ class ReferenceSession:
         )
 
     def _rough_ms(self) -> float:
-        """About how long the reference takes in ms, which is warm."""
-        self.synchronize()
-        start = time.perf_counter()
-        for _ in range(3):
-            self.reference.run(self.reference.sample)
-        self.synchronize()
-        return (time.perf_counter() - start) / 3 * 1e3
+        """About how long the reference takes in ms, which is warm; of a slow one a single call tells."""
 
-    def _room(self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], rough_ms: float) -> int:
-        """Calls that shared buffers are made for."""
-        layouts = Layout.of(inputs, 1, as_they_are=True), Layout.of(outputs, 1)
-        call_bytes = sum(each.bytes for each in layouts)
-        if self.device == "cuda":
-            total = self._torch.cuda.get_device_properties(0).total_memory
-        else:
-            total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
-        room = 1 if call_bytes > LARGE_SHARE * total else int(total * MEMORY_SHARE // call_bytes)
+        def call_ms(calls: int) -> float:
+            self.synchronize()
+            start = time.perf_counter()
+            for _ in range(calls):
+                self.reference.run(self.reference.sample)
+            self.synchronize()
+            return (time.perf_counter() - start) / calls * 1e3
+
+        first_ms = call_ms(1)
+        return first_ms if first_ms > SLOW_MS else call_ms(2)
+
+    def _wanted_calls(self, rough_ms: float) -> int:
+        """Calls that shared buffers are to have room for."""
         floor_ms = self.roofline().floor_ms if self.device == "cuda" else rough_ms
         wanted = self._options.plan.capacity(rough_ms, floor_ms, self._options.max_calls)
-        return min(room, max(wanted, LEAST_CALLS))
+        return max(wanted, LEAST_CALLS)

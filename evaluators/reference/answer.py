@@ -47,6 +47,11 @@ class Answer:
     places: list[Places | None]
     shifts_here: Callable[[], list[Shift]] | None = None
 
+    @property
+    def nbytes(self) -> int:
+        """The memory of its elements."""
+        return sum(each.nbytes for each in (*self.eager, *self.exact))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:

@@ -8,17 +8,19 @@ kernel is a process of its own that ends with its verdict, so what one has seen 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from evaluators.opening import OpeningStep, Steps
 from evaluators.problem import Problem
 from evaluators.reference.answer import Answer, Draw, judge, leave_open, writable
 from evaluators.reference.comparison import Comparison, Shift
 from evaluators.reference.input_distributions import Distribution
 from evaluators.reference.running_reference import RunningReference
 from evaluators.reference.sampled_elements import pick, some_places
-from evaluators.reference.shifts import shifts_of
+from evaluators.reference.shifts import eager_shifts_of, joined, shifts_of
 
 if TYPE_CHECKING:
     import torch
@@ -32,15 +34,19 @@ KEPT_SHARE = 0.05
 class ReferenceModel(RunningReference):
     """Answers on every distribution, and compares outputs with the answers."""
 
-    def __init__(self, problem: Problem, *, keep_range: bool = False) -> None:
-        super().__init__(problem, keep_range=keep_range)
+    def __init__(self, problem: Problem, *, keep_range: bool = False, steps: Steps | None = None) -> None:
+        super().__init__(problem, keep_range=keep_range, steps=steps)
         self._kept: dict[tuple[str, str], tuple[int, Answer]] = {}
         self._kept_bytes = 0
         self._shifts_kept: dict[str, list[Shift]] = {}
+        self._complete: set[tuple[str, str]] = set()
+        """The keys of `_kept` whose shifts have eager's part, too."""
         self._seeds: dict[str, int] = {}
         """Of the inputs of each distribution with which it was found fit: scales are drawn, too."""
         self.untried: dict[str, str] = {}
         """Why a distribution is not tried, by its name."""
+        self.answer_bytes, self.peak_bytes = 0, 0
+        """On a GPU: the most that working out one answer has taken, and that was held meanwhile."""
 
     def near(self) -> Draw:
         """Inputs of a timed call: the problem's own, or those made smaller or with a number added. What is
@@ -53,30 +59,38 @@ class ReferenceModel(RunningReference):
         self,
         draw: Draw,
         *,
+        given: list[Any] | None = None,
         stirred: Callable[[list[Any]], list[Any]] | None = None,
         spot: bool = False,
     ) -> Answer:
-        """The right outputs for a set of inputs, drawn anew, and in a chain `stirred`. A `spot` check looks
-        at some elements of a large output, nobody knows which."""
+        """The right outputs for a set of inputs, which are drawn where they are not `given`, and in a chain
+        `stirred`. A `spot` check looks at some elements of a large output, nobody knows which."""
 
         def inputs() -> list[Any]:
             drawn = self.draw(draw.seed, draw.distribution)
             return drawn if stirred is None else stirred(drawn)
 
-        eager, exact = self.answers(inputs(), draw.seed)
+        first = inputs() if given is None else given
+        eager, exact = self.answers(first, draw.seed)
+        if draw.distribution not in self._shifts_kept:
+            self._shifts_kept[draw.distribution] = self._all_shifts(first, exact)
         return Answer(
             eager=eager,
             exact=exact,
-            shifts=self.shifts_on(draw.distribution),
+            shifts=self._shifts_kept[draw.distribution],
             places=[some_places(each) if spot else None for each in exact],
-            shifts_here=lambda: shifts_of(self, inputs(), exact),
+            shifts_here=lambda: self._all_shifts(inputs(), exact),
         )
 
     def check_on(self, outputs: list[torch.Tensor], name: str) -> Comparison:
-        """Compares outputs with the answers on a distribution, for the inputs of `seed_on`."""
+        """Compares outputs with the answers on a distribution, for the inputs of `seed_on`. What seems wrong
+        is judged by the shifts of eager's answers, too, which are measured when they are needed first."""
         seed, answer = self.answer_on(name)
         orders = self.distributions[name].orders
         found = self.judge(outputs, answer, own=False, indices=orders)
+        if found.problem and not self._is_complete(name):
+            _, answer = self.answer_on(name, complete=True)
+            found = self.judge(outputs, answer, own=False, indices=orders)
         if found.problem and any(each is not None for each in answer.places):  # in words about the whole
             whole = self.work_out(self.distributions[name], seed, some=False)
             found = self.judge(outputs, whole, own=False, indices=orders)
@@ -87,18 +101,29 @@ class ReferenceModel(RunningReference):
         return self._kept_on(name)[0]
 
     def shifts_on(self, name: str) -> list[Shift]:
-        """How far the answers on a distribution move by a rounding of the inputs, measured once."""
+        """How far the answers on a distribution move by a rounding of the inputs, measured once, at the first
+        answer."""
         if name not in self._shifts_kept:
-            inputs = self.draw(secrets.randbits(62), name)
-            self._shifts_kept[name] = shifts_of(self, inputs, self.answers(inputs)[1])
+            self.answer(Draw.fresh(name))
         return self._shifts_kept[name]
 
-    def answer_on(self, name: str) -> tuple[int, Answer]:
-        """The answer on a distribution with the weights that there are, and the seed of its inputs."""
+    def answer_on(self, name: str, *, complete: bool = False) -> tuple[int, Answer]:
+        """The answer on a distribution with the weights that there are, and the seed of its inputs.
+        `complete`: its shifts are those of eager's answers, too."""
         seed, answer = self._kept_on(name)
         if not answer.eager:
             answer = self.work_out(self.distributions[name], seed, shifts=answer.shifts)
+        if complete and not self._is_complete(name):
+            with self.steps.step(OpeningStep.SHIFTS):
+                more = eager_shifts_of(self, self.draw(seed, name), answer.exact, answer.places)
+            answer = replace(answer, shifts=joined(answer.shifts, more))
+            key = self.weights_state, name
+            self._complete.add(key)
+            self._keep(key, seed, answer)
         return seed, answer
+
+    def _is_complete(self, name: str) -> bool:
+        return (self.weights_state, name) in self._complete
 
     def _kept_on(self, name: str) -> tuple[int, Answer]:
         """The same, but without elements where there was no room for them."""
@@ -110,38 +135,70 @@ class ReferenceModel(RunningReference):
 
     def _keep(self, key: tuple[str, str], seed: int, answer: Answer) -> None:
         """The answer, or, where there is no room, what it takes to work it out again."""
-        size = sum(each.nbytes for each in (*answer.eager, *answer.exact))
-        if self._kept_bytes + size > self._room():
-            answer, size = Answer(eager=[], exact=[], shifts=answer.shifts, places=[]), 0
-        self._kept_bytes += size
+        if key in self._kept:
+            self._kept_bytes -= self._kept[key][1].nbytes
+        if self._kept_bytes + answer.nbytes > self._room():
+            answer = Answer(eager=[], exact=[], shifts=answer.shifts, places=[])
+        self._kept_bytes += answer.nbytes
         self._kept[key] = seed, answer
 
     def take_in(self, distribution: Distribution, seed: int, answer: Answer) -> None:
         """Kernels are tried on it from now on, and the answer to the inputs of this seed is kept."""
-        self.distributions[distribution.name] = distribution
-        self._seeds[distribution.name] = seed
-        self._shifts_kept[distribution.name] = answer.shifts
-        self._keep((self.weights_state, distribution.name), seed, answer)
+        name = distribution.name
+        self.distributions[name] = distribution
+        self._seeds[name] = seed
+        self._keep((self.weights_state, name), seed, answer)
+        if name in NEAR_OWN:  # now: beside a kernel that is timed there is less memory
+            _, answer = self.answer_on(name, complete=True)
+        self._shifts_kept[name] = answer.shifts
 
     def work_out(
         self, of: Distribution, seed: int, *, shifts: list[Shift] | None = None, some: bool = True
     ) -> Answer:
-        """The answer to the inputs of this seed under a distribution; of a large output to `some` elements.
-        Raises what the reference raises."""
+        """The answer to the inputs of this seed under a distribution; of a large output to `some` elements,
+        whose `shifts`, where they are not known, are those of the right answer alone. Of all elements they
+        are those of eager's answers, too. Raises what the reference raises."""
+        with self._noted_memory():
+            return self._worked_out(of, seed, shifts=shifts, some=some)
+
+    def _worked_out(self, of: Distribution, seed: int, *, shifts: list[Shift] | None, some: bool) -> Answer:
         inputs = list(of.applied(self.draw(seed)))
         eager, exact = self.answers(inputs, seed)
-        shifts = shifts_of(self, inputs, exact) if shifts is None else shifts
+        places = [some_places(each) if some else None for each in exact]
+        if shifts is None:
+            picked = [pick(each, at) for each, at in zip(exact, places, strict=True)]
+            with self.steps.step(OpeningStep.SHIFTS):
+                shifts = shifts_of(self, inputs, picked, places) if some else self._all_shifts(inputs, exact)
+            del picked
         del inputs
         if self.has_products and not of.orders:
             eager, exact = list(map(writable, eager)), list(map(writable, exact))
             leave_open(eager, exact, self.run(self.draw(seed), seed))
-        places = [some_places(each) if some else None for each in exact]
         return Answer(
             eager=[pick(each, at) for each, at in zip(eager, places, strict=True)],
             exact=[pick(each, at) for each, at in zip(exact, places, strict=True)],
             shifts=shifts,
             places=places,
         )
+
+    @contextmanager
+    def _noted_memory(self) -> Iterator[None]:
+        """Notes the device's memory that the block takes."""
+        if self.device != "cuda":
+            yield
+            return
+        cuda = self._torch.cuda
+        self.peak_bytes = max(self.peak_bytes, cuda.max_memory_allocated())
+        cuda.reset_peak_memory_stats()
+        before_bytes = cuda.memory_allocated()
+        yield
+        self.answer_bytes = max(self.answer_bytes, cuda.max_memory_allocated() - before_bytes)
+
+    def _all_shifts(self, inputs: list[Any], exact: list[torch.Tensor]) -> list[Shift]:
+        """Of the right answer and of eager's, over all elements."""
+        places = [None for _ in exact]
+        with self.steps.step(OpeningStep.SHIFTS):
+            return joined(*(measure(self, inputs, exact, places) for measure in (shifts_of, eager_shifts_of)))
 
     def judge(
         self, outputs: list[torch.Tensor], answer: Answer, *, own: bool = True, indices: bool = True

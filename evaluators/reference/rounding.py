@@ -23,5 +23,5 @@ def rounded(tensor: torch.Tensor, precision: str, dtype: str) -> torch.Tensor:
     if precision:
         return tensor.to(getattr(torch, precision)).to(tensor.dtype)
     unit: float = torch.finfo(getattr(torch, dtype)).eps / 2
-    factors = torch.rand(tensor.shape, dtype=torch.float64, device=tensor.device)
-    return factors.mul_(2 * unit).add_(1 - unit).mul_(tensor)  # zeros keep their signs
+    factors = torch.empty(tensor.shape, dtype=torch.float64, device=tensor.device)
+    return factors.uniform_(1 - unit, 1 + unit).mul_(tensor)  # zeros keep their signs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from evaluators.reference.containers import map_tensors, replaced, tensors_in
 from evaluators.reference.float64 import FAILURES
 from evaluators.reference.rounding import rounded
 from evaluators.reference.running_reference import RunningReference, raise_if_lost
+from evaluators.reference.sampled_elements import Places, pick
 
 if TYPE_CHECKING:
     import torch
@@ -21,40 +22,69 @@ ROUNDINGS = 2
 chance move it little."""
 
 
-def shifts_of(reference: RunningReference, inputs: list[Any], exact: list[torch.Tensor]) -> list[Shift]:
-    """How far the right answer moves when the inputs, and with a `precision` the weights, are rounded,
-    and in wide types how far eager's lies from it then, which rounds in between, too. The largest of
-    some roundings count."""
+def shifts_of(
+    reference: RunningReference, inputs: list[Any], exact: list[torch.Tensor], places: Sequence[Places | None]
+) -> list[Shift]:
+    """How far the right answer moves when the inputs, and with a `precision` the weights, are rounded. The
+    largest of some roundings count. `exact` has the elements of the right answer at these places, of which
+    shifts are measured."""
+    return _largest(exact, places, Shift.between, _moved(reference, inputs))
+
+
+def eager_shifts_of(
+    reference: RunningReference, inputs: list[Any], exact: list[torch.Tensor], places: Sequence[Places | None]
+) -> list[Shift]:
+    """The same of how far eager's answer to the rounded inputs lies from the right one, in wide types: it
+    rounds in between, too."""
+    return _largest(exact, places, Shift.of_eager, _moved_eager(reference, inputs))
+
+
+def joined(one: Sequence[Shift], other: Sequence[Shift]) -> list[Shift]:
+    """The larger figures of each output."""
+    return [shift.at_least(more) for shift, more in zip(one, other, strict=True)]
+
+
+def _largest(
+    exact: list[torch.Tensor],
+    places: Sequence[Places | None],
+    distance: Callable[..., Shift],
+    moved: Iterator[list[torch.Tensor]],
+) -> list[Shift]:
     shifts = [NO_SHIFT for _ in exact]
-    for distance, outputs in _moved(reference, inputs):
-        found = [distance(*pair) for pair in zip(outputs, exact, strict=True)]
-        del outputs
-        shifts = [shift.at_least(other) for shift, other in zip(shifts, found, strict=True)]
+    for outputs in moved:
+        picked = (pick(each, at) for each, at in zip(outputs, places, strict=True))
+        shifts = joined(shifts, [distance(*pair) for pair in zip(picked, exact, strict=True)])
+        del outputs, picked
     return shifts
 
 
-def _moved(
-    reference: RunningReference, inputs: list[Any]
-) -> Iterator[tuple[Callable[..., Shift], list[torch.Tensor]]]:
-    """Answers to inputs that are rounded, each with what measures their distance."""
+def _moved(reference: RunningReference, inputs: list[Any]) -> Iterator[list[torch.Tensor]]:
+    """The right answers to inputs that are rounded; eager's, where there are none in float64."""
     if reference.draws_numbers:
         return
     for _ in range(1 if reference.rule.precision else ROUNDINGS):
-        given = map_tensors(partial(_rounded_input, reference), inputs)
+        given = _rounded_inputs(reference, inputs)
         if not reference.is_exact:
-            yield Shift.between, reference.run(_in_types_of(inputs, given))
+            yield reference.run(_in_types_of(inputs, given))
             continue
         with _rounded_weights(reference):
             if (moved := reference.run_exact(given)) is None:
                 return
-            yield Shift.between, moved
+            yield moved
         del moved
-        if _is_wide(reference.rule.dtype) and not reference.rule.precision:
-            try:
-                yield Shift.of_eager, reference.run(_in_types_of(inputs, given))
-            except FAILURES as error:  # some references take no value that is rounded up
-                raise_if_lost(error)
-                return
+
+
+def _moved_eager(reference: RunningReference, inputs: list[Any]) -> Iterator[list[torch.Tensor]]:
+    """Eager's answers to inputs that are rounded, where they count besides."""
+    rule = reference.rule
+    if reference.draws_numbers or not reference.is_exact or rule.precision or not _is_wide(rule.dtype):
+        return
+    for _ in range(ROUNDINGS):
+        try:
+            yield reference.run(_in_types_of(inputs, _rounded_inputs(reference, inputs)))
+        except FAILURES as error:  # some references take no value that is rounded up
+            raise_if_lost(error)
+            return
 
 
 def _is_wide(dtype: str) -> bool:
@@ -81,6 +111,10 @@ def _rounded_weights(reference: RunningReference) -> Iterator[None]:
         finally:
             for each, was in zip(parameters, before, strict=True):
                 each.copy_(was)
+
+
+def _rounded_inputs(reference: RunningReference, inputs: list[Any]) -> list[Any]:
+    return list(map_tensors(partial(_rounded_input, reference), inputs))
 
 
 def _rounded_input(reference: RunningReference, tensor: torch.Tensor) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from evaluators.opening import OpeningStep
 from evaluators.reference.answer import Answer
 from evaluators.reference.containers import tensors_in
 from evaluators.reference.differences import as_pairs, largest_of, rms_of
@@ -53,6 +54,11 @@ RAISED = (RuntimeError, ValueError, IndexError)
 
 def open_distributions(reference: ReferenceModel) -> None:
     """Finds them, and has the reference keep its answers there."""
+    with reference.steps.step(OpeningStep.DISTRIBUTIONS):
+        _open_distributions(reference)
+
+
+def _open_distributions(reference: ReferenceModel) -> None:
     deadline = time.process_time() + LONGEST_S
     _choose_signs(reference)
     reference.change_weights(reference.everywhere(), alike=True)
@@ -72,11 +78,12 @@ def open_distributions(reference: ReferenceModel) -> None:
                 reference.untried[candidates[0].name] = why
     finally:
         reference.restore_weights()
-    reference.shifts_on("")  # now: later there is less memory
 
 
 def _choose_signs(reference: ReferenceModel) -> None:
-    """Whether the reference bears weights of other signs."""
+    """Whether the reference bears weights of other signs, if it has any."""
+    if not reference.has_weights:
+        return
     for reference.signed_weights in (True, False):
         reference.change_weights(reference.everywhere(), alike=True)
         try:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from evaluators.build.builder import Build
 from evaluators.evaluation import Evaluation
+from evaluators.opening import Opening
 from evaluators.problem import Kernel, Problem
 from evaluators.reference_audit import ReferenceAudit
 
@@ -27,6 +28,10 @@ class Host(Protocol):
     async def facts(self, device: int, problem: Problem) -> dict[str, str]:
         """Opens the problem on a device. Raises UnfitProblem when its reference cannot be run or cannot
         judge, WorkerBroken, with the reason, when something else is wrong, or WorkerDied."""
+        ...
+
+    async def opening(self, device: int, problem: Problem) -> Opening:
+        """Opens the problem on a device, and says where the time went. Raises as `facts` does."""
         ...
 
     async def audit(self, device: int, problem: Problem) -> ReferenceAudit:

@@ -16,6 +16,7 @@ from evaluators.device.settings import Settings
 from evaluators.device.worker import Worker
 from evaluators.evaluation import Evaluation
 from evaluators.isolation import scratch
+from evaluators.opening import Opening
 from evaluators.problem import Kernel, Problem
 from evaluators.reference_audit import ReferenceAudit
 from evaluators.scheduler.host import OnStage, WorkerDied
@@ -47,6 +48,11 @@ class LocalHost:
         """See `host.Host`."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads[device], self._workers[device].open, problem)
+
+    async def opening(self, device: int, problem: Problem) -> Opening:
+        """See `host.Host`."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads[device], self._workers[device].opening, problem)
 
     async def audit(self, device: int, problem: Problem) -> ReferenceAudit:
         """See `host.Host`."""

@@ -8,25 +8,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from typing import Self
+from typing import Self, TypeVar
 from weakref import WeakValueDictionary
 
 from evaluators.build.builder import Build
-from evaluators.cause import cause_of
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
 from evaluators.evaluation import Evaluation, Status
+from evaluators.opening import Opening
 from evaluators.problem import Kernel, Problem
 from evaluators.reference_audit import ReferenceAudit
 from evaluators.scheduler.device_health import DeviceHealth
 from evaluators.scheduler.device_queue import DeviceQueue
 from evaluators.scheduler.host import Host, OnStage, WorkerDied
 from evaluators.scheduler.job import Job
+from evaluators.scheduler.retries import Retries
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 TRIES = 3
 OPENING_TRIES = 2
@@ -56,8 +58,7 @@ class Pool:
         self._fit: set[str] = set()
         self._unfit: dict[str, str] = {}
         """By their ids: problems that have been open, and those whose reference is unfit, with the reason."""
-        self._retries: Counter[str] = Counter()
-        """How many tries were followed by another, by the cause."""
+        self._retries = Retries(logger)
         self._architecture = ""
         self._asking, self._opening = asyncio.Lock(), asyncio.Lock()
         self._at_work: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -81,11 +82,20 @@ class Pool:
     async def audit(self, problem: Problem) -> ReferenceAudit:
         """What the problem's reference is worth as a judge, on the next device that is free. Raises
         CannotOpen where two tries have failed for a reason that is not the reference's."""
+        return await self._on_any(f"audit of {problem.id}", lambda device: self._host.audit(device, problem))
+
+    async def opening(self, problem: Problem) -> Opening:
+        """How long opening the problem takes there, step by step. Raises CannotOpen or UnfitProblem."""
+        return await self._on_any(problem.id, lambda device: self._host.opening(device, problem))
+
+    async def _on_any(self, what: str, ask: Callable[[int], Awaitable[T]]) -> T:
         failed_on: list[int] = []
         while True:
             try:
-                async with self._devices.lease(f"audit of {problem.id}", failed_on) as device:
-                    return await self._host.audit(device, problem)
+                async with self._devices.lease(what, failed_on) as device:
+                    return await ask(device)
+            except UnfitProblem:
+                raise
             except (WorkerBroken, WorkerDied) as error:
                 failed_on.append(device)
                 if len(failed_on) == OPENING_TRIES:
@@ -211,26 +221,14 @@ class Pool:
                 # A search must not end by whatever one kernel brings to light in the evaluator.
                 job.reason = "".join(traceback.format_exception(error))
             if left:
-                self._tell_of_retry(job)
+                self._retries.tell(job.kernel.id, job.reason)
         environment = self._known(job.problem)
         return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=job.reason, environment=environment)
 
     def close(self, *, now: bool = False) -> None:
         """Ends every process that was started; `now`: without waiting for work that is under way."""
         self._host.close(now=now)
-        for cause, count in self._retries.items():
-            if count > 1:
-                logger.warning("%d times in all a kernel was tried again: %s", count, cause)
-
-    def _tell_of_retry(self, job: Job) -> None:
-        """In a line, and the same cause only when it has come 10, 100, … times."""
-        cause = cause_of(job.reason)
-        self._retries[cause] += 1
-        count = self._retries[cause]
-        if str(count).strip("0") == "1":
-            often = f" ({count} times so far)" if count > 1 else ""
-            logger.warning("kernel %s is tried again: %s%s", job.kernel.id, cause, often)
-        logger.debug("a try of kernel %s failed: %s", job.kernel.id, job.reason)
+        self._retries.sum_up()
 
     def _known(self, problem: Problem) -> dict[str, str]:
         """The facts of the problem, or of another: what devices and software there are."""

@@ -20,6 +20,7 @@ from evaluators.device.settings import Settings
 from evaluators.device.worker import Worker
 from evaluators.evaluation import Evaluation
 from evaluators.isolation import scratch
+from evaluators.opening import Opening
 from evaluators.problem import Kernel, Problem
 from evaluators.reference_audit import ReferenceAudit
 from evaluators.runner.node_fork_server import NodeForkServer
@@ -51,6 +52,10 @@ class DeviceActor:
     def open(self, problem: Problem) -> dict[str, str]:
         """See `Worker.open`."""
         return self._thread.submit(self._worker.open, problem).result()
+
+    def opening(self, problem: Problem) -> Opening:
+        """See `Worker.opening`."""
+        return self._thread.submit(self._worker.opening, problem).result()
 
     def audit(self, problem: Problem) -> ReferenceAudit:
         """See `Worker.audit`."""
@@ -129,6 +134,12 @@ class RayHost:
         actor = await self._actor(device)
         facts: dict[str, str] = await self._answer(device, actor.open.remote(problem))
         return facts
+
+    async def opening(self, device: int, problem: Problem) -> Opening:
+        """See `host.Host`."""
+        actor = await self._actor(device)
+        found: Opening = await self._answer(device, actor.opening.remote(problem))
+        return found
 
     async def audit(self, device: int, problem: Problem) -> ReferenceAudit:
         """See `host.Host`."""

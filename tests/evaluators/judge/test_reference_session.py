@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from evaluators.judge.device_memory import DeviceMemory
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.staging import Staging
 from evaluators.runner.shared_buffers import SharedBuffers
@@ -16,7 +17,7 @@ def test_the_shared_buffers_of_several_candidates_have_room_for_as_many_calls_as
 ) -> None:
     tensors = [torch.zeros(3, 5)]
     session = object.__new__(ReferenceSession)
-    session.device, session.capacity = "cpu", 24
+    session.device, session.capacity, session.memory = "cpu", 24, DeviceMemory("cpu")
     session._staging, session.buffers = (
         Staging(tensors, 24, "cpu"),
         SharedBuffers(tensors, tensors, 24, "cpu"),

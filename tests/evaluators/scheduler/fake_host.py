@@ -12,6 +12,7 @@ from typing import Any
 from evaluators.build.builder import Build
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
 from evaluators.evaluation import Evaluation, Status, Timing
+from evaluators.opening import Opening
 from evaluators.problem import Kernel, Problem
 from evaluators.scheduler.host import OnStage, WorkerDied
 from evaluators.scheduler.pool import Pool
@@ -54,6 +55,7 @@ class FakeHost:
         self.compared: list[tuple[str, ...]] = []
         self.opened: list[str] = []
         self.known: list[str] = []
+        self.unfit: list[Problem] = []
         self.facts_s = 0.0
         self.sick: set[int] = set()
         self.canaries_ms: dict[int, float] = {}
@@ -70,6 +72,12 @@ class FakeHost:
         if device in self.sick:
             raise WorkerBroken("the device is lost")
         return {"device": "fake", "architecture": "9.0"}
+
+    async def opening(self, device: int, problem: Problem) -> Opening:
+        await self.facts(device, problem)
+        if problem in self.unfit:
+            raise UnfitProblem("it keeps state")
+        return Opening(problem=problem.name, seconds={"the rest": 1.0})
 
     async def architecture(self) -> str:
         return "9.0"

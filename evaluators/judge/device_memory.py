@@ -1,0 +1,93 @@
+"""The memory of the judge process's device: how much is planned for what, and who holds how much."""
+
+from __future__ import annotations
+
+import os
+
+from evaluators.judge.memory_plan import CONTEXT_BYTES, GIB, SPARE_BYTES, MemoryPlan, most_calls, shared_calls
+from evaluators.reference.containers import tensors_in
+from evaluators.reference.reference_model import ReferenceModel
+from evaluators.runner.shared_buffers import Layout
+
+ROOMY = 0.25
+"""With this share of the device's memory free, the judge process keeps what it holds for its next draw."""
+
+
+class DeviceMemory:
+    """Of a device, for one problem. On a CPU, whose memory holds more than ours, only shares are planned."""
+
+    def __init__(self, device: str) -> None:
+        self._on_gpu = device == "cuda"
+        self._plan: MemoryPlan | None = None
+        self.baseline_bytes = 0
+        """What the baseline's runner was seen to hold."""
+
+    def calls(self, reference: ReferenceModel, wanted: int) -> int:
+        """Calls that shared buffers are made for, at most so many. Asked before there are any, and while the
+        reference still has its sample. Raises TooLarge and MemoryError."""
+        layouts = (
+            Layout.of(tensors_in(reference.sample), 1, as_they_are=True),
+            Layout.of(reference.outputs, 1),
+        )
+        input_bytes, output_bytes = (each.bytes for each in layouts)
+        if not self._on_gpu:
+            total_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+            return min(most_calls(total_bytes, input_bytes + output_bytes), wanted)
+        self._plan = _planned(reference, input_bytes, output_bytes)
+        return self._plan.calls(min(most_calls(self._plan.total_bytes, input_bytes + output_bytes), wanted))
+
+    def calls_of_each(self, whole: int, candidates: int) -> int:
+        """Of each of so many candidates at once, where one alone has `whole`. Raises MemoryError."""
+        if self._plan is None:
+            return shared_calls(whole, candidates)
+        return self._plan.calls_of_each(whole, candidates)
+
+    def trim(self) -> None:
+        """Gives back the memory that drawing and comparing took, where runners may need it. Elsewhere it is
+        kept: what was just taken from the device again makes the next block longer."""
+        import torch
+
+        if self._on_gpu:
+            free_bytes, total_bytes = torch.cuda.mem_get_info()
+            if free_bytes < ROOMY * total_bytes:
+                torch.cuda.empty_cache()
+
+    def others_bytes(self) -> int:
+        """Held by others than torch in this process: by runners, and, which does not change, by contexts and
+        in shared buffers. 0 on a CPU."""
+        import torch
+
+        if not self._on_gpu:
+            return 0
+        free_bytes, total_bytes = torch.cuda.mem_get_info()
+        return int(total_bytes - free_bytes - torch.cuda.memory_reserved())
+
+    def overdrawn(self, runner_bytes: int, calls: int) -> str:
+        """What is to be said of a candidate's runner that holds so much; "" where it may, in blocks of so
+        many calls: as much as was planned for one, or as the baseline's was seen to hold."""
+        if self._plan is None:
+            return ""
+        allowed = max(self._plan.runner_bytes(calls), self.baseline_bytes) + SPARE_BYTES
+        if runner_bytes <= allowed:
+            return ""
+        return (
+            f"it holds {runner_bytes / GIB:.3g} GiB of the device's memory, more than {allowed / GIB:.3g} GiB"
+        )
+
+
+def _planned(reference: ReferenceModel, input_bytes: int, output_bytes: int) -> MemoryPlan:
+    """On a GPU, before there are shared buffers. The sample's memory counts as free: it will be."""
+    from torch import cuda
+
+    sample_bytes = input_bytes + output_bytes
+    free_bytes, total_bytes = cuda.mem_get_info()
+    weights = (*reference.eager.parameters(), *reference.eager.buffers())
+    return MemoryPlan(
+        total_bytes=total_bytes,
+        free_bytes=free_bytes + sample_bytes,
+        held_bytes=cuda.memory_reserved() + CONTEXT_BYTES - sample_bytes,
+        input_bytes=input_bytes,
+        output_bytes=output_bytes,
+        answer_bytes=reference.answer_bytes,
+        weight_bytes=sum(each.nbytes for each in weights),
+    )

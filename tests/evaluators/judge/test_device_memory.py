@@ -1,0 +1,113 @@
+"""Whose fault it is that the judge process has no memory left, without a device."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from evaluators.evaluation import Status
+from evaluators.judge.candidate_evaluation import CandidateEvaluation
+from evaluators.judge.device_memory import DeviceMemory
+from evaluators.judge.head_to_head import Entry, HeadToHead
+from evaluators.judge.memory_plan import GIB, SPARE_BYTES, MemoryPlan
+from evaluators.problem import Problem
+from evaluators.timing import Plan
+from tests.evaluators.references import session_of
+
+PLAN = MemoryPlan(
+    total_bytes=80 * GIB,
+    free_bytes=79 * GIB,
+    held_bytes=GIB,
+    input_bytes=GIB,
+    output_bytes=GIB,
+    answer_bytes=8 * GIB,
+    weight_bytes=0,
+)
+
+
+class Memory(DeviceMemory):
+    """Of a GPU of which others hold so much, one look after the other."""
+
+    def __init__(self, *others: int, plan: MemoryPlan | None = PLAN) -> None:
+        super().__init__("cpu")
+        self._plan, self._others = plan, [each * GIB for each in others]
+
+    def others_bytes(self) -> int:
+        return self._others.pop(0)
+
+
+def evaluation_of(memory: DeviceMemory, monkeypatch: pytest.MonkeyPatch) -> CandidateEvaluation:
+    """Of a candidate beside which there is no memory for the first answer."""
+
+    def no_memory(plan: Plan) -> float:
+        raise torch.OutOfMemoryError("tried to allocate 6 GiB")
+
+    session: Any = SimpleNamespace(
+        device="cuda",
+        problem=Problem(name="test", source="class Model: ..."),
+        capacity=3,
+        compiled=None,
+        vendor_kernels=None,
+        memory=memory,
+        calibration=SimpleNamespace(lower_overhead=lambda: None, eager_alone=lambda calls: [1.0]),
+        reference=SimpleNamespace(weight_forms=(), restore_weights=lambda: None),
+        eager_calls=lambda plan: 1,
+        load=lambda client: None,
+        roofline=lambda: None,
+    )
+    client: Any = SimpleNamespace()
+    plan = Plan(block_ms=9.0, precision=0.1, max_s=1)
+    found = CandidateEvaluation(session, client, plan, "", thorough=False, say=lambda stage: None)
+    monkeypatch.setattr(found._correctness_checks, "begin", no_memory)
+    return found
+
+
+def test_a_kernel_that_holds_what_is_planned_for_it_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        evaluation_of(Memory(20, 24), monkeypatch).verdict()
+    with pytest.raises(torch.OutOfMemoryError):
+        evaluation_of(Memory(20, 60, plan=None), monkeypatch).verdict()
+
+
+def test_a_kernel_that_holds_more_is_told_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = evaluation_of(Memory(20, 60), monkeypatch).verdict()
+    assert found.status is Status.CRASHED
+    assert (
+        "no memory left to check it: it holds 40 GiB of the device's memory, more than 4.6 GiB" in found.log
+    )
+    assert "tried to allocate" in found.log
+
+
+def test_a_kernel_may_hold_what_the_baseline_holds() -> None:
+    memory = Memory()
+    most = PLAN.runner_bytes(3) + SPARE_BYTES
+    assert not memory.overdrawn(most, 3) and memory.overdrawn(most + 1, 3)
+    memory.baseline_bytes = 10 * GIB
+    assert not memory.overdrawn(11 * GIB, 3) and memory.overdrawn(12 * GIB, 3)
+
+
+def test_among_several_kernels_nobody_is_blamed_for_the_memory() -> None:
+    def no_memory(entry: Entry) -> None:
+        raise torch.OutOfMemoryError
+
+    head_to_head = object.__new__(HeadToHead)
+    restored: list[int] = []
+    head_to_head._session = SimpleNamespace(  # type: ignore[assignment]
+        reference=SimpleNamespace(restore_weights=lambda: restored.append(1))
+    )
+    entry = Entry(number=0, client=None, correctness_checks=None)  # type: ignore[arg-type]
+    with pytest.raises(torch.OutOfMemoryError):
+        head_to_head._step(entry, no_memory).run()
+    assert entry.verdict is None and restored
+
+
+def test_on_a_cpu_nothing_is_planned_but_shares() -> None:
+    memory, reference = DeviceMemory("cpu"), session_of(torch.relu, lambda: [torch.zeros(2**10, 2**10)])
+    assert memory.calls(reference, 7) == 7
+    assert 7 < memory.calls(reference, 10**6) < 10**6
+    assert memory.calls_of_each(24, 5) == 12
+    assert memory.others_bytes() == 0
+    assert memory.overdrawn(2**60, 1) == ""
