@@ -23,7 +23,7 @@ LOGIC = (
 )
 EXPECTED = {
     "look_into_a_run": ["level1/conv2d", "import torch", "plotly"],
-    "compare_strategies": ["idea_branching and beam", "plotly"],
+    "compare_strategies": ["best_of_n", "in 8 pairs", "plotly"],
     "harvest_to_trl": ["rows ", "# Task", "```python", "['user', 'assistant', 'assistant']"],
 }
 

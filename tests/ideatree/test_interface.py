@@ -111,7 +111,7 @@ def test_keywords_are_the_commands_keys() -> None:
         "rounds=3",
         "budget.seconds=1.5",
         "budget.dollars=null",
-        "llm=['openai','google']",
+        "llm=[openai,google]",
         "out='it\\'s, here = there'",
         "library.use=false",
     ]

@@ -40,7 +40,11 @@ def test_opening_takes_a_pass_of_eager_and_three_in_float64_a_distribution() -> 
     assert double - 1 <= 3 * (tried + 2)
 
 
-def test_eagers_shifts_are_measured_once_where_something_seems_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("room", [2.0**30, 0.0])
+def test_eagers_shifts_are_measured_once_where_something_seems_wrong(
+    room: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference_model.ReferenceModel, "_room", lambda self: room)
     measured: list[Any] = []
 
     def eager_shifts_of(*arguments: Any) -> list[Shift]:
