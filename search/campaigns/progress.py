@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 NOTHING = 0.1
@@ -20,12 +20,18 @@ class Slice:
     evaluations: int
     seconds: float = 0.0
     device_s: float = 0.0
+    calls: int = 0
     tokens: int = 0
     dollars: float = 0.0
     speedup: float = 0.0
     low: float = 0.0
     failures: int = 0
     """Consecutive evaluations at the end that were not correct."""
+
+
+def key_of(problem: str, arm: str) -> str:
+    """Names a search in its campaign."""
+    return f"{problem} {arm}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +58,7 @@ class SearchProgress:
     @property
     def key(self) -> str:
         """Names the search in its campaign."""
-        return f"{self.problem} {self.arm}"
+        return key_of(self.problem, self.arm)
 
     @property
     def evaluations(self) -> int:
@@ -78,7 +84,7 @@ class SearchProgress:
         return max(0.0, math.log(self.ceiling) - math.log(max(NOTHING, self.speedup)))
 
     def total(self, unit: str) -> float:
-        """What it has used: `evaluations`, `seconds`, `device_s`, `tokens` or `dollars`."""
+        """What it has used: `evaluations`, `seconds`, `device_s`, `calls`, `tokens` or `dollars`."""
         return float(sum(getattr(each, unit) for each in self.slices))
 
     def to_json(self) -> dict[str, Any]:
@@ -118,14 +124,3 @@ class StopRules:
         if self.seconds is not None and search.total("seconds") >= self.seconds:
             return f"{search.total('seconds'):.0f} s"
         return ""
-
-
-@dataclass
-class CampaignProgress:
-    """All searches of a campaign, by their keys."""
-
-    searches: dict[str, SearchProgress] = field(default_factory=dict)
-
-    def total(self, unit: str) -> float:
-        """What all have used."""
-        return sum(each.total(unit) for each in self.searches.values())

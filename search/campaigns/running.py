@@ -16,7 +16,7 @@ from evaluators.cli import compose_config
 from evaluators.config_errors import UsageError
 from evaluators.evaluation import Status
 from evaluators.kept_lines import KeptLines
-from search.campaigns.progress import CampaignProgress, SearchProgress, Slice, StopRules
+from search.campaigns.progress import SearchProgress, Slice, StopRules, key_of
 from search.campaigns.schedulers import Scheduler
 from search.journal import replay
 from search.protocols import Evaluator
@@ -78,10 +78,8 @@ class CampaignRun:
         self._on_change = on_change
         self._kept = KeptLines(campaign.kept)
         self._composed: dict[Planned, DictConfig] = {}
-        self._planned = {f"{each.problem} {each.arm}": each for each in campaign.planned}
-        self.progress = CampaignProgress(
-            searches={key: self._known(key, each) for key, each in self._planned.items()}
-        )
+        self._planned = {key_of(each.problem, each.arm): each for each in campaign.planned}
+        self._searches = {key: self._known(key, each) for key, each in self._planned.items()}
         self.running: dict[str, int] = {}
         """The evaluations that each search has been given for the slice that it is at."""
         self._start = time.monotonic() - (self._kept.of(SECONDS) or 0.0)
@@ -89,7 +87,11 @@ class CampaignRun:
     @property
     def searches(self) -> list[SearchProgress]:
         """In the campaign's order."""
-        return list(self.progress.searches.values())
+        return list(self._searches.values())
+
+    def total(self, unit: str) -> float:
+        """What all searches have used."""
+        return sum(each.total(unit) for each in self.searches)
 
     async def run(self) -> None:
         """Until the budget is used up or no search may go on; then measures each winner again. Raises
@@ -121,7 +123,7 @@ class CampaignRun:
         if unit == "seconds":
             return limit - self.seconds
         given = sum(self.running.values()) if unit == "evaluations" else 0
-        return limit - self.progress.total(unit) - given
+        return limit - self.total(unit) - given
 
     def _next(self) -> SearchProgress | None:
         """The search for the next slice, which it is given; None where there is none, or no budget."""
@@ -141,9 +143,8 @@ class CampaignRun:
         self._on_change(self)
         try:
             config = self._config(planned)
-            state = state_of(planned.folder)
-            config.budget.evaluations = (state.evaluations if state else 0) + share
-            self._limit(config, state)
+            config.budget.evaluations = before.evaluations + share
+            self._limit(config, before)
             finished = await search(
                 config,
                 planned.folder,
@@ -154,31 +155,30 @@ class CampaignRun:
                 confirms=False,
             )
             after = grown(before, state_of(planned.folder))
-            reason = finished.reason if finished.reason not in ("evaluations", "seconds", "dollars") else ""
+            reason = "" if finished.reason in LIMITS else finished.reason
             reason = "no more ideas" if reason == "exhausted" else reason
             after = replace(after, stopped=reason or self.campaign.rules.why(after))
         except UsageError as error:
             after = replace(before, unfit=first_line(error))
         finally:
             del self.running[before.key]
-        self._keep(after)
+        self.keep(after)
 
     async def _finish(self, each: SearchProgress, turns: asyncio.Semaphore) -> None:
         """Measures the winner again, unless that has been done since the last slice."""
         planned = self._planned[each.key]
-        state = state_of(planned.folder)
-        if each.unfit or each.final is not None or state is None or not state.tree.best():
+        if each.unfit or each.final is not None or not each.speedup:
             return
         async with turns:
             config = self._config(planned)
-            config.budget.evaluations = max(1, state.evaluations)
+            config.budget.evaluations = max(1, each.evaluations)
             finished = await search(
                 config, planned.folder, None, Console(quiet=True), signals=False, evaluator=self._evaluator
             )
         timing = finished.confirmed.timing if finished.confirmed else None
         if timing is not None:
             compiled = timing.speedup_vs_compile
-            self._keep(replace(each, final=timing.speedup, final_compile=compiled))
+            self.keep(replace(each, final=timing.speedup, final_compile=compiled))
 
     def _known(self, key: str, planned: Planned) -> SearchProgress:
         """As it was kept, with what a slice that was killed had done."""
@@ -192,8 +192,9 @@ class CampaignRun:
             return known
         return grown(known, state)
 
-    def _keep(self, search: SearchProgress) -> None:
-        self.progress.searches[search.key] = search
+    def keep(self, search: SearchProgress) -> None:
+        """Takes in how far a search has come, and writes it to the campaign's file."""
+        self._searches[search.key] = search
         self._kept.keep(search.key, search.to_json())
         self._kept.keep(SECONDS, self.seconds)
         self._on_change(self)
@@ -207,24 +208,13 @@ class CampaignRun:
             config.resume = str(planned.folder)
         return config
 
-    def _limit(self, config: DictConfig, state: RunState | None) -> None:
+    def _limit(self, config: DictConfig, before: SearchProgress) -> None:
         """Gives a slice its part of what is left of the campaign's other limits."""
-        used = {"seconds": 0.0, "calls": 0, "tokens": 0, "dollars": 0.0}
-        if state is not None:
-            spent = state.spent
-            used = {
-                "seconds": state.used_s,
-                "calls": spent.calls,
-                "tokens": spent.tokens,
-                "dollars": float(spent.dollars),
-            }
-        for unit, before in used.items():
-            left = self.left(unit)
-            if left is not None:
+        for unit in ("seconds", "dollars", "calls", "tokens"):
+            if (left := self.left(unit)) is not None:
                 share = left if unit == "seconds" else left / len(self.running)
-                config.budget[unit] = (
-                    before + share if unit in ("seconds", "dollars") else int(before + share)
-                )
+                limit = before.total(unit) + share
+                config.budget[unit] = int(limit) if unit in ("calls", "tokens") else limit
 
 
 def state_of(folder: Path) -> RunState | None:
@@ -244,6 +234,7 @@ def grown(before: SearchProgress, state: RunState | None) -> SearchProgress:
         evaluations=state.evaluations - before.evaluations,
         seconds=state.used_s - before.total("seconds"),
         device_s=state.device_s - before.total("device_s"),
+        calls=int(spent.calls - before.total("calls")),
         tokens=int(spent.tokens - before.total("tokens")),
         dollars=float(spent.dollars) - before.total("dollars"),
         speedup=found.speedup if found else 0.0,

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 from pathlib import Path
 
-from evaluators.kept_lines import KeptLines
 from search.campaigns.progress import SearchProgress, StopRules
 from search.campaigns.results import write
 from search.campaigns.running import Campaign, CampaignRun, Planned
@@ -60,16 +59,13 @@ def searched(folder: Path) -> list[SearchProgress]:
     plan = campaign(folder)
     run = CampaignRun(plan, None, "cpu", lambda run: None)
     asyncio.run(run.run())
-    kept = KeptLines(plan.kept)
     for at, each in enumerate(run.searches):
         if each.unfit:
             continue
         slices = tuple(dataclasses.replace(part, dollars=0.05) for part in each.slices)
         compared = each.final * 0.7 if each.final is not None else None
         stopped = ATTACK if at == 0 else each.stopped
-        search = dataclasses.replace(each, slices=slices, final_compile=compared, stopped=stopped)
-        run.progress.searches[each.key] = search
-        kept.keep(each.key, search.to_json())
+        run.keep(dataclasses.replace(each, slices=slices, final_compile=compared, stopped=stopped))
     write(folder, run.searches, run.seconds)
     (folder / "landscape/large/many/report.html").write_text("a report")
     return run.searches

@@ -51,7 +51,7 @@ def run(made: Campaign) -> CampaignRun:
 def test_the_budget_is_shared_out_in_slices(tmp_path: Path) -> None:
     found = run(on_landscapes(tmp_path, evaluations=75))
     assert sorted(each.evaluations for each in found.searches) == [20, 25, 30]
-    assert found.progress.total("evaluations") == 75
+    assert found.total("evaluations") == 75
     assert all(each.final is not None and each.final > 0 for each in found.searches)
     assert all(len(each.slices) <= 3 for each in found.searches)
     lines = [json.loads(line) for line in (tmp_path / "campaign.jsonl").read_text().splitlines()]
@@ -69,11 +69,20 @@ def test_one_that_was_killed_goes_on(tmp_path: Path) -> None:
     again = CampaignRun(on_landscapes(tmp_path, evaluations=30), None, "cpu", lambda run: None)
     assert [each.evaluations for each in again.searches] == [each.evaluations for each in first.searches]
     further = run(on_landscapes(tmp_path, evaluations=60))
-    assert further.progress.total("evaluations") == 60
+    assert further.total("evaluations") == 60
     for each in further.searches:
         state = state_of(tmp_path / each.problem.partition("/")[2])
         assert state is not None
         assert state.evaluations == each.evaluations
+
+
+def test_every_limit_counts_over_all_searches(tmp_path: Path) -> None:
+    made = on_landscapes(tmp_path, evaluations=30)
+    limits = {"evaluations": 30, "calls": 5, "tokens": 1000, "dollars": 1.0, "seconds": 600.0}
+    found = run(Campaign(**{**vars(made), "limits": limits}))
+    assert found.total("evaluations") == 30
+    assert [found.left(unit) for unit in ("evaluations", "calls", "tokens", "dollars")] == [0, 5, 1000, 1.0]
+    assert {each.stopped for each in found.searches} == {""}
 
 
 def test_stop_rules_leave_the_budget_to_others(tmp_path: Path) -> None:
@@ -81,7 +90,7 @@ def test_stop_rules_leave_the_budget_to_others(tmp_path: Path) -> None:
     rules = StopRules(evaluations=20)
     found = run(Campaign(**{**vars(made), "rules": rules}))
     assert {each.stopped for each in found.searches} == {"20 evaluations"}
-    assert found.progress.total("evaluations") == 60
+    assert found.total("evaluations") == 60
 
 
 @pytest.fixture
