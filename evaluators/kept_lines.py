@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,9 @@ class KeptLines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._values: dict[str, Any] = {}
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         self._torn = bool(text) and not text.endswith("\n")
-        for line in text.splitlines():
-            try:
-                kept = json.loads(line)
-            except ValueError:
-                continue
-            self._values[kept["key"]] = kept["value"]
+        self._values: dict[str, Any] = {line["key"]: line["value"] for line in whole_lines(text)}
 
     def of(self, key: str) -> Any | None:
         """What is kept for a key; None where nothing is."""
@@ -37,3 +32,12 @@ class KeptLines:
 
     def __len__(self) -> int:
         return len(self._values)
+
+
+def whole_lines(text: str) -> list[dict[str, Any]]:
+    """The lines of such a file, in their order."""
+    found = []
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):  # half a line
+            found.append(json.loads(line))
+    return found

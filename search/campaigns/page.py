@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from omegaconf import OmegaConf
 
 from evaluators.atomic_write import write_atomically
+from evaluators.kept_lines import whole_lines
 from evaluators.scores import Scored, geometric_mean
 from search.campaigns.progress import SearchProgress
 from search.campaigns.results import COSTS, of_arm, over_budget, scored
 from search.campaigns.running import SECONDS
-from search.reports.html import plain, render_page
+from search.reports.html import link_to, plain, render_page
 
 SCRIPTS = ("elements.js", "plots.js", "arms.js", "campaign.js")
 BASELINES = ("eager", "compile")
@@ -43,7 +43,7 @@ def write_page(folder: Path, out: Path | None = None) -> Path:
 
 def page_data(folder: Path) -> dict[str, Any]:
     """What the page shows, as plain JSON types: of each search what was kept last."""
-    lines = _lines(folder / "campaign.jsonl")
+    lines = whole_lines((folder / "campaign.jsonl").read_text(encoding="utf-8"))
     said_in = folder / "campaign.json"
     said = json.loads(said_in.read_text(encoding="utf-8")) if said_in.exists() else {}
     searches = _searches(lines, said)
@@ -63,17 +63,6 @@ def page_data(folder: Path) -> dict[str, Any]:
         }
     )
     return shown
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """All lines in their order; half a line, of a campaign that was killed, is passed over."""
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
 
 
 def _searches(lines: Sequence[Mapping[str, Any]], said: Mapping[str, Any]) -> list[SearchProgress]:
@@ -168,5 +157,5 @@ def _search(each: SearchProgress, folder: Path) -> dict[str, Any]:
                 itertools.accumulate(part.evaluations for part in each.slices), each.slices, strict=True
             )
         ],
-        "report": f"./{quote(path)}" if (folder / path).exists() else None,
+        "report": link_to(folder, path),
     }

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.atomic_write import write_atomically
-from evaluators.scores import Estimate, Scored, fast_p, measures
+from evaluators.scores import Estimate, Scored, measures
 from search.campaigns.progress import SearchProgress
+from search.reports.html import plain
 
 COSTS = ("evaluations", "device_s", "tokens", "dollars")
 SHOWN = {
@@ -66,7 +67,10 @@ def of_arm(searches: Sequence[SearchProgress]) -> dict[str, Any]:
 def over_budget(lines: Sequence[Mapping[str, Any]], arm: str, p: float = 1.0) -> list[tuple[float, float]]:
     """fast_p of an arm after so many evaluations of its searches, from what a campaign has kept, in its
     order."""
-    known: dict[str, SearchProgress] = {}
+    spent: dict[str, int] = {}
+    solved: dict[str, bool] = {}
+    unfit: set[str] = set()
+    used = count = 0
     curve = []
     for line in lines:
         if not isinstance(line["value"], dict):
@@ -74,12 +78,14 @@ def over_budget(lines: Sequence[Mapping[str, Any]], arm: str, p: float = 1.0) ->
         search = SearchProgress.from_json(line["value"])
         if search.arm != arm:
             continue
-        known[search.key] = search
-        spent = sum(each.total("evaluations") for each in known.values())
-        fits = [each for each in known.values() if not each.unfit]
-        curve.append((spent, float(sum(each.speedup > p for each in fits))))
-    total = sum(not each.unfit for each in known.values()) or 1
-    return [(spent, solved / total) for spent, solved in curve]
+        key, is_solved = search.key, not search.unfit and search.speedup > p
+        used += search.evaluations - spent.get(key, 0)
+        count += is_solved - solved.get(key, False)
+        spent[key], solved[key] = search.evaluations, is_solved
+        (unfit.add if search.unfit else unfit.discard)(key)
+        curve.append((float(used), count))
+    total = len(spent) - len(unfit) or 1
+    return [(amount, found / total) for amount, found in curve]
 
 
 def write(folder: Path, searches: Sequence[SearchProgress], seconds: float) -> list[str]:
@@ -93,7 +99,7 @@ def write(folder: Path, searches: Sequence[SearchProgress], seconds: float) -> l
         "not searched": unfit,
         "searches": [each.to_json() for each in searches],
     }
-    write_atomically(folder / "campaign.json", json.dumps(_plain(body), indent=1) + "\n")
+    write_atomically(folder / "campaign.json", json.dumps(plain(body, digits=None), indent=1) + "\n")
     with (folder / "scores.csv").open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         columns = ("problem", "arm", "weight", "evaluations", "dollars", "speedup", "final", "final_compile")
@@ -119,25 +125,9 @@ def table(searches: Sequence[SearchProgress]) -> list[str]:
     return lines
 
 
-def solved_share(searches: Sequence[SearchProgress], p: float = 1.0) -> Estimate:
-    """fast_p of the searches so far."""
-    return fast_p(scored(searches), p)
-
-
 def _short(estimate: Estimate) -> str:
     return "-" if math.isnan(estimate.value) else f"{estimate.value:.3g}"
 
 
 def _interval(estimate: Estimate) -> str:
     return "" if math.isnan(estimate.value) else f"[{estimate.low:.3g}, {estimate.high:.3g}]"
-
-
-def _plain(value: Any) -> Any:
-    """Without what JSON has no word for."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -70,8 +70,8 @@ def totals(run: CampaignRun) -> str:
     """All searches in a line."""
     problems = scored(run.searches)
     solved = sum(max(each.speedups) > 1 for each in problems)
-    spent = [f"{run.progress.total('evaluations'):.0f} evaluations"]
-    if dollars := run.progress.total("dollars"):
+    spent = [f"{run.total('evaluations'):.0f} evaluations"]
+    if dollars := run.total("dollars"):
         spent.append(f"${dollars:.2f}")
     going = sum(not each.stopped and not each.unfit for each in run.searches)
     return (

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from evaluators.atomic_write import write_atomically
 from search.comparisons.curves import UNITS, Searched, curve, read_searches, spent_at_most
 from search.comparisons.statistics import means
-from search.reports.html import plain, render_page
+from search.reports.html import link_to, plain, render_page
 
 SCRIPTS = ("elements.js", "plots.js", "arms.js", "comparison.js")
 STEPS = 100
@@ -103,5 +102,5 @@ def _search(each: Searched, folder: Path) -> dict[str, Any]:
     return {
         **{key: getattr(each, key) for key in ("problem", "arm", "seed", "reason", "final")},
         **{unit: spent[unit] for unit in UNITS},
-        "report": f"./{quote(path)}" if (folder / path).exists() else None,
+        "report": link_to(folder, path),
     }

@@ -11,6 +11,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -44,15 +45,22 @@ def missing_packages() -> list[str]:
     return [name for name in PACKAGES if find_spec(name) is None]
 
 
-def plain(value: Any) -> Any:
-    """As a page's data may have it: numbers of six digits, and what JSON has no word for as null."""
+def plain(value: Any, *, digits: int | None = 6) -> Any:
+    """As a page's data may have it: numbers of so many digits (None: all), and what JSON has no word for as
+    null."""
     if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {str(key): plain(each, digits=digits) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain(each, digits=digits) for each in value]
     if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
+        rounded = value if digits is None else float(f"{value:.{digits}g}")
+        return rounded if math.isfinite(value) else None
     return value
+
+
+def link_to(folder: Path, path: str) -> str | None:
+    """From a page in the folder to a file below it; None where that is not there."""
+    return f"./{quote(path)}" if (folder / path).exists() else None
 
 
 def _policy(*scripts: str) -> str:
