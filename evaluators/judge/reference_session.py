@@ -26,7 +26,6 @@ from evaluators.reference import dependent_calls
 from evaluators.reference.answer import Answer, Draw
 from evaluators.reference.containers import replaced, tensors_in
 from evaluators.reference.machine_peaks import peaks_of
-from evaluators.reference.operation_count import count
 from evaluators.reference.reference_model import ReferenceModel
 from evaluators.reference.roofline import roofline, too_fast
 from evaluators.reference.running_reference import UnfitReference
@@ -110,8 +109,7 @@ class ReferenceSession:
         with step(OpeningStep.TIMING):
             rough_ms = self._rough_ms()
         with step(OpeningStep.COUNTING):
-            self.work = count(reference.eager, reference.sample, reference.outputs)
-        reference.has_products = self.work.operations > 0
+            self.work = reference.count_work()
         if self.problem.allow_degenerate:
             open_distributions(reference)
             reference.shifts_on("")  # now: later there is less memory

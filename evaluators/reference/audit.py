@@ -42,6 +42,7 @@ def _audit(problem: Problem, seconds: dict[str, float]) -> ReferenceAudit:
     try:
         with _timed(seconds, "reference"):
             reference = ReferenceModel(problem)
+            reference.count_work()
         with _timed(seconds, "distributions"):
             open_distributions(reference)
     except UnfitReference as error:

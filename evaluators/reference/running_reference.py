@@ -27,6 +27,7 @@ from evaluators.reference.loading import (
     make_model,
     seed_all,
 )
+from evaluators.reference.operation_count import Work, count
 from evaluators.reference.strided_layouts import clone
 from evaluators.reference.weight_changes import WeightChange
 
@@ -77,7 +78,8 @@ class RunningReference:
         self.draws_numbers = False
         """Whether the answer depends on torch's random generator, too."""
         self.has_products = False
-        """Whether it multiplies matrices, convolves or attends (see `comparison.compare`)."""
+        """Whether it multiplies matrices, convolves or attends (see `comparison.compare`), once the work is
+        counted."""
         with self.steps.step(OpeningStep.LOOKING):
             try:
                 self.template = template_of(sample)
@@ -94,6 +96,12 @@ class RunningReference:
         self._everywhere = secrets.randbits(62)
         self.signed_weights = True
         self.distributions: dict[str, Distribution] = {}
+
+    def count_work(self) -> Work:
+        """The bytes and operations of a call. From here on it is known whether there are products."""
+        work = count(self.eager, self.sample, self.outputs)
+        self.has_products = work.operations > 0
+        return work
 
     def _make(self, seed: int) -> nn.Module:
         values = init_inputs(self._module, self.seed)
