@@ -17,6 +17,7 @@ from evaluators.config_errors import UsageError, near
 from evaluators.device.settings import Settings
 from evaluators.option import option
 from evaluators.problem import Problem
+from evaluators.reference.loading import assigned_names
 from evaluators.scheduler.pool import Pool
 from evaluators.suites.suite import Entry, Suite
 
@@ -78,7 +79,8 @@ def open_problem(name: str, *, device: str, rules: DictConfig | None = None) -> 
     set_ones = [f"problem.{key}={quoted(value)}" for key, value in held.items() if value is not None]
     config = compose_config(ProblemConfig, [f"problem={name}", *set_ones])
     plain: Problem = build(config.problem, device=device)
-    there = {key: value for key, value in sizes.items() if _has_global(plain.source, key)}
+    names = assigned_names(plain.source)
+    there = {key: value for key, value in sizes.items() if key in names}
     if not there:
         return plain
     changed: Problem = build(config.problem, device=device, sizes={**config.problem.sizes, **there})
@@ -109,7 +111,3 @@ def _is_named(problem: str, pattern: str) -> bool:
     """Whether a pattern names a problem: its number or name, a part of its path, or with `*`."""
     last = problem.rpartition("/")[2]
     return pattern in (problem, last, last.partition("_")[0]) or fnmatch(problem, pattern)
-
-
-def _has_global(source: str, name: str) -> bool:
-    return any(line.partition("=")[0].strip() == name for line in source.splitlines())

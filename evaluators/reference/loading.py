@@ -87,7 +87,7 @@ def check_source(source: str, file: str, overrides: Mapping[str, Size]) -> None:
     except SyntaxError as error:
         raise BadReference(f"{file} is not Python: line {error.lineno}: {error.msg}") from error
     defined = {name for node in tree.body for name in _names_bound(node)}
-    assigned = {name for node in tree.body for name in _names_assigned(node)}
+    assigned = assigned_names(source)
     missing = [name for name in REQUIRED if name not in defined]
     if missing:
         raise BadReference(
@@ -98,6 +98,11 @@ def check_source(source: str, file: str, overrides: Mapping[str, Size]) -> None:
             near = nearest(name, assigned, similar=0.6)
             hint = f"; did you mean {near}?" if near else ""
             raise BadReference(f"{file} has no module global {name} to override{hint}")
+
+
+def assigned_names(source: str) -> set[str]:
+    """The module globals that the source assigns, by a statement at its top."""
+    return {name for node in ast.parse(source).body for name in _names_assigned(node)}
 
 
 def own_dtype(source: str, overrides: Mapping[str, Size]) -> str:

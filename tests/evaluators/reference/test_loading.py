@@ -17,6 +17,7 @@ from evaluators.reference.loading import (
     PROBLEMS,
     BadReference,
     as_task,
+    assigned_names,
     check_source,
     init_inputs,
     load_module,
@@ -112,6 +113,11 @@ def test_the_sources_own_names_do_not_confuse_assignments() -> None:
     source = "N = 1\nx = [N for N in range(3)]\nd = {}\nd['N'] = 5\ny = N"
     module = module_of(source, N=7)
     assert (module.x, module.d, module.y) == ([0, 1, 2], {"N": 5}, 7)
+
+
+def test_assigned_names_are_the_globals_and_nothing_deeper() -> None:
+    source = 'a: int = 1\nb, (c, d) = 2, (3, 4)\ne[\'x\'] = f.y = 5\ndef g():\n    h = 6\n"""\ni = 7\n"""'
+    assert assigned_names(source) == {"a", "b", "c", "d"}
 
 
 def test_a_reference_is_compiled_by_its_own_rules() -> None:
