@@ -83,7 +83,8 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A sample with its problem's name and its evaluation; None where that failed for reasons of ours."""
+    """A sample with its problem's name and its evaluation, an infrastructure error where it failed for
+    reasons of ours."""
 
     sample: Sample
     problem: str
