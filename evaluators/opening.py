@@ -1,4 +1,4 @@
-"""Where the time of opening a problem goes, step by step. Records only."""
+"""Where the time goes when a problem is opened, step by step: the clock, the record, the table."""
 
 from __future__ import annotations
 
@@ -42,11 +42,12 @@ class Steps:
         now on."""
         self._synchronize = synchronize or (lambda: None)
         self._seconds: dict[str, float] = {}
-        self._current, self._since = OpeningStep.REST, time.monotonic()
+        self._current: str = OpeningStep.REST
+        self._since = time.monotonic()
 
     @contextmanager
-    def step(self, step: OpeningStep) -> Iterator[None]:
-        """The block is this step."""
+    def step(self, step: str) -> Iterator[None]:
+        """The block is this step, an `OpeningStep` where a problem is opened."""
         outer = self._current
         self._enter(step)
         try:
@@ -59,7 +60,7 @@ class Steps:
         self._enter(self._current)
         return dict(self._seconds)
 
-    def _enter(self, step: OpeningStep) -> None:
+    def _enter(self, step: str) -> None:
         self._synchronize()
         now = time.monotonic()
         self._seconds[self._current] = self._seconds.get(self._current, 0.0) + now - self._since

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from evaluators.opening import OpeningStep, Steps
 from evaluators.problem import Problem
 from evaluators.reference.answer import Answer, Draw, benchmark_rules
 from evaluators.reference.containers import tensors_in
@@ -34,27 +34,28 @@ def audit(problem: Problem) -> ReferenceAudit:
 
     if problem.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
+    steps = Steps()
     with torch.no_grad():
-        return _audit(problem, {})
+        found = _audit(problem, steps)
+    seconds = {step: round(took, 3) for step, took in steps.seconds().items() if step != OpeningStep.REST}
+    return replace(found, seconds=seconds)
 
 
-def _audit(problem: Problem, seconds: dict[str, float]) -> ReferenceAudit:
+def _audit(problem: Problem, steps: Steps) -> ReferenceAudit:
     try:
-        with _timed(seconds, "reference"):
+        with steps.step("reference"):
             reference = ReferenceModel(problem)
             reference.count_work()
-        with _timed(seconds, "distributions"):
+        with steps.step("distributions"):
             open_distributions(reference)
     except UnfitReference as error:
-        return ReferenceAudit(problem=problem.name, unfit=str(error), seconds=seconds)
+        return ReferenceAudit(problem=problem.name, unfit=str(error))
     seeds = secrets.randbits(62), secrets.randbits(62)
     inputs = reference.draw(seeds[0])
     answer = reference.answer(Draw(seed=seeds[0]), given=inputs)
     if not all(each.numel() for each in answer.eager):
-        return ReferenceAudit(
-            problem=problem.name, unfit="there are outputs without elements", seconds=seconds
-        )
-    with _timed(seconds, "lazy answers"):
+        return ReferenceAudit(problem=problem.name, unfit="there are outputs without elements")
+    with steps.step("lazy answers"):
         found = list(_all_lazy(reference, seeds, inputs, answer))
     weights = [*reference.eager.parameters(), *reference.eager.buffers()]
     return ReferenceAudit(
@@ -71,7 +72,6 @@ def _audit(problem: Problem, seconds: dict[str, float]) -> ReferenceAudit:
         output_bytes=sum(each.nbytes for each in answer.eager),
         weight_bytes=sum(each.nbytes for each in weights),
         peak_bytes=max(_peak_bytes(problem.device), reference.peak_bytes),
-        seconds=seconds,
     )
 
 
@@ -131,12 +131,3 @@ def _peak_bytes(device: str) -> int:
     import torch
 
     return int(torch.cuda.max_memory_allocated()) if device == "cuda" else 0
-
-
-@contextmanager
-def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
-    start = time.monotonic()
-    try:
-        yield
-    finally:
-        seconds[name] = round(time.monotonic() - start, 3)
