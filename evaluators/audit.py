@@ -27,15 +27,16 @@ from rich.console import Console
 
 from evaluators.atomic_write import write_atomically
 from evaluators.cause import cause_of
-from evaluators.cli import build, choose_device, command, log_to, one_of
+from evaluators.cli import build, command, log_to, say
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
+from evaluators.device_config import settle_device
 from evaluators.kept_lines import KeptLines
 from evaluators.opening import Opening, table
 from evaluators.option import option
-from evaluators.problem import DEVICES
 from evaluators.reference_audit import ReferenceAudit
 from evaluators.scheduler.pool import Pool
 from evaluators.suite_config import SuiteConfig, for_each_problem, open_problem
+from evaluators.suites.suite import Suite
 
 FLAT = ("kernelbench", "kernelbench_v02")
 GIB = 2**30
@@ -52,17 +53,16 @@ class AuditConfig(SuiteConfig):
 @command("evaluators.audit", AuditConfig, __doc__)
 def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
-    console = Console(stderr=True)
-    log_to(console)
-    one_of(config, "device", ("auto", *DEVICES))
-    config.device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
+    log_to(Console(stderr=True))
+    settle_device(config)
     return asyncio.run((open_all if config.opening else audit_all)(config, Console()))
 
 
 async def audit_all(config: DictConfig, output: Console) -> int:
     """Audits what has not been yet, as many at a time as there are devices, and says what came of all.
     Returns the exit status. Raises UsageError."""
-    name = build(config.suite).name.replace("/", "_")
+    suite: Suite = build(config.suite)
+    name = suite.name.replace("/", "_")
     file = KeptLines(Path(config.out) / f"{name}.jsonl")
     found: dict[str, ReferenceAudit] = {}
     failed = 0
@@ -76,26 +76,26 @@ async def audit_all(config: DictConfig, output: Console) -> int:
                 found[place] = await pool.audit(problem)
             except WorkerBroken as error:
                 failed += 1
-                _say(output, f"{problem.name}: could not be audited: {cause_of(str(error))}")
+                say(output, f"{problem.name}: could not be audited: {cause_of(str(error))}")
                 return
             file.keep(problem.id, found[place].to_json())
         else:
             found[place] = ReferenceAudit.from_json(kept)
-        _say(output, in_a_line(found[place]))
+        say(output, in_a_line(found[place]))
 
-    await for_each_problem(config, build(config.evaluator), audit_one)
+    await for_each_problem(suite, config, build(config.evaluator), audit_one)
     excluded = {each.problem: why_not(each) for each in found.values() if not each.judges}
     path = Path(config.out) / f"{name}_excluded.json"
     write_atomically(path, json.dumps(excluded, indent=1, sort_keys=True) + "\n")
-    _say(output, "", *summary(list(found.values())), f"excluded, with reasons: {path}")
+    say(output, "", *summary(list(found.values())), f"excluded, with reasons: {path}")
     return 1 if failed else 0
 
 
 async def open_all(config: DictConfig, output: Console) -> int:
     """Opens all that have not been yet, and says where the time goes. Returns the exit status. Raises
     UsageError."""
-    name = build(config.suite).name.replace("/", "_")
-    file = KeptLines(Path(config.out) / f"{name}_opening.jsonl")
+    suite: Suite = build(config.suite)
+    file = KeptLines(Path(config.out) / f"{suite.name.replace('/', '_')}_opening.jsonl")
     found: list[Opening] = []
     failed = 0
 
@@ -107,15 +107,15 @@ async def open_all(config: DictConfig, output: Console) -> int:
             opening = await pool.opening(problem) if kept is None else Opening.from_json(kept)
         except WorkerBroken as error:
             failed += not isinstance(error, UnfitProblem)
-            _say(output, f"{problem.name}: could not be opened: {cause_of(str(error))}")
+            say(output, f"{problem.name}: could not be opened: {cause_of(str(error))}")
             return
         if kept is None:
             file.keep(problem.id, opening.to_json())
         found.append(opening)
-        _say(output, f"{problem.name}: {opening.total_s:.1f} s")
+        say(output, f"{problem.name}: {opening.total_s:.1f} s")
 
-    await for_each_problem(config, build(config.evaluator), open_one)
-    _say(output, "", *table(found))
+    await for_each_problem(suite, config, build(config.evaluator), open_one)
+    say(output, "", *table(found))
     return 1 if failed else 0
 
 
@@ -150,11 +150,6 @@ def summary(found: list[ReferenceAudit]) -> list[str]:
         fooled = [each for each in found if each.fooled(rule)]
         lines.append(f"KernelBench's rule {rule}, on its own inputs, takes a lazy answer in {len(fooled)}")
     return lines
-
-
-def _say(output: Console, *lines: str) -> None:
-    for line in lines:
-        output.out(line, highlight=False)
 
 
 if __name__ == "__main__":

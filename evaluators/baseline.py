@@ -27,11 +27,12 @@ from rich.console import Console
 
 from evaluators.atomic_write import write_atomically
 from evaluators.cause import first_line
-from evaluators.cli import build, choose_device, command, log_to, one_of
+from evaluators.cli import build, command, log_to, say
+from evaluators.device_config import settle_device
 from evaluators.evaluation import Evaluation, Status, Timing
 from evaluators.kept_lines import KeptLines
 from evaluators.option import option
-from evaluators.problem import DEVICES, Problem, reference_kernel
+from evaluators.problem import Problem, reference_kernel
 from evaluators.scheduler.pool import Pool
 from evaluators.suite_config import SuiteConfig, for_each_problem, open_problem
 from evaluators.timing import interval
@@ -50,10 +51,8 @@ class BaselineConfig(SuiteConfig):
 @command("evaluators.baseline", BaselineConfig, __doc__)
 def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
-    console = Console(stderr=True)
-    log_to(console)
-    one_of(config, "device", ("auto", *DEVICES))
-    config.device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
+    log_to(Console(stderr=True))
+    settle_device(config)
     return asyncio.run(measure_all(config, Console()))
 
 
@@ -78,11 +77,11 @@ async def measure_all(config: DictConfig, output: Console) -> int:
         else:
             evaluation = Evaluation.from_json(known)
         found[problem.name] = evaluation
-        output.out(in_a_line(problem, evaluation), highlight=False)
+        say(output, in_a_line(problem, evaluation))
 
-    await for_each_problem(config, replace(settings, compile_mode=how), measure_one)
-    for line in write(folder, found, how):
-        output.out(line, highlight=False)
+    settings = replace(settings, compile_mode=how)
+    await for_each_problem(build(config.suite), config, settings, measure_one)
+    say(output, *write(folder, found, how))
     return 0 if all(each.status is Status.CORRECT for each in found.values()) else 1
 
 

@@ -318,6 +318,13 @@ def log_to(console: Console) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", handlers=[handler])
 
 
+def say(console: Console, *lines: str, style: str | None = None) -> None:
+    """Prints lines as they are, but for the first one's style on a terminal."""
+    for line in lines:
+        console.out(line, style=style, highlight=False)
+        style = None
+
+
 def _nobody_reads_output() -> bool:
     """Whether the reader of standard output is gone; what is still to be written there is lost then."""
     with contextlib.suppress(OSError):  # what is no file has no reader that could go

@@ -26,15 +26,16 @@ from rich.console import Console
 
 from evaluators import report
 from evaluators.cause import cause_of, first_line
-from evaluators.cli import build, choose_device, command, log_to, one_of, positive
+from evaluators.cli import build, command, log_to, one_of, positive, say
 from evaluators.config import NO_FOLDER, RayConfig, group, hydra_settings, section
 from evaluators.config_errors import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.settings import Settings
+from evaluators.device_config import settle_device
 from evaluators.evaluation import Evaluation, Status
 from evaluators.nearest import nearest
 from evaluators.option import option
-from evaluators.problem import DEVICES, LANGUAGES, Kernel, Problem, language_of
+from evaluators.problem import LANGUAGES, Kernel, Problem, language_of
 from evaluators.scheduler.host import Host
 from evaluators.scheduler.pool import Pool
 
@@ -85,13 +86,12 @@ def main(config: DictConfig) -> int:
 
 def settle(config: DictConfig, errors: Console) -> None:
     """Checks the config, and chooses the device. Raises UsageError."""
-    one_of(config, "device", ("auto", *DEVICES))
     one_of(config, "language", ("auto", *LANGUAGES))
     positive(config, "repeat")
     wanted = str(config.device)
-    config.device, how = choose_device(wanted, clustered=bool(config.ray.address))
+    how = settle_device(config)
     if wanted == "auto":
-        _say(errors, f"device: {config.device}, {how} (device=… to change)")
+        say(errors, f"device: {config.device}, {how} (device=… to change)")
 
 
 def read_kernel(path: Path, language: str) -> Kernel:
@@ -129,13 +129,13 @@ async def evaluate(
         found.append(evaluation)
         style = "green" if evaluation.status is Status.CORRECT else "red"
         if as_json:
-            _say(output, json.dumps(evaluation.to_json()))
+            say(output, json.dumps(evaluation.to_json()))
         elif repeat == 1:
-            _say(output, *report.verdict(evaluation, libraries=problem.libraries), style=style)
+            say(output, *report.verdict(evaluation, libraries=problem.libraries), style=style)
         else:
-            _say(output, f"{number}: {report.in_a_line(evaluation)}", style=style)
+            say(output, f"{number}: {report.in_a_line(evaluation)}", style=style)
     if repeat > 1 and not as_json:
-        _say(output, *report.in_all(found))
+        say(output, *report.in_all(found))
     return found
 
 
@@ -171,7 +171,7 @@ async def _progress(errors: Console) -> AsyncIterator[Callable[[str], None]]:
         nonlocal stage, since
         stage, since = name, time.monotonic()
         if not errors.is_terminal:
-            _say(errors, f"{stage} …")
+            say(errors, f"{stage} …")
 
     async def go_on() -> None:
         while True:
@@ -180,7 +180,7 @@ async def _progress(errors: Console) -> AsyncIterator[Callable[[str], None]]:
             if errors.is_terminal:
                 status.update(text)
             else:
-                _say(errors, text)
+                say(errors, text)
 
     with errors.status("starting") as status:
         ticking = asyncio.create_task(go_on())
@@ -188,13 +188,6 @@ async def _progress(errors: Console) -> AsyncIterator[Callable[[str], None]]:
             yield enter
         finally:
             ticking.cancel()
-
-
-def _say(console: Console, *lines: str, style: str | None = None) -> None:
-    """As they are, but for the first line's style on a terminal."""
-    for line in lines:
-        console.out(line, style=style, highlight=False)
-        style = None
 
 
 def _nearest_file(path: Path) -> str:

@@ -28,14 +28,15 @@ from rich.console import Console
 from evaluators.atomic_write import write_atomically
 from evaluators.baseline import read_times, trials
 from evaluators.cause import first_line
-from evaluators.cli import Call, build, choose_device, command, log_to, one_of
+from evaluators.cli import Call, command, log_to, say
 from evaluators.config import NO_FOLDER, RayConfig, group, hydra_settings, quoted, section
 from evaluators.config_errors import UsageError
 from evaluators.device.child_processes import WorkerBroken
+from evaluators.device_config import host_of, settle_device
 from evaluators.evaluation import Evaluation, Status, Timing
 from evaluators.kept_lines import KeptLines
 from evaluators.option import option
-from evaluators.problem import DEVICES, Kernel, Problem, language_of
+from evaluators.problem import Kernel, Problem, language_of
 from evaluators.scheduler.pool import Pool
 from evaluators.scores import Scored, measures
 from evaluators.suite_config import RulesConfig, open_problem
@@ -99,16 +100,13 @@ def expand(overrides: Sequence[str]) -> Call:
 @command("evaluators.score", ScoreConfig, __doc__, expand=expand)
 def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
-    console = Console(stderr=True)
-    log_to(console)
-    one_of(config, "device", ("auto", *DEVICES))
+    log_to(Console(stderr=True))
     samples = samples_of(Path(config.run))
     times, excluded = _times(config), _excluded(config)
-    config.device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
+    settle_device(config)
     output = Console()
     judged = asyncio.run(judge_all(config, samples, output))
-    for line in write(Path(config.run), judged, times=times, excluded=excluded, ks=list(config.ks)):
-        output.out(line, highlight=False)
+    say(output, *write(Path(config.run), judged, times=times, excluded=excluded, ks=list(config.ks)))
     return 0 if all(each.evaluation.status.is_of_the_kernel for each in judged) else 1
 
 
@@ -131,10 +129,6 @@ async def judge_all(config: DictConfig, samples: Sequence[Sample], output: Conso
     for each in samples:
         if each.problem not in problems:
             problems[each.problem] = open_problem(each.problem, device=config.device, rules=config.problem)
-    try:
-        host = build(config.pool)(settings=build(config.evaluator), on_gpu=config.device == "cuda")
-    except (ValueError, ConnectionError) as error:
-        raise UsageError(first_line(error)) from error
 
     async def judge_one(pool: Pool, sample: Sample) -> Judged:
         problem = problems[sample.problem]
@@ -153,10 +147,10 @@ async def judge_all(config: DictConfig, samples: Sequence[Sample], output: Conso
             if evaluation.status is not Status.INFRASTRUCTURE_ERROR:
                 kept.keep(key, evaluation.to_json())
         judged = Judged(sample=sample, problem=problem.name, evaluation=evaluation)
-        output.out(in_a_line(judged), highlight=False)
+        say(output, in_a_line(judged))
         return judged
 
-    with Pool(host) as pool:
+    with Pool(host_of(config)) as pool:
         return list(await asyncio.gather(*(judge_one(pool, each) for each in samples)))
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from evaluators.cause import first_line
 from evaluators.cli import build, compose_config
 from evaluators.config import NO_FOLDER, RayConfig, group, hydra_settings, quoted, section
 from evaluators.config_errors import UsageError, near
 from evaluators.device.settings import Settings
+from evaluators.device_config import host_of
 from evaluators.option import option
 from evaluators.problem import Problem
 from evaluators.reference.loading import assigned_names
@@ -56,15 +56,14 @@ class ProblemConfig:
     problem: Any = group(None)
 
 
-def entries_of(config: DictConfig) -> list[Entry]:
-    """The problems of the command's suite, or those that its key `only` names. Raises UsageError."""
-    suite: Suite = build(config.suite)
+def entries_of(suite: Suite, only: Sequence[str]) -> list[Entry]:
+    """The problems of the suite, or those that `only` names. Raises UsageError."""
     try:
         entries = list(suite.entries())
     except ValueError as error:
         raise UsageError(str(error)) from error
     names = [each.problem for each in entries]
-    patterns = [str(each) for each in config.only]
+    patterns = [str(each) for each in only]
     for pattern in patterns:
         if not any(_is_named(name, pattern) for name in names):
             raise UsageError(f"the suite {suite.name} has no problem {pattern}{near(pattern, names)}")
@@ -88,15 +87,12 @@ def open_problem(name: str, *, device: str, rules: DictConfig | None = None) -> 
 
 
 async def for_each_problem(
-    config: DictConfig, settings: Settings, do: Callable[[Pool, str], Awaitable[None]]
+    suite: Suite, config: DictConfig, settings: Settings, do: Callable[[Pool, str], Awaitable[None]]
 ) -> None:
-    """Does something with each problem of the suite, by its name, as many at a time as there are devices.
-    Raises UsageError."""
-    entries = entries_of(config)
-    try:
-        host = build(config.pool)(settings=settings, on_gpu=config.device == "cuda")
-    except (ValueError, ConnectionError) as error:
-        raise UsageError(first_line(error)) from error
+    """Does something with each problem of the suite that the config wants, by its name, as many at a time as
+    there are devices. Raises UsageError."""
+    entries = entries_of(suite, config.only)
+    host = host_of(config, settings)
     turns = asyncio.Semaphore(host.devices)
 
     async def in_turn(pool: Pool, name: str) -> None:

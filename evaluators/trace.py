@@ -23,11 +23,12 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from rich.console import Console
 
 from evaluators.cause import first_line
-from evaluators.cli import choose_device, command, log_to, one_of
+from evaluators.cli import command, log_to, say
 from evaluators.config import NO_FOLDER, hydra_settings
 from evaluators.config_errors import UsageError
+from evaluators.device_config import settle_device
 from evaluators.option import option
-from evaluators.problem import DEVICES, Problem
+from evaluators.problem import Problem
 from evaluators.reference.loading import load_problem
 from evaluators.suite_config import open_problem
 from evaluators.suites.trace_recording import CREATION, VIEW, Recorded, kind_of, record
@@ -52,8 +53,7 @@ def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
     output, errors = Console(), Console(stderr=True)
     log_to(errors)
-    one_of(config, "device", ("auto", *DEVICES))
-    config.device, _ = choose_device(str(config.device), clustered=False)
+    settle_device(config)
     problem = open_model(str(config.model), device=config.device, dtype=config.dtype)
     try:
         recorded = record(problem, backward=config.backward)
@@ -66,8 +66,7 @@ def main(config: DictConfig) -> int:
         write_trace(path, recorded.calls)
     except OSError as error:
         raise UsageError(f"out={path} cannot be written: {error.strerror}") from error
-    for line in [*table(recorded.calls), "", *summary(recorded), f"written to {path}"]:
-        output.out(line, highlight=False)
+    say(output, *table(recorded.calls), "", *summary(recorded), f"written to {path}")
     return 1 if recorded.unwritable else 0
 
 

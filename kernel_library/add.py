@@ -21,12 +21,13 @@ from omegaconf import MISSING, DictConfig
 from rich.console import Console
 
 from evaluators.cause import first_line
-from evaluators.cli import build, choose_device, command, log_to, one_of
+from evaluators.cli import build, command, log_to, one_of, say
 from evaluators.config import RayConfig, group, section
 from evaluators.config_errors import UsageError
+from evaluators.device_config import settle_device
 from evaluators.evaluate import evaluate, read_kernel
 from evaluators.option import option
-from evaluators.problem import DEVICES, LANGUAGES, Problem
+from evaluators.problem import LANGUAGES, Problem
 from kernel_library.cli import LibraryConfig
 from kernel_library.entry import Entry, Measurement
 from kernel_library.library import FolderLibrary
@@ -52,9 +53,8 @@ def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
     output, errors = Console(), Console(stderr=True)
     log_to(errors)
-    one_of(config, "device", ("auto", *DEVICES))
     one_of(config, "language", ("auto", *LANGUAGES))
-    config.device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
+    settle_device(config)
     return add(config, output, errors)
 
 
@@ -83,7 +83,7 @@ def add(config: DictConfig, output: Console, errors: Console) -> int:
         licence=str(config.licence),
     )
     if (why := library.refusal(entry)) is not None:
-        output.out(f"not added: {why}", highlight=False)
+        say(output, f"not added: {why}")
         return 1
     try:
         new = library.add(entry)
@@ -91,7 +91,7 @@ def add(config: DictConfig, output: Console, errors: Console) -> int:
         raise UsageError(
             f"library.root={config.library.root} cannot be written: {first_line(error)}"
         ) from error
-    output.out(f"{entry.id}: {'added' if new else 'it was there already'}", highlight=False)
+    say(output, f"{entry.id}: {'added' if new else 'it was there already'}")
     return 0
 
 

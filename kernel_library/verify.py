@@ -26,9 +26,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from evaluators.cause import first_line
-from evaluators.cli import build, choose_device, command, log_to, one_of
+from evaluators.cli import build, command, log_to, say
 from evaluators.config import RayConfig, group, section
 from evaluators.config_errors import UsageError
+from evaluators.device_config import settle_device
 from evaluators.evaluate import evaluate
 from evaluators.option import option
 from evaluators.problem import DEVICES
@@ -62,11 +63,11 @@ def main(config: DictConfig) -> int:
     output, errors = Console(), Console(stderr=True)
     log_to(errors)
     check_filters(config)
-    one_of(config, "device", ("auto", *DEVICES))
-    device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
+    wanted = str(config.device)
+    settle_device(config)
     library, entries = open_library(config)
     some = entries if config.entry is None else [named(str(config.entry), entries)]
-    devices = DEVICES if config.device == "auto" and device == "cuda" else (device,)
+    devices = DEVICES if (wanted, config.device) == ("auto", "cuda") else (config.device,)
     return verify(config, library, chosen(config, some), devices, output, errors)
 
 
@@ -86,7 +87,7 @@ def verify(
     holding = 0
     for entry, each in here:
         about = (entry.id, each.problem.name, each.problem.dtype)
-        errors.out(" ".join(about), highlight=False)
+        say(errors, " ".join(about))
         then = f"{each.evaluation.speedup:.2f}x"
         try:
             check = _again(config, entry, each, errors)

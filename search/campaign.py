@@ -26,7 +26,6 @@ from rich.console import Console
 from evaluators.cli import (
     Call,
     build,
-    choose_device,
     command,
     given_config_folders,
     given_overrides,
@@ -36,6 +35,7 @@ from evaluators.cli import (
 )
 from evaluators.config import group, hydra_settings, section
 from evaluators.config_errors import UsageError
+from evaluators.device_config import host_of, settle_device
 from evaluators.option import option
 from evaluators.scheduler.pool import Pool
 from evaluators.suite_config import RulesConfig, entries_of
@@ -120,10 +120,9 @@ async def _run(config: DictConfig, campaign: Campaign, console: Console) -> Camp
             run = CampaignRun(campaign, None, "cpu", view.show)
             await run.run()
             return run
-        device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
-        host = build(config.pool)(settings=build(config.evaluator), on_gpu=device == "cuda")
-        with Pool(host) as pool:
-            run = CampaignRun(campaign, pool, device, view.show)
+        settle_device(config)
+        with Pool(host_of(config)) as pool:
+            run = CampaignRun(campaign, pool, config.device, view.show)
             await run.run()
         return run
 
@@ -149,7 +148,7 @@ def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Campaign:
             overrides=(f"problem={entry.problem}", *shared, *overrides),
             folder=folder / entry.problem / arm,
         )
-        for entry in entries_of(config)
+        for entry in entries_of(build(config.suite), config.only)
         for arm, overrides in arms.items()
     ]
     return Campaign(

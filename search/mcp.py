@@ -29,16 +29,15 @@ from evaluators.cli import (
     EXIT_USAGE,
     Call,
     build,
-    choose_device,
     command,
     log_to,
-    one_of,
     output_folder,
 )
 from evaluators.config import RayConfig, group, hydra_settings, section
 from evaluators.config_errors import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.settings import Settings
+from evaluators.device_config import settle_device
 from evaluators.option import option
 from evaluators.problem import Problem
 from evaluators.scheduler.host import Host
@@ -46,7 +45,6 @@ from evaluators.scheduler.pool import Pool
 from search.agent import Agent, OnStage, Refused
 from search.budget import Budget
 from search.cli import (
-    DEVICES,
     OUTSTANDING_PER_LANE,
     RUN_FOLDER,
     RunFolderConfig,
@@ -101,9 +99,8 @@ def main(config: DictConfig) -> int:
 
 def settle(config: DictConfig) -> None:
     """Checks the config, and chooses the device. Raises UsageError."""
-    one_of(config, "device", DEVICES)
     check_wandb(config)
-    config.device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
+    settle_device(config)
 
 
 async def serve(run: Run) -> int:

@@ -22,6 +22,7 @@ LAYERS = {
     "evaluators.problem": "records",
     "evaluators.kept_lines": "records",
     "evaluators.suite_config": "commands",
+    "evaluators.device_config": "commands",
     "evaluators.reference_audit": "records",
     "evaluators.opening": "records",
     "evaluators.audit": "commands",

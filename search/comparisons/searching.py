@@ -16,7 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from evaluators.cli import build, choose_device, compose_config
+from evaluators.cli import build, compose_config
+from evaluators.device_config import host_of, settle_device
 from evaluators.scheduler.pool import Pool
 from search.budget import Budget
 from search.comparisons.curves import Searched, of_events, searched
@@ -80,15 +81,14 @@ async def _search_kernels(
 ) -> None:
     """One problem after the other, so that a device opens each once; the arms of a seed side by side."""
     first = compose_config(RunConfig, todo[0].overrides)
-    device, _ = choose_device(str(first.device), clustered=bool(first.ray.address))
-    host = build(first.pool)(settings=build(first.evaluator), on_gpu=device == "cuda")
+    settle_device(first)
     path = comparison.folder / "verdicts.jsonl"
-    with Pool(host) as pool:
+    with Pool(host_of(first)) as pool:
         verdicts = SharedVerdicts(pool, path, on_verdict)
 
         async def search_one(task: Task) -> None:
             alone = "" if comparison.shares_verdicts else f"{task.arm}/{task.seed}"
-            await _search_one(task, device, verdicts.of_a_search(alone))
+            await _search_one(task, first.device, verdicts.of_a_search(alone))
             keep([searched(task.folder, problem=task.problem, arm=task.arm, seed=task.seed)])
 
         async def search_a_seed(tasks: Sequence[Task], turns: asyncio.Semaphore) -> None:
