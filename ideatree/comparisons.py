@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from evaluators.cli import compose_config
+from evaluators.cli import compose_config, say
 from ideatree.searches import overrides, problem_overrides, waited, with_changes
 from search import compare as command
 from search.cli import run_folder
@@ -60,8 +60,7 @@ def compare(
     plan = command.plan(config, given, Path(folder or run_folder(config.out, "compare")))
     console = Console(quiet=not show)
     ended = waited(lambda _: search_all(plan, console))
-    for line in write(plan, ended):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    say(console, *write(plan, ended))
     return Comparison(folder=plan.folder, searches=ended)
 
 

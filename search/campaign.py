@@ -32,6 +32,7 @@ from evaluators.cli import (
     log_to,
     output_folder,
     positive,
+    say,
 )
 from evaluators.config import group, hydra_settings, section
 from evaluators.config_errors import UsageError
@@ -44,7 +45,7 @@ from search.campaigns.progress import StopRules
 from search.campaigns.results import write
 from search.campaigns.running import LIMITS, Campaign, CampaignRun, Planned
 from search.campaigns.view import CampaignView
-from search.cli import gone_on_with, page_at_the_end, shown
+from search.cli import arms_of, gone_on_with, page_at_the_end, shown, without
 from search.compare import WITHOUT_DEVICE
 from search.journal import JournalError
 from search.run import BudgetConfig, RunConfig
@@ -106,11 +107,10 @@ def main(config: DictConfig) -> int:
     log_to(console)
     positive(config, "slice", "at_once")
     campaign = plan(config, given_overrides(), output_folder())
-    console.print(f"campaign: {shown(campaign.folder)}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"campaign: {shown(campaign.folder)}")
     run = asyncio.run(_run(config, campaign, console))
     said = write(campaign.folder, run.searches, run.seconds)
-    for line in [*said, *page_at_the_end(write_page, campaign.folder, bool(config.report))]:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    say(console, *said, *page_at_the_end(write_page, campaign.folder, bool(config.report)))
     return 0
 
 
@@ -134,12 +134,8 @@ def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Campaign:
         raise UsageError(
             "a campaign needs a budget: budget.evaluations=…, seconds, calls, tokens or dollars, of all"
         )
-    shared = [each for each in given if each.partition("=")[0].split(".")[0] not in OWN]
-    shared = [*given_config_folders(), f"rounds={config.rounds}", *shared]
-    arms: dict[str, list[str]] = {
-        str(name): [overrides] if isinstance(overrides, str) else list(map(str, overrides))
-        for name, overrides in config.arms.items()
-    } or {"search": []}
+    shared = [*given_config_folders(), f"rounds={config.rounds}", *without(given, *OWN)]
+    arms = arms_of(config) or {"search": ()}
     planned = [
         Planned(
             problem=entry.problem,

@@ -143,6 +143,24 @@ def recorded_run(config: DictConfig) -> RunState | None:
         raise UsageError(f"replay.run={config.replay.run} cannot be read: {error.strerror}") from error
 
 
+def key_of(override: str) -> str:
+    """The outermost key of an override: `budget` of `budget.calls=3`."""
+    return override.partition("=")[0].split(".")[0]
+
+
+def without(overrides: Sequence[str], *keys: str) -> list[str]:
+    """The overrides that change none of these keys, nor anything within them."""
+    return [each for each in overrides if key_of(each) not in keys]
+
+
+def arms_of(config: DictConfig) -> dict[str, tuple[str, ...]]:
+    """The overrides of each of the config's `arms`, by its name."""
+    return {
+        str(name): (overrides,) if isinstance(overrides, str) else tuple(map(str, overrides))
+        for name, overrides in config.arms.items()
+    }
+
+
 QUIET = ("hydra.output_subdir=null", "hydra/job_logging=none", "hydra/hydra_logging=none")
 """For a run folder that is there: Hydra writes nothing into it."""
 
@@ -176,7 +194,7 @@ def as_recorded(arguments: Sequence[str]) -> list[str]:
     if not stored.exists():
         raise UsageError(f"replay.run={run}: no run folder (it has no .hydra/overrides.yaml)")
     recorded = [str(each).lstrip("+") for each in OmegaConf.load(stored)]
-    kept = [each for each in recorded if each.partition("=")[0].split(".")[0] not in NOT_REPLAYED]
+    kept = without(recorded, *NOT_REPLAYED)
     asked = [f"replay.run={folder}" if each.startswith("replay.run=") else each for each in arguments]
     return [*(each for each in kept if each.partition("=")[0] not in given), *asked]
 

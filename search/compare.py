@@ -34,11 +34,12 @@ from evaluators.cli import (
     log_to,
     output_folder,
     positive,
+    say,
 )
 from evaluators.config import hydra_settings
 from evaluators.config_errors import UsageError
 from evaluators.option import option
-from search.cli import gone_on_with, page_at_the_end, shown
+from search.cli import arms_of, gone_on_with, key_of, page_at_the_end, shown, without
 from search.comparisons.curves import UNITS
 from search.comparisons.page import write_page
 from search.comparisons.plan import Arm, Comparison
@@ -81,17 +82,12 @@ def main(config: DictConfig) -> int:
     log_to(console)
     positive(config, "seeds", "seeds_at_once")
     comparison = plan(config, given_overrides(), output_folder(), given_config_folders())
-    console.print(f"comparison: {shown(comparison.folder)}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"comparison: {shown(comparison.folder)}")
     ended = asyncio.run(search_all(comparison, console))
     if ended:
-        for line in [
-            *write(comparison, ended),
-            *page_at_the_end(write_page, comparison.folder, bool(config.report)),
-        ]:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if len(ended) < len(comparison.searches):
-        return 1
-    return 0
+        said = write(comparison, ended)
+        say(console, *said, *page_at_the_end(write_page, comparison.folder, bool(config.report)))
+    return 1 if len(ended) < len(comparison.searches) else 0
 
 
 def plan(
@@ -100,9 +96,7 @@ def plan(
     """The searches of a comparison; `given` are the overrides that made the config, `config_folders` those by
     which it found folders of the user's. Raises UsageError."""
     arms = [Arm(name=name, overrides=(f"strategy={name}",)) for name in config.strategies]
-    for name, overrides in config.arms.items():
-        several = [overrides] if isinstance(overrides, str) else list(overrides)
-        arms.append(Arm(name=str(name), overrides=tuple(map(str, several))))
+    arms += [Arm(name=name, overrides=overrides) for name, overrides in arms_of(config).items()]
     if len(arms) < 2:
         raise UsageError("a comparison needs two strategies=[…], or arms, at least")
     if len({arm.name for arm in arms}) < len(arms):
@@ -115,8 +109,8 @@ def plan(
     without_device = config.proposer.get("_target_") in WITHOUT_DEVICE
     if without_device and config.wandb.mode != "off" and any(each.startswith("wandb") for each in given):
         raise UsageError("searches without a device are not logged to W&B: leave wandb=… out")
-    shared = [each for each in given if each.partition("=")[0].split(".")[0] not in (*OWN, "problem", "seed")]
-    problem = [each for each in given if each.partition("=")[0].split(".")[0] == "problem"]
+    shared = without(given, *OWN, "problem", "seed")
+    problem = [each for each in given if key_of(each) == "problem"]
     named = [each for each in given if each.startswith("problem=")]
     problems = {named[-1].partition("=")[2]: tuple(problem)}
     problems |= {name: (f"problem={name}",) for name in config.problems}

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from evaluators.cli import (
     one_of,
     output_folder,
     positive,
+    say,
 )
 from evaluators.config import RayConfig, group, hydra_settings, section
 from evaluators.config_errors import UsageError
@@ -136,8 +137,7 @@ def main(config: DictConfig) -> int:
     console = Console()
     log_to(console)
     recording, chosen = settle(config, given_overrides())
-    for line in chosen:
-        console.print(line, markup=False, highlight=False)
+    say(console, *chosen)
     return _status(asyncio.run(search(config, output_folder(), recording, console)))
 
 
@@ -202,7 +202,7 @@ async def search(
                 facts = await judge.describe(problem)
             if config.resume is None:
                 keep_config(folder, config)
-            _say(console, places(config, folder))
+            say(console, *places(config, folder))
             with Journal(folder / "journal.jsonl") as journal:
                 session = Session(
                     problem=problem,
@@ -228,7 +228,7 @@ async def search(
         raise UsageError(f"{problem.name} cannot be searched: {cause_of(str(error))}") from error
     except ValueError as error:
         raise UsageError(first_line(error)) from error
-    _say(console, places_at_the_end(folder))
+    say(console, *places_at_the_end(folder))
     return finished
 
 
@@ -247,11 +247,6 @@ def _beginning(
     return beginning, measures
 
 
-def _say(console: Console, lines: Iterable[str]) -> None:
-    for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
 async def _run(engine: Engine, console: Console, *, signals: bool) -> RunFinished:
     """Runs it, and writes what is left in its folder at the end."""
     journal = engine.session.journal
@@ -259,8 +254,7 @@ async def _run(engine: Engine, console: Console, *, signals: bool) -> RunFinishe
         finished = await engine.run()
     finalise(journal.path.parent, engine.session.state)
     if finished in journal.past:
-        text = f"the run had ended ({finished.reason}); a larger limit, say rounds=…, makes it go on"
-        console.print(text, markup=False, highlight=False)
+        say(console, f"the run had ended ({finished.reason}); a larger limit, say rounds=…, makes it go on")
     return finished
 
 
@@ -317,7 +311,7 @@ def _orderly_stop(engine: Engine, console: Console) -> Any:
     def stop() -> None:
         count = engine.session.work.count("evaluate", "compare")
         what = f"finishing {count} measurement{'s' * (count != 1)}" if count else "closing the run"
-        console.print(f"{what}; once more to stop now", markup=False, highlight=False)
+        say(console, f"{what}; once more to stop now")
         engine.request_stop("interrupted")
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)

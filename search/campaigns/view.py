@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from evaluators.cli import say
 from search.campaigns.progress import SearchProgress
 from search.campaigns.results import scored
 from search.campaigns.running import CampaignRun
@@ -50,7 +51,7 @@ class CampaignView:
         for each in run.searches:
             if len(each.slices) + bool(each.unfit) > self._said.get(each.key, 0):
                 self._said[each.key] = len(each.slices) + bool(each.unfit)
-                self._console.print(in_a_line(each), markup=False, highlight=False, soft_wrap=True)
+                say(self._console, in_a_line(each))
 
 
 def drawn(run: CampaignRun, height: int) -> RenderableType:
