@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Self
 
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
@@ -63,12 +62,6 @@ class RecordedEvaluations:
                 return [each.evaluations[id] for id in ids]
         log = f"the recording never measured the kernels {', '.join(ids)} together"
         return [Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=log) for _ in kernels]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing was started."""
 
 
 def _joined(verdicts: Iterable[Mapping[str, Evaluation]]) -> dict[str, Evaluation]:

@@ -40,6 +40,7 @@ from evaluators.cli import (
 from evaluators.config import RayConfig, group, hydra_settings, section
 from evaluators.config_errors import UsageError
 from evaluators.device.child_processes import WorkerBroken
+from evaluators.device_config import host_of
 from evaluators.option import option
 from evaluators.problem import Problem
 from evaluators.scheduler.pool import Pool
@@ -192,11 +193,8 @@ async def search(
     try:
         budget = Budget(**limits)
         strategy = strategy or build(config.strategy)
-        judged_by, outstanding = _evaluator(config, recording, proposer, evaluator, problem.device == "cuda")
-    except (ValueError, ConnectionError) as error:
-        raise UsageError(first_line(error)) from error
-    beginning, measures = _beginning(config, recording, proposer)
-    try:
+        judged_by, outstanding = _evaluator(config, recording, proposer, evaluator)
+        beginning, measures = _beginning(config, recording, proposer)
         with judged_by as judge:
             with console.status(f"opening {problem.name} on {problem.device}"):
                 facts = await judge.describe(problem)
@@ -259,21 +257,16 @@ async def _run(engine: Engine, console: Console, *, signals: bool) -> RunFinishe
 
 
 def _evaluator(
-    config: DictConfig,
-    recording: RunState | None,
-    proposer: Proposer,
-    given: Evaluator | None,
-    on_gpu: bool,
+    config: DictConfig, recording: RunState | None, proposer: Proposer, given: Evaluator | None
 ) -> tuple[contextlib.AbstractContextManager[Evaluator], int]:
-    """Who gives the verdicts, to be opened, and how many kernels it may have at a time. Raises ValueError and
-    ConnectionError."""
+    """Who gives the verdicts, to be opened, and how many kernels it may have at a time. Raises UsageError."""
     if given is not None:
         return contextlib.nullcontext(given), OUTSTANDING_PER_LANE
     if config.replay.evaluations and recording is not None:
-        return RecordedEvaluations(recording), OUTSTANDING_PER_LANE
+        return contextlib.nullcontext(RecordedEvaluations(recording)), OUTSTANDING_PER_LANE
     if isinstance(proposer, GivesVerdicts):
         return contextlib.nullcontext(proposer.evaluator), OUTSTANDING_PER_LANE
-    host = build(config.pool)(settings=build(config.evaluator), on_gpu=on_gpu)
+    host = host_of(config)
     return Pool(host), OUTSTANDING_PER_LANE * (host.devices + host.cores)
 
 

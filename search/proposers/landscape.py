@@ -198,12 +198,6 @@ class LandscapeEvaluator:
     def __init__(self, landscape: Landscape, *, seed: int, measurement: float) -> None:
         self._landscape, self._seed, self._measurement = landscape, seed, measurement
 
-    def __enter__(self) -> LandscapeEvaluator:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing was started."""
-
     def true_speedup(self, kernel: Kernel) -> float:
         """Without the noise of a measurement."""
         held = contents(kernel)
