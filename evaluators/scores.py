@@ -48,6 +48,10 @@ class Estimate:
             return "-"
         return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
+    def exp(self) -> Estimate:
+        """Of a measure, where this one is of its logarithm."""
+        return Estimate(value=math.exp(self.value), low=math.exp(self.low), high=math.exp(self.high))
+
 
 def fast_p(problems: Sequence[Scored], p: float) -> Estimate:
     """The share of samples that are correct and more than `p` times as fast as the baseline. With one sample
@@ -78,8 +82,7 @@ def pass_at_k(problems: Sequence[Scored], k: int) -> Estimate:
 
 def geometric_mean(problems: Sequence[Scored]) -> Estimate:
     """Of the best sample's speedup, over the problems with a correct one."""
-    found = _mean(_solved(problems), lambda each: math.log(max(each.speedups)))
-    return Estimate(value=math.exp(found.value), low=math.exp(found.low), high=math.exp(found.high))
+    return _mean(_solved(problems), lambda each: math.log(max(each.speedups))).exp()
 
 
 def median(problems: Sequence[Scored]) -> Estimate:

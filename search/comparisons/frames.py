@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluators.scores import Estimate
 from search.comparisons.curves import UNITS, Searched, read_searches
-from search.comparisons.statistics import Difference, Interval
+from search.comparisons.statistics import Difference
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +68,7 @@ def _points(search: Searched) -> Iterable[dict[str, Any]]:
 def _difference(known: Mapping[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = {name: known[name] for name in ("first", "second", "pairs", "p")}
     ratio, beats = known["ratio"], known["beats"]
-    found = Difference(**plain, ratio=Interval(**ratio), beats=Interval(**beats))
+    found = Difference(**plain, ratio=Estimate(**ratio), beats=Estimate(**beats))
     said = {"is_real": found.is_real, "sentence": found.sentence}
     return {**plain, **_interval("ratio", ratio), **_interval("beats", beats), **said}
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from evaluators.scores import Estimate
 from search.comparisons.curves import Searched
 
 LEVEL = 0.95
@@ -19,18 +20,6 @@ TELLING = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interval:
-    """An estimate and its 95 % interval; infinite ends where there are too few values for one."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Difference:
     """Between two arms. `ratio` is how many times as fast the first one's winners are, in the geometric mean;
     `beats` the share of pairs in which they are faster, ties counted half; `p` of the paired permutation
@@ -39,8 +28,8 @@ class Difference:
     first: str
     second: str
     pairs: int
-    ratio: Interval
-    beats: Interval
+    ratio: Estimate
+    beats: Estimate
     p: float
 
     @property
@@ -66,17 +55,17 @@ class Difference:
         faster, slower, ratio = self.first, self.second, self.ratio
         if ratio.value < 1:
             faster, slower = slower, faster
-            ratio = Interval(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
+            ratio = Estimate(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
         told = f"{ratio} times as fast in {self.pairs} pairs (p {self.p:.2g})"
         return f"{faster} is better than {slower}: {told}."
 
 
-def means(searches: Sequence[Searched]) -> Mapping[str, Interval]:
+def means(searches: Sequence[Searched]) -> Mapping[str, Estimate]:
     """By arm, the geometric mean of the final speedups."""
     found = {}
     for arm in dict.fromkeys(each.arm for each in searches):
         logs = [math.log(each.final) for each in searches if each.arm == arm]
-        found[arm] = _exp(_mean(logs))
+        found[arm] = _mean(logs).exp()
     return found
 
 
@@ -98,24 +87,25 @@ def _difference(first: str, second: str, finals: Mapping[tuple[str, str, int], f
         first=first,
         second=second,
         pairs=len(pairs),
-        ratio=_exp(_mean(pairs)),
+        ratio=_mean(pairs).exp(),
         beats=_mean(wins),
         p=_permuted(pairs),
     )
 
 
-def _mean(values: Sequence[float]) -> Interval:
-    """With the bootstrap's interval: bias-corrected and accelerated, or a point where all are equal."""
+def _mean(values: Sequence[float]) -> Estimate:
+    """With the bootstrap's interval: bias-corrected and accelerated, or a point where all are equal; its ends
+    are infinite where there are too few values for one."""
     import numpy
     from scipy import stats
 
     if not values:
-        return Interval(value=math.nan, low=-math.inf, high=math.inf)
+        return Estimate(value=math.nan, low=-math.inf, high=math.inf)
     mean = float(numpy.mean(values))
     if len(values) < FEWEST:
-        return Interval(value=mean, low=-math.inf, high=math.inf)
+        return Estimate(value=mean, low=-math.inf, high=math.inf)
     if len(set(values)) == 1:
-        return Interval(value=mean, low=mean, high=mean)
+        return Estimate(value=mean, low=mean, high=mean)
     found = stats.bootstrap(
         (numpy.asarray(values),),
         numpy.mean,
@@ -123,7 +113,7 @@ def _mean(values: Sequence[float]) -> Interval:
         n_resamples=RESAMPLES,
         rng=numpy.random.default_rng(0),
     ).confidence_interval
-    return Interval(value=mean, low=float(found.low), high=float(found.high))
+    return Estimate(value=mean, low=float(found.low), high=float(found.high))
 
 
 def _permuted(differences: Sequence[float]) -> float:
@@ -142,11 +132,3 @@ def _permuted(differences: Sequence[float]) -> float:
         rng=numpy.random.default_rng(0),
     )
     return float(found.pvalue)
-
-
-def _exp(interval: Interval) -> Interval:
-    return Interval(
-        value=math.exp(interval.value),
-        low=math.exp(interval.low) if interval.low > -math.inf else 0.0,
-        high=math.exp(interval.high) if interval.high < math.inf else math.inf,
-    )
