@@ -17,6 +17,7 @@ import asyncio
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -264,10 +265,7 @@ def _stats(timing: Timing, hardware: str) -> dict[str, Any]:
 
 
 def _counted(values: Iterable[str]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for each in values:
-        counts[each] = counts.get(each, 0) + 1
-    return dict(sorted(counts.items(), key=lambda each: -each[1]))
+    return dict(Counter(values).most_common())
 
 
 def _times(config: DictConfig) -> Mapping[tuple[str, str], float] | None:
