@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from ideatree.commands import main as command
 from search import cli
 from search.campaigns.page import has_campaign, page_data, write_page
 from search.campaigns.progress import SearchProgress, Slice
 from tests.search.campaigns.landscapes import ARMS, ATTACK, CEILING, MOVES, searched
-from tests.search.reports.test_browser import BINARY, OPENS_WITHIN_S, browser
+from tests.search.reports.in_browser import ChartsInBrowser, browser, page
 
-__all__ = ["browser"]  # a fixture
-in_browser = [
-    pytest.mark.slow,
-    pytest.mark.skipif(BINARY is None, reason="no Chromium or Chrome is installed"),
-]
+__all__ = ["browser", "page"]  # fixtures
 SEARCHES = len(MOVES) * len(ARMS)
 
 
@@ -117,32 +112,8 @@ def test_the_page_at_the_end(
     assert line == "report: none, it needs plotly: pip install 'ideatree[report]'"
 
 
-@pytest.fixture(scope="module")
-def page(browser: Browser, folder: Path) -> Iterator[Page]:
-    """The report, opened once; in the end nothing was complained of and nothing asked for."""
-    page = browser.new_page(viewport={"width": 1366, "height": 768}, accept_downloads=True)
-    said: list[str] = []
-    asked: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto((folder / "report.html").as_uri())
-    page.wait_for_selector("body[data-charts]", state="attached")
-    yield page
-    assert said == []
-    assert [each for each in asked if not each.startswith(("blob:", "data:"))] == [
-        (folder / "report.html").as_uri()
-    ]
-
-
-class TestInBrowser:
-    pytestmark = in_browser
-
-    def test_it_opens_quickly_and_draws_all_charts(self, page: Page) -> None:
-        assert 0 < int(page.locator("body").get_attribute("data-ready") or 0) / 1000 < OPENS_WITHIN_S
-        for chart in page.locator(".chart").all():
-            chart.scroll_into_view_if_needed()
-            expect(chart.locator(".main-svg").first).to_be_visible()
+class TestInBrowser(ChartsInBrowser):
+    def test_the_cards_and_the_columns_are_there(self, page: Page) -> None:
         expect(page.locator("#cards .card")).to_have_count(6)
         expect(page.locator("#cards")).to_contain_text("problems, 1 not searched")
         expect(page.locator("#arms th", has_text="fast_1.5")).to_have_count(2)
@@ -201,16 +172,3 @@ class TestInBrowser:
             page.locator("#save-arms").click()
         download.value.save_as(tmp_path / "x.csv")
         assert "against torch.compile,fast_1.5,many" in (tmp_path / "x.csv").read_text()
-
-    @pytest.mark.parametrize("scheme", ["light", "dark"])
-    def test_a_phone_need_not_scroll_sideways(self, scheme: str, browser: Browser, folder: Path) -> None:
-        context = browser.new_context(
-            viewport={"width": 390, "height": 844}, color_scheme="dark" if scheme == "dark" else "light"
-        )
-        page = context.new_page()
-        page.goto((folder / "report.html").as_uri())
-        page.wait_for_selector("body[data-charts]", state="attached")
-        for chart in page.locator(".chart").all():
-            chart.scroll_into_view_if_needed()
-        assert page.evaluate("document.documentElement.scrollWidth") == 390
-        context.close()

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from ideatree.commands import main as command
 from search.comparisons.curves import UNITS
 from search.comparisons.page import page_data, write_page
 from tests.search.comparisons.compared import ARMS, ATTACK, PROBLEMS, compared
-from tests.search.reports.test_browser import BINARY, OPENS_WITHIN_S, browser
+from tests.search.reports.in_browser import ChartsInBrowser, browser, page
 
-__all__ = ["browser"]  # a fixture
-in_browser = [
-    pytest.mark.slow,
-    pytest.mark.skipif(BINARY is None, reason="no Chromium or Chrome is installed"),
-]
+__all__ = ["browser", "page"]  # fixtures
 
 
 @pytest.fixture(scope="module")
@@ -66,32 +61,8 @@ def test_the_command_writes_it(folder: Path, tmp_path: Path, capsys: pytest.Capt
     assert "the comparison has not ended; python -m search.compare resume=" in capsys.readouterr().err
 
 
-@pytest.fixture(scope="module")
-def page(browser: Browser, folder: Path) -> Iterator[Page]:
-    """The report, opened once; in the end nothing was complained of and nothing asked for."""
-    page = browser.new_page(viewport={"width": 1366, "height": 768}, accept_downloads=True)
-    said: list[str] = []
-    asked: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto((folder / "report.html").as_uri())
-    page.wait_for_selector("body[data-charts]", state="attached")
-    yield page
-    assert said == []
-    assert [each for each in asked if not each.startswith(("blob:", "data:"))] == [
-        (folder / "report.html").as_uri()
-    ]
-
-
-class TestInBrowser:
-    pytestmark = in_browser
-
-    def test_it_opens_quickly_and_draws_all_charts(self, page: Page) -> None:
-        assert 0 < int(page.locator("body").get_attribute("data-ready") or 0) / 1000 < OPENS_WITHIN_S
-        for chart in page.locator(".chart").all():
-            chart.scroll_into_view_if_needed()
-            expect(chart.locator(".main-svg").first).to_be_visible()
+class TestInBrowser(ChartsInBrowser):
+    def test_all_charts_are_there(self, page: Page) -> None:
         assert page.locator(".chart").count() == len(PROBLEMS) + 3
 
     def test_a_script_in_an_arms_name_is_shown_as_text(self, page: Page) -> None:
@@ -147,16 +118,3 @@ class TestInBrowser:
         picture = (tmp_path / "x.svg").read_text()
         assert picture.startswith("<svg") and "<script>" not in picture
         assert re.search("quick over steady", picture)
-
-    @pytest.mark.parametrize("scheme", ["light", "dark"])
-    def test_a_phone_need_not_scroll_sideways(self, scheme: str, browser: Browser, folder: Path) -> None:
-        context = browser.new_context(
-            viewport={"width": 390, "height": 844}, color_scheme="dark" if scheme == "dark" else "light"
-        )
-        page = context.new_page()
-        page.goto((folder / "report.html").as_uri())
-        page.wait_for_selector("body[data-charts]", state="attached")
-        for chart in page.locator(".chart").all():
-            chart.scroll_into_view_if_needed()
-        assert page.evaluate("document.documentElement.scrollWidth") == 390
-        context.close()

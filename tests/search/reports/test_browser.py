@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from evaluators.evaluation import Status
 from search.reports.page import write_report
+from tests.search.reports.in_browser import (
+    OPENS_WITHIN_S,
+    address,
+    browser,
+    draw_charts,
+    in_browser,
+    open_report,
+)
 from tests.search.reports.synthetic import ATTACK, SyntheticRun
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-BINARY = next((path for name in NAMES if (path := shutil.which(name))), None)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(BINARY is None, reason="no Chromium or Chrome is installed"),
-]
-OPENS_WITHIN_S = 2.0
+__all__ = ["browser"]  # a fixture
+pytestmark = in_browser
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +31,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> SyntheticRun:
     run = SyntheticRun(tmp_path_factory.mktemp("run"))
     write_report(run.folder)
     return run
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BINARY)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -55,11 +49,10 @@ def opened(browser: Browser, run: SyntheticRun) -> Iterator[Page]:
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
-    page.goto(address(run))
-    page.wait_for_selector("body[data-charts]", state="attached")
+    open_report(page, run.folder)
     yield page
     assert said == []
-    assert {each for each in asked if not each.startswith("blob:")} == {address(run)}
+    assert {each for each in asked if not each.startswith("blob:")} == {address(run.folder)}
 
 
 @pytest.fixture
@@ -69,10 +62,6 @@ def page(opened: Page) -> Page:
     opened.get_by_role("button", name="Show all").click()
     opened.locator("#list-frame").evaluate("each => { each.open = false; }")
     return opened
-
-
-def address(run: SyntheticRun) -> str:
-    return (run.folder / "report.html").as_uri()
 
 
 def show(page: Page, id: str) -> None:
@@ -91,16 +80,14 @@ def test_it_opens_quickly(context: BrowserContext, run: SyntheticRun) -> None:
     took: list[float] = []
     while not took or (min(took) > OPENS_WITHIN_S and len(took) < 3):
         page = context.new_page()
-        page.goto(address(run))
+        page.goto(address(run.folder))
         took.append(int(page.locator("body").get_attribute("data-ready") or 0) / 1000)
         page.close()
     assert 0 < min(took) < OPENS_WITHIN_S, took
 
 
 def test_all_charts_are_drawn(page: Page) -> None:
-    for chart in page.locator(".chart").all():
-        chart.scroll_into_view_if_needed()
-        expect(chart.locator(".main-svg").first).to_be_visible()
+    draw_charts(page)
     assert page.locator(".chart").count() == 8
 
 
@@ -158,7 +145,7 @@ def test_a_link_leads_to_its_node(page: Page, context: BrowserContext, run: Synt
     best = run.state.tree.best()[0]
     show(page, best.id)
     link = page.evaluate("location.href")
-    assert link == f"{address(run)}#variant-{best.id}"
+    assert link == f"{address(run.folder)}#variant-{best.id}"
     page.get_by_role("button", name="Close").click()
     expect(page.locator("#details")).to_be_hidden()
     pasted = context.new_page()
@@ -199,7 +186,7 @@ def test_the_policy_stops_what_would_be_added(context: BrowserContext, run: Synt
     stopped: list[str | None] = []
     page.on("requestfailed", lambda request: stopped.append(request.failure))
     page.on("requestfinished", lambda request: stopped.append(request.url))
-    page.goto(address(run))
+    page.goto(address(run.folder))
     page.evaluate(
         """() => {
             const script = document.createElement("script");
@@ -210,7 +197,7 @@ def test_the_policy_stops_what_would_be_added(context: BrowserContext, run: Synt
         }"""
     )
     assert page.title() != "taken over"
-    assert stopped == [address(run), "csp"]
+    assert stopped == [address(run.folder), "csp"]
 
 
 def test_the_keyboard_walks_the_tree(page: Page, run: SyntheticRun) -> None:
@@ -255,8 +242,7 @@ def test_a_phone_need_not_scroll_sideways(scheme: str, browser: Browser, run: Sy
         is_mobile=True,
     )
     page = context.new_page()
-    page.goto(address(run))
-    page.wait_for_selector("body[data-charts]", state="attached")
+    open_report(page, run.folder)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(255, 255, 255)") == (scheme == "light")
