@@ -145,6 +145,7 @@ def test_what_cannot_be_searched_is_named(
         (["budget.evaluations=5", "only=[level1/nothing]"], "has no problem level1/nothing"),
         (["budget.evaluations=5", 'arms.x=["strateg=puct"]'], "unknown key strateg"),
         (["budget.evaluations=5", "scheduler=best"], "unknown scheduler best"),
+        (["budget.evaluations=5", "device=gpu"], "device is gpu"),
         (["resume=nowhere"], "no campaign's folder"),
     ],
 )
