@@ -12,6 +12,9 @@ from evaluators.runner.shared_buffers import Layout
 ROOMY = 0.25
 """With this share of the device's memory free, the judge process keeps what it holds for its next draw."""
 
+OTHERS_SHARE = 0.1
+"""Of the device's memory, at most, that our own contexts and runners hold when a problem is opened."""
+
 
 class DeviceMemory:
     """Of a device, for one problem. On a CPU, whose memory holds more than ours, only shares are planned."""
@@ -55,12 +58,7 @@ class DeviceMemory:
     def others_bytes(self) -> int:
         """Held by others than torch in this process: by runners, and, which does not change, by contexts and
         in shared buffers. 0 on a CPU."""
-        import torch
-
-        if not self._on_gpu:
-            return 0
-        free_bytes, total_bytes = torch.cuda.mem_get_info()
-        return int(total_bytes - free_bytes - torch.cuda.memory_reserved())
+        return _others_bytes() if self._on_gpu else 0
 
     def overdrawn(self, runner_bytes: int, calls: int) -> str:
         """What is to be said of a candidate's runner that holds so much; "" where it may, in blocks of so
@@ -73,6 +71,26 @@ class DeviceMemory:
         return (
             f"it holds {runner_bytes / GIB:.3g} GiB of the device's memory, more than {allowed / GIB:.3g} GiB"
         )
+
+
+def used_up(error: Exception) -> str:
+    """Why a problem is too large for the device, where an error says that this process has no memory left; ""
+    where it says something else, or where others hold some of the memory, which they may give back."""
+    import torch
+
+    if not isinstance(error, torch.OutOfMemoryError):
+        return ""
+    total_bytes = torch.cuda.mem_get_info()[1]
+    if _others_bytes() > OTHERS_SHARE * total_bytes:
+        return ""
+    return f"opening this problem takes more than the {total_bytes / GIB:.0f} GiB that the device has"
+
+
+def _others_bytes() -> int:
+    from torch import cuda
+
+    free_bytes, total_bytes = cuda.mem_get_info()
+    return int(total_bytes - free_bytes - cuda.memory_reserved())
 
 
 def _planned(reference: ReferenceModel, input_bytes: int, output_bytes: int) -> MemoryPlan:

@@ -37,6 +37,7 @@ from typing import Any
 
 from evaluators.cause import cause_of
 from evaluators.evaluation import Stage
+from evaluators.judge import device_memory
 from evaluators.judge.candidate_evaluation import CandidateEvaluation
 from evaluators.judge.head_to_head import HeadToHead, Step
 from evaluators.judge.memory_plan import TooLarge
@@ -45,6 +46,7 @@ from evaluators.judge.runner_client import Refused
 from evaluators.opening import OpeningStep, Steps
 from evaluators.problem import Problem
 from evaluators.reference.audit import audit
+from evaluators.reference.loading import assigned_names
 from evaluators.reference.running_reference import UnfitReference
 from evaluators.system import process_tree
 from evaluators.system.channel import Channel, ChannelClosed, Message
@@ -134,7 +136,7 @@ def main() -> None:
             except ChannelClosed:
                 worker.send({"op": "lost"})  # a runner died; the worker knows which and why
             except TooLarge as large:
-                worker.send({"op": "unfit", "error": f"the reference cannot be judged here: {large}"})
+                worker.send(_too_large(order, str(large)))
             except UnfitReference as unfit:
                 text = f"the reference cannot judge a kernel: {unfit}"
                 hint = "(problem.allow_degenerate=true lets it, all the same)"
@@ -144,9 +146,18 @@ def main() -> None:
                 worker.send(_failure(order, error))
 
 
+def _too_large(order: Message, why: str) -> Message:
+    """What the worker is told of a problem that the device's memory has no room for."""
+    sizes = ", ".join(sorted(assigned_names(order["problem"]["source"])))
+    hint = f" (smaller sizes may fit: problem.sizes.<name>=..., with one of {sizes})" if sizes else ""
+    return {"op": "unfit", "error": f"the reference cannot be judged here: {why}{hint}"}
+
+
 def _failure(order: Message, error: Exception) -> Message:
     """What the worker is told of an order that failed. What goes wrong while a problem is being opened is the
     reference's doing, unless the machine lacks something."""
+    if order["op"] in ("open", "audit") and (why := device_memory.used_up(error)):
+        return _too_large(order, why)
     text = str(error) if isinstance(error, Refused) else traceback.format_exc()
     opens = order["op"] in ("open", "audit")
     asserted = opens and ASSERTED in text

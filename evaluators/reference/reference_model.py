@@ -19,7 +19,7 @@ from evaluators.reference.answer import Answer, Draw, judge, leave_open, writabl
 from evaluators.reference.comparison import Comparison, Shift
 from evaluators.reference.input_distributions import Distribution
 from evaluators.reference.running_reference import RunningReference
-from evaluators.reference.sampled_elements import pick, some_places
+from evaluators.reference.sampled_elements import pick_all, some_places
 from evaluators.reference.shifts import eager_shifts_of, joined, shifts_of
 
 if TYPE_CHECKING:
@@ -165,21 +165,16 @@ class ReferenceModel(RunningReference):
         inputs = list(of.applied(self.draw(seed)))
         eager, exact = self.answers(inputs, seed)
         places = [some_places(each) if some else None for each in exact]
+        # At once: the whole of a large answer takes memory that the next steps need.
+        eager, exact = pick_all(eager, places), pick_all(exact, places)
         if shifts is None:
-            picked = [pick(each, at) for each, at in zip(exact, places, strict=True)]
             with self.steps.step(OpeningStep.SHIFTS):
-                shifts = shifts_of(self, inputs, picked, places) if some else self._all_shifts(inputs, exact)
-            del picked
+                shifts = shifts_of(self, inputs, exact, places) if some else self._all_shifts(inputs, exact)
         del inputs
         if self.has_products and not of.orders:
             eager, exact = list(map(writable, eager)), list(map(writable, exact))
-            leave_open(eager, exact, self.run(self.draw(seed), seed))
-        return Answer(
-            eager=[pick(each, at) for each, at in zip(eager, places, strict=True)],
-            exact=[pick(each, at) for each, at in zip(exact, places, strict=True)],
-            shifts=shifts,
-            places=places,
-        )
+            leave_open(eager, exact, pick_all(self.run(self.draw(seed), seed), places))
+        return Answer(eager=eager, exact=exact, shifts=shifts, places=places)
 
     @contextmanager
     def _noted_memory(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,11 @@ def some_places(output: torch.Tensor) -> Places | None:
     generator = torch.Generator(output.device).manual_seed(secrets.randbits(62))
     chosen = torch.randint(runs, (spot // RUN,), generator=generator, device=output.device)
     return Places(start=start, runs=runs, chosen=chosen)
+
+
+def pick_all(outputs: Sequence[torch.Tensor], places: Sequence[Places | None]) -> list[torch.Tensor]:
+    """`pick` of each output."""
+    return [pick(each, at) for each, at in zip(outputs, places, strict=True)]
 
 
 def pick(output: torch.Tensor, places: Places | None) -> torch.Tensor:

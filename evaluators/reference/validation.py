@@ -18,7 +18,7 @@ from evaluators.reference.comparison import Comparison
 from evaluators.reference.containers import plain_values, replaced, tensors_in
 from evaluators.reference.differences import about_equal
 from evaluators.reference.reference_model import ReferenceModel
-from evaluators.reference.sampled_elements import pick
+from evaluators.reference.sampled_elements import pick_all
 from evaluators.reference.usable_distributions import open_distributions
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _passes(lazy: Lazy, inputs: list[Any], answer: Answer, reference: ReferenceM
 def _fails(outputs: Outputs, answer: Answer, reference: ReferenceModel, *, own: bool) -> bool:
     """Whether a part of them is enough to fail them: most wrong answers are wrong everywhere."""
     if any(at is not None for at in answer.places):
-        outputs = [pick(each, at) for each, at in zip(outputs, answer.places, strict=True)]
+        outputs = pick_all(outputs, answer.places)
     few = replace(answer, eager=_some(answer.eager), exact=_some(answer.exact))
     few = replace(few, places=[None] * len(outputs))
     return bool(reference.judge(_some(outputs), few, own=own).problem)

@@ -1,5 +1,6 @@
 """Verdicts on a real GPU: honest kernels in CUDA and Triton, and what must not take the device down."""
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 
@@ -217,10 +218,12 @@ def test_what_no_queue_holds_is_as_fast_as_itself(worker: Worker) -> None:
         assert evaluation.timing is not None, evaluation.log
         found.append(evaluation.timing)
     assert sum(each.speedup_low <= 1 <= each.speedup_high for each in found) >= 5, found
-    # Where the host is busy, blocks of the same launches take 7 to 12 ms a call (seen on two H200s).
-    assert 0.9 < statistics.median(each.speedup for each in found) < 1.1, found
-    for each in found:
-        noise = max(map(spread, (each.kernel_samples_ms, each.eager_samples_ms)))
+    # Where the host is busy, blocks of the same launches take 7 to 12 ms a call (seen on two H200s), and the
+    # median of six speedups is off by what their own noise makes of it.
+    noises = [max(map(spread, (each.kernel_samples_ms, each.eager_samples_ms))) for each in found]
+    bias = math.log(statistics.median(each.speedup for each in found))
+    assert abs(bias) < max(0.1, statistics.median(noises)), found
+    for each, noise in zip(found, noises, strict=True):
         assert each.speedup_high - each.speedup_low < max(0.3, 4 * noise), each
 
 

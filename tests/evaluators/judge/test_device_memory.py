@@ -10,8 +10,9 @@ import torch
 
 from evaluators.evaluation import Status
 from evaluators.judge.candidate_evaluation import CandidateEvaluation
-from evaluators.judge.device_memory import DeviceMemory
+from evaluators.judge.device_memory import DeviceMemory, used_up
 from evaluators.judge.head_to_head import Entry, HeadToHead
+from evaluators.judge.judge_process import _failure
 from evaluators.judge.memory_plan import GIB, SPARE_BYTES, MemoryPlan
 from evaluators.problem import Problem
 from evaluators.timing import Plan
@@ -111,3 +112,28 @@ def test_on_a_cpu_nothing_is_planned_but_shares() -> None:
     assert memory.calls_of_each(24, 5) == 12
     assert memory.others_bytes() == 0
     assert memory.overdrawn(2**60, 1) == ""
+
+
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch, *, free: int, reserved: int) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * GIB, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: reserved * GIB)
+
+
+def test_a_problem_that_alone_takes_all_memory_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_gpu(monkeypatch, free=8, reserved=70)
+    order = {"op": "open", "problem": {"source": "batch_size = 4\ndim = 2\nclass Model: ..."}}
+    answer = _failure(order, torch.OutOfMemoryError("tried to allocate 14 GiB"))
+    assert answer["op"] == "unfit"
+    assert "takes more than the 80 GiB that the device has" in answer["error"]
+    assert "problem.sizes.<name>=..., with one of batch_size, dim" in answer["error"]
+
+
+def test_what_others_hold_is_no_problems_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_gpu(monkeypatch, free=8, reserved=40)
+    try:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    except torch.OutOfMemoryError as error:
+        assert not used_up(error)
+        assert _failure({"op": "open"}, error)["op"] == "failed"
+    on_a_gpu(monkeypatch, free=8, reserved=70)
+    assert not used_up(RuntimeError("no kernel image"))
