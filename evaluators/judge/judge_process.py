@@ -158,7 +158,7 @@ def _failure(order: Message, error: Exception) -> Message:
     reference's doing, unless the machine lacks something."""
     if order["op"] in ("open", "audit") and (why := device_memory.used_up(error)):
         return _too_large(order, why)
-    text = str(error) if isinstance(error, Refused) else traceback.format_exc()
+    text = str(error) if isinstance(error, Refused) else "".join(traceback.format_exception(error))
     opens = order["op"] in ("open", "audit")
     asserted = opens and ASSERTED in text
     if asserted and order["op"] == "open" and not order["options"]["keep_range"]:

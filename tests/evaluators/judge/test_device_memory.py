@@ -130,10 +130,8 @@ def test_a_problem_that_alone_takes_all_memory_is_too_large(monkeypatch: pytest.
 
 def test_what_others_hold_is_no_problems_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_gpu(monkeypatch, free=8, reserved=40)
-    try:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-    except torch.OutOfMemoryError as error:
-        assert not used_up(error)
-        assert _failure({"op": "open"}, error)["op"] == "failed"
+    error = torch.OutOfMemoryError("CUDA out of memory")
+    assert not used_up(error)
+    assert _failure({"op": "open"}, error)["op"] == "failed"
     on_a_gpu(monkeypatch, free=8, reserved=70)
     assert not used_up(RuntimeError("no kernel image"))
