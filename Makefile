@@ -18,8 +18,9 @@ demo: install
 	$(BIN)/python -m search.run problem=level2/conv2d_relu_maxpool problem.sizes.batch=2 \
 		rounds=5 ideas=3 branch=1 wandb=off library.use=false
 
+# Three processes, on two cores too: each waits a good part of its time, for deadlines and processes.
 test: install
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Under 90 s, for the daily loop.
 test-fast: install

@@ -17,6 +17,7 @@ from unittest import mock
 
 from evaluators.atomic_write import write_atomically
 from evaluators.problem import Kernel
+from evaluators.runner import thin_headers
 from evaluators.system.user_cache import cache_folder
 from kernel_library.entry import Entry, Measurement, architecture_of, fits, shape_text
 from kernel_library.library import FolderLibrary
@@ -132,13 +133,14 @@ def _module(kernel: Kernel) -> Any:
 
 @contextlib.contextmanager
 def _extensions_of(kernel: Kernel) -> Iterator[None]:
-    """In the block torch builds in a folder of the kernel's own, one process at a time. A lock of torch's
-    that is there is that of a build which was killed: torch would wait for it without end."""
+    """In the block torch builds in a folder of the kernel's own, one process at a time, and with thin headers
+    first, as where the kernel was measured. A lock of torch's that is there is that of a build which was
+    killed: torch would wait for it without end."""
     folder = cache_folder() / "extensions" / kernel.id
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "building").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)  # given back when the process ends, however it does
         for lock in folder.rglob("lock"):
             lock.unlink()
-        with mock.patch.dict(os.environ, {"TORCH_EXTENSIONS_DIR": str(folder)}):
+        with mock.patch.dict(os.environ, {"TORCH_EXTENSIONS_DIR": str(folder)}), thin_headers.installed():
             yield

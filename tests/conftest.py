@@ -8,19 +8,20 @@ import signal
 import pytest
 
 LONGEST = (
-    *("evaluators/test_catalogue.py", "evaluators/test_chaos.py", "search/test_run.py"),
+    *("evaluators/test_catalogue.py", "docs/test_python_page.py", "kernel_library/seeds/test_cpp_seeds.py"),
+    *("evaluators/test_chaos.py", "evaluators/test_score.py", "search/test_run.py"),
     *("evaluators/reference/test_validation.py", "benchmarks/test_peers.py"),
     *("search/test_through_the_wire.py", "evaluators/scheduler/test_ray_host.py"),
     *("evaluators/scheduler/test_hosts.py", "evaluators/device/test_worker_hostile.py"),
     *("evaluators/device/test_worker_failures.py", "evaluators/device/test_worker_processes.py"),
     *("evaluators/device/test_worker_references.py", "evaluators/device/test_worker.py"),
-    *("evaluators/test_evaluate.py", "search/test_mcp.py", "docs/test_python_page.py"),
+    *("evaluators/test_evaluate.py", "search/test_mcp.py", "evaluators/judge/test_memory.py"),
     *("docs/test_commands.py", "evaluators/runner/test_node_fork_server.py"),
     *("evaluators/build/test_builder.py", "evaluators/build/test_builder_failures.py"),
     *("evaluators/runner/test_thin_headers.py", "kernel_library/test_commands.py"),
     *("evaluators/reference/test_reference_model.py", "evaluators/judge/test_head_to_head.py"),
 )
-"""Files that take ten seconds and more. They come first: of two processes that take file after file, none is
+"""Files that take ten seconds and more. They come first: of processes that take file after file, none is
 left with a long one at the end (`make test` keeps this order by `--no-loadscope-reorder`)."""
 
 

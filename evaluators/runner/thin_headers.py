@@ -8,6 +8,7 @@ that a build left is loaded without asking ninja, when it was made of exactly th
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import hashlib
@@ -15,7 +16,8 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,19 @@ def install() -> None:
     build = cpp_extension._write_ninja_file_and_build_library
     if getattr(build, "func", None) is not _build_library:
         cpp_extension._write_ninja_file_and_build_library = functools.partial(_build_library, build)
+
+
+@contextlib.contextmanager
+def installed() -> Iterator[None]:
+    """`install` for the time of the block, in a process that is not ours alone."""
+    from torch.utils import cpp_extension
+
+    before = cpp_extension._write_ninja_file_and_build_library
+    install()
+    try:
+        yield
+    finally:
+        cpp_extension._write_ninja_file_and_build_library = before
 
 
 def used_header(sources: Iterable[tuple[str, str]], include_paths: Iterable[str]) -> str:
@@ -105,9 +120,13 @@ def _build_thin(
 
 
 def _digest(arguments: dict[str, Any], sources: list[tuple[str, str]], folder: Path) -> str:
-    """Of what a library is made of: the same wherever the scratch folder lies."""
+    """Of what a library is made of, and the PyTorch and Python for which it is: the same wherever the scratch
+    folder lies."""
+    import torch
+
     flags = {key: value for key, value in arguments.items() if key not in ("sources", "verbose")}
-    text = json.dumps([flags, os.environ.get("TORCH_CUDA_ARCH_LIST"), sources], sort_keys=True, default=str)
+    made_for = [torch.__version__, sys.version, os.environ.get("TORCH_CUDA_ARCH_LIST")]
+    text = json.dumps([flags, made_for, sources], sort_keys=True, default=str)
     for place in (str(folder), os.environ.get("HOME", "")):
         text = text.replace(place, "") if place else text
     return hashlib.sha256(text.encode()).hexdigest()

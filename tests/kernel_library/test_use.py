@@ -92,6 +92,10 @@ def test_a_build_that_was_killed_blocks_nobody(root: Path, monkeypatch: pytest.M
         "# as load_inline does\n"
         "lock = pathlib.Path(os.environ['TORCH_EXTENSIONS_DIR'], 'sum', 'lock')\n"
         "assert not lock.exists(), 'it would wait'\n"
+        "from torch.utils import cpp_extension\n"
+        "from evaluators.runner import thin_headers\n"
+        "build = cpp_extension._write_ninja_file_and_build_library\n"
+        "assert build.func is thin_headers._build_library, 'it would take three times as long'\n"
         "def total(x):\n    return x.sum(-1)\n"
     )
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "elsewhere")

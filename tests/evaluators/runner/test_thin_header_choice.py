@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from evaluators.runner import thin_headers
 
@@ -112,13 +114,17 @@ def test_sources_that_thin_headers_would_change_or_fail(folder: Path, text: str)
         lambda folder: (folder / "x.so").unlink(),
         lambda folder: (folder / "x.made-of").unlink(),
         lambda folder: os.environ.update(TORCH_CUDA_ARCH_LIST="1.0"),
+        lambda folder: setattr(torch, "__version__", "1.0"),
+        lambda folder: setattr(sys, "version", "2.7"),
     ],
-    ids=["source", "no library", "no marker", "architecture"],
+    ids=["source", "no library", "no marker", "architecture", "PyTorch", "Python"],
 )
 def test_what_is_built_again(
     folder: Path, change: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
+    monkeypatch.setattr(torch, "__version__", torch.__version__)
+    monkeypatch.setattr(sys, "version", sys.version)
     fake = FakeBuild()
     given = arguments(folder)
     for _ in range(2):  # with the same lists: they are not changed

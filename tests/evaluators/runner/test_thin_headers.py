@@ -138,15 +138,17 @@ def test_another_source_is_not_taken_for_the_built_one(extension: Build, tmp_pat
     assert "ninja" in answer["error"].lower()
 
 
-def test_a_second_installation_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_installation_changes_nothing_and_a_block_leaves_nothing() -> None:
     from torch.utils import cpp_extension
 
     name = "_write_ninja_file_and_build_library"
-    monkeypatch.setattr(cpp_extension, name, getattr(cpp_extension, name))
-    thin_headers.install()
-    installed = getattr(cpp_extension, name)
-    thin_headers.install()
-    assert getattr(cpp_extension, name) is installed
+    before = getattr(cpp_extension, name)
+    with thin_headers.installed():
+        installed = getattr(cpp_extension, name)
+        assert installed is not before
+        thin_headers.install()
+        assert getattr(cpp_extension, name) is installed
+    assert getattr(cpp_extension, name) is before
 
 
 CUDA_EXTENSION = '''

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 import pytest
 
@@ -170,15 +169,11 @@ def references() -> dict[str, Callable[..., torch.Tensor]]:
 @functools.cache
 def seed(op: str) -> types.ModuleType:
     """The seed's module, which is compiled as it is imported: as the evaluator does it, which is faster."""
-    from torch.utils import cpp_extension
-
-    build = "_write_ninja_file_and_build_library"
     spec = importlib.util.spec_from_file_location(f"{op}_seed", SEEDS / op / "cpp" / "kernel.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    with mock.patch.object(cpp_extension, build, getattr(cpp_extension, build)):
-        thin_headers.install()
+    with thin_headers.installed():
         spec.loader.exec_module(module)
     return module
 
