@@ -13,7 +13,8 @@ from evaluators.cause import cause_of
 
 class Status(StrEnum):
     """The verdict on one kernel. An INFRASTRUCTURE_ERROR is ours, and an UNFIT_REFERENCE cannot judge any
-    kernel; everything else is the kernel's own doing."""
+    kernel; everything else is the kernel's own doing. DECLINED: its `supports` says that it is not for such
+    a case."""
 
     CORRECT = "correct"
     COMPILE_ERROR = "compile_error"
@@ -22,6 +23,7 @@ class Status(StrEnum):
     TIMEOUT = "timeout"
     CRASHED = "crashed"
     REJECTED = "rejected"
+    DECLINED = "declined"
     UNFIT_REFERENCE = "unfit_reference"
     INFRASTRUCTURE_ERROR = "infrastructure_error"
 
@@ -141,6 +143,27 @@ class Roofline:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CaseResult:
+    """What was found on a case of a problem; name, weight and `held_out` are the case's own.
+    The environment is that of the whole evaluation."""
+
+    name: str
+    weight: float
+    held_out: bool
+    evaluation: Evaluation
+
+    @property
+    def passes(self) -> bool:
+        """Whether the kernel is right there, or says that it is not for such a case."""
+        return self.evaluation.status in (Status.CORRECT, Status.DECLINED)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CaseResult:
+        """Raises as `Evaluation.from_json` does."""
+        return cls(**{**data, "evaluation": Evaluation.from_json(data["evaluation"])})
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """The verdict on one kernel for one problem.
 
@@ -148,7 +171,8 @@ class Evaluation:
     `rule` names what a `rejected` kernel broke. `environment` says where it was measured: device,
     driver, torch, isolation level. `device_s` is how long the device was held, and `stages_s` where that
     time went. `own_share` is the part of the computing that the kernel's own code did, None where that is not
-    known (see `evaluators.judge.stack_samples`).
+    known (see `evaluators.judge.stack_samples`). `cases`: of a problem with several, those that were tried;
+    everything else sums them up (see `evaluators.cases`).
     """
 
     status: Status
@@ -162,6 +186,7 @@ class Evaluation:
     stages_s: Mapping[str, float] = field(default_factory=dict)
     roofline: Roofline | None = None
     own_share: float | None = None
+    cases: tuple[CaseResult, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.timing is not None) != (self.status is Status.CORRECT):
@@ -200,7 +225,9 @@ class Evaluation:
         fields = dict(data)
         timing, correctness = fields.pop("timing"), fields.pop("correctness")
         roofline = fields.pop("roofline", None)
+        cases = tuple(map(CaseResult.from_json, fields.pop("cases", ())))
         return cls(
+            cases=cases,
             status=Status(fields.pop("status")),
             timing=None if timing is None else Timing.from_json(timing),
             correctness=None if correctness is None else Correctness.from_json(correctness),

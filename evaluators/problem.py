@@ -6,9 +6,10 @@ Records only: the standard library, nothing that touches a device.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,8 +23,44 @@ LIBRARY_POLICIES = ("any", "no_library")
 ON_DEVICE, ORIGINAL = "device", "original"
 INPUTS = (ON_DEVICE, ORIGINAL)
 
+LAYOUTS = ("", "transposed", "strided")
+
 Size = int | float | bool | str | tuple["Size", ...]
 """A value that a problem may give to a module global of its reference."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One case of a problem: `sizes` replace module globals of the reference, `dtype` and `layout` the
+    problem's own, which hold where they are "". `weight`: of the case's speedup in the problem's, 0 where a
+    kernel has to be right and no more. `held_out`: drawn by the evaluator, and told to nobody before the
+    verdict.
+
+    Raises ValueError when a field has a value that no evaluation could use.
+    """
+
+    sizes: Mapping[str, Size] = field(default_factory=dict)
+    dtype: str = ""
+    layout: str = ""
+    weight: float = 1.0
+    held_out: bool = False
+
+    def __post_init__(self) -> None:
+        _one_of("case.dtype", self.dtype, ("", *DTYPES))
+        _one_of("case.layout", self.layout, LAYOUTS)
+        if not (math.isfinite(self.weight) and self.weight >= 0):
+            raise ValueError(f"case.weight is {self.weight}; it must be finite and not negative")
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Case:
+        """Out of the plain JSON types that `dataclasses.asdict` makes of one. Raises TypeError for others."""
+        return cls(**{**fields, "sizes": sizes_from_json(fields.get("sizes", {}))})
+
+    @property
+    def name(self) -> str:
+        """What tells it from the others of its problem."""
+        sizes = (f"{name}={value}" for name, value in self.sizes.items())
+        return " ".join(filter(None, (*sizes, self.dtype, self.layout))) or "as it is"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +75,10 @@ class Problem:
     (`no_library`, see `evaluators.judge.attribution`). `allow_degenerate` accepts a reference that cannot
     judge (see `evaluators.reference.validation`). `floor` rejects a kernel that is faster than the machine
     can be (see `evaluators.reference.roofline`); it is to be false for problems with an algebraic short cut.
-    `inputs` are drawn on the device, or, as KernelBench's `original` program does, on the CPU.
+    `inputs` are drawn on the device, or, as KernelBench's `original` program does, on the CPU. `layout`: of
+    inputs with two dimensions or more, `transposed` (the last two are swapped in memory) or `strided` (every
+    other element of the memory); "" leaves them as they are drawn. A kernel is judged on all of the `cases`,
+    where there are any; `case_of` is the id of the problem that this one is a case of.
     Raises ValueError when a field has a value that no evaluation could use.
     """
 
@@ -53,6 +93,9 @@ class Problem:
     floor: bool = True
     allow_degenerate: bool = False
     inputs: str = ON_DEVICE
+    layout: str = ""
+    cases: tuple[Case, ...] = ()
+    case_of: str = ""
 
     def __post_init__(self) -> None:
         _one_of("problem.device", self.device, DEVICES)
@@ -63,13 +106,30 @@ class Problem:
             raise ValueError(f"problem.precision={self.precision} goes with problem.tolerance=strict alone")
         _one_of("problem.libraries", self.libraries, LIBRARY_POLICIES)
         _one_of("problem.inputs", self.inputs, INPUTS)
+        _one_of("problem.layout", self.layout, LAYOUTS)
+        if self.cases and not any(each.weight for each in self.cases):
+            raise ValueError("no case of the problem has a weight: nothing would be timed")
         if not self.name or not self.source.strip():
             raise ValueError("a problem needs a name and the source of its reference")
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Problem:
         """Out of the plain JSON types that `dataclasses.asdict` makes of one. Raises TypeError for others."""
-        return cls(**fields)
+        overrides = sizes_from_json(fields.get("overrides", {}))
+        cases = tuple(map(Case.from_json, fields.get("cases", ())))
+        return cls(**{**fields, "overrides": overrides, "cases": cases})
+
+    def of_case(self, case: Case) -> Problem:
+        """The problem that a case is by itself."""
+        return replace(
+            self,
+            name=f"{self.name} [{case.name}]",
+            overrides={**self.overrides, **case.sizes},
+            dtype=case.dtype or self.dtype,
+            layout=case.layout or self.layout,
+            cases=(),
+            case_of=self.id,
+        )
 
     @property
     def lower_precisions(self) -> tuple[str, ...]:
@@ -87,6 +147,9 @@ class Problem:
             rules.append(self.precision)
         if self.inputs != ON_DEVICE:
             rules.append(self.inputs)
+        if self.layout:
+            rules.append(self.layout)
+        rules += [f"{each.name} {each.weight}" for each in self.cases]
         return content_id(self.source, repr(sizes), *rules)
 
 
@@ -146,6 +209,15 @@ def content_id(*parts: str) -> str:
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()[:12]
+
+
+def sizes_from_json(sizes: Mapping[str, Any]) -> dict[str, Size]:
+    """JSON and YAML know no tuples."""
+
+    def size(value: Any) -> Size:
+        return tuple(map(size, value)) if isinstance(value, list | tuple) else value
+
+    return {name: size(value) for name, value in sizes.items()}
 
 
 def _one_of(what: str, value: str, allowed: tuple[str, ...]) -> None:

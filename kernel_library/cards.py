@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from evaluators.evaluation import Evaluation
-from evaluators.problem import Kernel, Problem, Size
+from evaluators.problem import Kernel, Problem
 from evaluators.reference.loading import PROBLEMS
 from kernel_library.entry import Against, Check, Entry, Lineage, Measurement
 
@@ -96,9 +96,8 @@ def _read_measurement(data: Mapping[str, Any], reference: str | None) -> Measure
             reference = (PROBLEMS / f"{problem['name']}.py").read_text()
         except OSError as error:
             raise ValueError(f"there is no reference {problem['name']}") from error
-    sizes = {name: _size(value) for name, value in problem.pop("sizes", {}).items()}
     return Measurement(
-        problem=Problem(source=reference, overrides=sizes, **problem),
+        problem=Problem.from_json({"source": reference, "overrides": problem.pop("sizes", {}), **problem}),
         evaluation=_evaluation(data["evaluation"]),
         inputs=tuple(map(str, data.get("inputs", ()))),
         date=str(data.get("date", "")),
@@ -110,11 +109,6 @@ def _read_measurement(data: Mapping[str, Any], reference: str | None) -> Measure
 def _evaluation(data: Mapping[str, Any]) -> Evaluation:
     environment = {key: str(value) for key, value in data.get("environment", {}).items()}  # 9.0 is a text
     return Evaluation.from_json({"timing": None, "correctness": None, **data, "environment": environment})
-
-
-def _size(value: Any) -> Size:
-    """YAML knows no tuples."""
-    return tuple(_size(each) for each in value) if isinstance(value, list) else value
 
 
 def _without_empty(value: Any) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from evaluators.evaluation import Evaluation
-from evaluators.problem import Kernel, Problem, Size
+from evaluators.problem import Kernel, Problem
 from search.events import (
     BestConfirmed,
     Event,
@@ -95,7 +95,7 @@ class Decoder:
         match name:
             case "run_started":
                 body = _in_this_format(body)
-                body["problem"] = _problem_from_json(body["problem"])
+                body["problem"] = Problem.from_json(body["problem"])
                 body["entries"] = tuple(_seed_from_json(entry) for entry in body["entries"])
                 return RunStarted(at_s=at_s, **body)
             case "expansion_asked":
@@ -195,17 +195,6 @@ def _idea_from_json(data: Mapping[str, Any]) -> Idea:
     idea = Idea(category=category, known_ideas=known, **body)
     _check_id("idea", expected, idea.id)
     return idea
-
-
-def _problem_from_json(data: Mapping[str, Any]) -> Problem:
-    overrides = {name: _size_from_json(value) for name, value in data["overrides"].items()}
-    return Problem(**{**data, "overrides": overrides})
-
-
-def _size_from_json(value: Any) -> Size:
-    if isinstance(value, list):
-        return tuple(_size_from_json(item) for item in value)
-    return value  # type: ignore[no-any-return]
 
 
 def _check_id(what: str, written: str, computed: str) -> None:

@@ -206,8 +206,8 @@ def _from_entry(entry: bytes) -> Build:
 def scratch_folder(problem: Problem, kernel: Kernel, root: Path, archive: bytes = b"") -> Iterator[Path]:
     """The kernel's scratch folder, made for the time of the block: its source, and what a build left. It is
     the same one for a build and a measurement, since toolchains remember paths; a kernel for several problems
-    has several."""
-    scratch = root / content_id("scratch", problem.id, kernel.id)
+    has several, but one for all cases of a problem."""
+    scratch = root / content_id("scratch", problem.case_of or problem.id, kernel.id)
     remove(scratch)
     scratch.mkdir(parents=True, mode=0o700)
     try:

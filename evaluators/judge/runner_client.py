@@ -38,6 +38,7 @@ STATUSES = {
     Phase.RUN: Status.RUNTIME_ERROR,
     Phase.OUTPUT: Status.INCORRECT,
     Phase.DEVICE: Status.CRASHED,
+    Phase.DECLINED: Status.DECLINED,
 }
 """Of a candidate that has failed in a phase."""
 

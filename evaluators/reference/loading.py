@@ -11,14 +11,15 @@ import random
 import sys
 import types
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluators import PACKAGE
 from evaluators.nearest import nearest
-from evaluators.problem import DTYPES, Problem, Size
+from evaluators.problem import DTYPES, Case, Problem, Size
 from evaluators.reference.containers import map_tensors
-from evaluators.reference.strided_layouts import clone
+from evaluators.reference.strided_layouts import clone, laid_out
 
 if TYPE_CHECKING:
     import torch
@@ -58,13 +59,15 @@ def make_problem(
     precision: str = "",
     cpu_precision: str = "",
     device: str = "cpu",
+    cases: Sequence[Mapping[str, Any]] | None = None,
     **fields: Any,
 ) -> Problem:
     """The problem of a reference with this source, which is found at `where`.
 
     `dtype` is that of floating inputs and weights; None takes the reference's own (see `own_dtype`). `sizes`
     replaces module globals of the reference; on a CPU `cpu_sizes` does so first, and a `cpu_precision` takes
-    the place of `precision`. `fields`: others of `Problem`. Raises BadReference, in one line, where the
+    the place of `precision`. `cases` has the fields of a `Case` each; None takes those that the reference
+    names itself (see `own_cases`). `fields`: others of `Problem`. Raises BadReference, in one line, where the
     source lacks what a reference must have, and ValueError for a field that is none.
     """
     overrides = {**((cpu_sizes or {}) if device == "cpu" else {}), **(sizes or {})}
@@ -76,8 +79,34 @@ def make_problem(
         dtype=dtype or own_dtype(source, overrides),
         precision=cpu_precision if cpu_precision and device == "cpu" else precision,
         device=device,
+        cases=read_cases(own_cases(source, overrides) if cases is None else cases, source, where),
         **fields,
     )
+
+
+def own_cases(source: str, overrides: Mapping[str, Size]) -> Sequence[Mapping[str, Any]]:
+    """What the reference's `get_cases()` says; none where it has none. Raises BadReference where it fails."""
+    if "get_cases" not in {name for node in ast.parse(source).body for name in _names_bound(node)}:
+        return ()
+    try:
+        return list(load_module(source, overrides).get_cases())
+    except Exception as error:  # the reference is the user's code, and may raise anything
+        raise BadReference(f"the reference's get_cases() fails: {type(error).__name__}: {error}") from error
+
+
+def read_cases(cases: Sequence[Mapping[str, Any]], source: str, where: str) -> tuple[Case, ...]:
+    """The cases with these fields. Raises BadReference where one is none, or stands there twice."""
+    found: dict[str, Case] = {}
+    for number, fields in enumerate(cases):
+        try:
+            case = Case.from_json(dict(fields))
+        except (TypeError, ValueError) as error:
+            raise BadReference(f"case {number} of {where} is none: {error}") from error
+        check_source(source, where, case.sizes)
+        if case.name in found:
+            raise BadReference(f"the case {case.name} of {where} stands there twice")
+        found[case.name] = case
+    return tuple(found.values())
 
 
 def check_source(source: str, file: str, overrides: Mapping[str, Size]) -> None:
@@ -162,16 +191,17 @@ def init_inputs(module: types.ModuleType, seed: int) -> list[Any]:
 
 
 def make_inputs(
-    module: types.ModuleType, *, seed: int, device: str, dtype: str, drawn_on: str = ""
+    module: types.ModuleType, *, seed: int, device: str, dtype: str, drawn_on: str = "", layout: str = ""
 ) -> list[Any]:
     """One set of inputs from `seed`, drawn on the device, or on another one; floating tensors at the task's
-    dtype, integers and plain values as they are."""
+    dtype, integers and plain values as they are. `layout` as of `Problem`."""
     import torch
 
     seed_all(seed)
     with torch.device(drawn_on or device):
         values = list(module.get_inputs())
-    return [as_task(value, device, dtype) for value in values]
+    values = [as_task(value, device, dtype) for value in values]
+    return list(map_tensors(partial(laid_out, layout=layout), values)) if layout else values
 
 
 def as_task(value: Any, device: str, dtype: str) -> Any:

@@ -113,7 +113,12 @@ class RunningReference:
         """A set of inputs; the same for the same seed and distribution."""
         where = "cpu" if self.problem.inputs == ORIGINAL else self.device
         values = make_inputs(
-            self._module, seed=seed, device=self.device, dtype=self.problem.dtype, drawn_on=where
+            self._module,
+            seed=seed,
+            device=self.device,
+            dtype=self.problem.dtype,
+            drawn_on=where,
+            layout=self.problem.layout,
         )
         return values if not name else list(self.distributions[name].applied(values))
 

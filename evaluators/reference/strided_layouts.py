@@ -39,6 +39,17 @@ def clone(
     return with_span(tensor, memory.copy_(span))
 
 
+def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
+    """The tensor in a layout that `Problem.layout` names; one of less than two dimensions as it is."""
+    if tensor.dim() < 2:
+        return tensor
+    if layout == "transposed":
+        return tensor.mT.contiguous().mT
+    wide = tensor.new_zeros((*tensor.shape, 2))
+    wide[..., 0] = tensor
+    return wide[..., 0]
+
+
 def holds_all(tensor: torch.Tensor) -> bool:
     """Whether every element has a place of its own in memory, so that each may be written."""
     reach = 0

@@ -15,6 +15,10 @@ class WrongOutput(Exception):
     """The output does not have the form of the reference's."""
 
 
+class Declined(Exception):
+    """The candidate's `supports` says that it is not for such a case."""
+
+
 def failure(order: Order, error: BaseException) -> Failed:
     """What is said of an order that has raised this."""
     phase = Phase.IMPORT if isinstance(order, Import) else Phase.RUN
@@ -25,6 +29,8 @@ def failure(order: Order, error: BaseException) -> Failed:
     text = "".join(traceback.format_exception(error))
     if isinstance(error, WrongOutput):
         phase, text = Phase.OUTPUT, str(error)
+    elif isinstance(error, Declined):
+        phase, text = Phase.DECLINED, str(error)
     elif len(text) > ERROR_CHARACTERS:
         text = text[: ERROR_CHARACTERS // 3] + "\n[…]\n" + text[-2 * ERROR_CHARACTERS // 3 :]
     return Failed(phase=phase, error=text, compiler=_lacks_compiler(error))

@@ -245,6 +245,8 @@ class Phase(StrEnum):
     """The output has not the form of the reference's."""
     DEVICE = "device"
     """An illegal access and the like: the context is lost."""
+    DECLINED = "declined"
+    """Its `supports` says no."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ def compile_triton(module: types.ModuleType, problem: Problem, architecture: str
     _install_driver(architecture)
     try:
         reference = load_module(problem.source, problem.overrides)
-        inputs = make_inputs(reference, seed=0, device="meta", dtype=problem.dtype)
+        inputs = make_inputs(reference, seed=0, device="meta", dtype=problem.dtype, layout=problem.layout)
         values = init_inputs(reference, 0)
         seed_all(0)
         with torch.device("meta"), torch.no_grad():

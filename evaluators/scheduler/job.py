@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from evaluators.build.builder import Build
-from evaluators.problem import Kernel, Problem
+from evaluators.problem import Case, Kernel, Problem
 from evaluators.scheduler.host import OnStage
 
 
@@ -28,3 +28,10 @@ class Job:
         self.failed_on: list[int] = []
         self.reason = ""
         """Of the last failed try."""
+
+    def on_case(self, case: Case) -> Job:
+        """The same kernel on a case of the problem, with the build that there is."""
+        thorough = self.thorough and case.weight > 0
+        job = Job(self.problem.of_case(case), self.kernel, thorough, self.on_stage, self.opening)
+        job.build = self.build
+        return job

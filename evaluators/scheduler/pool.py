@@ -24,6 +24,7 @@ from evaluators.scheduler.device_health import DeviceHealth
 from evaluators.scheduler.device_queue import DeviceQueue
 from evaluators.scheduler.host import Host, OnStage, WorkerDied
 from evaluators.scheduler.job import Job
+from evaluators.scheduler.on_cases import OnCases, first_of
 from evaluators.scheduler.retries import Retries
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class Pool:
         self._host = host
         self._builds = asyncio.Semaphore(host.cores)
         self._in_front = asyncio.Semaphore(IN_FRONT * host.cores)
+        self._on_cases = OnCases(self._settle, self._settle_together)
         self._devices = DeviceQueue(host.devices)
         self._health = DeviceHealth()
         self._facts: dict[str, dict[str, str]] = {}
@@ -76,7 +78,7 @@ class Pool:
         cannot be run."""
         async with self._opening:
             if problem.id not in self._facts:
-                self._facts[problem.id] = await self._open(problem)
+                self._facts[problem.id] = await self._open(first_of(problem))
         return dict(self._facts[problem.id])
 
     async def audit(self, problem: Problem) -> ReferenceAudit:
@@ -111,14 +113,14 @@ class Pool:
     ) -> Evaluation:
         """The verdict on a kernel; never raises for the kernel's own failure. `on_stage` is told when the
         build and the measurement begin (`building`, `measuring`), and the steps of the measurement."""
-        opening = asyncio.ensure_future(self._some_facts(problem))  # a build does not wait for it
+        opening = asyncio.ensure_future(self._some_facts(first_of(problem)))  # a build does not wait for it
         opening.add_done_callback(
             lambda done: done.cancelled() or done.exception()
         )  # whoever awaits it or not
         job = Job(problem, kernel, thorough, on_stage or (lambda stage: None), opening)
         try:
             async with self._alone(problem, [kernel]):
-                return await self._settle(job)
+                return await (self._on_cases.evaluate(job) if problem.cases else self._settle(job))
         finally:
             opening.cancel()
 
@@ -141,12 +143,13 @@ class Pool:
         and attribution are left to `evaluate`, which comes before: this tells which of several
         correct kernels is the fastest.
         """
-        opening = asyncio.ensure_future(self._some_facts(problem))
+        opening = asyncio.ensure_future(self._some_facts(first_of(problem)))
         unique = {each.id: each for each in kernels}
         jobs = [Job(problem, each, thorough, lambda stage: None, opening) for each in unique.values()]
         try:
             async with self._alone(problem, unique.values()):
-                found = await self._settle_together(problem, jobs, thorough)
+                together = self._on_cases.compare if problem.cases else self._settle_together
+                found = await together(problem, jobs, thorough)
         finally:
             opening.cancel()
         return [found[each.id] for each in kernels]

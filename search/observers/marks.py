@@ -25,6 +25,7 @@ MARKS = {
     Status.TIMEOUT: Mark(glyph="∞", word="time", style="magenta"),
     Status.CRASHED: Mark(glyph="†", word="crash", style="bright_red"),
     Status.REJECTED: Mark(glyph="⊘", word="cheat", style="bold magenta"),
+    Status.DECLINED: Mark(glyph="–", word="declined", style="bright_black"),
     Status.UNFIT_REFERENCE: Mark(glyph="∅", word="unfit", style="bright_black"),
     Status.INFRASTRUCTURE_ERROR: Mark(glyph="?", word="infra", style="bright_black"),
 }

@@ -10,8 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluators.cases import in_lines
 from evaluators.evaluation import Evaluation
-from evaluators.problem import Problem
+from evaluators.problem import Case, Problem
 from search.tree import Category, Idea, Outcome, Seed, Variant, fastest, speedups_of
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ class Prompts:
                 "device": "a GPU" if problem.device == "cuda" else "the CPU",
                 "tolerance": tolerance_of(problem),
                 "libraries": LIBRARIES[problem.libraries],
+                "cases": [_case(each) for each in problem.cases],
                 "roofline": _roofline(seed.evaluation) if seed and seed.evaluation else "",
             },
             "device": known if self._hardware else [],
@@ -224,6 +226,9 @@ def _verdict(evaluation: Evaluation) -> str:
     if timing.compile_ms is not None:
         words.append(f"; torch.compile takes {timing.compile_ms:.4g} ms")
     words.append(".")
+    if evaluation.cases:
+        words[:] = [f"Over all cases, as weighted geometric means: {words[0]}", *words[1:], "\n\n"]
+        words.append("\n".join(f"- {line}" for line in in_lines(evaluation.cases)) + "\n\n")
     if evaluation.roofline is not None and (share := evaluation.roofline_share) is not None:
         words.append(
             f" That is {share:.0%} of the roofline; the problem is {evaluation.roofline.bound}-bound there."
@@ -235,6 +240,10 @@ def _verdict(evaluation: Evaluation) -> str:
         if failing := [name for name, passed in found.distributions.items() if not passed]:
             words.append(f" It leaves the tolerance on inputs of these kinds: {', '.join(failing)}.")
     return "".join(words)
+
+
+def _case(case: Case) -> str:
+    return f"{case.name}, weight {case.weight:g}" if case.weight else f"{case.name}: to be right, not timed"
 
 
 def tolerance_of(problem: Problem) -> str:

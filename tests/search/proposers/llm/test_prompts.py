@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from evaluators.evaluation import Correctness, Evaluation, Roofline, Status
-from evaluators.problem import Kernel, Problem
+from evaluators.evaluation import CaseResult, Correctness, Evaluation, Roofline, Status
+from evaluators.problem import Case, Kernel, Problem
 from search.proposers.llm.prompts import Prompts
 from search.tree import Category, Idea, Outcome, Seed
 from tests.search.fakes import correct, failed, outcome, timing
@@ -108,6 +108,18 @@ def test_a_kernel_for_something_else_says_so() -> None:
     text = Prompts().ideas(PROBLEM, FACTS, SEED, [], [related], 3)
     assert "## `entry1`: matmul for conv2d: implicit GEMM\n\nIt computes something else" in text
     assert "not been measured" not in text
+
+
+def test_cases_are_told_with_their_weights_and_a_seeds_verdicts_on_them() -> None:
+    cases = (Case(sizes={"n": 64}, weight=2.0), Case(sizes={"n": 1}, dtype="bfloat16", weight=0.0))
+    part = CaseResult(name="n=64", weight=2.0, held_out=False, evaluation=EVALUATION)
+    seed = replace(SEED, evaluation=replace(EVALUATION, cases=(part,)))
+    asked = Prompts().ideas(replace(PROBLEM, cases=cases), FACTS, seed, [], [], 2)
+    assert "- n=64, weight 2\n- n=1 bfloat16: to be right, not timed\n" in asked
+    assert "`supports(*inputs) -> bool`" in asked
+    assert "Over all cases, as weighted geometric means" in asked
+    assert "- case n=64  correct  3.00x" in asked
+    assert "kernel is judged on all" not in ideas()
 
 
 def test_without_a_history_nothing_is_said_of_one() -> None:

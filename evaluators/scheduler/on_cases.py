@@ -1,0 +1,119 @@
+"""Evaluates kernels on problems with several cases: each case is a problem by itself, the build is one."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from evaluators.cases import HELD_OUT, MOST_FAILURES, held_out, summed_up
+from evaluators.evaluation import CaseResult, Evaluation, Status
+from evaluators.problem import Case, Problem
+from evaluators.scheduler.job import Job
+
+MOST_DRAWS = 20
+"""Held-out cases that are drawn at most for a problem: some references take few sizes."""
+
+Settle = Callable[[Job], Awaitable[Evaluation]]
+SettleTogether = Callable[[Problem, list[Job], bool], Awaitable[dict[str, Evaluation]]]
+
+
+class OnCases:
+    """A pool's evaluations over cases. `settle` and `settle_together` do it on one case."""
+
+    def __init__(self, settle: Settle, settle_together: SettleTogether) -> None:
+        self._settle, self._settle_together = settle, settle_together
+        self._held_out: dict[str, _HeldOut] = {}
+        """By the problem's id: the same for all kernels, which are compared with one another."""
+
+    async def evaluate(self, job: Job) -> Evaluation:
+        """The verdict on a kernel over all cases, those of the problem first. A reference that is unfit in a
+        case of its own, or a failure of ours, is the whole verdict."""
+        problem = job.problem
+        drawn = self._held_out.setdefault(problem.id, _HeldOut(problem))
+        left = deque((*problem.cases, *drawn.cases))
+        results: list[CaseResult] = []
+        while left and not _is_settled(results, left[0]):
+            case = left.popleft()
+            part = job.on_case(case)
+            found = await self._settle(part)
+            job.build = part.build
+            if job.build is not None and job.build.status is not None:
+                return found
+            if case.held_out and found.status is Status.UNFIT_REFERENCE:
+                left.extend(drawn.instead_of(case))
+            elif not found.status.is_of_the_kernel:
+                return replace(found, log=f"case {case.name}: {found.log}")
+            else:
+                results.append(_result(case, found))
+        return summed_up(results, results[0].evaluation.environment)
+
+    async def compare(self, problem: Problem, jobs: Sequence[Job], thorough: bool) -> dict[str, Evaluation]:
+        """Of several kernels, by their ids, over the cases that have a weight."""
+        results: dict[str, list[CaseResult]] = {job.kernel.id: [] for job in jobs}
+        over: dict[str, Evaluation] = {}
+        for case in problem.cases:
+            parts = [job.on_case(case) for job in jobs if job.kernel.id not in over] if case.weight else []
+            if not parts:
+                continue
+            found = await self._settle_together(problem.of_case(case), parts, thorough)
+            for part in parts:
+                evaluation = found[part.kernel.id]
+                if evaluation.status.is_of_the_kernel:
+                    results[part.kernel.id].append(_result(case, evaluation))
+                else:
+                    over[part.kernel.id] = evaluation
+            for job in jobs:
+                job.build = next((each.build for each in parts if each.kernel is job.kernel), job.build)
+        summed = {
+            name: summed_up(each, each[0].evaluation.environment)
+            for name, each in results.items()
+            if each and name not in over
+        }
+        return {**summed, **over}
+
+
+class _HeldOut:
+    """The cases that were drawn for a problem, and are fit to judge as far as that is known."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._drawn = held_out(problem, random.SystemRandom())
+        self._names = {each.name for each in problem.cases}
+        self._draws = 0
+        self.cases: list[Case] = []
+        while len(self.cases) < HELD_OUT and (more := self._another()):
+            self.cases += more
+
+    def instead_of(self, case: Case) -> list[Case]:
+        """The next one, for a case whose reference cannot judge; none where there is none any more."""
+        if case not in self.cases:  # another kernel has found it, too
+            return []
+        self.cases.remove(case)
+        more = self._another()
+        self.cases += more
+        return more
+
+    def _another(self) -> list[Case]:
+        while self._draws < MOST_DRAWS:
+            self._draws += 1
+            case = next(self._drawn)
+            if case.name not in self._names:
+                self._names.add(case.name)
+                return [case]
+        return []
+
+
+def first_of(problem: Problem) -> Problem:
+    """The problem itself, or its first case, where it has cases: what is opened to know the device."""
+    return problem.of_case(problem.cases[0]) if problem.cases else problem
+
+
+def _is_settled(results: Sequence[CaseResult], following: Case) -> bool:
+    """Whether enough has failed: held-out cases are for kernels that are right on the others."""
+    failures = sum(not each.passes for each in results)
+    return failures >= MOST_FAILURES or (failures > 0 and following.held_out)
+
+
+def _result(case: Case, evaluation: Evaluation) -> CaseResult:
+    return CaseResult(name=case.name, weight=case.weight, held_out=case.held_out, evaluation=evaluation)

@@ -1,0 +1,157 @@
+"""A pool on problems with several cases: one build, each case a measurement, and when it is enough."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from evaluators.build.builder import Build
+from evaluators.device.child_processes import UnfitProblem
+from evaluators.evaluation import Evaluation, Status
+from evaluators.problem import Case, Kernel, Problem
+from evaluators.scheduler.host import OnStage
+from evaluators.scheduler.pool import Pool
+from tests.evaluators.scheduler.fake_host import ON_GPU, FakeHost, kernel
+from tests.evaluators.test_cases import correct
+
+CASES = tuple(Case(sizes={"n": n}, weight=weight) for n, weight in ((16, 1.0), (100, 3.0), (33, 0.0)))
+MANY = replace(ON_GPU, cases=CASES)
+
+Measured = Callable[[Problem, Kernel], Evaluation]
+
+
+class CasesHost(FakeHost):
+    """Answers by the problem and the kernel; without `answers`, that all is correct."""
+
+    def __init__(self, answers: Measured | None = None, *, devices: int = 1) -> None:
+        super().__init__(devices=devices)
+        self._answers = answers or (lambda problem, kernel: correct(2.0))
+        self.sizes: list[Any] = []
+        self.thorough: list[bool] = []
+
+    async def measure(
+        self, device: int, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool, on_stage: OnStage
+    ) -> Evaluation:
+        assert problem.case_of == MANY.id
+        assert not problem.cases
+        await super().measure(device, problem, kernel, archive, thorough, on_stage)
+        self.sizes.append(problem.overrides["n"])
+        self.thorough.append(thorough)
+        return self._answers(problem, kernel)
+
+    async def compare(self, *arguments: Any) -> list[Evaluation]:
+        problem, kernels = arguments[1], arguments[2]
+        self.sizes.append(problem.overrides["n"])
+        return [self._answers(problem, each) for each in kernels]
+
+
+def evaluated(host: CasesHost, **more: Any) -> Evaluation:
+    async def evaluate() -> Evaluation:
+        with Pool(host) as pool:
+            return await pool.evaluate(MANY, kernel(), **more)
+
+    return asyncio.run(evaluate())
+
+
+def test_a_kernel_is_built_once_and_judged_on_all_cases_and_on_others() -> None:
+    host = CasesHost()
+    found = evaluated(host, thorough=True)
+    assert found.status is Status.CORRECT
+    assert host.sizes[:3] == [16, 100, 33]
+    assert len(host.sizes) == 5
+    assert not {16, 100, 33} & {*host.sizes[3:]}
+    assert host.thorough == [True, True, False, False, False]
+    assert host.built[kernel().id] == 1
+    assert [(each.weight, each.held_out) for each in found.cases[:3]] == [(1, False), (3, False), (0, False)]
+    assert all(each.held_out and not each.weight for each in found.cases[3:])
+    assert found.environment == {}
+
+
+def test_all_kernels_have_the_same_held_out_cases() -> None:
+    host = CasesHost()
+
+    async def evaluate() -> list[Evaluation]:
+        with Pool(host) as pool:
+            return [await pool.evaluate(MANY, kernel(name)) for name in "ab"]
+
+    one, other = asyncio.run(evaluate())
+    assert [each.name for each in one.cases] == [each.name for each in other.cases]
+
+
+def test_code_for_the_listed_sizes_is_found_out() -> None:
+    def answers(problem: Problem, kernel: Kernel) -> Evaluation:
+        wrong = Evaluation(status=Status.INCORRECT, log="wrong on fresh inputs")
+        return correct(9.0) if problem.overrides["n"] in (16, 100, 33) else wrong
+
+    found = evaluated(CasesHost(answers))
+    assert found.status is Status.INCORRECT
+    assert [each.passes for each in found.cases] == [True, True, True, False]
+
+
+def test_after_a_failure_no_held_out_case_is_tried() -> None:
+    def answers(problem: Problem, kernel: Kernel) -> Evaluation:
+        failed = Evaluation(status=Status.RUNTIME_ERROR, log="ValueError: n")
+        return failed if problem.overrides["n"] == 100 else correct(2.0)
+
+    host = CasesHost(answers)
+    assert evaluated(host).status is Status.RUNTIME_ERROR
+    assert host.sizes == [16, 100, 33]
+
+
+def test_a_drawn_case_whose_reference_is_unfit_is_drawn_anew() -> None:
+    seen: list[Any] = []
+
+    def answers(problem: Problem, kernel: Kernel) -> Evaluation:
+        seen.append(problem.overrides["n"])
+        if len(seen) == 4:
+            raise UnfitProblem("it cannot judge")
+        return correct(2.0)
+
+    found = evaluated(CasesHost(answers))
+    assert found.status is Status.CORRECT
+    assert len(seen) == 6
+    assert len(found.cases) == 5
+    assert f"n={seen[3]}" not in {each.name for each in found.cases}
+
+
+def test_an_unfit_case_of_the_problem_is_the_verdict() -> None:
+    def answers(problem: Problem, kernel: Kernel) -> Evaluation:
+        if problem.overrides["n"] == 100:
+            raise UnfitProblem("zeros pass")
+        return correct(2.0)
+
+    found = evaluated(CasesHost(answers))
+    assert found.status is Status.UNFIT_REFERENCE
+    assert found.log == "case n=100: zeros pass"
+
+
+def test_a_build_that_fails_is_the_verdict() -> None:
+    host = CasesHost()
+    host.building = [lambda: Build(seconds=0.5, status=Status.COMPILE_ERROR, log="no such header")]
+    found = evaluated(host)
+    assert (found.status, found.log, found.cases) == (Status.COMPILE_ERROR, "no such header", ())
+    assert host.sizes == []
+
+
+@pytest.mark.parametrize("slow", ["a", "b"])
+def test_kernels_are_compared_on_the_cases_with_a_weight(slow: str) -> None:
+    def answers(problem: Problem, made: Kernel) -> Evaluation:
+        return correct(1.0 if made == kernel(slow) and problem.overrides["n"] == 100 else 4.0)
+
+    host = CasesHost(answers)
+
+    async def compare() -> list[Evaluation]:
+        with Pool(host) as pool:
+            return await pool.compare(MANY, [kernel("a"), kernel("b"), kernel("a")])
+
+    one, other, again = asyncio.run(compare())
+    assert host.sizes == [16, 100]
+    assert one == again
+    worse, better = (one, other) if slow == "a" else (other, one)
+    assert better.speedup == pytest.approx(4.0)
+    assert worse.speedup == pytest.approx(4.0 ** (1 / 4))
+    assert len(worse.cases) == 2
