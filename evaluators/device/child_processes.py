@@ -18,6 +18,8 @@ from evaluators.system import process_tree
 from evaluators.system.channel import ChannelClosed, Message
 from evaluators.system.cuda_driver import Gpu
 
+SMALL_SHARE = 0.03
+"""Of the device's memory, of a problem that may stay open while others are in use."""
 RUNNER_CORES = 4
 """For the runners of a GPU, which launch kernels: one that takes all that it gets starves neither the builds
 nor the measurement on another GPU."""
@@ -195,14 +197,23 @@ class ProblemProcesses:
                 return f"the {name} baseline died with status {child.exit_code}: {child.output.end()}"
         return ""
 
+    @property
+    def is_small(self) -> bool:
+        """Whether the problem, which is open, holds so little memory that it may stay so beside others."""
+        machines_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        memory_bytes = int(self.facts.get("total_memory", machines_bytes))
+        held_bytes = 3 * int(self.facts["buffer_bytes"]) + int(self.facts["baseline_bytes"])
+        return held_bytes <= SMALL_SHARE * memory_bytes
+
     def close(self) -> None:
-        """Ends all of them. Raises ChannelClosed or ChannelTimeout."""
+        """Ends all of them, and tells the judge process. Raises ChannelClosed or ChannelTimeout."""
         self.prefork.drop()
         for child in (self.eager, self._compiled):
             if child is not None:
                 self.fork_server.end(child)
+        self.judge.send({"op": "close", "session": self.problem.id})
 
     def _fork(self, role: str) -> ChildProcess:
-        scratch = self._root / f"{role}-{os.getpid()}"
+        scratch = self._root / f"{role}-{os.getpid()}-{self.problem.id}"
         scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
         return self.fork_server.fork(self._specs.baseline(scratch, role))

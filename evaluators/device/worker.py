@@ -24,6 +24,7 @@ from evaluators.device.child_processes import (
     WorkerBroken,
     thread_variables,
 )
+from evaluators.device.open_problems import OpenProblems
 from evaluators.device.settings import Settings
 from evaluators.device.watchdog import Stages, Unresponsive, Watchdog
 from evaluators.evaluation import Evaluation, Stage
@@ -56,7 +57,7 @@ class Worker:
         if visible_gpu:
             self._environment["CUDA_VISIBLE_DEVICES"] = visible_gpu
         self._device_processes: DeviceProcesses | None = None
-        self._processes: ProblemProcesses | None = None
+        self._open = OpenProblems()
         self._warned: set[tuple[str, str]] = set()
         """The judge process's warnings so far, each with its problem."""
         self._range_kept: set[str] = set()
@@ -93,9 +94,7 @@ class Worker:
         WorkerBroken when the fault is not the reference's."""
         with self._closing_on_failure("the evaluator's own processes did not come up"):
             device_processes = self.prepare(problem.device)
-            if self._processes is not None:
-                self._processes.close()
-                self._processes = None
+            self._open.make_room(all_of_it=True)
             processes = ProblemProcesses(device_processes, self._root, self._specs(problem))
             try:
                 processes.judge.send({"op": "audit", "problem": asdict(problem)})
@@ -154,20 +153,23 @@ class Worker:
         """Ends every process."""
         if self._device_processes is not None:
             self._device_processes.close()
-        self._device_processes = self._processes = None
+        self._device_processes = None
+        self._open.forget()
 
     def _opened(self, problem: Problem) -> ProblemProcesses:
-        """The processes stay from problem to problem, but for the runners."""
-        if self._processes is not None and self._processes.problem.id == problem.id:
-            return self._processes
+        """The problem's processes. Those of problems with little memory stay while others are in use."""
+        if (known := self._open.use(problem.id)) is None:
+            known = self._newly_opened(problem)
+            self._open.add(known)
+        return known
+
+    def _newly_opened(self, problem: Problem) -> ProblemProcesses:
         steps = Steps()
         with self._closing_on_failure("the evaluator's own processes did not come up"):
             with steps.step(OpeningStep.STARTING):
                 device_processes = self.prepare(problem.device)
-            before, self._processes = self._processes, None
-            if before is not None:
-                with steps.step(OpeningStep.ENDING):
-                    before.close()
+            with steps.step(OpeningStep.ENDING):
+                self._open.make_room()
             with steps.step(OpeningStep.FORKING):
                 processes = ProblemProcesses(device_processes, self._root, self._specs(problem))
             answer = self._ask_to_open(processes)
@@ -176,19 +178,22 @@ class Worker:
             if answer["op"] == "asserted" and problem.id not in self._range_kept:
                 self._range_kept.add(problem.id)
                 self.close()  # nothing runs on the device any more for these processes
-                return self._opened(problem)
+                return self._newly_opened(problem)
+            if answer["op"] != "opened" and answer.get("of_memory") and self._open:
+                self.close()
+                return self._newly_opened(problem)
             if answer["op"] != "opened":
                 raise UnfitProblem(answer["error"])
             processes.facts = {key: str(value) for key, value in answer["facts"].items()}
             seconds = joined(steps.seconds(), answer["seconds"])
             processes.opening = Opening(problem=problem.name, seconds=seconds)
             self._require_isolation(processes.facts["isolation"])
-        self._processes = processes
         return processes
 
     def _ask_to_open(self, processes: ProblemProcesses) -> Message | Verdict:
         order = {
             "op": "open",
+            "session": processes.problem.id,
             "problem": asdict(processes.problem),
             "pid": processes.eager.pid,
             "options": {
@@ -223,6 +228,7 @@ class Worker:
             try:
                 order = {
                     "op": "judge",
+                    "session": processes.problem.id,
                     "scratch": str(scratch),
                     "plan": asdict(settings.plan_of(thorough)),
                     "thorough": thorough,
@@ -244,7 +250,8 @@ class Worker:
             try:
                 for number, scratch in enumerate(scratches):
                     children[number] = processes.prefork.take(scratch)
-                order = {"op": "compare", "plan": asdict(self._settings.plan_of(thorough))}
+                plan = asdict(self._settings.plan_of(thorough))
+                order = {"op": "compare", "session": processes.problem.id, "plan": plan}
                 processes.hand_over(order, list(children.values()))
                 self._answer(processes)
                 return self._take_turns(processes, children, scratches)
@@ -281,7 +288,10 @@ class Worker:
         """Raises WorkerBroken where the baseline is as slow without the kernel that is said to slow it."""
         plan = asdict(self._settings.plan_of(thorough))
         with self._closing_on_failure("the judge process or the fork server died"):
-            processes.judge.send({"op": "recheck", "before_ms": verdict.before_ms, "plan": plan})
+            session = processes.problem.id
+            processes.judge.send(
+                {"op": "recheck", "session": session, "before_ms": verdict.before_ms, "plan": plan}
+            )
             answer = self._answer(processes)
         if answer["slow"]:
             raise WorkerBroken(

@@ -3,21 +3,22 @@
 It never has a candidate in its address space; it speaks with runners over channels that its parent, the
 worker, hands to it, and with the worker:
 
-    -> open {problem, ...} + eager runner's channel
-    <- opened {facts, seconds} | unfit {error}: the reference's fault | failed {error}: another's
+    -> open {session, problem, ...} + eager runner's channel; a session is named by its problem's id
+    <- opened {facts, seconds} | unfit {error, of_memory}: the reference's fault | failed {...}: another's
        | asserted: the reference has failed on the device, where nothing runs any more for this process
-    -> audit {problem}, which ends the session
+    -> close {session}, whose runners are gone; it has no answer
+    -> audit {problem}, while no session is open
     <- audited {audit} | unfit {error} | failed {error}
-    -> judge {plan, ...} + candidate's channel (+ the compiled baseline's)
+    -> judge {session, plan, ...} + candidate's channel (+ the compiled baseline's)
     <- compiled {runs}, stage {stage}, ..., verdict {status, ...}
     <- warning {text}, before any answer
-    -> compare {plan, pids, ...} + the candidates' channels: see `head_to_head.py`
+    -> compare {session, plan, pids, ...} + the candidates' channels: see `head_to_head.py`
     <- comparing
     -> next: whose turn is it?
     <- turn {candidate} | verdicts {verdicts: [{status, ...}, ...]}
     -> go: the turn may begin
     <- turned {failed}: whether the candidate drops out, and its runner is to be ended
-    -> recheck {before_ms, plan}: is the baseline as slow now that the candidate is gone?
+    -> recheck {session, before_ms, plan}: is the baseline as slow now that the candidate is gone?
     <- rechecked {slow}
 
 It waits for a runner without a limit of its own: the worker holds the deadlines and kills the runner, which
@@ -31,6 +32,7 @@ import logging
 import os
 import re
 import sys
+import time
 import traceback
 from dataclasses import replace
 from typing import Any
@@ -93,24 +95,24 @@ def main() -> None:
 
     worker = Channel.from_fd(int(sys.argv[1]))
     logging.basicConfig(level=logging.WARNING, handlers=[_ToWorker(worker)])
-    session: ReferenceSession | None = None
+    sessions: dict[str, ReferenceSession] = {}
+    closing_s = 0.0
     head_to_head: HeadToHead | None = None
     step: Step | None = None
     with contextlib.suppress(ChannelClosed):
         while True:
             order = worker.receive()
+            session = sessions.get(order.get("session", ""))
             try:
-                if order["op"] in ("open", "audit"):
-                    steps = _steps(order)
-                    if session is not None:
-                        with steps.step(OpeningStep.CLOSING):
-                            session.close()
-                    session = None
-                    if order["op"] == "open":
-                        session = _open(worker, order, steps)
-                    else:
-                        found = audit(Problem.from_json(order["problem"]))
-                        worker.send({"op": "audited", "audit": found.to_json()})
+                if order["op"] == "open":
+                    sessions[order["session"]] = _open(worker, order, closing_s)
+                    closing_s = 0.0
+                elif order["op"] == "close" and session is not None:
+                    closing_s += _close(sessions.pop(order["session"]))
+                    del session
+                elif order["op"] == "audit":
+                    found = audit(Problem.from_json(order["problem"]))
+                    worker.send({"op": "audited", "audit": found.to_json()})
                 elif order["op"] == "judge" and session is not None:
                     worker.send({"op": "verdict", **_judge(session, worker, order).message()})
                 elif order["op"] == "compare" and session is not None:
@@ -150,7 +152,11 @@ def _too_large(order: Message, why: str) -> Message:
     """What the worker is told of a problem that the device's memory has no room for."""
     sizes = ", ".join(sorted(assigned_names(order["problem"]["source"])))
     hint = f" (smaller sizes may fit: problem.sizes.<name>=..., with one of {sizes})" if sizes else ""
-    return {"op": "unfit", "error": f"the reference cannot be judged here: {why}{hint}"}
+    return {
+        "op": "unfit",
+        "error": f"the reference cannot be judged here: {why}{hint}",
+        "of_memory": True,
+    }
 
 
 def _failure(order: Message, error: Exception) -> Message:
@@ -158,6 +164,7 @@ def _failure(order: Message, error: Exception) -> Message:
     reference's doing, unless the machine lacks something."""
     if order["op"] in ("open", "audit") and (why := device_memory.used_up(error)):
         return _too_large(order, why)
+    of_memory = isinstance(error, MemoryError) or "out of memory" in str(error)
     text = str(error) if isinstance(error, Refused) else "".join(traceback.format_exception(error))
     opens = order["op"] in ("open", "audit")
     asserted = opens and ASSERTED in text
@@ -165,23 +172,28 @@ def _failure(order: Message, error: Exception) -> Message:
         return {"op": "asserted"}
     machines = isinstance(error, (OSError, MemoryError)) or MACHINES_FAULT.search(cause_of(text))
     if not opens or (machines and not asserted):
-        return {"op": "failed", "error": text}
+        return {"op": "failed", "error": text, "of_memory": of_memory}
     return {"op": "unfit", "error": f"the reference cannot be run:\n{text}"}
 
 
-def _steps(order: Message) -> Steps:
-    """The clock of an opening."""
+def _open(worker: Channel, order: Message, closing_s: float) -> ReferenceSession:
+    """`closing_s`: how long closing others has taken, for which the worker has waited, too."""
     import torch
 
-    return Steps(torch.cuda.synchronize if order["problem"]["device"] == "cuda" else None)
-
-
-def _open(worker: Channel, order: Message, steps: Steps) -> ReferenceSession:
+    steps = Steps(torch.cuda.synchronize if order["problem"]["device"] == "cuda" else None)
     channel = Channel.from_fd(worker.take_fds(1)[0])
     options = SessionOptions.from_json(order["options"])
     session = ReferenceSession(Problem.from_json(order["problem"]), channel, order["pid"], options, steps)
-    worker.send({"op": "opened", "facts": _facts(session), "seconds": steps.seconds()})
+    seconds = steps.seconds() | {OpeningStep.CLOSING.value: closing_s}
+    worker.send({"op": "opened", "facts": _facts(session), "seconds": seconds})
     return session
+
+
+def _close(session: ReferenceSession) -> float:
+    """Returns how long it has taken, in seconds."""
+    start = time.monotonic()
+    session.close()
+    return time.monotonic() - start
 
 
 def _judge(session: ReferenceSession, worker: Channel, order: Message) -> Verdict:
@@ -222,6 +234,7 @@ def _facts(session: ReferenceSession) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "isolation": session.eager.isolation,
         "buffer_bytes": session.buffers.memory.numel(),
+        "baseline_bytes": session.memory.baseline_bytes,
         **session.peaks(),
         "device": _cpu_name(),
         "torch": str(torch.__version__),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+LATELY = 8
 PATIENCE = 8
 """So often may those behind be served before the first in line: a problem cannot starve another."""
 
@@ -26,7 +28,8 @@ class DeviceQueue:
         self.in_use = set(range(count))
         """The devices that are not set aside."""
         self._idle = list(range(count))
-        self._open: dict[int, str] = {}
+        self._open: dict[int, deque[str]] = {}
+        """Problems that a device has had last: they may be open there."""
         self._line: list[_Waiter] = []
         self._passed_over = 0
 
@@ -69,13 +72,23 @@ class DeviceQueue:
     def _serve(self) -> None:
         self._line = [waiter for waiter in self._line if not waiter.device.done()]
         while pairs := [(w, d) for w in self._line for d in self._idle if self._may_have(w, d)]:
-            at_home = (pair for pair in pairs if self._open.get(pair[1]) == pair[0].problem)
-            waiter, device = next(at_home, pairs[0]) if self._passed_over < PATIENCE else pairs[0]
+            in_patience = self._passed_over < PATIENCE
+            waiter, device = min(pairs, key=self._cost_of) if in_patience else pairs[0]
             self._passed_over = 0 if waiter is self._line[0] else self._passed_over + 1
             self._line.remove(waiter)
             self._idle.remove(device)
-            self._open[device] = waiter.problem
+            lately = self._open.setdefault(device, deque(maxlen=LATELY))
+            if waiter.problem in lately:
+                lately.remove(waiter.problem)
+            lately.append(waiter.problem)
             waiter.device.set_result(device)
+
+    def _cost_of(self, pair: tuple[_Waiter, int]) -> int:
+        """Of a device for a waiter: its problem is in use there, may still be open, or has to be opened."""
+        lately = self._open.get(pair[1])
+        if lately is None or pair[0].problem not in lately:
+            return 2
+        return int(lately[-1] != pair[0].problem)
 
     def _may_have(self, waiter: _Waiter, device: int) -> bool:
         return device not in waiter.avoid or self.in_use <= waiter.avoid

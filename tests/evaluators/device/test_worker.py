@@ -54,9 +54,9 @@ def test_the_facts_of_an_open_problem_are_those_of_its_evaluations(worker: Worke
 def test_no_scratch_folder_of_a_candidate_is_left(judge: Judge, worker: Worker) -> None:
     judge(forward("open('left', 'w').write('x'); return honest(self, x)"))
     assert [path for path in worker._root.iterdir() if not path.name.startswith("eager-")] == [
-        worker._processes.prefork._folder
+        worker._open.in_use.prefork._folder
     ]
-    assert not list(worker._processes.prefork._folder.iterdir()), "the next candidate's is empty"
+    assert not list(worker._open.in_use.prefork._folder.iterdir()), "the next candidate's is empty"
 
 
 INCORRECT: dict[str, tuple[str, str]] = {

@@ -35,7 +35,7 @@ def test_the_death_of_a_process_of_ours_is_not_the_kernels_fault(
     pids = {
         "judge process": second._device_processes._judge.pid,
         "fork server": second._device_processes.fork_server._process.pid,
-        "baseline": second._processes.eager.pid,
+        "baseline": second._open.in_use.eager.pid,
     }
     kernel = Kernel(source=SLOW if when == "measuring" else HONEST, language="cpp")
     killer = threading.Timer(0.6 if when == "measuring" else 0.0, os.kill, (pids[victim], signal.SIGKILL))
@@ -66,18 +66,18 @@ def test_the_next_runner_comes_up_during_the_checks_and_stands_still_during_the_
     seen: dict[str, tuple[int, set[str]]] = {}
 
     def note(stage: str) -> None:
-        waiting = second._processes.prefork._child
+        waiting = second._open.in_use.prefork._child
         seen[stage] = (waiting.pid, states(waiting.pid)) if waiting is not None else (0, set())
 
     honest = Kernel(source=HONEST, language="cpp")
     second.open(PROBLEM)
-    second._processes.prefork.drop()
+    second._open.in_use.prefork.drop()
     assert second.measure(PROBLEM, honest, b"", on_stage=note).status is Status.CORRECT
     first, letters = seen["ending"]
     assert letters - {"Z", "D"} == {"T"}, "on its way up it may be in the kernel, and stops then"
     assert seen["loading"][0] == 0, "the baseline is timed then, with nobody beside it"
     assert second._device_processes.fork_server._children.keys() == {
-        second._processes.eager.pid,
+        second._open.in_use.eager.pid,
         first,
     }
     assert second.measure(PROBLEM, honest, b"", on_stage=note).status is Status.CORRECT
@@ -89,7 +89,7 @@ def test_the_next_runner_comes_up_during_the_checks_and_stands_still_during_the_
 def test_what_happens_to_a_runner_on_prefork_is_not_the_next_kernels_fault(second: Worker, how: str) -> None:
     honest = Kernel(source=HONEST, language="cpp")
     second.measure(PROBLEM, honest, b"")
-    waiting, folder = second._processes.prefork._child, second._processes.prefork._folder
+    waiting, folder = second._open.in_use.prefork._child, second._open.in_use.prefork._folder
     if how == "killed":
         namespaces.kill_spawned(waiting.pid)
         assert gone(lambda: [waiting.pid] if Path(f"/proc/{waiting.pid}").exists() else [])

@@ -1,0 +1,48 @@
+"""The problems that a worker has open: the one in use, and small ones that may be used again."""
+
+from __future__ import annotations
+
+from evaluators.device.child_processes import ProblemProcesses
+
+MOST = 8
+"""Open at a time: a kernel that is judged on several cases goes from one to the next, and the next kernel
+again."""
+
+
+class OpenProblems:
+    """By their ids, in the order in which they were used last."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, ProblemProcesses] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def in_use(self) -> ProblemProcesses | None:
+        """The one that was used last."""
+        return next(reversed(self._open.values()), None)
+
+    def use(self, problem: str) -> ProblemProcesses | None:
+        """The processes of the problem with this id, where it is open; those of the others stand still."""
+        if (known := self._open.pop(problem, None)) is not None:
+            self.add(known)
+        return known
+
+    def add(self, processes: ProblemProcesses) -> None:
+        """One that was just opened, and is in use from now on."""
+        for other in self._open.values():
+            other.prefork.stop()
+        self._open[processes.problem.id] = processes
+
+    def make_room(self, *, all_of_it: bool = False) -> None:
+        """Closes those that hold much memory, and the ones used longest ago where there are too many; for
+        `all_of_it` every one. Raises ChannelClosed or ChannelTimeout."""
+        small = [name for name, each in self._open.items() if each.is_small]
+        kept = [] if all_of_it else small[-(MOST - 1) :]
+        for name in [name for name in self._open if name not in kept]:
+            self._open.pop(name).close()
+
+    def forget(self) -> None:
+        """All of them, whose processes are gone."""
+        self._open.clear()
