@@ -64,10 +64,11 @@ class Host:
 
 
 @pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.slow)])
-def evaluator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def evaluator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "played":
         monkeypatch.setattr(peers, "LocalHost", Host)
         monkeypatch.setattr(peers, "Pool", Host)
+    return str(request.param)
 
 
 @pytest.fixture
@@ -109,8 +110,10 @@ def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("ours", "evaluator")
-def test_ours_beside_theirs(clones: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("ours")
+def test_ours_beside_theirs(
+    evaluator: str, clones: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "peers.json"
     assert main([*clones, "device=cpu", f"out={out}"]) == 0
     written = json.loads(out.read_text())
@@ -120,7 +123,9 @@ def test_ours_beside_theirs(clones: list[str], tmp_path: Path, capsys: pytest.Ca
     )
     assert [row["status"] for row in right] == ["correct", "correct"]
     assert [row["status"] for row in wrong] == ["incorrect"]
-    assert all(row["seed"] == "softmax/fast" and row["done"] for row in [*right, *wrong])
+    # On a busy machine 0.2 s of measuring cannot always tell which of ours is the fast one.
+    ours = {"played": ["softmax/fast"], "real": ["softmax/fast", "softmax/slow"]}[evaluator]
+    assert all(row["seed"] in ours and row["done"] for row in [*right, *wrong]), written
     assert wrong[0]["outside"]["error"] == pytest.approx(1.0)
     assert all(row["ours_ms"] > 0 and row["theirs_ms"] > 0 for row in [*right, *wrong])
     lines = capsys.readouterr().out.splitlines()
