@@ -45,7 +45,8 @@ class AbMcts:
     from that of going on with a child (the scores of all below the children). If the new idea wins, the node
     is expanded. Otherwise a child is chosen by draws from the children's posteriors (its own score and all
     below it). An idea's score is its best variant's speedup over the best of all, 0 for one without a
-    correct variant; such an idea is never gone on with, nor one of which all is exhausted. Ideas that have
+    correct variant; such an idea is never gone on with, but for what was built on it (on an entry of the
+    library that fails here), nor one of which all is exhausted. Ideas that have
     no verdict yet do not count: since each choice is drawn, those made meanwhile differ.
 
     Raises ValueError for a number below one, or an unknown `posterior`.
@@ -66,8 +67,8 @@ class AbMcts:
         nodes = idea_nodes_of(view)
         own, under = _scores(nodes)
         node, left = nodes[0], _with_ideas_left(nodes, view)
-        while below := [child for child in node.children if child.seed is not None and child in left]:
-            if not is_exhausted(node.seed, view) and self._wider(node, own, under, rng):
+        while below := [child for child in node.children if child in left]:
+            if _can_be_expanded(node, view) and self._wider(node, own, under, rng):
                 break
             draws = {child: self._draw(under[child], rng) for child in below}
             node = max(draws, key=draws.__getitem__)
@@ -109,11 +110,16 @@ def normal_inverse_gamma(scores: Scores) -> tuple[float, float, float, float]:
     return (PRIOR_COUNT * PRIOR_MEAN + scores.sum) / count, count, degrees, variance
 
 
+def _can_be_expanded(node: IdeaNode, view: View) -> bool:
+    """Whether there is a kernel to start from, or it is the reference, and the proposer has ideas on it."""
+    return (node.seed is not None or node.idea is None) and not is_exhausted(node.seed, view)
+
+
 def _with_ideas_left(nodes: list[IdeaNode], view: View) -> set[IdeaNode]:
     """Those that are not exhausted, and what leads to them."""
     found: set[IdeaNode] = set()
     for node in reversed(nodes):  # children stand after their parents
-        if node.seed is not None and (node in found or not is_exhausted(node.seed, view)):
+        if node in found or (node.idea is not None and _can_be_expanded(node, view)):
             found.add(node)
             if node.parent is not None:
                 found.add(node.parent)

@@ -163,7 +163,8 @@ def verdict_by_hash(kernel: Kernel) -> Evaluation:
     value = int(kernel.id, 16)
     if value % 2:
         return correct(0.5 + value % 1009 / 300)
-    statuses = [s for s in Status if s.is_of_the_kernel and s is not Status.CORRECT]
+    others = (Status.CORRECT, Status.DECLINED)  # who has one case declines none
+    statuses = [s for s in Status if s.is_of_the_kernel and s not in others]
     return failed(statuses[value // 2 % len(statuses)])
 
 

@@ -101,5 +101,5 @@ def test_afterwards_a_kernel_is_judged_as_ever(worker: Worker) -> None:
     found = worker.measure(PROBLEM, Kernel(source=HONEST, language="cpp"), b"")
     assert found.status is Status.CORRECT, found.log
     assert [path for path in worker._root.iterdir() if path.name.startswith("prefork")] == [
-        worker._processes.prefork._folder
+        worker._open.in_use.prefork._folder
     ]
