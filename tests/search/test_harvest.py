@@ -72,7 +72,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder = root / f"{operation}_{seed}"
         folder.mkdir()
         about = problem(operation, overrides={"features": seed + 1})
-        fakes.search(folder / "journal.jsonl", problem=about, seed=seed, repairs=1, rounds=2)
+        fakes.search(folder / "journal.jsonl", problem=about, seed=seed, repairs=1, rounds=3)
     return root
 
 
