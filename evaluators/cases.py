@@ -52,9 +52,9 @@ def _prime_from(number: int) -> int:
     return number
 
 
-def summed_up(results: Sequence[CaseResult], environment: Mapping[str, str]) -> Evaluation:
-    """What the verdicts on the cases come to. Correct is what passes all of them and does not decline all;
-    otherwise the status is that of the first failure, and the log names all failures."""
+def summed_up(results: Sequence[CaseResult]) -> Evaluation:
+    """What the verdicts on the cases, one or more, come to. Correct is what passes all of them and does not
+    decline all; otherwise the status is that of the first failure, and the log names all failures."""
     found = [each.evaluation for each in results]
     failures = [each for each in results if not each.passes]
     measured = [each for each in results if each.evaluation.timing is not None and each.weight]
@@ -74,7 +74,7 @@ def summed_up(results: Sequence[CaseResult], environment: Mapping[str, str]) -> 
         correctness=_correctness([each.correctness for each in found if each.correctness is not None]),
         log=log,
         rule=rule,
-        environment=environment,
+        environment=found[0].environment,
         device_s=sum(each.device_s for each in found),
         build_s=max(each.build_s for each in found),
         stages_s=_sums([each.stages_s for each in found]),

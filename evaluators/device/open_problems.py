@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evaluators.device.child_processes import ProblemProcesses
 
-MOST = 8
+MOST_OPEN = 8
 """Open at a time: a kernel that is judged on several cases goes from one to the next, and the next kernel
 again."""
 
@@ -39,7 +39,7 @@ class OpenProblems:
         """Closes those that hold much memory, and the ones used longest ago where there are too many; for
         `all_of_it` every one. Raises ChannelClosed or ChannelTimeout."""
         small = [name for name, each in self._open.items() if each.is_small]
-        kept = [] if all_of_it else small[-(MOST - 1) :]
+        kept = [] if all_of_it else small[-(MOST_OPEN - 1) :]
         for name in [name for name in self._open if name not in kept]:
             self._open.pop(name).close()
 

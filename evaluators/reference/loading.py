@@ -10,7 +10,7 @@ import logging
 import random
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,7 +86,7 @@ def make_problem(
 
 def own_cases(source: str, overrides: Mapping[str, Size]) -> Sequence[Mapping[str, Any]]:
     """What the reference's `get_cases()` says; none where it has none. Raises BadReference where it fails."""
-    if "get_cases" not in {name for node in ast.parse(source).body for name in _names_bound(node)}:
+    if "get_cases" not in _names(ast.parse(source), _names_bound):
         return ()
     try:
         return list(load_module(source, overrides).get_cases())
@@ -102,10 +102,12 @@ def read_cases(cases: Sequence[Mapping[str, Any]], source: str, where: str) -> t
             case = Case.from_json(dict(fields))
         except (TypeError, ValueError) as error:
             raise BadReference(f"case {number} of {where} is none: {error}") from error
-        check_source(source, where, case.sizes)
         if case.name in found:
             raise BadReference(f"the case {case.name} of {where} stands there twice")
         found[case.name] = case
+    check_source(
+        source, where, {name: value for case in found.values() for name, value in case.sizes.items()}
+    )
     return tuple(found.values())
 
 
@@ -115,8 +117,8 @@ def check_source(source: str, file: str, overrides: Mapping[str, Size]) -> None:
         tree = ast.parse(source)
     except SyntaxError as error:
         raise BadReference(f"{file} is not Python: line {error.lineno}: {error.msg}") from error
-    defined = {name for node in tree.body for name in _names_bound(node)}
-    assigned = assigned_names(source)
+    defined = _names(tree, _names_bound)
+    assigned = _names(tree, _names_assigned)
     missing = [name for name in REQUIRED if name not in defined]
     if missing:
         raise BadReference(
@@ -131,7 +133,7 @@ def check_source(source: str, file: str, overrides: Mapping[str, Size]) -> None:
 
 def assigned_names(source: str) -> set[str]:
     """The module globals that the source assigns, by a statement at its top."""
-    return {name for node in ast.parse(source).body for name in _names_assigned(node)}
+    return _names(ast.parse(source), _names_assigned)
 
 
 def own_dtype(source: str, overrides: Mapping[str, Size]) -> str:
@@ -235,6 +237,11 @@ def seed_all(seed: int) -> None:
 def _as_size(value: Any) -> Any:
     """Lists are tuples that came by way of JSON."""
     return tuple(_as_size(each) for each in value) if isinstance(value, list | tuple) else value
+
+
+def _names(tree: ast.Module, of: Callable[[ast.stmt], list[str]]) -> set[str]:
+    """Of all statements at the top of a module."""
+    return {name for node in tree.body for name in of(node)}
 
 
 def _names_bound(node: ast.stmt) -> list[str]:

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-LATELY = 8
+from evaluators.device.open_problems import MOST_OPEN
+
 PATIENCE = 8
 """So often may those behind be served before the first in line: a problem cannot starve another."""
 
@@ -77,7 +78,7 @@ class DeviceQueue:
             self._passed_over = 0 if waiter is self._line[0] else self._passed_over + 1
             self._line.remove(waiter)
             self._idle.remove(device)
-            lately = self._open.setdefault(device, deque(maxlen=LATELY))
+            lately = self._open.setdefault(device, deque(maxlen=MOST_OPEN))
             if waiter.problem in lately:
                 lately.remove(waiter.problem)
             lately.append(waiter.problem)

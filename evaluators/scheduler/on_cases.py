@@ -31,7 +31,9 @@ class OnCases:
         """The verdict on a kernel over all cases, those of the problem first. A reference that is unfit in a
         case of its own, or a failure of ours, is the whole verdict."""
         problem = job.problem
-        drawn = self._held_out.setdefault(problem.id, _HeldOut(problem))
+        if problem.id not in self._held_out:
+            self._held_out[problem.id] = _HeldOut(problem)
+        drawn = self._held_out[problem.id]
         left = deque((*problem.cases, *drawn.cases))
         results: list[CaseResult] = []
         while left and not _is_settled(results, left[0]):
@@ -47,31 +49,24 @@ class OnCases:
                 return replace(found, log=f"case {case.name}: {found.log}")
             else:
                 results.append(_result(case, found))
-        return summed_up(results, results[0].evaluation.environment)
+        return summed_up(results)
 
     async def compare(self, problem: Problem, jobs: Sequence[Job], thorough: bool) -> dict[str, Evaluation]:
         """Of several kernels, by their ids, over the cases that have a weight."""
         results: dict[str, list[CaseResult]] = {job.kernel.id: [] for job in jobs}
         over: dict[str, Evaluation] = {}
-        for case in problem.cases:
-            parts = [job.on_case(case) for job in jobs if job.kernel.id not in over] if case.weight else []
-            if not parts:
-                continue
-            found = await self._settle_together(problem.of_case(case), parts, thorough)
-            for part in parts:
-                evaluation = found[part.kernel.id]
+        for case in filter(lambda each: each.weight, problem.cases):
+            left = [job for job in jobs if job.kernel.id not in over]
+            parts = [job.on_case(case) for job in left]
+            found = await self._settle_together(problem.of_case(case), parts, thorough) if parts else {}
+            for job, part in zip(left, parts, strict=True):
+                job.build = part.build
+                evaluation = found[job.kernel.id]
                 if evaluation.status.is_of_the_kernel:
-                    results[part.kernel.id].append(_result(case, evaluation))
+                    results[job.kernel.id].append(_result(case, evaluation))
                 else:
-                    over[part.kernel.id] = evaluation
-            for job in jobs:
-                job.build = next((each.build for each in parts if each.kernel is job.kernel), job.build)
-        summed = {
-            name: summed_up(each, each[0].evaluation.environment)
-            for name, each in results.items()
-            if each and name not in over
-        }
-        return {**summed, **over}
+                    over[job.kernel.id] = evaluation
+        return {name: over.get(name) or summed_up(each) for name, each in results.items()}
 
 
 class _HeldOut:

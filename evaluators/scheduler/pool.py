@@ -78,7 +78,7 @@ class Pool:
         cannot be run."""
         async with self._opening:
             if problem.id not in self._facts:
-                self._facts[problem.id] = await self._open(first_of(problem))
+                self._facts[problem.id] = await self._open(problem)
         return dict(self._facts[problem.id])
 
     async def audit(self, problem: Problem) -> ReferenceAudit:
@@ -113,7 +113,7 @@ class Pool:
     ) -> Evaluation:
         """The verdict on a kernel; never raises for the kernel's own failure. `on_stage` is told when the
         build and the measurement begin (`building`, `measuring`), and the steps of the measurement."""
-        opening = asyncio.ensure_future(self._some_facts(first_of(problem)))  # a build does not wait for it
+        opening = asyncio.ensure_future(self._some_facts(problem))  # a build does not wait for it
         opening.add_done_callback(
             lambda done: done.cancelled() or done.exception()
         )  # whoever awaits it or not
@@ -143,7 +143,7 @@ class Pool:
         and attribution are left to `evaluate`, which comes before: this tells which of several
         correct kernels is the fastest.
         """
-        opening = asyncio.ensure_future(self._some_facts(first_of(problem)))
+        opening = asyncio.ensure_future(self._some_facts(problem))
         unique = {each.id: each for each in kernels}
         jobs = [Job(problem, each, thorough, lambda stage: None, opening) for each in unique.values()]
         try:
@@ -251,6 +251,7 @@ class Pool:
             raise UnfitProblem(reason)
 
     async def _open(self, problem: Problem) -> dict[str, str]:
+        problem = first_of(problem)
         self._require_fit(problem)
         failed_on: list[int] = []
         reason = ""

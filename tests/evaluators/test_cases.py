@@ -137,9 +137,8 @@ def test_held_out_cases_move_the_sizes_that_vary() -> None:
 
 
 def test_the_speedup_is_a_weighted_geometric_mean() -> None:
-    found = summed_up(
-        [result(correct(2.0), weight=1), result(correct(8.0, kernel_ms=4.0), weight=2)], {"a": "b"}
-    )
+    one, other = replace(correct(2.0), environment={"a": "b"}), correct(8.0, kernel_ms=4.0)
+    found = summed_up([result(one, weight=1), result(other, weight=2)])
     assert found.timing is not None
     assert found.status is Status.CORRECT
     assert found.speedup == pytest.approx((2 * 8 * 8) ** (1 / 3))
@@ -152,19 +151,19 @@ def test_the_speedup_is_a_weighted_geometric_mean() -> None:
 
 def test_a_case_that_is_declined_counts_as_one() -> None:
     declined = Evaluation(status=Status.DECLINED, log="no")
-    found = summed_up([result(correct(4.0)), result(declined, name="n=2")], {})
+    found = summed_up([result(correct(4.0)), result(declined, name="n=2")])
     assert found.speedup == pytest.approx(2.0)
     assert "case n=2  declined: counts as 1.00x" in found.log
-    held = summed_up([result(correct(4.0)), result(declined, weight=0.0, drawn=True)], {})
+    held = summed_up([result(correct(4.0)), result(declined, weight=0.0, drawn=True)])
     assert held.speedup == pytest.approx(4.0)
-    assert summed_up([result(declined)], {}).status is Status.DECLINED
+    assert summed_up([result(declined)]).status is Status.DECLINED
 
 
 def test_one_failure_is_the_verdict() -> None:
     wrong = Evaluation(status=Status.INCORRECT, log="wrong on fresh inputs: 3 of 4")
     crashed = Evaluation(status=Status.REJECTED, rule="library", log="a library did the work")
     drawn = result(wrong, weight=0.0, name="n=17", drawn=True)
-    found = summed_up([result(correct(4.0)), drawn, result(crashed)], {})
+    found = summed_up([result(correct(4.0)), drawn, result(crashed)])
     assert (found.status, found.rule, found.timing) == (Status.INCORRECT, "", None)
     assert "case n=17 (held out):\nwrong on fresh inputs: 3 of 4" in found.log
     assert "a library did the work" in found.log

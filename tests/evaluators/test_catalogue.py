@@ -1,6 +1,6 @@
 """Every cheat and every honest kernel of the catalogue, one after the other before one worker a device.
 
-What one has done must not change the verdict on the next. Ordered by problem: a worker holds one at a time.
+What one has done must not change the verdict on the next. Ordered by problem: opening one takes seconds.
 """
 
 from __future__ import annotations

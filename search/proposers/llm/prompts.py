@@ -227,8 +227,8 @@ def _verdict(evaluation: Evaluation) -> str:
         words.append(f"; torch.compile takes {timing.compile_ms:.4g} ms")
     words.append(".")
     if evaluation.cases:
-        words[:] = [f"Over all cases, as weighted geometric means: {words[0]}", *words[1:], "\n\n"]
-        words.append("\n".join(f"- {line}" for line in in_lines(evaluation.cases)) + "\n\n")
+        words.insert(0, "Over all cases, as weighted geometric means: ")
+        words += ["\n\n", *(f"- {line}\n" for line in in_lines(evaluation.cases)), "\n"]
     if evaluation.roofline is not None and (share := evaluation.roofline_share) is not None:
         words.append(
             f" That is {share:.0%} of the roofline; the problem is {evaluation.roofline.bound}-bound there."

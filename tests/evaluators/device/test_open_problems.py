@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evaluators.device.child_processes import ProblemProcesses
-from evaluators.device.open_problems import MOST, OpenProblems
+from evaluators.device.open_problems import MOST_OPEN, OpenProblems
 from evaluators.device.worker import Worker
 from evaluators.evaluation import Status
 from evaluators.problem import Kernel
@@ -37,14 +37,14 @@ def opened(*processes: Any) -> OpenProblems:
 
 
 def test_the_ones_used_last_stay() -> None:
-    made = [Processes(str(number)) for number in range(MOST + 2)]
+    made = [Processes(str(number)) for number in range(MOST_OPEN + 2)]
     problems = opened(*made)
     assert problems.use("0") is made[0]
     problems.make_room()
     assert [each.problem.id for each in made if each.done[-1] == "closed"] == ["1", "2", "3"]
     assert problems.in_use is made[0]
     assert problems.use("1") is None
-    assert len(problems) == MOST - 1
+    assert len(problems) == MOST_OPEN - 1
 
 
 def test_a_large_one_is_closed_for_the_next() -> None:
