@@ -20,7 +20,7 @@ Where to look, from the command down to the machine; each file says more at its 
                   thin_headers (headers/), triton_precompile
     reference/    loading, reference_model, running_reference, answer, comparison (differences,
                   sampled_elements), validation;
-                  float64, rounding, shifts, weight_changes, dependent_calls;
+                  float64, rounding, shifts, jumps, weight_changes, dependent_calls;
                   containers, strided_layouts, input_distributions, usable_distributions;
                   operation_count, machine_peaks, roofline; audit
     suites/       suite: what a suite is; kernelbench; traces (files) of traced_call, trace_grammar,

@@ -1,0 +1,104 @@
+"""Elements where the right answer jumps: `tanh(x @ w)` of huge numbers is -1 or 1, and where the terms of a
+sum cancel, their order decides which. A right kernel may have either there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from evaluators.reference.containers import map_tensors
+from evaluators.reference.differences import chunks_of
+from evaluators.reference.rounding import rounded
+from evaluators.reference.running_reference import RunningReference
+
+if TYPE_CHECKING:
+    import torch
+
+SHARE = 1e-5
+"""Of the elements of an output that may lie at a jump; one, if there are fewer."""
+DRAWS = 12
+"""Of changed inputs: each brings an element that lies at a jump to the other side about one time in three."""
+REACH = 16
+"""Roundings by which inputs are changed: the partial sums of a product are rounded, too, and are larger."""
+
+
+def furthest_off(outputs: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The places of the few elements that lie furthest from the right answer, in the flattened outputs; none
+    of integers."""
+    return [_furthest(*pair) for pair in zip(outputs, exact, strict=True)]
+
+
+def with_elements(
+    outputs: Sequence[torch.Tensor], of: Sequence[torch.Tensor], places: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Copies of the outputs that have the elements `of` others at these places."""
+    found = []
+    for out, other, at in zip(outputs, of, places, strict=True):
+        changed = out.flatten().clone()
+        changed[at] = other.flatten()[at].to(out.dtype)
+        found.append(changed.reshape(out.shape))
+    return found
+
+
+def at_jumps(
+    reference: RunningReference,
+    inputs: list[Any],
+    outputs: Sequence[torch.Tensor],
+    exact: Sequence[torch.Tensor],
+    places: Sequence[torch.Tensor],
+) -> list[torch.Tensor]:
+    """Those of the places where the output lies among the right answers to inputs that differ by some
+    roundings: `exact`, the answer to `inputs` themselves, and more. None where nothing runs in float64."""
+    values = [each.reshape(-1)[at].double() for each, at in zip(exact, places, strict=True)]
+    lowest, highest = list(values), list(values)
+    for _ in range(DRAWS):
+        moved = reference.run_exact(list(map_tensors(partial(_changed, reference), inputs)))
+        if moved is None:
+            return [at[:0] for at in places]
+        for number, (each, at) in enumerate(zip(moved, places, strict=True)):
+            value = each.reshape(-1)[at].double()
+            lowest[number] = lowest[number].minimum(value)
+            highest[number] = highest[number].maximum(value)
+        del moved
+    found = []
+    for out, at, low, high in zip(outputs, places, lowest, highest, strict=True):
+        value = out.reshape(-1)[at].double()
+        margin = REACH * _eps(out) * (high - low)
+        found.append(at[(value >= low - margin) & (value <= high + margin) & (high > low)])
+    return found
+
+
+def _furthest(out: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    if not out.is_floating_point() or not out.numel():
+        return torch.empty(0, dtype=torch.int64, device=out.device)
+    count = max(1, int(SHARE * out.numel()))
+    errors, places, start = [], [], 0
+    for one, other in chunks_of(out, exact):
+        error = (one.double() - other.double()).abs_().nan_to_num_(torch.inf)
+        largest = error.topk(min(count, len(error)))
+        errors.append(largest.values)
+        places.append(largest.indices + start)
+        start += len(error)
+    return torch.cat(places)[torch.cat(errors).topk(count).indices]
+
+
+def _changed(reference: RunningReference, tensor: torch.Tensor) -> Any:
+    """In float64, each number by up to REACH roundings, within the tensor's own range where the reference
+    must not leave it."""
+    import torch
+
+    if not tensor.is_floating_point():
+        return tensor
+    wide = tensor.double()
+    step = rounded(tensor, reference.rule.precision, reference.rule.dtype).double().sub_(wide)
+    found = step.mul_(torch.empty_like(step).uniform_(-REACH, REACH)).add_(wide)
+    return found.clamp(*wide.aminmax()) if reference.keep_range and tensor.numel() else found
+
+
+def _eps(tensor: torch.Tensor) -> float:
+    import torch
+
+    return torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0.0
