@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from evaluators.evaluation import CaseResult, Correctness, Evaluation, Roofline, Status, Timing
@@ -17,16 +17,22 @@ MOST_FAILURES = 3
 """After so many cases that fail the others are not tried."""
 
 
-def held_out(problem: Problem, generator: random.Random) -> Iterator[Case]:
-    """Cases like those of the problem, without end: one of them, in which the sizes that differ from case to
-    case are moved: by one, to a prime or to a number in between. A kernel has to be right there."""
+def held_out(
+    problem: Problem, generator: random.Random, own: Callable[[Case], Mapping[str, Size]] | None = None
+) -> Iterator[Case]:
+    """Cases like those of the problem, without end. A kernel has to be right there. `own`: the sizes of one
+    like this, where the reference draws them itself; otherwise those that differ from case to case are moved:
+    by one, to a prime or to a number in between."""
     varying = _varying(problem.cases)
     while True:
         like = generator.choice(problem.cases)
         sizes = dict(like.sizes)
+        if own is not None:
+            yield replace(like, sizes={**sizes, **own(like)}, weight=0.0, held_out=True)
+            continue
         for name, values in varying.items():
             if name in sizes and generator.random() < 0.75:
-                sizes[name] = _moved(int(sizes[name]), values, generator)  # type: ignore[arg-type]
+                sizes[name] = moved(int(sizes[name]), values, generator)  # type: ignore[arg-type]
         yield replace(like, sizes=sizes, weight=0.0, held_out=True)
 
 
@@ -40,7 +46,9 @@ def _varying(cases: Sequence[Case]) -> dict[str, list[int]]:
     return {name: sorted(found) for name, found in whole.items() if len(found) > 1}
 
 
-def _moved(size: int, values: Sequence[int], generator: random.Random) -> int:
+def moved(size: int, values: Sequence[int], generator: random.Random) -> int:
+    """Another size: off by one, a prime, or one between the smallest and the largest of `values`, which are
+    sorted."""
     between = generator.randint(values[0], values[-1])
     return max(1, generator.choice((size - 1, size + 1, _prime_from(size), between, _prime_from(between))))
 

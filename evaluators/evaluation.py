@@ -167,12 +167,12 @@ class CaseResult:
 class Evaluation:
     """The verdict on one kernel for one problem.
 
-    `timing` is present exactly when the status is `correct`. `log` is written for the proposer to read.
-    `rule` names what a `rejected` kernel broke. `environment` says where it was measured: device,
-    driver, torch, isolation level. `device_s` is how long the device was held, and `stages_s` where that
-    time went. `own_share` is the part of the computing that the kernel's own code did, None where that is not
-    known (see `evaluators.judge.stack_samples`). `cases`: of a problem with several, those that were tried;
-    everything else sums them up (see `evaluators.cases`).
+    `timing` is present exactly when the status is `correct`, and the problem is one that is timed. `log`
+    is written for the proposer to read. `rule` names what a `rejected` kernel broke. `environment` says
+    where it was measured: device, driver, torch, isolation level. `device_s` is how long the device was
+    held, and `stages_s` where that time went. `own_share` is the part of the computing that the kernel's
+    own code did, None where that is not known (see `evaluators.judge.stack_samples`). `cases`: of a
+    problem with several, those that were tried; everything else sums them up (see `evaluators.cases`).
     """
 
     status: Status
@@ -189,8 +189,8 @@ class Evaluation:
     cases: tuple[CaseResult, ...] = ()
 
     def __post_init__(self) -> None:
-        if (self.timing is not None) != (self.status is Status.CORRECT):
-            raise ValueError(f"a {self.status.value} evaluation {'has' if self.timing else 'lacks'} a timing")
+        if self.timing is not None and self.status is not Status.CORRECT:
+            raise ValueError(f"a {self.status.value} evaluation has a timing")
         if bool(self.rule) != (self.status is Status.REJECTED):
             raise ValueError("an evaluation names the broken rule exactly when it is rejected")
 

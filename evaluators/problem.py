@@ -78,7 +78,8 @@ class Problem:
     `inputs` are drawn on the device, or, as KernelBench's `original` program does, on the CPU. `layout`: of
     inputs with two dimensions or more, `transposed` (the last two are swapped in memory) or `strided` (every
     other element of the memory); "" leaves them as they are drawn. A kernel is judged on all of the `cases`,
-    where there are any; `case_of` is the id of the problem that this one is a case of.
+    where there are any; `case_of` is the id of the problem that this one is a case of. Without `timed` a
+    kernel has to be right, and nothing is timed.
     Raises ValueError when a field has a value that no evaluation could use.
     """
 
@@ -96,6 +97,7 @@ class Problem:
     layout: str = ""
     cases: tuple[Case, ...] = ()
     case_of: str = ""
+    timed: bool = True
 
     def __post_init__(self) -> None:
         _one_of("problem.device", self.device, DEVICES)
@@ -129,6 +131,8 @@ class Problem:
             layout=case.layout or self.layout,
             cases=(),
             case_of=self.id,
+            timed=case.weight > 0,
+            libraries=self.libraries if case.weight > 0 else "any",  # whose work it is, timed cases show
         )
 
     @property
@@ -149,6 +153,8 @@ class Problem:
             rules.append(self.inputs)
         if self.layout:
             rules.append(self.layout)
+        if not self.timed:
+            rules.append("not timed")
         rules += [f"{each.name} {each.weight}" for each in self.cases]
         return content_id(self.source, repr(sizes), *rules)
 

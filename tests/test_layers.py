@@ -290,12 +290,12 @@ def test_the_map_of_the_evaluators_has_every_module() -> None:
 
 # From the highest to the lowest; what does not stand here stands above all rooms.
 ROOMS = {
-    "scheduler": {"device", "build", "runner", "isolation", "system"},
+    "scheduler": {"device", "reference", "build", "runner", "isolation", "system"},
     "device": {"build", "runner", "isolation", "system"},
     "judge": {"runner", "reference", "isolation", "system"},
     "build": {"runner", "isolation", "system"},
     "runner": {"reference", "isolation", "system"},
-    "suites": {"reference"},
+    "suites": {"reference", "system"},
     "reference": set[str](),
     "isolation": {"system"},
     "system": set[str](),

@@ -91,8 +91,9 @@ class CandidateEvaluation:
             self._say(Stage.COUNTING)
             if self._attribution is not None:
                 self._attribution.count()
-            self._say(Stage.TIMING)
-            timing = self._checked(self._measure(call_ms))
+            if self._session.problem.timed:
+                self._say(Stage.TIMING)
+                timing = self._checked(self._measure(call_ms))
         except Refused as refused:
             status, log, rule = refused.status, refused.log, refused.rule
             if refused.compiler and self._session.problem.libraries == "no_library":
@@ -120,6 +121,9 @@ class CandidateEvaluation:
 
     def _time_baseline(self) -> None:
         """Alone, before the candidate is loaded."""
+        self._others_bytes = self._session.memory.others_bytes()
+        if not self._session.problem.timed:
+            return
         self._session.calibration.lower_overhead()
         self._before = self._session.calibration.eager_alone(self._session.eager_calls(self._plan))
         self._eager_calls = self._session.eager_calls(self._plan)

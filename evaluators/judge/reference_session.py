@@ -340,6 +340,8 @@ class ReferenceSession:
 
     def _wanted_calls(self, rough_ms: float) -> int:
         """Calls that shared buffers are to have room for."""
+        if not self.problem.timed:
+            return LEAST_CALLS
         floor_ms = self.roofline().floor_ms if self.device == "cuda" else rough_ms
         wanted = self._options.plan.capacity(rough_ms, floor_ms, self._options.max_calls)
         return max(wanted, LEAST_CALLS)

@@ -94,6 +94,20 @@ def own_cases(source: str, overrides: Mapping[str, Size]) -> Sequence[Mapping[st
         raise BadReference(f"the reference's get_cases() fails: {type(error).__name__}: {error}") from error
 
 
+def own_held_out(problem: Problem, generator: random.Random) -> Callable[[Case], Mapping[str, Size]] | None:
+    """What draws the sizes of a case like another by the reference's `get_held_out(generator)`; None where it
+    has none."""
+    if "get_held_out" not in _names(ast.parse(problem.source), _names_bound):
+        return None
+
+    def drawn(like: Case) -> Mapping[str, Size]:
+        module = load_module(problem.source, {**problem.overrides, **like.sizes})
+        sizes: Mapping[str, Size] = module.get_held_out(generator)
+        return sizes
+
+    return drawn
+
+
 def read_cases(cases: Sequence[Mapping[str, Any]], source: str, where: str) -> tuple[Case, ...]:
     """The cases with these fields. Raises BadReference where one is none, or stands there twice."""
     found: dict[str, Case] = {}

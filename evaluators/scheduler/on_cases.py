@@ -10,6 +10,7 @@ from dataclasses import replace
 from evaluators.cases import HELD_OUT, MOST_FAILURES, held_out, summed_up
 from evaluators.evaluation import CaseResult, Evaluation, Status
 from evaluators.problem import Case, Problem
+from evaluators.reference.loading import own_held_out
 from evaluators.scheduler.job import Job
 
 MOST_DRAWS = 20
@@ -73,7 +74,8 @@ class _HeldOut:
     """The cases that were drawn for a problem, and are fit to judge as far as that is known."""
 
     def __init__(self, problem: Problem) -> None:
-        self._drawn = held_out(problem, random.SystemRandom())
+        generator = random.SystemRandom()
+        self._drawn = held_out(problem, generator, own_held_out(problem, generator))
         self._names = {each.name for each in problem.cases}
         self._draws = 0
         self.cases: list[Case] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,19 @@ def record(problem: Problem, *, backward: bool) -> Recorded:
             with found.recording():
                 torch.autograd.backward(outputs, gradients)
     return Recorded(calls=found.calls(), unwritable=dict(found.unwritable))
+
+
+def recorded_calls(run: Callable[[], object]) -> list[Call]:
+    """The different calls that `run` comes to on a CPU. Raises what it raises, and ValueError where one
+    cannot be written."""
+    import torch
+
+    found = _Calls("cpu")
+    with torch.no_grad(), found.recording():
+        run()
+    if found.unwritable:
+        raise ValueError(f"{next(iter(found.unwritable))} has arguments that cannot be written")
+    return found.calls()
 
 
 def kind_of(operator: str) -> str:

@@ -1,0 +1,74 @@
+"""The calls that PyTorch's own tests make of its operators (`torch.testing`'s `op_db`), as traced calls.
+
+They take half a minute to make, and are kept, as a trace, in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from evaluators.suites.suite import SuiteMissing
+from evaluators.suites.trace_recording import recorded_calls
+from evaluators.suites.traced_call import Call
+from evaluators.suites.traces import read_trace, write_trace
+from evaluators.system.user_cache import cache_folder
+
+logger = logging.getLogger(__name__)
+
+DTYPES = ("float32", "float16", "bfloat16", "int64")
+MOST_SAMPLES = 20
+"""Of an operator, at a type: some have hundreds."""
+
+
+def kept_calls() -> Sequence[Call]:
+    """The calls of `sampled_calls`, which are made once for each version of PyTorch. Raises SuiteMissing."""
+    import torch
+
+    file = cache_folder() / f"opinfo-{torch.__version__}.txt"
+    if not file.exists():
+        logger.warning("making the samples of PyTorch's operators, once: half a minute")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_trace(file, sampled_calls())
+    return read_trace(file).calls
+
+
+def sampled_calls(dtypes: Sequence[str] = DTYPES, only: str = "") -> list[Call]:
+    """The calls, each once, that the samples of the operators come to: those that dispatch exactly one
+    operator. `only`: the name of one in `op_db`. They are made on the CPU, on small tensors. Raises
+    SuiteMissing."""
+    found: dict[str, Call] = {}
+    for op in _operators(only):
+        for dtype in dtypes:
+            for call in _calls_of(op, dtype):
+                found.setdefault(f"{call.operator} {call.arguments} {call.keywords}", call)
+    return list(found.values())
+
+
+def _operators(only: str) -> Iterator[Any]:
+    try:
+        from torch.testing._internal.common_methods_invocations import op_db
+    except ImportError as error:  # what PyTorch's tests take besides
+        raise SuiteMissing(f"{error}: pip install 'ideatree[operators]'") from error
+    return (op for op in op_db if not only or op.name == only)
+
+
+def _calls_of(op: Any, dtype: str) -> Iterator[Call]:
+    import torch
+
+    wanted = getattr(torch, dtype)
+    if wanted not in op.supported_dtypes("cpu"):
+        return
+    try:
+        samples = iter(op.sample_inputs("cpu", wanted, requires_grad=False))
+        for _ in range(MOST_SAMPLES):
+            sample = next(samples)
+            made = recorded_calls(partial(op, sample.input, *sample.args, **sample.kwargs))
+            if len(made) == 1:
+                yield made[0]
+    except StopIteration:
+        return
+    except Exception as error:  # a test's own generator, which may raise anything
+        logger.debug("%s at %s has no more samples: %s", op.name, dtype, error)

@@ -1,0 +1,83 @@
+"""What the reference of an operator takes: the tensors and the other arguments of a call; calls like it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+from evaluators.cases import moved
+from evaluators.suites.trace_grammar import parse_arguments, write_arguments
+from evaluators.suites.trace_inputs import make_arguments, operator_of
+from evaluators.suites.traced_call import Call, Tensor, Value
+from evaluators.suites.traced_call import tensors_of as tensors_in
+
+TRIES = 20
+"""Changes of a call that are tried: not all are calls of the operator."""
+
+
+def tensors_of(operator: str, text: str) -> list[Any]:
+    """The tensors of the call that the text tells, in the order of the schema, drawn on the default device by
+    Python's generator; None for those that it leaves out, and lists where the operator takes them."""
+    return [value for takes, value in _arguments(operator, text) if takes]
+
+
+def constants_of(operator: str, text: str) -> list[Any]:
+    """The other arguments, in the order of the schema; what the call leaves out has its default."""
+    return [value for takes, value in _arguments(operator, text) if not takes]
+
+
+def call_like(operator: str, text: str, generator: random.Random) -> str:
+    """The text of a call with another size in the place of one of its own, wherever that stands; the same
+    text where none of those tried is a call that the operator takes."""
+    arguments, keywords = parse_arguments(text)
+    call = Call(operator=operator, arguments=arguments, keywords=keywords)
+    values = (*arguments, *keywords.values())
+    sizes = sorted({size for each in values for tensor in tensors_in(each) for size in tensor.shape if size})
+    for _ in range(TRIES if sizes else 0):
+        old = generator.choice(sizes)
+        new = moved(old, sizes, generator)
+        other = replace(
+            call,
+            arguments=tuple(_resized(each, old, new) for each in arguments),
+            keywords={name: _resized(each, old, new) for name, each in keywords.items()},
+        )
+        if new != old and _is_taken(other):
+            return write_arguments(other)
+    return text
+
+
+def _resized(value: Value, old: int, new: int) -> Value:
+    """With another size in tensors, which are contiguous then, and in lists; a number alone is none."""
+    if isinstance(value, Tensor):
+        if old not in value.shape:
+            return value
+        return replace(value, shape=tuple(new if n == old else n for n in value.shape), stride=None)
+    if isinstance(value, tuple):
+        return tuple(new if type(each) is int and each == old else _resized(each, old, new) for each in value)
+    return value
+
+
+def _is_taken(call: Call) -> bool:
+    """Whether the operator takes such arguments, as far as shapes tell."""
+    try:
+        given, named = make_arguments(call, "meta", 0)
+        operator_of(call.operator)(*given, **named)
+    except Exception:  # an operator may raise anything
+        return False
+    return True
+
+
+def _arguments(operator: str, text: str) -> list[tuple[bool, Any]]:
+    """Of each argument whether it is one of tensors, and its value."""
+    import torch
+
+    arguments, keywords = parse_arguments(text)
+    call = Call(operator=operator, arguments=arguments, keywords=keywords)
+    schema = operator_of(operator)._schema
+    device = torch.get_default_device().type
+    given, named = make_arguments(call, device, random.getrandbits(62))
+    values = {**dict(zip((each.name for each in schema.arguments), given, strict=False)), **named}
+    return [
+        ("Tensor" in str(each.type), values.get(each.name, each.default_value)) for each in schema.arguments
+    ]

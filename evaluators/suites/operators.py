@@ -1,0 +1,252 @@
+"""PyTorch's operators as problems: one for each operator, whose cases are its calls.
+
+A problem's reference is written from the operator's schema: tensors are the inputs, everything else goes to
+the constructor, and the module global `call` has the arguments in the grammar of traces.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from evaluators.nearest import nearest
+from evaluators.problem import DTYPES, Problem
+from evaluators.reference.loading import BadReference, make_problem
+from evaluators.suites.op_samples import kept_calls
+from evaluators.suites.suite import Entry
+from evaluators.suites.trace_grammar import write_arguments
+from evaluators.suites.trace_inputs import operator_of
+from evaluators.suites.trace_recording import PLAIN, kind_of
+from evaluators.suites.traced_call import Call, Tensor, tensors_of
+from evaluators.suites.traces import traces
+
+if TYPE_CHECKING:
+    import torch
+
+MOST_CASES = 6
+"""Of a problem, at a type."""
+RANDOM = "draws random numbers"
+REFERENCE = '''"""{operator}: {count} calls, in the grammar of traces (docs/operators.md)."""
+
+import torch
+from torch import nn
+
+from evaluators.suites.operator_call import call_like, constants_of, tensors_of
+
+OPERATOR = "{operator}"
+call = "{call}"
+
+
+class Model(nn.Module):
+    """{schema}"""
+
+    def __init__(self{parameters}):
+        super().__init__()
+{stored}
+    def forward(self{inputs}):
+        return torch.ops.{operator}({passed})
+
+
+def get_inputs():
+    return tensors_of(OPERATOR, call)
+
+
+def get_init_inputs():
+    return constants_of(OPERATOR, call)
+
+
+def get_held_out(generator):
+    return {{"call": call_like(OPERATOR, call, generator)}}
+'''
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operators:
+    """The calls of each operator, by its name, and why others were left out: how often, by the reason."""
+
+    calls: Mapping[str, Sequence[Call]]
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+class OperatorSuite:
+    """A suite of operators: `operators/traced`, the calls in the file that TRACES names, or
+    `operators/opinfo`, the samples of PyTorch's own tests."""
+
+    def __init__(self, name: str) -> None:
+        """Raises ValueError for a name that is none."""
+        if name not in SOURCES:
+            raise ValueError(f"there is no suite {name}; there are {' and '.join(SOURCES)}")
+        self.name = name
+
+    def entries(self) -> Sequence[Entry]:
+        """See `Suite`."""
+        operators = sorted(SOURCES[self.name]().calls)
+        return [Entry(problem=f"{self.name}/{operator}") for operator in operators]
+
+
+def load_problem(name: str, *, cases: Sequence[Mapping[str, Any]] | None = None, **rules: Any) -> Problem:
+    """The problem `operators/<suite>/<operator>`: `operators/opinfo/aten.addmm.default`. `rules`: of
+    `evaluators.reference.loading.make_problem`. Raises SuiteMissing, and BadReference where the suite has no
+    such operator."""
+    suite, _, operator = name.rpartition("/")
+    if suite not in SOURCES:
+        raise BadReference(f"{name} is no operator of a suite: operators/opinfo/aten.addmm.default is one")
+    found = SOURCES[suite]().calls
+    if operator not in found:
+        near = nearest(operator, list(found))
+        raise BadReference(f"{suite} has no {operator}" + (f"; did you mean {near}?" if near else ""))
+    calls = found[operator]
+    first = max(calls, key=_bytes)
+    if cases is None:
+        cases = list(map(case_of, calls, _weights(suite, calls)))
+    rules["dtype"] = rules.get("dtype") or dtype_of(first)
+    source = reference_of(operator, first, len(calls))
+    return make_problem(source, where=name, name=name, cases=cases, **rules)
+
+
+def reference_of(operator: str, call: Call, count: int) -> str:
+    """The source of a reference for an operator, whose own call is this one."""
+    schema = operator_of(operator)._schema
+    inputs = [each.name for each in schema.arguments if takes_tensors(each)]
+    constants = [each.name for each in schema.arguments if not takes_tensors(each)]
+    passed = [
+        f"{each.name}={place}" if each.kwarg_only else place
+        for each in schema.arguments
+        for place in [_input(each.name) if takes_tensors(each) else f"self.{each.name}_"]
+    ]
+    return REFERENCE.format(
+        operator=operator,
+        count=count,
+        call=write_arguments(call).replace("\\", "\\\\").replace('"', '\\"'),
+        schema=schema,
+        parameters="".join(f", {_input(each)}" for each in constants),
+        stored="".join(f"        self.{each}_ = {_input(each)}\n" for each in constants),
+        inputs="".join(f", {_input(each)}" for each in inputs),
+        passed=", ".join(passed),
+    )
+
+
+def case_of(call: Call, weight: float) -> dict[str, Any]:
+    """The fields of the case that a call is."""
+    return {"sizes": {"call": write_arguments(call)}, "dtype": dtype_of(call), "weight": weight}
+
+
+def _weights(suite: str, calls: Sequence[Call]) -> list[float]:
+    """Of traced calls how often each was made. Of PyTorch's own samples the largest at each type is timed."""
+    if suite == "operators/traced":
+        return [float(each.count) for each in calls]
+    largest = [max(of_a_type, key=_bytes) for of_a_type in _by_type(calls)]
+    return [float(each in largest) for each in calls]
+
+
+def dtype_of(call: Call) -> str:
+    """The one floating type of its tensors; float32 where there is none. Raises ValueError where there are
+    several, or one that no problem has."""
+    found = {each.dtype for each in _tensors(call) if each.dtype.startswith(("float", "bfloat", "complex"))}
+    if len(found) > 1:
+        raise ValueError("tensors of several floating types")
+    (dtype,) = found or {"float32"}
+    if dtype not in DTYPES:
+        raise ValueError(f"tensors of {dtype}")
+    return dtype
+
+
+def takes_tensors(argument: torch.Argument) -> bool:
+    """Whether an argument of an operator's schema is a tensor, or has tensors."""
+    return "Tensor" in str(argument.type)
+
+
+def fit(calls: Iterable[Call]) -> Operators:
+    """The calls that can be cases, by operator, at most MOST_CASES each. Views and creation compute
+    nothing."""
+    kept: dict[str, list[Call]] = defaultdict(list)
+    left_out: Counter[str] = Counter()
+    for call in calls:
+        if why := _why_not(call):
+            left_out[why] += 1
+        else:
+            kept[call.operator].append(call)
+    chosen = {}
+    for operator, found in kept.items():
+        chosen[operator] = [each for of_a_type in _by_type(found) for each in _spread(of_a_type)]
+        if more := len(found) - len(chosen[operator]):
+            left_out[f"more than {MOST_CASES} cases of an operator at a type"] += more
+    return Operators(calls=chosen, left_out=dict(left_out))
+
+
+def _by_type(calls: Iterable[Call]) -> Iterable[list[Call]]:
+    """Those with tensors of the same types."""
+    found: dict[tuple[str, ...], list[Call]] = defaultdict(list)
+    for call in calls:
+        found[tuple(sorted({each.dtype for each in _tensors(call)}))].append(call)
+    return found.values()
+
+
+def _spread(calls: list[Call]) -> list[Call]:
+    """MOST_CASES of them at most, the largest first: the one that is made most, and, by their size, some from
+    the largest to the smallest."""
+    by_size = sorted(calls, key=_bytes, reverse=True)
+    if len(calls) <= MOST_CASES:
+        return by_size
+    chosen = [by_size[round(n * (len(calls) - 1) / (MOST_CASES - 2))] for n in range(MOST_CASES - 1)]
+    rest = [each for each in by_size if each not in chosen]
+    return sorted([*chosen, max(rest, key=lambda each: each.count)], key=_bytes, reverse=True)
+
+
+def _why_not(call: Call) -> str:
+    """Why a call cannot be a case; "" where it can."""
+    try:
+        operator = operator_of(call.operator)
+        dtype_of(call)
+    except ValueError as error:
+        return str(error) if "types" in str(error) or "tensors of" in str(error) else "not in this PyTorch"
+    if (kind := kind_of(call.operator)) != PLAIN:
+        return kind
+    if any(each.is_out for each in operator._schema.arguments):
+        return "out= forms"
+    import torch
+
+    if torch.Tag.nondeterministic_seeded in operator.tags:
+        return RANDOM
+    tensors = _tensors(call)
+    if not tensors or any(0 in each.shape for each in tensors):
+        return "no elements"
+    if any(each.device is not None for each in tensors):
+        return "tensors on other devices"
+    return ""
+
+
+def _tensors(call: Call) -> list[Tensor]:
+    return [each for value in (*call.arguments, *call.keywords.values()) for each in tensors_of(value)]
+
+
+def _bytes(call: Call) -> int:
+    sizes = {"64": 8, "32": 4, "16": 2}
+    total = 0
+    for each in _tensors(call):
+        elements = 1
+        for size in each.shape:
+            elements *= size
+        total += elements * sizes.get(each.dtype[-2:], 1)
+    return total
+
+
+def _input(name: str) -> str:
+    """`self` is taken."""
+    return "input" if name == "self" else name
+
+
+@functools.cache
+def _traced() -> Operators:
+    return fit(traces().calls)
+
+
+@functools.cache
+def _opinfo() -> Operators:
+    return fit(kept_calls())
+
+
+SOURCES: Mapping[str, Callable[[], Operators]] = {"operators/traced": _traced, "operators/opinfo": _opinfo}

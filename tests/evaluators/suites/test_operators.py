@@ -1,0 +1,191 @@
+"""PyTorch's operators as problems: their references, cases, and what is left out."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from evaluators.evaluation import Evaluation, Status
+from evaluators.problem import Kernel, Problem, reference_kernel
+from evaluators.reference.loading import (
+    BadReference,
+    load_module,
+    make_inputs,
+    make_model,
+    own_held_out,
+)
+from evaluators.scheduler.local_host import LocalHost
+from evaluators.scheduler.pool import Pool
+from evaluators.suites import operators
+from evaluators.suites.op_samples import sampled_calls
+from evaluators.suites.operator_call import call_like
+from evaluators.suites.operators import OperatorSuite, fit, load_problem
+from evaluators.suites.trace_grammar import parse_arguments
+from evaluators.suites.traced_call import Call, Tensor, tensors_of
+from evaluators.suites.traces import TRACES
+from tests.evaluators.device.kernels import SETTINGS
+
+TRACE = """
+Operator: aten.add_.Tensor
+cnt: 3, ((T([8, 4], f32), T([8, 4], f32)), {'alpha': 2})
+cnt: 1, ((T([8, 4], bf16), T([4], bf16)), {})
+Operator: aten.cat.default
+cnt: 2, (([T([8, 4], f32), T([8, 2], f32)], 1), {})
+Operator: aten.embedding.default
+cnt: 2, ((T([10, 4], f16), T([6], i64)), {})
+Operator: aten.t.default
+cnt: 9, ((T([8, 4], f32),), {})
+Operator: aten.zeros_like.default
+cnt: 9, ((T([8, 4], f32),), {})
+Operator: aten.bernoulli.p
+cnt: 9, ((T([8, 4], f32), 0.5), {})
+Operator: aten.relu.default
+cnt: 9, ((T([0, 4], f32),), {})
+Operator: aten.add.out
+cnt: 9, ((T([4], f32), T([4], f32)), {'out': T([4], f32)})
+Operator: aten.mm.default
+cnt: 1, ((T([4, 4], f32), T([4, 4], f16)), {})
+Operator: aten.no_such_thing.default
+cnt: 1, ((T([4, 4], f32),), {})
+"""
+
+
+@pytest.fixture(autouse=True)
+def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "model.txt"
+    file.write_text(TRACE)
+    monkeypatch.setenv(TRACES, str(file))
+    operators._traced.cache_clear()
+
+
+def problem_of(operator: str, **rules: Any) -> Problem:
+    return load_problem(f"operators/traced/{operator}", **rules)
+
+
+def outputs_of(problem: Problem) -> Any:
+    """Of the reference, on its own inputs."""
+    module = load_module(problem.source, problem.overrides)
+    how: dict[str, Any] = {"seed": 0, "device": "cpu", "dtype": problem.dtype}
+    model = make_model(module, "Model", module.get_init_inputs(), **how)
+    return model(*make_inputs(module, **how))
+
+
+def test_a_suite_has_the_operators_that_compute() -> None:
+    names = [each.problem for each in OperatorSuite("operators/traced").entries()]
+    assert names == [
+        "operators/traced/aten.add_.Tensor",
+        "operators/traced/aten.cat.default",
+        "operators/traced/aten.embedding.default",
+    ]
+    assert operators._traced().left_out == {
+        "view": 1,
+        "creation": 1,
+        "draws random numbers": 1,
+        "no elements": 1,
+        "out= forms": 1,
+        "tensors of several floating types": 1,
+        "not in this PyTorch": 1,
+    }
+    with pytest.raises(ValueError, match="there is no suite operators/none"):
+        OperatorSuite("operators/none")
+
+
+def test_a_call_is_a_case_that_weighs_as_much_as_it_was_made() -> None:
+    cases = problem_of("aten.add_.Tensor").cases
+    assert [(each.dtype, each.weight) for each in cases] == [("float32", 3.0), ("bfloat16", 1.0)]
+    assert problem_of("aten.add_.Tensor", cases=[]).cases == ()
+
+
+def test_tensors_are_inputs_and_the_rest_goes_to_the_constructor() -> None:
+    added = problem_of("aten.add_.Tensor")
+    module = load_module(added.source, added.overrides)
+    assert module.get_init_inputs() == [2]
+    one, other = make_inputs(module, seed=0, device="cpu", dtype="float32")
+    expected = one + 2 * other
+    found = module.Model(2)(one, other)
+    assert torch.equal(found, expected) and found is one
+    small = added.of_case(added.cases[1])
+    assert outputs_of(small).dtype == torch.bfloat16
+    assert outputs_of(problem_of("aten.cat.default")).shape == (8, 6)
+    assert outputs_of(problem_of("aten.embedding.default")).shape == (6, 4)
+
+
+def test_unknown_operators_are_one_line() -> None:
+    with pytest.raises(BadReference, match=r"has no aten.ad_.Tensor; did you mean aten.add_.Tensor\?"):
+        problem_of("aten.ad_.Tensor")
+    with pytest.raises(BadReference, match="is no operator of a suite"):
+        load_problem("operators/elsewhere/aten.add.Tensor")
+
+
+def test_of_many_calls_some_from_the_largest_to_the_smallest_are_kept() -> None:
+    calls = [
+        Call(operator="aten.relu.default", arguments=(Tensor(shape=(n,), dtype=dtype),), count=n == 37)
+        for n in range(1, 101)
+        for dtype in ("float32", "float16")
+    ]
+    found = fit(calls)
+    kept = [call.arguments[0] for call in found.calls["aten.relu.default"]]
+    sizes = [each.shape[0] for each in kept if isinstance(each, Tensor) and each.dtype == "float16"]
+    assert len(kept) == 12 and len(sizes) == 6 and {100, 37, 1} <= {*sizes}
+    assert found.left_out == {"more than 6 cases of an operator at a type": 188}
+
+
+def test_a_held_out_call_has_another_size_wherever_it_stands() -> None:
+    text = "((T([8, 4], f32), T([4, 16], f32, [1, 4]),), {})"
+    generator = random.Random(0)
+    for _ in range(20):
+        changed, _ = parse_arguments(call_like("aten.mm.default", text, generator))
+        one, other = changed
+        assert isinstance(one, Tensor) and isinstance(other, Tensor)
+        assert one.shape[1] == other.shape[0] and (one.shape, other.shape) != ((8, 4), (4, 16))
+    scalar = "((T([], f32),), {})"
+    assert call_like("aten.relu.default", scalar, generator) == scalar
+    problem = problem_of("aten.cat.default")
+    own = own_held_out(problem, generator)
+    assert own is not None
+    assert own(problem.cases[0])["call"] != problem.cases[0].sizes["call"]
+
+
+@pytest.mark.slow
+def test_pytorchs_own_samples_are_calls_of_one_operator() -> None:
+    pytest.importorskip("expecttest")
+    calls = fit(sampled_calls(["float32", "int64"], only="add"))
+    assert {*calls.calls} == {"aten.add.Tensor"}
+    types = {each.dtype for call in calls.calls["aten.add.Tensor"] for each in tensors_of(call.arguments)}
+    assert types == {"float32", "int64"}
+
+
+NO_OP = """
+import torch
+
+class ModelNew(torch.nn.Module):
+    def __init__(self, alpha):
+        super().__init__()
+
+    def forward(self, input, other):
+        return input
+"""
+COPIES = NO_OP.replace("return input", "return input + 2 * other")
+
+
+@pytest.mark.slow
+def test_in_place_forms_are_judged_by_what_they_leave() -> None:
+    problem = problem_of("aten.add_.Tensor", libraries="any", floor=False)
+    sources = (reference_kernel(problem).source, NO_OP, COPIES)
+
+    async def verdicts() -> list[Evaluation]:
+        with Pool(LocalHost(settings=SETTINGS, on_gpu=False)) as pool:
+            kernels = [Kernel(source=each, language="cpp") for each in sources]
+            return await asyncio.gather(*(pool.evaluate(problem, each) for each in kernels))
+
+    right, nothing, elsewhere = asyncio.run(verdicts())
+    assert right.status is Status.CORRECT, right.log
+    timed = {each.held_out: each.evaluation.timing is not None for each in right.cases}
+    assert timed == {False: True, True: False}
+    assert nothing.status is Status.INCORRECT, nothing.log
+    assert elsewhere.status is Status.INCORRECT, elsewhere.log
