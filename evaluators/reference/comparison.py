@@ -182,6 +182,8 @@ def _strict(
     kind = "half" if eps > HALF_EPS else "wide"
     normwise = NORMWISE["products" if products and kind == "wide" else kind]
     allowed = _allowed(normwise, rms[1], eps * rms[2], shift.rms)
+    if products and kind == "wide":  # eager's products may be of rounded factors, too: that counts once
+        allowed -= min(normwise.eager * rms[1], normwise.shift * shift.rms)
     if kind == "half":
         allowed = max(allowed, LEAST_ULPS * eps * rms[2])
     return allowed, _allowed(ELEMENT[kind], largest[1], eps * largest[2], shift.largest)

@@ -6,7 +6,9 @@ They take half a minute to make, and are kept, as a trace, in the user's cache f
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -40,11 +42,26 @@ def sampled_calls(dtypes: Sequence[str] = DTYPES, only: str = "") -> list[Call]:
     operator. `only`: the name of one in `op_db`. They are made on the CPU, on small tensors. Raises
     SuiteMissing."""
     found: dict[str, Call] = {}
-    for op in _operators(only):
-        for dtype in dtypes:
-            for call in _calls_of(op, dtype):
-                found.setdefault(f"{call.operator} {call.arguments} {call.keywords}", call)
+    with _quietly_in_one_thread():
+        for op in _operators(only):
+            for dtype in dtypes:
+                for call in _calls_of(op, dtype):
+                    found.setdefault(f"{call.operator} {call.arguments} {call.keywords}", call)
     return list(found.values())
+
+
+@contextmanager
+def _quietly_in_one_thread() -> Iterator[None]:
+    """More threads wait for one another longer than such small tensors take."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _operators(only: str) -> Iterator[Any]:
