@@ -2,9 +2,9 @@
 
 Where to look, from the command down to the machine; each file says more at its top. Imports point down:
 
-    the command   evaluate, audit, baseline, score, trace; report; what all commands share: cli (Hydra
-                  applications), suite_config, device_config, config (what can be set), config_errors,
-                  config_help, config_completion
+    the command   evaluate, audit, baseline, score (operator_score), trace; report; what all commands
+                  share: cli (Hydra applications), suite_config, device_config, config (what can be set),
+                  config_errors, config_help, config_completion
     words         problem, evaluation, cases, scores, reference_audit, opening, verdict, timing (its
                   statistics); cause, nearest, atomic_write, option, kept_lines; problems/ has the shipped
                   references
@@ -23,8 +23,9 @@ Where to look, from the command down to the machine; each file says more at its 
                   float64, rounding, shifts, jumps, weight_changes, dependent_calls;
                   containers, strided_layouts, input_distributions, usable_distributions;
                   operation_count, machine_peaks, roofline; audit
-    suites/       suite: what a suite is; kernelbench; operators, of operator_call and op_samples; traces
-                  (files) of traced_call, trace_grammar, trace_inputs, trace_recording
+    suites/       suite: what a suite is; kernelbench; operators, of operator_call and op_samples;
+                  operator_folder; traces (files) of traced_call, trace_grammar, trace_inputs,
+                  trace_recording
     isolation/    confinement, namespaces, scratch, vendor_libraries
     system/       channel, deadline, process_tree, process_inspection, cuda_driver, cupti_trace, elf,
                   user_cache

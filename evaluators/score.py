@@ -1,14 +1,16 @@
-"""Scores a folder of generated kernels in KernelBench's layout:
+"""Scores a folder of generated kernels, in KernelBench's layout or in BackendBench's:
 
     python -m evaluators.score runs/my_run
     python -m evaluators.score runs/my_run thorough=true ks=[1,5] exclude=level1_excluded.json
     python -m evaluators.score runs/my_run baseline=results/timing/H100/baseline_time_torch.json
+    python -m evaluators.score operators=generated_kernels suite=operators/opinfo only=[aten.relu.default]
 
 Every file `level_<l>_problem_<n>_sample_<s>_kernel.py` is evaluated, on all devices; each evaluation is
 kept at once, as a line of `evaluations.jsonl` in the folder, and what is there is not evaluated again.
 `eval_results.json` is in KernelBench's format, `scores.json` has ours. A speedup is that over eager
-PyTorch in the same session, unless `baseline` names a file of times. Exit status 0 when all were
-evaluated, 1 when one could not be, 2 when the call was wrong.
+PyTorch in the same session, unless `baseline` names a file of times. Of `operators` every version is
+evaluated on all cases of its operator (see `operator_score`); `operators=aten` is PyTorch itself. Exit
+status 0 when all were evaluated, 1 when one could not be, 2 when the call was wrong.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING, DictConfig
+from omegaconf import DictConfig
 from rich.console import Console
 
 from evaluators.atomic_write import write_atomically
@@ -36,6 +38,7 @@ from evaluators.device.child_processes import WorkerBroken
 from evaluators.device_config import host_of, settle_device
 from evaluators.evaluation import Evaluation, Status, Timing
 from evaluators.kept_lines import KeptLines
+from evaluators.operator_score import score_operators
 from evaluators.option import option
 from evaluators.problem import Kernel, Problem, language_of
 from evaluators.scheduler.pool import Pool
@@ -50,7 +53,10 @@ NOT_COMPILED = (Status.COMPILE_ERROR,)
 class ScoreConfig:
     """The config of the command."""
 
-    run: str = option(MISSING, "the folder of generations")
+    run: str | None = option(None, "the folder of generations")
+    operators: str | None = option(None, "a folder of operators' kernels, or aten: PyTorch itself")
+    suite: Any = group("operators/opinfo")
+    only: list[str] = option([], "of the operators: aten.relu.default")
     problem: RulesConfig = section(RulesConfig)
     evaluator: Any = group("default")
     pool: Any = group("local")
@@ -102,10 +108,15 @@ def expand(overrides: Sequence[str]) -> Call:
 def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
     log_to(Console(stderr=True))
+    if (config.run is None) == (config.operators is None):
+        raise UsageError("one folder is needed: run=… or operators=…")
+    output = Console()
+    if config.operators is not None:
+        settle_device(config)
+        return asyncio.run(score_operators(config, output))
     samples = samples_of(Path(config.run))
     times, excluded = _times(config), _excluded(config)
     settle_device(config)
-    output = Console()
     judged = asyncio.run(judge_all(config, samples, output))
     say(output, *write(Path(config.run), judged, times=times, excluded=excluded, ks=list(config.ks)))
     return 0 if all(each.evaluation.status.is_of_the_kernel for each in judged) else 1

@@ -28,6 +28,7 @@ LAYERS = {
     "evaluators.audit": "commands",
     "evaluators.baseline": "commands",
     "evaluators.score": "commands",
+    "evaluators.operator_score": "commands",
     "evaluators.trace": "commands",
     "evaluators.scores": "evaluators",
     "evaluators.cause": "records",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,40 @@ def tensors_of(operator: str, text: str) -> list[Any]:
 def constants_of(operator: str, text: str) -> list[Any]:
     """The other arguments, in the order of the schema; what the call leaves out has its default."""
     return [value for takes, value in _arguments(operator, text) if not takes]
+
+
+def as_aten(operator: str, function: Callable[..., Any], constants: Sequence[Any]) -> Callable[..., Any]:
+    """A function of the operator's tensors alone that calls another with all arguments, as programs call the
+    operator: what has its default is left out, from the end on, and keywords that have."""
+    constant = iter(constants)
+    positional: list[Any] = []
+    keywords: dict[str, Any] = {}
+    places: list[int | str] = []
+    needed = 0
+    for each in operator_of(operator)._schema.arguments:
+        is_tensor = "Tensor" in str(each.type)
+        value = None if is_tensor else next(constant)
+        if is_tensor or value != each.default_value or not each.has_default_value():
+            if each.kwarg_only:
+                keywords[each.name] = value
+            else:
+                needed = len(positional) + 1
+        if is_tensor:
+            places.append(each.name if each.kwarg_only else len(positional))
+        if not each.kwarg_only:
+            positional.append(value)
+    del positional[needed:]
+
+    def call(*tensors: Any) -> Any:
+        given, named = list(positional), dict(keywords)
+        for place, tensor in zip(places, tensors, strict=True):
+            if isinstance(place, int):
+                given[place] = tensor
+            else:
+                named[place] = tensor
+        return function(*given, **named)
+
+    return call
 
 
 def call_like(operator: str, text: str, generator: random.Random) -> str:

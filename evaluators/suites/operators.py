@@ -63,6 +63,24 @@ def get_held_out(generator):
 '''
 
 
+KERNEL = """{source}
+
+
+from torch.nn import Module as _Module
+
+from evaluators.suites.operator_call import as_aten as _as_aten
+
+
+class ModelNew(_Module):
+    def __init__(self{parameters}):
+        super().__init__()
+        self._call = _as_aten("{operator}", {function}, [{constants}])
+
+    def forward(self{inputs}):
+        return self._call({passed})
+"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Operators:
     """The calls of each operator, by its name, and why others were left out: how often, by the reason."""
@@ -126,6 +144,23 @@ def reference_of(operator: str, call: Call, count: int) -> str:
         stored="".join(f"        self.{each}_ = {_input(each)}\n" for each in constants),
         inputs="".join(f", {_input(each)}" for each in inputs),
         passed=", ".join(passed),
+    )
+
+
+def kernel_source(operator: str, source: str, function: str) -> str:
+    """A source that defines a function of the operator's own arguments, as a kernel for the operator's
+    problem. Raises ValueError where this PyTorch has no such operator."""
+    arguments = operator_of(operator)._schema.arguments
+    constants = [_input(each.name) for each in arguments if not takes_tensors(each)]
+    inputs = [_input(each.name) for each in arguments if takes_tensors(each)]
+    return KERNEL.format(
+        source=source.rstrip(),
+        operator=operator,
+        function=function,
+        parameters="".join(f", {each}" for each in constants),
+        constants=", ".join(constants),
+        inputs="".join(f", {each}" for each in inputs),
+        passed=", ".join(inputs),
     )
 
 

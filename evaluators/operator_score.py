@@ -1,0 +1,247 @@
+"""Scores a folder of operators' kernels in BackendBench's layout, every version of each on all cases of its
+operator in a suite; `python -m evaluators.score operators=<folder>` is the command.
+
+An operator counts as correct if its best version is right on all cases. Each evaluation is kept at once, as a
+line of `evaluations.jsonl`, and what is there is not evaluated again. `operator_scores.json` has the
+measures, `operator_cases.csv` a row a case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from evaluators.atomic_write import write_atomically
+from evaluators.cli import build, say
+from evaluators.config_errors import UsageError
+from evaluators.device.child_processes import WorkerBroken
+from evaluators.device_config import host_of
+from evaluators.evaluation import Evaluation, Status
+from evaluators.kept_lines import KeptLines
+from evaluators.problem import Problem
+from evaluators.scheduler.pool import Pool
+from evaluators.scores import Estimate, Scored, correct, fast_p, geometric_mean
+from evaluators.suite_config import open_problem
+from evaluators.suites.operator_folder import ATEN, Version, versions_in
+from evaluators.suites.operators import OperatorSuite
+from evaluators.suites.traced_call import DTYPES
+
+THRESHOLDS = (0.0, 0.5, 1.0, 1.5, 2.0)
+"""Of perf@p."""
+COLUMNS = ("operator", "version", "case", "dtype", "held_out", "weight", "status", "speedup", "low", "high")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedVersion:
+    """A version with its evaluation, and the names of its operator's cases."""
+
+    version: Version
+    cases: Sequence[str]
+    evaluation: Evaluation
+
+    @property
+    def passed(self) -> list[str]:
+        """Those of the cases on which it is right; what was not tried after others failed is not there."""
+        right = {each.name for each in self.evaluation.cases if each.passes}
+        return [name for name in self.cases if name in right]
+
+    @property
+    def speedup(self) -> float:
+        """0 where it is not correct."""
+        return self.evaluation.speedup
+
+
+async def score_operators(config: DictConfig, output: Console) -> int:
+    """Evaluates what has not been yet, writes the files and says what came of it; returns the command's exit
+    status. Raises UsageError."""
+    suite = build(config.suite)
+    if not isinstance(suite, OperatorSuite):
+        raise UsageError(f"the suite {suite.name} is none of operators; operators/opinfo is one")
+    versions, strangers = _chosen(config, suite)
+    folder = Path("outputs/operators" if config.operators == ATEN else config.operators)
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = KeptLines(folder / "evaluations.jsonl")
+    problems: dict[str, Problem] = {}
+    for each in versions:
+        if each.operator not in problems:
+            name = f"{suite.name}/{each.operator}"
+            problems[each.operator] = open_problem(name, device=config.device, rules=config.problem)
+
+    async def judge(pool: Pool, version: Version) -> JudgedVersion:
+        problem = problems[version.operator]
+        evaluation = await _evaluated(pool, problem, version, kept, suite.name)
+        cases = [each.name for each in problem.cases]
+        judged = JudgedVersion(version=version, cases=cases, evaluation=evaluation)
+        say(output, _in_a_line(judged))
+        return judged
+
+    with Pool(host_of(config)) as pool:
+        found = list(await asyncio.gather(*(judge(pool, each) for each in versions)))
+    say(output, *_written(folder, found, strangers))
+    return 0 if all(each.evaluation.status.is_of_the_kernel for each in found) else 1
+
+
+def _chosen(config: DictConfig, suite: OperatorSuite) -> tuple[list[Version], list[str]]:
+    """The versions of operators that the suite has, and the operators that it has not. Raises UsageError."""
+    try:
+        entries = suite.entries()
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    there = [each.problem.rpartition("/")[2] for each in entries]
+    if config.operators == ATEN:
+        found = [Version(operator=each, name=ATEN, path=None) for each in there]
+    else:
+        found = versions_in(Path(config.operators))
+        if not found:
+            raise UsageError(
+                f"operators={config.operators}: no folder with files like "
+                "add__Tensor/add__Tensor_implementation_v1.py"
+            )
+    if only := [str(each) for each in config.only]:
+        found = [each for each in found if each.operator in only]
+    strangers = sorted({each.operator for each in found} - {*there})
+    found = [each for each in found if each.operator in there]
+    if not found:
+        raise UsageError(f"the suite {suite.name} has none of these operators")
+    return found, strangers
+
+
+async def _evaluated(
+    pool: Pool, problem: Problem, version: Version, kept: KeptLines, suite: str
+) -> Evaluation:
+    """The verdict; an infrastructure error where it failed for reasons of ours."""
+    try:
+        kernel = version.kernel(suite)
+    except (OSError, ValueError) as error:
+        return Evaluation(status=Status.COMPILE_ERROR, log=str(error))
+    key = f"{version.operator}/{version.name} {problem.id} {kernel.id}"
+    if (known := kept.of(key)) is not None:
+        return Evaluation.from_json(known)
+    try:
+        evaluation = await pool.evaluate(problem, kernel, thorough=False)
+    except WorkerBroken as error:
+        return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=str(error))
+    if evaluation.status is not Status.INFRASTRUCTURE_ERROR:
+        kept.keep(key, evaluation.to_json())
+    return evaluation
+
+
+def _in_a_line(judged: JudgedVersion) -> str:
+    found, name = judged.evaluation, f"{judged.version.operator} {judged.version.name}"
+    if (timing := found.timing) is None:
+        passed = f"{len(judged.passed)} of {len(judged.cases)} cases pass"
+        return f"{name}: {found.status.value}, {passed}: {found.cause}"
+    interval = f"{timing.speedup:.2f}x [{timing.speedup_low:.2f}, {timing.speedup_high:.2f}]"
+    return f"{name}: {found.status.value} on {len(judged.cases)} cases, {interval}"
+
+
+def _written(folder: Path, judged: Sequence[JudgedVersion], strangers: Sequence[str]) -> list[str]:
+    """Writes the files; returns what is to be said."""
+    unfit = {
+        each.version.operator: each.evaluation.cause
+        for each in judged
+        if each.evaluation.status is Status.UNFIT_REFERENCE
+    }
+    best = best_of([each for each in judged if each.version.operator not in unfit])
+    found = measures(best)
+    shares = sorted(_by_type(best.values()).items())
+    types = {dtype: f"{passed} of {there}" for dtype, (passed, there) in shares}
+    counts = dict(Counter(each.evaluation.status.value for each in judged).most_common())
+    left_out = {**unfit, **dict.fromkeys(strangers, "the suite has no such operator")}
+    body = {
+        "operators": {name: _row(each) for name, each in best.items()},
+        "measures": {name: asdict(each) for name, each in found.items()},
+        "cases that pass, by type": types,
+        "statuses": counts,
+        "left out": left_out,
+    }
+    write_atomically(folder / "operator_scores.json", json.dumps(body, indent=1) + "\n")
+    write_atomically(folder / "operator_cases.csv", _csv(judged))
+    statuses = ", ".join(f"{status} {count}" for status, count in counts.items())
+    return [
+        "",
+        f"{len(judged)} versions of {len(best)} operators ({statuses})",
+        *(f"{name:<16}{each}" for name, each in found.items()),
+        *(f"cases of {dtype}: {share} pass" for dtype, share in types.items()),
+        *(f"left out: {name}: {why}" for name, why in left_out.items()),
+        f"{folder}/operator_scores.json, operator_cases.csv",
+    ]
+
+
+def best_of(judged: Sequence[JudgedVersion]) -> dict[str, JudgedVersion]:
+    """Of each operator the fastest correct version; else the one that is right on most cases."""
+    best: dict[str, JudgedVersion] = {}
+    for each in judged:
+        known = best.get(each.version.operator)
+        if known is None or _rank(each) > _rank(known):
+            best[each.version.operator] = each
+    return best
+
+
+def _rank(judged: JudgedVersion) -> tuple[float, int]:
+    return judged.speedup, len(judged.passed)
+
+
+def measures(best: Mapping[str, JudgedVersion]) -> dict[str, Estimate]:
+    """Over operators, each with its best version: the share that is correct on all cases, the geometric mean
+    of the speedups of those, and perf@p, the share that is correct and more than p times as fast."""
+    scored = [Scored(problem=name, speedups=[each.speedup], compiled=[True]) for name, each in best.items()]
+    return {
+        "correct": correct(scored),
+        "geometric mean": geometric_mean(scored),
+        **{f"perf@{p:g}": fast_p(scored, p) for p in THRESHOLDS},
+    }
+
+
+def _by_type(best: Iterable[JudgedVersion]) -> dict[str, tuple[int, int]]:
+    """Cases that pass and cases that there are, by the type of a case's first tensor."""
+    found: dict[str, tuple[int, int]] = {}
+    for judged in best:
+        right = {*judged.passed}
+        for case in judged.cases:
+            passed, there = found.get(_dtype(case), (0, 0))
+            found[_dtype(case)] = passed + (case in right), there + 1
+    return found
+
+
+def _dtype(case: str) -> str:
+    """Of a case with this name."""
+    matched = re.search(r"T\(\[[^\]]*\], (\w+)", case)
+    return DTYPES.get(matched[1], "") if matched else ""
+
+
+def _row(judged: JudgedVersion) -> dict[str, object]:
+    timing = judged.evaluation.timing
+    return {
+        "version": judged.version.name,
+        "status": judged.evaluation.status.value,
+        "cause": judged.evaluation.cause,
+        "cases": len(judged.cases),
+        "pass": len(judged.passed),
+        "speedup": timing.speedup if timing else 0.0,
+        "low": timing.speedup_low if timing else 0.0,
+        "high": timing.speedup_high if timing else 0.0,
+    }
+
+
+def _csv(judged: Sequence[JudgedVersion]) -> str:
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(COLUMNS)
+    for each in judged:
+        for case in each.evaluation.cases:
+            found, timing = case.evaluation, case.evaluation.timing
+            times = (timing.speedup, timing.speedup_low, timing.speedup_high) if timing else ("", "", "")
+            name = each.version.operator, each.version.name, case.name, _dtype(case.name)
+            rows.writerow([*name, case.held_out, case.weight, found.status.value, *times])
+    return text.getvalue()

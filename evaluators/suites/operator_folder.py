@@ -1,0 +1,58 @@
+"""Kernels of operators in BackendBench's layout, every version of each:
+
+<folder>/add__Tensor/add__Tensor_implementation_v1.py    which defines add__Tensor_kernel_impl(...)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from evaluators.problem import Kernel, language_of, reference_kernel
+from evaluators.suites.operators import kernel_source, load_problem
+
+ATEN = "aten"
+"""The name of the folder that there need not be: PyTorch's own operators as candidates."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Version:
+    """One version of an operator's kernel. `operator` as in traces: `aten.add.Tensor`; `path` None: the
+    operator itself."""
+
+    operator: str
+    name: str
+    path: Path | None
+
+    def kernel(self, suite: str) -> Kernel:
+        """The file with what makes it a kernel for the operator's problem; raises OSError where it cannot be
+        read, ValueError where it is empty."""
+        if self.path is None:
+            return reference_kernel(load_problem(f"{suite}/{self.operator}"))
+        source = self.path.read_text(encoding="utf-8", errors="replace")
+        if not source.strip():
+            raise ValueError("the file is empty")
+        wrapped = kernel_source(self.operator, source, f"{self.path.parent.name}_kernel_impl")
+        return Kernel(source=wrapped, language=language_of(source))
+
+
+def versions_in(folder: Path) -> list[Version]:
+    """All versions in a folder, those of an operator by their numbers: v2 before v10."""
+    found = [
+        Version(operator=_operator(path.parent.name), name=path.stem, path=path)
+        for path in folder.glob("*/*.py")
+        if path.name.startswith(f"{path.parent.name}_implementation")
+    ]
+    return sorted(found, key=lambda each: (each.operator, _by_number(each.name)))
+
+
+def _operator(folder: str) -> str:
+    """`add___Tensor` is `aten.add_.Tensor`, and `relu` is `aten.relu.default`."""
+    base, _, overload = folder.rpartition("__")
+    return f"aten.{base}.{overload}" if base else f"aten.{folder}.default"
+
+
+def _by_number(name: str) -> Sequence[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

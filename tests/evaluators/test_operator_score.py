@@ -1,0 +1,166 @@
+"""A folder of operators' kernels in BackendBench's layout is scored to its end, every version of it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from evaluators import score
+from evaluators.evaluation import CaseResult, Evaluation, Status
+from evaluators.operator_score import JudgedVersion, best_of, measures
+from evaluators.reference.loading import load_module
+from evaluators.suites import operators
+from evaluators.suites.operator_call import as_aten
+from evaluators.suites.operator_folder import Version, versions_in
+from evaluators.suites.operators import kernel_source
+from evaluators.suites.traces import TRACES
+from tests.evaluators.test_cases import correct
+
+TRACE = """
+Operator: aten.add.Tensor
+cnt: 3, ((T([8, 64], f32), T([8, 64], f32)), {'alpha': 2})
+cnt: 1, ((T([8, 64], f32), T([64], f32)), {})
+Operator: aten.relu_.default
+cnt: 1, ((T([8, 64], f32),), {})
+"""
+ADD = """
+import torch
+
+def add__Tensor_kernel_impl(input, other, alpha=1):
+    return torch.sub(input, other, alpha=-alpha)
+"""
+RELU = """
+import torch
+
+def relu___default_kernel_impl(input):
+    return input.clamp_(min=0)
+"""
+FILES = {
+    "add__Tensor/add__Tensor_implementation_v1.py": ADD.replace("alpha=-alpha", "alpha=-1"),
+    "add__Tensor/add__Tensor_implementation_v2.py": ADD,
+    "add__Tensor/add__Tensor_implementation_v10.py": "def (",
+    "relu___default/relu___default_implementation_v1.py": RELU.replace("clamp_", "clamp"),
+    "relu___default/relu___default_implementation_v2.py": "import os\n"
+    + RELU.replace("return", "os.abort()\n    return"),
+    "relu___default/relu___default_implementation_v3.py": RELU.replace("return", "while True: pass\n   "),
+    "mm/mm_implementation_v1.py": "def mm_kernel_impl(a, b):\n    return a @ b\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    trace = tmp_path / "model.txt"
+    trace.write_text(TRACE)
+    monkeypatch.setenv(TRACES, str(trace))
+    operators._traced.cache_clear()
+    kernels = tmp_path / "kernels"
+    for name, source in FILES.items():
+        (kernels / name).parent.mkdir(parents=True, exist_ok=True)
+        (kernels / name).write_text(source)
+    (kernels / "README.md").write_text("none")
+    return kernels
+
+
+def test_versions_are_found_in_the_order_of_their_numbers(folder: Path) -> None:
+    found = [(each.operator, each.name.rpartition("_")[2]) for each in versions_in(folder)]
+    assert found == [
+        *(("aten.add.Tensor", name) for name in ("v1", "v2", "v10")),
+        ("aten.mm.default", "v1"),
+        *(("aten.relu_.default", name) for name in ("v1", "v2", "v3")),
+    ]
+
+
+def test_a_function_is_called_as_the_operator_is() -> None:
+    seen: list[object] = []
+
+    def function(*args: object, **kwargs: object) -> None:
+        seen.append((args, kwargs))
+
+    as_aten("aten.add.Tensor", function, [1])("x", "y")
+    as_aten("aten.add.Tensor", function, [2])("x", "y")
+    as_aten("aten.sum.dim_IntList", function, [[1], False, None])("x")
+    as_aten("aten.sum.dim_IntList", function, [[1], True, None])("x")
+    assert seen == [
+        (("x", "y"), {}),
+        (("x", "y"), {"alpha": 2}),
+        (("x", [1]), {}),
+        (("x", [1], True), {}),
+    ]
+    module = load_module(kernel_source("aten.add.Tensor", ADD, "add__Tensor_kernel_impl"), {}, "kernel")
+    x, y = torch.randn(3), torch.randn(3)
+    assert torch.equal(module.ModelNew(2)(x, y), x + 2 * y)
+
+
+def judged(name: str, evaluation: Evaluation, *, operator: str = "aten.add.Tensor") -> JudgedVersion:
+    version = Version(operator=operator, name=name, path=None)
+    return JudgedVersion(version=version, cases=["a", "b"], evaluation=evaluation)
+
+
+def test_the_best_version_counts_and_what_crashed_is_a_failure() -> None:
+    half = CaseResult(name="a", weight=1.0, held_out=False, evaluation=correct(9.0))
+    crashed = Evaluation(status=Status.CRASHED, cases=(half,))
+    best = best_of(
+        [
+            judged("v1", crashed),
+            judged("v2", correct(1.5)),
+            judged("v3", correct(3.0)),
+            judged("v1", Evaluation(status=Status.TIMEOUT), operator="aten.mm.default"),
+            judged("v2", crashed, operator="aten.mm.default"),
+        ]
+    )
+    assert {name: each.version.name for name, each in best.items()} == {
+        "aten.add.Tensor": "v3",
+        "aten.mm.default": "v2",
+    }
+    found = measures(best)
+    assert found["correct"].value == 0.5
+    assert found["geometric mean"].value == pytest.approx(3.0)
+    assert (found["perf@1"].value, found["perf@2"].value) == (0.5, 0.5)
+
+
+@pytest.mark.slow
+def test_every_version_is_scored_to_the_end(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = [
+        *(f"operators={folder}", "suite=operators/traced", "device=cpu"),
+        *("evaluator.timeout_s=8", "evaluator.compile_mode=", "problem.libraries=any"),
+    ]
+    assert score.main(call) == 0
+    said = capsys.readouterr().out
+    assert "left out: aten.mm.default: the suite has no such operator" in said
+    rows = list(csv.DictReader((folder / "operator_cases.csv").read_text().splitlines()))
+    scores = json.loads((folder / "operator_scores.json").read_text())
+    assert scores["operators"]["aten.add.Tensor"]["version"].endswith("v2")
+    assert scores["operators"]["aten.add.Tensor"]["status"] == "correct"
+    assert scores["operators"]["aten.relu_.default"]["pass"] == 0
+    assert scores["measures"]["correct"]["value"] == 0.5
+    assert scores["cases that pass, by type"] == {"float32": "2 of 3"}
+    assert scores["statuses"] == {
+        "incorrect": 2,
+        "correct": 1,
+        "compile_error": 1,
+        "crashed": 1,
+        "timeout": 1,
+    }
+    assert {each["version"] for each in rows if each["status"] == "correct" and each["speedup"]} >= {
+        "add__Tensor_implementation_v2"
+    }
+    assert score.main(call) == 0, "what is kept is not evaluated again"
+
+
+@pytest.mark.parametrize(
+    ("call", "complaint"),
+    [
+        ([], "one folder is needed"),
+        (["operators=nowhere", "suite=operators/traced"], "no folder with files like"),
+        (["operators=aten", "suite=operators/traced", "only=[aten.mm.default]"], "has none of these"),
+        (["operators=aten", "suite=operators/none"], "unknown suite operators/none"),
+        (["operators=aten", "suite=shipped"], "the suite shipped is none of operators"),
+    ],
+)
+def test_bad_calls_are_one_line(call: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert score.main([*call, "device=cpu"]) == 2
+    assert complaint in capsys.readouterr().err
