@@ -15,7 +15,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -75,7 +75,8 @@ async def score_operators(config: DictConfig, output: Console) -> int:
     for each in versions:
         if each.operator not in problems:
             name = f"{suite.name}/{each.operator}"
-            problems[each.operator] = open_problem(name, device=config.device, rules=config.problem)
+            opened = open_problem(name, device=config.device, rules=config.problem)
+            problems[each.operator] = replace(opened, libraries="any") if each.path is None else opened
 
     async def judge(pool: Pool, version: Version) -> JudgedVersion:
         problem = problems[version.operator]

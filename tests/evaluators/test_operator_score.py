@@ -151,6 +151,16 @@ def test_every_version_is_scored_to_the_end(folder: Path, capsys: pytest.Capture
     assert score.main(call) == 0, "what is kept is not evaluated again"
 
 
+@pytest.mark.slow
+def test_pytorch_itself_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call = ["operators=aten", "suite=operators/traced", "only=[aten.relu_.default]", "device=cpu"]
+    assert score.main([*call, "evaluator.compile_mode="]) == 0
+    assert "aten.relu_.default aten: correct on 1 cases" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("call", "complaint"),
     [
