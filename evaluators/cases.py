@@ -152,6 +152,7 @@ def _correctness(found: Sequence[Correctness]) -> Correctness | None:
         distributions={name: all(each.distributions.get(name, True) for each in found) for name in names},
         untried={name: why for each in found for name, why in each.untried.items() if name not in names},
         benchmark_rules={name: all(each.benchmark_rules.get(name, True) for each in found) for name in rules},
+        spread=max((each.spread for each in found if each.spread is not None), default=None),
     )
 
 

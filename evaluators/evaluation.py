@@ -96,7 +96,9 @@ class Correctness:
     for eager PyTorch at the task's own dtype, both the worst over the checked calls on the problem's own
     inputs. `distributions` says for each further input distribution that was tried whether the kernel was
     right there, `untried` why others were not. `benchmark_rules`: whether KernelBench's own rules, which
-    compare with eager on the problem's own inputs alone, would have passed.
+    compare with eager on the problem's own inputs alone, would have passed. `spread`: how far two answers to
+    the same inputs were apart, normwise, the worst output; 0 where they were equal, None where calls were too
+    slow to try.
     """
 
     checked_calls: int
@@ -105,6 +107,7 @@ class Correctness:
     distributions: Mapping[str, bool] = field(default_factory=dict)
     untried: Mapping[str, str] = field(default_factory=dict)
     benchmark_rules: Mapping[str, bool] = field(default_factory=dict)
+    spread: float | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Correctness:

@@ -78,6 +78,9 @@ def _facts(evaluation: Evaluation, libraries: str) -> Iterator[tuple[str, str]]:
             wrong = [name for name, right in correctness.distributions.items() if not right]
             of = f"{len(correctness.distributions)} further input distributions"
             yield "inputs", f"wrong on {', '.join(wrong)}, of {of}" if wrong else f"right on {of}"
+        if correctness.spread is not None:
+            apart = f"differ by {correctness.spread:.2g} (normwise)"
+            yield "repeats", f"two answers to the same inputs {apart if correctness.spread else 'are equal'}"
         for name, why in correctness.untried.items():
             yield "not tried", f"{name}: {why}"
         if correctness.benchmark_rules:

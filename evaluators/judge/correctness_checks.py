@@ -14,6 +14,7 @@ from evaluators.judge.runner_client import Refused, RunnerClient
 from evaluators.reference import weight_changes
 from evaluators.reference.answer import Answer, Draw, benchmark_rules
 from evaluators.reference.comparison import Comparison
+from evaluators.reference.differences import spread_of
 from evaluators.reference.input_distributions import DESCRIPTIONS
 from evaluators.reference.weight_changes import WeightChange
 from evaluators.runner.shared_buffers import SampledOutput
@@ -42,6 +43,8 @@ class CorrectnessChecks:
         self._turns = itertools.cycle(weight_changes.turns(len(self._reference.weight_forms)))
         self._padded = False
         """Whether zeros among its weights are padding (see `weights.WeightChange`)."""
+        self._spread: float | None = None
+        """See `Correctness`."""
         self._pending: list[Callable[[], None]] = []
         self.timed: Block | None = None
         """The last block that was timed."""
@@ -176,6 +179,7 @@ class CorrectnessChecks:
             distributions=self._distributions,
             untried=self._reference.untried,
             benchmark_rules=self._benchmark_rules,
+            spread=self._spread,
         )
 
     def _check_block(self, calls: int, where: str) -> float:
@@ -183,6 +187,8 @@ class CorrectnessChecks:
         batch = self._session.stage_fresh(calls, self._client, own=True)
         block = self._client.block(batch)
         answers = [self._client.buffers.snapshot(call) for call in range(calls)]
+        if batch.draws[-1] == batch.draws[0] and calls > 1:
+            self._spread = max(self._spread or 0.0, spread_of(answers[-1], answers[0]))
         for draw, outputs in zip(batch.draws, answers, strict=True):
             answer = self._reference.answer(draw)
             if not self._benchmark_rules:

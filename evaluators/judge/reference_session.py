@@ -215,8 +215,11 @@ class ReferenceSession:
 
     def stage_fresh(self, calls: int, client: RunnerClient, *, own: bool = False) -> Batch:
         """Draws inputs for so many calls, which nobody has seen, and poisons the client's outputs. They are
-        the problem's `own`, or near to them (see `ReferenceModel.near`), each call's otherwise."""
+        the problem's `own`, or near to them (see `ReferenceModel.near`), each call's otherwise. Of several
+        calls on its own the last has the inputs of the first."""
         draws = [Draw.fresh() if own else self.reference.near() for _ in range(calls)]
+        if own and calls > 1:
+            draws[-1] = draws[0]
         return self._stage(draws, client)
 
     def staged(self, calls: int) -> Batch:

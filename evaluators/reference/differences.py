@@ -110,6 +110,23 @@ def about_equal(one: torch.Tensor, other: torch.Tensor, most: float) -> bool:
     return error <= most * scale
 
 
+def spread_of(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> float:
+    """How far two answers to the same inputs are apart, normwise, the worst output; of integers the share of
+    those that differ. 0 where they are equal."""
+    import torch
+
+    found = [0.0]
+    for a, b in zip(one, other, strict=True):
+        if torch.equal(a, b):
+            continue
+        if a.is_floating_point() or a.is_complex():
+            error, scale = rms_of(a, b)
+            found.append(error / max(scale, 1e-300))
+        else:
+            found.append(float((a != b).double().mean()))
+    return max(found)
+
+
 def norms_of(chunks: list[Chunk], *, finite: bool = False) -> tuple[list[float], list[float]]:
     """Euclidean norms and largest elements, in float64, of the error, of eager's error, and of the answer;
     with `finite` of the places where the answer is a finite number."""

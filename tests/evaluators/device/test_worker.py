@@ -32,12 +32,24 @@ def test_an_honest_copy_is_correct_and_about_as_fast(judge: Judge, worker: Worke
     assert timing.compile_ms is None
     assert correctness.checked_calls >= 7
     assert correctness.normwise_error < 1e-4
+    assert not correctness.spread, "equal, or calls were too slow to try"
     assert correctness.distributions
     assert all(correctness.distributions.values())
     assert found.device_s > 0
     assert found.environment["isolation"].startswith("limits")
     assert {"device", "torch"} <= set(found.environment)
     assert "architecture" not in found.environment
+
+
+def test_answers_to_the_same_inputs_may_differ_by_roundings(judge: Judge) -> None:
+    for _ in range(8):  # it may have the same factor twice, or be too slow to try
+        found = judge(forward("return honest(self, x) * (1 + 4e-7 * torch.rand(()))"))
+        assert found.status is Status.CORRECT, found.log
+        assert found.correctness is not None
+        if found.correctness.spread:
+            break
+    assert found.correctness.spread is not None
+    assert 0 < found.correctness.spread < 1e-6
 
 
 def test_the_facts_of_an_open_problem_are_those_of_its_evaluations(worker: Worker) -> None:
