@@ -59,7 +59,7 @@ def page_data(profile: Profile) -> dict[str, Any]:
 
 def modules(profile: Profile) -> list[dict[str, Any]]:
     """The tree of the modules with the operators that each calls: `id`, the `parent`'s ("" for none), `name`,
-    `time_ms` with all that is below, `calls`. A node comes after its parent."""
+    `time_ms` with all that is below, `calls`, whether it is an `operator`. Nodes come after their parents."""
     time_ms: dict[tuple[str, ...], float] = defaultdict(float)
     calls: dict[tuple[str, ...], int] = defaultdict(int)
     for operator in profile.operators:
@@ -75,10 +75,16 @@ def modules(profile: Profile) -> list[dict[str, Any]]:
             "name": path[-1] or profile.model,
             "time_ms": time_ms[path],
             "calls": calls[path],
+            "operator": path[-1].endswith("()"),
         }
-        for path in sorted(time_ms)
+        for path in sorted(time_ms, key=_by_number)
         if time_ms[path] > 0
     ]
+
+
+def _by_number(path: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Of modules that are numbered, 2 comes before 10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in path]
 
 
 def _target(profile: Profile, target: Target) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from search.optimizations.timing import Timing, measure
 
 ALIKE = 0.999
 """Of the calls that have to be those of the recorded run."""
+SLOWED = 1.25
+"""Times as long as an iteration its operators took in the trace: they were disturbed."""
 
 
 def profile_of(
@@ -64,6 +66,12 @@ def _notes(run: RecordedRun, timing: Timing) -> list[str]:
         notes.append(
             f"the model does not call the same operators every time: {timing.alike:.0%} of the calls are "
             "those of the recorded run, and the times are of these"
+        )
+    traced_ms = sum(timing.call_ms) + timing.other_ms
+    if traced_ms > SLOWED * timing.wall_ms:
+        notes.append(
+            f"operators took {traced_ms:.3g} ms in the traced iterations, and others {timing.wall_ms:.3g} ms "
+            "as a whole: they are short, or the machine is busy, and the shares are rough"
         )
     if unwritable := sorted({call.operator for call in run.calls if not call.arguments}):
         notes.append(f"arguments that the trace format has no words for: {', '.join(unwritable)}")

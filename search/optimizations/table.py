@@ -11,10 +11,12 @@ from search.optimizations.profile import Profile, SiteTime, Target, patterns_of
 
 SITES = 2
 """Patterns of call sites that a row names."""
-WORDS = ("target", "limit", "kernel", "where")
+WORDS = ("target", "limit", "where")
 """Columns of words; the others have numbers."""
-COLUMNS = ("target", "calls", "share", "ms", "roofline", "limit", "library", "kernel", "model", "where")
-IN_A_FILE = 170
+COLUMNS = ("target", "calls", "share", "ms", "roofline", "limit", "library", "model", "where")
+NARROWEST = 12
+"""Characters of a target, and of where it is, at least."""
+IN_A_FILE = 160
 """Characters of a line where the output is no terminal."""
 
 
@@ -42,17 +44,18 @@ def advice(profile: Profile) -> Iterator[str]:
 
 def show_ranking(profile: Profile, most: int, console: Console) -> None:
     """Prints the most promising targets: what the model gains when one of them is as fast as it can be."""
-    shown = [_cells(profile, target) for target in profile.targets[:most]]
-    there = [any(row[at] for row in shown) for at in range(len(COLUMNS))]
+    if not console.is_terminal:
+        console = Console(file=console.file, width=IN_A_FILE)
+    rows = [_cells(profile, target) for target in profile.targets[:most]]
+    taken = sum(max(map(len, column)) + 2 for column in list(zip(COLUMNS, *rows, strict=True))[1:-1])
+    widest = max(NARROWEST, (console.width - taken - 2) // 2)
     table = Table(box=None, pad_edge=False)
-    for name, is_there in zip(COLUMNS, there, strict=True):
-        if is_there:
-            words = name in WORDS
-            width = None if words else max(len(name), 6)
-            table.add_column(name, justify="left" if words else "right", no_wrap=True, min_width=width)
-    for row in shown:
-        table.add_row(*(cell for cell, is_there in zip(row, there, strict=True) if is_there))
-    console.print(table, width=None if console.is_terminal else IN_A_FILE, crop=console.is_terminal)
+    for name in COLUMNS:
+        long = widest if name in (COLUMNS[0], COLUMNS[-1]) else None
+        table.add_column(name, justify="left" if name in WORDS else "right", no_wrap=True, max_width=long)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def legend(profile: Profile, most: int) -> Iterator[str]:
@@ -76,7 +79,6 @@ def _cells(profile: Profile, target: Target) -> tuple[str, ...]:
         f"{target.roofline_factor:.2f}x",
         target.bound.value,
         f"{target.library_factor:.2f}x" if target.library else "",
-        target.library.entry if target.library else "",
         f"{profile.potential(target):.2f}x",
         places(target.sites),
     )

@@ -109,8 +109,12 @@ def floor_of(
 
 def library_kernel(calls: Sequence[RecordedCall], dtype: str, machine: Machine) -> LibraryKernel | None:
     """The fastest kernel of the library for these calls, by its measurement on this architecture whose size
-    is the closest. At the model's own sizes it is not measured yet."""
-    op, _ = family([family_name(call) for call in calls])
+    is the closest. At the model's own sizes it is not measured yet. None of a chain that one of its operators
+    gives the family: the kernel leaves the others out."""
+    names = [family_name(call) for call in calls]
+    op, _ = family(names)
+    if len(names) > 1 and any(family([name])[0] == op for name in names):
+        return None
     elements = max((_elements(call) for call in calls), default=0)
     found: list[tuple[float, str, Measurement]] = []
     for entry in machine.entries:

@@ -20,15 +20,15 @@ from search.optimizations.model_source import LoadedModel
 MARK = "ideatree call "
 """Begins the names of the ranges of calls."""
 BLOCKS = 3
-"""Of iterations that a GPU is waited for once: the median counts. On a CPU that of all iterations does."""
+"""Of iterations, at the end of which a GPU is waited for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """`wall_ms`: of an iteration. `call_ms`: of each call of the recorded run, in order, the median over the
-    iterations. `kernels`: launches of an iteration, 0 on a CPU. `quickest_ms`: of all kernels, on a CPU of
-    all calls, the shortest. `other_ms`: of an iteration, device time of no operator. `alike`: the share of
-    the calls that were the recorded ones."""
+    """`wall_ms`: of an iteration. `call_ms`: of each call of the recorded run, in order. `kernels`: launches
+    of an iteration, 0 on a CPU. `quickest_ms`: of all kernels, on a CPU of all calls, the shortest.
+    `other_ms`: of an iteration, device time of no operator. `alike`: the share of the calls that were the
+    recorded ones."""
 
     wall_ms: float
     call_ms: Sequence[float]
@@ -45,11 +45,12 @@ def measure(
     for _ in range(warmup):
         _run(model)
     say(f"timing {BLOCKS * iterations} iterations")
-    block = iterations if model.device != "cpu" else 1
-    wall_ms = statistics.median(_block_ms(model, block) for _ in range(BLOCKS * iterations // block))
+    on_gpu = model.device != "cpu"
+    block = iterations if on_gpu else 1
+    wall_ms = _typical([_block_ms(model, block) for _ in range(BLOCKS * iterations // block)], on_gpu)
     say(f"tracing {iterations} iterations")
     events = _traced(model, iterations)
-    return timing_of(events, operators, wall_ms=wall_ms, iterations=iterations, on_gpu=model.device != "cpu")
+    return timing_of(events, operators, wall_ms=wall_ms, iterations=iterations, on_gpu=on_gpu)
 
 
 def timing_of(
@@ -68,7 +69,7 @@ def timing_of(
             kernels += own
             took[event.name].append(sum(own) if on_gpu else _cpu_us(event))
     names = [label(place, operator) for place, operator in enumerate(operators)]
-    call_ms = [statistics.median(took[name]) / 1e3 if name in took else 0.0 for name in names]
+    call_ms = [_typical(took[name], on_gpu) / 1e3 if name in took else 0.0 for name in names]
     seen = sum(len(took.get(name, ())) for name in names)
     calls = max(1, sum(map(len, took.values())))
     shortest = (
@@ -82,6 +83,11 @@ def timing_of(
         other_ms=max(0.0, device_us - sum(kernels)) / iterations / 1e3,
         alike=seen / max(calls, len(names) * iterations),
     )
+
+
+def _typical(times: Sequence[float], on_gpu: bool) -> float:
+    """Of several times the median, or on a CPU, where all noise is delay, the least."""
+    return statistics.median(times) if on_gpu else min(times)
 
 
 def label(place: int, operator: str) -> str:

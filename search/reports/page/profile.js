@@ -1,7 +1,7 @@
 // The profile of a model: fills the page, draws its charts.
 
 const filters = byId("filters");
-const SHOWN_OPERATORS = 24;
+const SHOWN_OPERATORS = 16;
 const tenth = (share) => (known(share) ? `${(100 * share).toFixed(1)} %` : "-");
 const KIND_COLOURS = { contraction: "arm-0", light: "arm-1", chain: "arm-2", creation: "arm-4", view: "arm-6", other: "arm-5" };
 const kindColour = (kind) => colour(KIND_COLOURS[kind] ?? "grey");
@@ -51,8 +51,8 @@ function operatorsChart() {
 function modulesChart() {
   const all = data.modules;
   chart("chart-modules", [{
-    type: "icicle", branchvalues: "total", ids: all.map((each) => each.id), parents: all.map((each) => each.parent),
-    labels: all.map((each) => escaped(shorten(each.name, 40))), values: all.map((each) => each.time_ms), maxdepth: narrow() ? 4 : 6, sort: false,
+    type: "icicle", branchvalues: "remainder", ids: all.map((each) => each.id), parents: all.map((each) => each.parent),
+    labels: all.map((each) => escaped(shorten(each.name, 40))), values: all.map((each) => (each.operator ? each.time_ms : 0)), maxdepth: narrow() ? 4 : 7, sort: false,
     tiling: { orientation: "v" }, marker: { line: { width: 1, color: colour("back") } }, textinfo: "label+percent root",
     text: all.map((each) => `${each.calls} calls`), hovertemplate: "%{id}<br>%{value:.3g} ms, %{percentRoot:.1%}<br>%{text}<extra></extra>",
     pathbar: { visible: false },
