@@ -27,7 +27,10 @@ from evaluators.device.settings import Settings
 from evaluators.option import option
 
 VERSION_BASE = "1.3"
-OPEN_ENDED = ("problem.sizes.", "problem.cpu_sizes.", "choice.weights.", "arms.")
+OPEN_ENDED = (
+    *("problem.sizes.", "problem.cpu_sizes.", "choice.weights.", "arms."),
+    *("model.config.", "model.sizes.", "model.inputs."),
+)
 """Keys that hold what the user names."""
 QUIET: list[Any] = [{"override hydra/job_logging": "none"}, {"override hydra/hydra_logging": "none"}]
 """Hydra's own log is a file in the output folder; the commands say what there is to say."""

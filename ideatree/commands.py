@@ -21,6 +21,7 @@ COMMANDS = {
     "run": ("search.run", "search for a faster kernel"),
     "compare": ("search.compare", "compare strategies at equal budget"),
     "campaign": ("search.campaign", "search many problems under one budget"),
+    "optimize": ("search.optimize", "say where a model's time goes, and what can be won"),
     "evaluate": ("evaluators.evaluate", "judge one kernel"),
     "score": ("evaluators.score", "judge a folder of kernels"),
     "audit": ("evaluators.audit", "say which problems of a suite can judge"),

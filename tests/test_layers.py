@@ -85,6 +85,8 @@ LAYERS = {
     "search.compare": "commands",
     "search.campaign": "commands",
     "search.campaigns": "commands",
+    "search.optimize": "commands",
+    "search.optimizations": "commands",
     "search.harvests": "harvests",
     "search.comparisons": "commands",
     "search.harvest": "commands",

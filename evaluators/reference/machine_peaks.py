@@ -80,7 +80,7 @@ def peaks_of(device: str, cache: Path | None, *, again: bool = False) -> Machine
     """
     import torch
 
-    key = f"{_device_name(device)}, torch {torch.__version__}"
+    key = f"{device_name(device)}, torch {torch.__version__}"
     kept = _read_cache(cache)
     known: MachinePeaks | None = None
     with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
@@ -185,7 +185,8 @@ def _seconds(run: Callable[[], Any], device: str) -> float:
     return float(statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(marks))) / 1e3
 
 
-def _device_name(device: str) -> str:
+def device_name(device: str) -> str:
+    """The GPU, or the CPU with the threads that torch uses."""
     import torch
 
     if device == "cuda":

@@ -118,11 +118,7 @@ class _Calls:
 
     def _note(self, operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         try:
-            call = Call(
-                operator=operator,
-                arguments=tuple(self._value(each) for each in args),
-                keywords={key: self._value(each) for key, each in kwargs.items()},
-            )
+            call = call_of(operator, args, kwargs, self._device)
             key = f"{operator} {write_arguments(call)}"
         except ValueError:
             self.unwritable[operator] += 1
@@ -130,33 +126,44 @@ class _Calls:
         self._calls.setdefault(key, call)
         self._counts[key] += 1
 
-    def _value(self, value: Any) -> Value:
-        """The record of an argument. Raises ValueError where there is none."""
-        import torch
 
-        if isinstance(value, torch.Tensor):
-            return self._tensor(value)
-        if isinstance(value, list | tuple):
-            return tuple(self._value(each) for each in value)
-        if value is None or isinstance(value, torch.Generator):  # a call draws from the one that is there
-            return None
-        if isinstance(value, bool | int | float | str):
-            return value
-        if isinstance(value, torch.device):
-            return Device(str(value))
-        if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
-            return Constant(str(value).removeprefix("torch."))
-        raise ValueError(f"a {type(value).__name__} cannot be written")
+def call_of(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Call:
+    """The record of a call that is made with these arguments on the device. Raises ValueError for arguments
+    that have none."""
+    return Call(
+        operator=operator,
+        arguments=tuple(_value(each, device) for each in args),
+        keywords={key: _value(each, device) for key, each in kwargs.items()},
+    )
 
-    def _tensor(self, tensor: torch.Tensor) -> Tensor:
-        import torch
 
-        if tensor.layout is not torch.strided:
-            raise ValueError("the tensor has no strides")
-        there = tensor.device.type == torch.device(self._device).type
-        return Tensor(
-            shape=tuple(tensor.shape),
-            dtype=str(tensor.dtype).removeprefix("torch."),
-            stride=None if tensor.is_contiguous() else tensor.stride(),
-            device=None if there else str(tensor.device),
-        )
+def _value(value: Any, device: str) -> Value:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return _tensor(value, device)
+    if isinstance(value, list | tuple):
+        return tuple(_value(each, device) for each in value)
+    if value is None or isinstance(value, torch.Generator):  # a call draws from the one that is there
+        return None
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, torch.device):
+        return Device(str(value))
+    if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
+        return Constant(str(value).removeprefix("torch."))
+    raise ValueError(f"a {type(value).__name__} cannot be written")
+
+
+def _tensor(tensor: torch.Tensor, device: str) -> Tensor:
+    import torch
+
+    if tensor.layout is not torch.strided:
+        raise ValueError("the tensor has no strides")
+    there = tensor.device.type == torch.device(device).type
+    return Tensor(
+        shape=tuple(tensor.shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        stride=None if tensor.is_contiguous() else tensor.stride(),
+        device=None if there else str(tensor.device),
+    )

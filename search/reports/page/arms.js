@@ -1,4 +1,4 @@
-// What pages of several arms share: their colours, a legend that hides them, figures with intervals, pictures.
+// What pages of several arms share: their colours, a legend that hides them, figures with intervals.
 
 const UNIT_WORDS = { evaluations: "evaluations", device_s: "device seconds", tokens: "tokens", dollars: "dollars" };
 const DASHES = [["solid", ""], ["dash", "7 4"], ["dot", "2 3"], ["dashdot", "7 3 2 3"]];
@@ -33,18 +33,4 @@ function legendOf(redraw) {
       type: "button", "aria-pressed": !hiddenArms.has(name), onclick: () => toggle(false), ondblclick: () => toggle(true),
     }, line, name);
   }));
-}
-
-function saveSvgs(ids) {
-  for (const id of ids) {
-    if (!drawn.has(id)) drawChart(id);
-    Plotly.downloadImage(byId(id), { format: "svg", filename: `${pageName}-${id.replace("chart-", "")}` });
-  }
-}
-
-/** Buttons for pictures, each of the chart that it names; `several` has those of names that stand for more. */
-function watchSvgButtons(several = {}) {
-  for (const button of document.querySelectorAll("button[data-svg]")) {
-    button.addEventListener("click", () => saveSvgs(several[button.dataset.svg]?.() ?? [button.dataset.svg]));
-  }
 }

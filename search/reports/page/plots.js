@@ -71,6 +71,20 @@ function watchCharts(all) {
   for (const id of Object.keys(drawings)) watch.observe(byId(id));
 }
 
+function saveSvgs(ids) {
+  for (const id of ids) {
+    if (!drawn.has(id)) drawChart(id);
+    Plotly.downloadImage(byId(id), { format: "svg", filename: `${pageName}-${id.replace("chart-", "")}` });
+  }
+}
+
+/** Buttons for pictures, each of the chart that it names; `several` has those of names that stand for more. */
+function watchSvgButtons(several = {}) {
+  for (const button of document.querySelectorAll("button[data-svg]")) {
+    button.addEventListener("click", () => saveSvgs(several[button.dataset.svg]?.() ?? [button.dataset.svg]));
+  }
+}
+
 /** Once the page is loaded; again when the reader turns the light off, and before it is printed. */
 function chartsOnLoad(all, redraw = () => {}) {
   addEventListener("load", () => requestAnimationFrame(() => setTimeout(() => watchCharts(all))));

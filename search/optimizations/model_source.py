@@ -1,0 +1,218 @@
+"""Where a model comes from: the protocol, what it gives, and models whose code is the user's own.
+
+The user's form is that of references: `Model`, `get_inputs()`, `get_init_inputs()`, sizes as module globals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from evaluators.cause import first_line
+from evaluators.config_errors import UsageError
+from evaluators.problem import DTYPES, Problem
+from evaluators.reference.containers import map_tensors, tensors_in
+from evaluators.reference.loading import (
+    REQUIRED,
+    init_inputs,
+    load_module,
+    load_problem,
+    make_inputs,
+    make_model,
+    own_dtype,
+)
+from evaluators.suite_config import RulesConfig, open_problem
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """A model on its device, with the example inputs of a call. `dtype`: of its weights and floating inputs,
+    PyTorch's name. `backward`: a call goes on with gradients."""
+
+    name: str
+    module: nn.Module
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    device: str
+    dtype: str
+    backward: bool = False
+
+    def run(self) -> list[torch.Tensor]:
+        """One call; returns the tensors that it leaves: outputs, and gradients.
+
+        Gradients begin at the loss where the output names one, otherwise at all floating outputs with ones.
+        Raises what the model raises, and ValueError where there is no gradient.
+        """
+        import torch
+
+        with torch.set_grad_enabled(self.backward):
+            output = self.module(*self.args, **self.kwargs)
+            if not self.backward:
+                return tensors_in(output)
+            ends = tensors_in(output["loss"] if isinstance(output, Mapping) and "loss" in output else output)
+            ends = [each for each in ends if each.requires_grad]
+            if not ends:
+                raise ValueError("no output has a gradient")
+            torch.autograd.backward(ends, [torch.ones_like(each) for each in ends])
+        return [*tensors_in(output), *(each.grad for each in self._leaves() if each.grad is not None)]
+
+    def forget_gradients(self) -> None:
+        """As it was before a call."""
+        for each in self._leaves():
+            each.grad = None
+
+    def _leaves(self) -> list[torch.Tensor]:
+        return [*self.module.parameters(), *self.inputs()]
+
+    def inputs(self) -> list[torch.Tensor]:
+        """The tensors among the example inputs."""
+        return tensors_in([list(self.args), dict(self.kwargs)])
+
+
+class ModelSource(Protocol):
+    """What makes a model: a config of the group `model`."""
+
+    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> LoadedModel:
+        """The model, its weights and inputs drawn from the seed. `dtype` None: the model's own. Raises
+        UsageError where there is none."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileModel:
+    """A file with a reference. `sizes` replaces module globals."""
+
+    path: str
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> LoadedModel:
+        """See `ModelSource`."""
+        try:
+            problem = load_problem("file", path=self.path, device=device, dtype=dtype, sizes=self.sizes)
+        except ValueError as error:
+            raise UsageError(f"model={self.path}: {first_line(error)}") from error
+        return _of_problem(problem, self.path, backward=backward, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProblemModel:
+    """A problem of a suite, by its name (`level1/softmax`). `sizes` replaces module globals."""
+
+    name: str
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> LoadedModel:
+        """See `ModelSource`."""
+        from omegaconf import OmegaConf
+
+        rules = OmegaConf.structured(RulesConfig(dtype=dtype, sizes=dict(self.sizes)))
+        problem = open_problem(self.name, device=device, rules=rules)
+        return _of_problem(problem, self.name, backward=backward, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleModel:
+    """An importable module that has what a reference has, by its dotted name."""
+
+    name: str
+
+    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> LoadedModel:
+        """See `ModelSource`."""
+        module = import_package(self.name, f"model={self.name}")
+        if missing := [name for name in REQUIRED if not hasattr(module, name)]:
+            raise UsageError(
+                f"model={self.name} defines no {' and no '.join(missing)}; it needs {', '.join(REQUIRED)}"
+            )
+        known = dtype or own_dtype(Path(str(module.__file__)).read_text(), {})
+        return _of_module(module, self.name, device=device, dtype=known, backward=backward, seed=seed)
+
+
+@contextlib.contextmanager
+def told(name: str) -> Iterator[None]:
+    """An error of the user's model, which may be any, is one line. Raises UsageError."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"model={name} fails: {type(error).__name__}: {first_line(error)}") from error
+
+
+def import_package(name: str, wanted_by: str) -> types.ModuleType:
+    """A module that need not be installed. Raises UsageError, which names it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        hint = f"; pip install {missing}" if missing == name.partition(".")[0] and missing in EXTRAS else ""
+        raise UsageError(f"{wanted_by} needs {missing}, which is not installed{hint}") from error
+    except Exception as error:  # a package that does not fit the torch that is there
+        raise UsageError(
+            f"{wanted_by}: {name} cannot be imported: {type(error).__name__}: {first_line(error)}"
+        ) from error
+
+
+EXTRAS = ("transformers", "torchvision", "diffusers")
+"""Packages whose architectures can be profiled."""
+
+
+def check_dtype(dtype: str | None) -> None:
+    """Raises UsageError unless it is None, or the name of a floating type."""
+    if dtype is not None and dtype not in DTYPES:
+        raise UsageError(f"dtype is {dtype}; it must be one of {', '.join(DTYPES)}")
+
+
+def ready(
+    name: str,
+    make: Callable[[], nn.Module],
+    inputs: Callable[[nn.Module], tuple[Sequence[Any], Mapping[str, Any]]],
+    **fields: Any,
+) -> LoadedModel:
+    """The model, in training mode where it goes backward; `inputs`: its arguments and keyword arguments.
+    Raises UsageError for what the model raises."""
+    backward = bool(fields["backward"])
+    with told(name):
+        module = make().train(backward)
+        args, kwargs = inputs(module)
+        model = LoadedModel(name=name, module=module, args=args, kwargs=kwargs, **fields)
+    if backward:
+        _require_gradients(model)
+    return model
+
+
+def _require_gradients(model: LoadedModel) -> None:
+    """Of the floating inputs, where nothing else does."""
+    if not any(each.requires_grad for each in (*model.module.parameters(), *model.inputs())):
+        map_tensors(
+            lambda each: each.requires_grad_(each.is_floating_point()), [list(model.args), dict(model.kwargs)]
+        )
+
+
+def _of_problem(problem: Problem, name: str, *, backward: bool, seed: int) -> LoadedModel:
+    with told(name):
+        module = load_module(problem.source, problem.overrides)
+    return _of_module(module, name, device=problem.device, dtype=problem.dtype, backward=backward, seed=seed)
+
+
+def _of_module(
+    module: types.ModuleType, name: str, *, device: str, dtype: str, backward: bool, seed: int
+) -> LoadedModel:
+    how: Any = {"seed": seed, "device": device, "dtype": dtype}
+    return ready(
+        name,
+        lambda: make_model(module, "Model", init_inputs(module, seed), **how),
+        lambda _: (make_inputs(module, **how), {}),
+        device=device,
+        dtype=dtype,
+        backward=backward,
+    )

@@ -1,0 +1,112 @@
+// The profile of a model: fills the page, draws its charts.
+
+const filters = byId("filters");
+const SHOWN_OPERATORS = 16;
+const tenth = (share) => (known(share) ? `${(100 * share).toFixed(1)} %` : "-");
+const KIND_COLOURS = { contraction: "arm-0", light: "arm-1", chain: "arm-2", creation: "arm-4", view: "arm-6", other: "arm-5" };
+const kindColour = (kind) => colour(KIND_COLOURS[kind] ?? "grey");
+
+function head() {
+  byId("title").textContent = document.title;
+  byId("state").textContent = `${data.backward ? "forward and backward" : "forward"}, ${data.dtype}, on ${data.device_name}`;
+  byId("facts").append(...terms([["model", data.model], ["torch", data.torch], ["traced iterations", String(data.iterations)],
+    ...data.notes.map((note) => ["note", note])]));
+  const waits = data.device === "cpu" ? "outside operators" : "device idle";
+  byId("cards").append(
+    card(`${milliseconds(data.wall_ms)} ms`, "an iteration"),
+    card(`${milliseconds(data.device_ms)} ms`, data.device === "cpu" ? "of it in operators" : "on the device"),
+    ...(data.kernels ? [card(String(data.kernels), "launches")] : []),
+    card(tenth(data.idle_share), data.launch_bound ? `${waits}: launch-bound` : waits),
+    ...(data.targets.length ? [card(times(data.targets[0].speedup), `of the model at most, by ${shorten(data.targets[0].name, 60)}`)] : []),
+  );
+  byId("advice").textContent = data.advice.join(" ");
+}
+
+/** A bar for each operator, those that take most on top; the rest together, and the idle time. */
+function operatorsChart() {
+  const all = data.operators.filter((each) => each.time_ms > 0), shown = all.slice(0, SHOWN_OPERATORS);
+  const rest = all.slice(SHOWN_OPERATORS).reduce((sum, each) => sum + each.time_ms, 0);
+  const bars = shown.map((each) => ({ ...each, text: `${each.calls} calls` }));
+  if (rest) bars.push({ name: `${all.length - shown.length} others`, time_ms: rest, kind: "other", text: "" });
+  if (data.other_ms) bars.push({ name: "no operator", time_ms: data.other_ms, kind: "other", text: "" });
+  if (data.idle_share) bars.push({
+    name: data.device === "cpu" ? "outside operators" : "idle", time_ms: data.idle_share * data.wall_ms, kind: "idle", text: "",
+  });
+  const kinds = [...new Set(bars.map((each) => each.kind))];
+  byId("chart-operators").style.height = `${Math.max(12, 5 + 1.35 * bars.length)}rem`;
+  chart("chart-operators", kinds.map((kind) => {
+    const own = bars.filter((each) => each.kind === kind);
+    return {
+      type: "bar", orientation: "h", name: kind, x: own.map((each) => each.time_ms), y: own.map((each) => escaped(shorten(each.name, narrow() ? 20 : 48))),
+      marker: { color: kindColour(kind) }, text: own.map((each) => tenth(each.time_ms / data.total_ms)), textposition: "auto",
+      customdata: own.map((each) => each.text), hovertemplate: "%{y}<br>%{x:.3g} ms, %{text}<br>%{customdata}<extra></extra>",
+    };
+  }), {
+    title: "By operator", barmode: "stack", xaxis: { title: { text: "ms of an iteration" } },
+    yaxis: { autorange: "reversed", categoryorder: "array", categoryarray: bars.map((each) => escaped(shorten(each.name, narrow() ? 20 : 48))) },
+  }, "operators");
+}
+
+/** The modules as rows from the model down, each as wide as its time. */
+function modulesChart() {
+  const all = data.modules;
+  chart("chart-modules", [{
+    type: "icicle", branchvalues: "remainder", ids: all.map((each) => each.id), parents: all.map((each) => each.parent),
+    labels: all.map((each) => escaped(shorten(each.name, 40))), values: all.map((each) => (each.operator ? each.time_ms : 0)), maxdepth: narrow() ? 4 : 7, sort: false,
+    tiling: { orientation: "v" }, marker: { line: { width: 1, color: colour("back") } }, textinfo: "label+percent root",
+    text: all.map((each) => `${each.calls} calls`), hovertemplate: "%{id}<br>%{value:.3g} ms, %{percentRoot:.1%}<br>%{text}<extra></extra>",
+    pathbar: { visible: false },
+  }], { title: "By module", margin: { l: 4, r: 4, t: 6, b: 6 } }, "modules");
+}
+
+function makeFilters() {
+  const kinds = [...new Set(data.targets.map((each) => each.kind))];
+  filters.append(
+    element("label", {}, "Kind", element("select", { name: "kind" }, element("option", { value: "" }, "all"),
+      ...kinds.map((value) => element("option", { value }, value)))),
+    element("label", {}, "Name or call site", element("input", { name: "text", type: "search", size: 20 })),
+    element("button", { type: "reset" }, "Show all"),
+  );
+  filters.addEventListener("input", targetsTable);
+  filters.addEventListener("submit", (event) => event.preventDefault());
+  filters.addEventListener("reset", () => setTimeout(targetsTable));
+}
+
+function targetsShown() {
+  const { kind, text } = Object.fromEntries(new FormData(filters)), wanted = text.toLowerCase();
+  return data.targets.filter((each) => (!kind || each.kind === kind) && `${each.name} ${each.sites.join(" ")}`.toLowerCase().includes(wanted));
+}
+
+/** A share as a bar behind its number. */
+const bar = (share, text) => element("span", { style: `display:block;background:linear-gradient(90deg,var(--slow) ${(100 * share).toFixed(1)}%,transparent 0)` }, text);
+const casesOf = (each) => element("details", {}, element("summary", {}, each.name), element("pre", { class: "wrap" },
+  each.cases.map(([texts, calls, ms]) => `${calls} calls, ${milliseconds(ms)} ms\n${texts.map((text) => `  ${text || "no words for the arguments"}`).join("\n")}`).join("\n")));
+const COLUMNS = [
+  ["target", (each) => casesOf(each), "words problem"],
+  ["kind", (each) => each.kind, "words"],
+  ["calls", (each) => String(each.calls)],
+  ["share", (each) => bar(each.share, tenth(each.share))],
+  ["ms", (each) => milliseconds(each.time_ms)],
+  ["roofline", (each) => `${times(each.roofline_factor)} ${each.bound}`],
+  ["library", (each) => (each.library ? `${times(each.library[1])} ${each.library[0]} (${each.library[2]})` : ""), "words"],
+  ["model", (each) => element("b", {}, times(each.speedup))],
+  ["call sites", (each) => each.sites.slice(0, 4).join(", ") + (each.sites.length > 4 ? ` and ${each.sites.length - 4} more` : ""), "words why"],
+];
+const CSV = "name kind calls share time_ms roofline_factor bound speedup speedup_by_library".split(" ");
+
+function targetsTable() {
+  const shown = targetsShown(), cell = (tag, kind, content) => element(tag, { class: kind }, content);
+  byId("count").textContent = `${shown.length} of ${data.targets.length} targets${data.others ? `, and ${data.others} in profile.json` : ""}`;
+  byId("targets").replaceChildren(
+    element("thead", {}, element("tr", {}, ...COLUMNS.map(([name, , kind]) => cell("th", kind, name)))),
+    element("tbody", {}, ...shown.map((each) => element("tr", {}, ...COLUMNS.map(([, of, kind]) => cell("td", kind, of(each)))))),
+  );
+}
+
+head();
+makeFilters();
+targetsTable();
+byId("save-targets").addEventListener("click", () => saveTable(`${pageName}-targets`, CSV, targetsShown().map((each) => CSV.map((key) => each[key]))));
+watchSvgButtons();
+document.body.dataset.ready = Math.round(performance.now());  // ms since the page was asked for
+chartsOnLoad({ "chart-operators": operatorsChart, "chart-modules": modulesChart });
