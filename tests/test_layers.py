@@ -44,6 +44,8 @@ LAYERS = {
     "evaluators.evaluate": "commands",
     "kernel_library": "library",
     "kernel_library.entry": "records",
+    "kernel_library.shapes": "records",
+    "kernel_library.choice": "records",
     "kernel_library.cli": "commands",
     "kernel_library.list": "commands",
     "kernel_library.show": "commands",
