@@ -122,8 +122,9 @@ IMPORTED_ON_USE = (
     "pandas",
     "plotly",
 )
-# Source for other processes, not modules of the product: they import torch, as kernels and references do.
-SOURCES = ("evaluators.problems.", "kernel_library.seeds.")
+# They import torch, as kernels and references do: source for other processes, not modules of the product; and
+# what is copied into exported packages, which its users import when they use it.
+SOURCES = ("evaluators.problems.", "kernel_library.seeds.", "kernel_library.overrides.")
 
 
 @dataclass(frozen=True, kw_only=True)
