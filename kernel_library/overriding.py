@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernel_library.library import FolderLibrary
 from kernel_library.use import ROOT, candidates, load
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from kernel_library.overrides.override import Override
@@ -48,17 +51,22 @@ def override(
     if kernels is None:
         entries = {entry.id: entry for entry in FolderLibrary(root).entries()}
         least = LEAST_ELEMENTS if least_elements is None else least_elements
-        sources = library_sources(
+        known = library_sources(
             [each for each in candidates([*entries.values()]) if device in (None, *each.devices)],
             load=lambda name: load(entries[name]),
             ids={id: entry.kernel.id for id, entry in entries.items()},
             rules=Rules(faster=faster, lower_precision=lower_precision, least_elements=least),
         )
-        return Override(sources)
+        return Override(known)
     files = dict(files_of(Path(kernels))) if isinstance(kernels, str | Path) else kernels
     if not files:
         raise ValueError(
             f"{kernels} has no kernel: say {{operator: kernel}}, or a folder of <op>__<overload>/"
         )
     devices = DEVICES if device is None else (device,)
-    return Override({operator(name): given(name, what, devices) for name, what in files.items()})
+    sources = {operator(name): given(name, what, devices) for name, what in files.items()}
+    for each, source in sources.items():
+        if each.composite and source.kernel.backward is None:
+            said = "torch makes %s of other operators: a call that needs a gradient goes to those"
+            logger.warning(said, each.name)
+    return Override(sources)

@@ -51,6 +51,7 @@ LAYERS = {
     "kernel_library.show": "commands",
     "kernel_library.add": "commands",
     "kernel_library.verify": "commands",
+    "kernel_library.export": "commands",
     "search.ranking": "core",
     "search.tree": "core",
     "search.events": "core",
@@ -124,7 +125,12 @@ IMPORTED_ON_USE = (
 )
 # They import torch, as kernels and references do: source for other processes, not modules of the product; and
 # what is copied into exported packages, which its users import when they use it.
-SOURCES = ("evaluators.problems.", "kernel_library.seeds.", "kernel_library.overrides.")
+SOURCES = (
+    "evaluators.problems.",
+    "kernel_library.seeds.",
+    "kernel_library.overrides.",
+    "kernel_library.exports.",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

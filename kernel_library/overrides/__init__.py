@@ -12,4 +12,5 @@ Where to look; each file says more at its top. Nothing here needs more than torc
     library_kernels     the library's kernels for an operator
     interfaces          how a call of an operator maps to that of a library kernel: a table
     counts              what was called how often, and why not
+    packaged            the kernels of an exported package
 """

@@ -6,7 +6,6 @@ registration of the operator; of nested ones the inner one is asked first, and t
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import warnings
@@ -21,8 +20,6 @@ from kernel_library.overrides.dispatcher import Dispatcher, Layer
 from kernel_library.overrides.gradients import AutogradDispatcher
 from kernel_library.overrides.kernels import KernelSource
 from kernel_library.overrides.operators import Operator, schema_name
-
-logger = logging.getLogger(__name__)
 
 _LOCK = threading.RLock()
 _REGISTERED: dict[str, _Registration] = {}
@@ -59,9 +56,6 @@ class Override:
             if self._on:
                 raise RuntimeError("this override is on; make another one to nest it")
             for operator, layer in self._layers.items():
-                if operator.composite:
-                    said = "torch makes %s of other operators: its kernel is for calls without gradients"
-                    logger.info(said, operator.name)
                 for kernel in layer.source.kernels():
                     kernel_operator(operator, kernel, self._tallies)
                 _REGISTERED.setdefault(operator.name, _Registration(operator)).add(layer)
