@@ -97,11 +97,13 @@ class Tracer:
             for tally in choice.tallies:
                 tally.add()
             return self._original.call_boxed(keyset, *args, **kwargs) if targets else result
-        found = kernel_operator(self._operator, choice.kernel)(*args, **functional)
+        assert choice.layer is not None, "the kernel is a layer's"
+        own = kernel_operator(self._operator, choice.kernel, choice.layer.tallies)
+        found = own(*args, **functional)
         return into(targets, found) if targets else found
 
 
-def kernel_operator(operator: Operator, kernel: OperatorKernel, tallies: Tallies | None = None) -> OpOverload:
+def kernel_operator(operator: Operator, kernel: OperatorKernel, tallies: Tallies) -> OpOverload:
     """The kernel's own operator, which is defined where it is not yet; its calls are counted in `tallies`."""
     overload = operator.overload
     name = f"{overload.overloadpacket.__name__}__{overload._overloadname}__{kernel.id}"
@@ -113,7 +115,6 @@ def kernel_operator(operator: Operator, kernel: OperatorKernel, tallies: Tallies
         _OPERATORS[name] = CompiledKernel(operator, kernel)
         _LIBRARY[0].impl(name, _OPERATORS[name], "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
         torch.library.register_fake(f"{NAMESPACE}::{name}", overload, lib=_LIBRARY[0])
-    if tallies is not None:
-        _OPERATORS[name].tallies = tallies
+    _OPERATORS[name].tallies = tallies
     found: OpOverload = getattr(getattr(torch.ops, NAMESPACE), name).default
     return found

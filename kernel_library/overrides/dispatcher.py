@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -45,10 +45,12 @@ class Layer:
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """The kernel for calls that are alike, None for the original. Each such call is counted in `tallies`.
-    `expected` are shapes and types of the results, `excluded` kernels that failed, by id, with the reason."""
+    `expected` are shapes and types of the results, `excluded` kernels that failed, by id, with the reason.
+    `layer` is the one whose kernel it is."""
 
     kernel: OperatorKernel | None
     tallies: tuple[Tally, ...]
+    layer: Layer | None = None
     expected: tuple[tuple[torch.Size, torch.dtype] | None, ...] = ()
     excluded: Mapping[str, str]
 
@@ -131,8 +133,7 @@ class Dispatcher:
             targets = [args[0]] if self._in_place else [kwargs[name] for name in self._outs]
             reason = misfit(expected, targets)
         found = choose(self._layers, self._form, args, functional, reason, excluded)
-        found = Choice(kernel=found.kernel, tallies=found.tallies, expected=expected, excluded=found.excluded)
-        self._choices[key] = found
+        self._choices[key] = found = replace(found, expected=expected)
         return found
 
     def _try(self, key: Any, choice: Choice, result: Any, args: Any) -> None:
@@ -165,11 +166,11 @@ def choose(
     tallies = []
     for layer in layers:
         picked: OperatorKernel | str = reason or layer.source.pick(*args, **kwargs)
-        if isinstance(picked, OperatorKernel):
+        if not isinstance(picked, str):
             picked = excluded.get(picked.id, picked)
-        if isinstance(picked, OperatorKernel):
+        if not isinstance(picked, str):
             tallies.append(layer.tallies.of(form, picked.name))
-            return Choice(kernel=picked, tallies=tuple(tallies), excluded=excluded)
+            return Choice(kernel=picked, tallies=tuple(tallies), layer=layer, excluded=excluded)
         tallies.append(layer.tallies.of(form, reason=picked))
     return Choice(kernel=None, tallies=tuple(tallies), excluded=excluded)
 

@@ -22,7 +22,9 @@ from kernel_library.overrides.kernels import KernelSource
 from kernel_library.overrides.operators import Operator, schema_name
 
 _LOCK = threading.RLock()
-_REGISTERED: dict[str, _Registration] = {}
+_REGISTERED: dict[str, _Registration] = vars(torch.library).setdefault("_kernel_overrides", {})
+"""By the operators' names. Kept with torch, since copies of this module, in exported packages, have to share
+one registration of an operator, too."""
 
 
 class Override:

@@ -93,6 +93,11 @@ def test_a_package_of_library_kernels(
         with override({"aten.sum.dim_IntList": lambda x, *args: x[:, 0] + 2}):
             assert torch.ones(2000, 64).sum(-1)[0] == 3
         assert torch.ones(2000, 64).sum(-1)[0] == 7
+        mine = override({"aten.sum.dim_IntList": lambda x, *args: 1 / 0}).enable()
+        assert torch.ones(2000, 64).sum(-1)[0] == 7
+        on.disable()
+        assert torch.ones(2000, 64).sum(-1)[0] == 64, "whichever goes first"
+        mine.disable()
     finally:
         on.disable()
     assert torch.ones(2000, 64).sum(-1)[0] == 64
