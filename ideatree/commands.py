@@ -35,6 +35,7 @@ COMMANDS = {
     "show": ("kernel_library.show", "show one of them"),
     "add": ("kernel_library.add", "evaluate a kernel and add it"),
     "verify": ("kernel_library.verify", "measure the library's kernels on this machine"),
+    "export": ("kernel_library.export", "write the library's kernels as a package"),
 }
 COMPLETION = ("-sc", "--shell_completion", "--shell-completion")
 

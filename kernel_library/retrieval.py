@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from evaluators.problem import LIBRARY_POLICIES, Problem, as_strict
-from kernel_library.entry import Entry, Hit, Kind, architecture_of, fits
+from kernel_library.entry import Entry, Hit, Kind, architecture_of
+from kernel_library.shapes import fits
 from kernel_library.traits import Traits
 
 RELATIONS = (

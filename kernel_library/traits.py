@@ -13,7 +13,7 @@ from typing import Any
 
 from evaluators.problem import Problem
 from evaluators.reference.loading import as_task, load_module
-from kernel_library.entry import shape_text
+from kernel_library.shapes import shape_text
 
 logger = logging.getLogger(__name__)
 

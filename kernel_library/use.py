@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -19,9 +19,11 @@ from evaluators.atomic_write import write_atomically
 from evaluators.problem import Kernel
 from evaluators.runner import thin_headers
 from evaluators.system.user_cache import cache_folder
-from kernel_library.entry import Entry, Measurement, architecture_of, fits, shape_text
+from kernel_library.choice import Candidate, Measured, best_of
+from kernel_library.entry import Entry, Measurement, architecture_of
 from kernel_library.library import FolderLibrary
 from kernel_library.retrieval import slower
+from kernel_library.shapes import shape_text
 
 if TYPE_CHECKING:
     import torch
@@ -38,9 +40,7 @@ def best(
     """The plain function of the fastest kernel that computes `op` for tensors of the dtype, shape and device
     of `like`, the operation's first input or its first inputs.
 
-    Each kernel that fits is judged by its measurement that is closest to the case: one on this architecture
-    and at this dtype is preferred, then one that was not slower than another when one session measured both,
-    then the larger share of the roofline, then the larger lower end of the speedup's interval. Runs the
+    Which is the fastest is said by the measurements that are closest to the case (`choice.best_of`). Runs the
     kernel's source in this process: give a `root` that you trust. Raises LookupError, in one line, when none
     fits. The function has no backward: it raises RuntimeError for inputs that need a gradient.
     """
@@ -52,27 +52,19 @@ def best(
     if device.type == "cuda":
         capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
     architecture = architecture_of(device.type, capability)
-    entries = FolderLibrary(root).entries()
-    fitting = [
-        entry
-        for entry in entries
-        if entry.op == op
-        and entry.function
-        and dtype in entry.dtypes
-        and any(m.problem.device == device.type for m in entry.measurements)
-        and entry.runs_on(architecture)
-        and len(tensors) <= len(entry.shapes)
-        and all(fits(pattern, tensor.shape) for pattern, tensor in zip(entry.shapes, tensors, strict=False))
-    ]
+    known = FolderLibrary(root).entries()
+    entries = {entry.id: entry for entry in known if entry.op == op and entry.function}
+    shapes = [each.shape for each in tensors]
+    fitting = [each for each in candidates([*entries.values()]) if each.takes(shapes, dtype, architecture)]
     if not fitting:
-        have = sorted({entry.op for entry in entries if entry.function})
+        have = sorted({entry.op for entry in known if entry.function})
         what = f"{op} of {dtype} {', '.join(shape_text(each.shape) for each in tensors)} on {architecture}"
         raise LookupError(
             f"the library has no function for {what}; it has {', '.join(have) or 'none at all'}"
         )
-    behind, elements = slower(fitting), tensors[0].numel()
-    chosen = max(fitting, key=lambda entry: _promise(entry, behind, architecture, dtype, elements))
-    return _forward_only(load(chosen), chosen.id)
+    chosen = best_of(fitting, architecture, dtype, tensors[0].numel())
+    assert chosen is not None, "one fits"
+    return _forward_only(load(entries[chosen.name]), chosen.name)
 
 
 def _forward_only(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -97,20 +89,36 @@ def load(entry: Entry) -> Callable[..., Any]:
     return function
 
 
-def _promise(
-    entry: Entry, behind: Container[tuple[str, str, str]], architecture: str, dtype: str, elements: int
-) -> tuple[float, ...]:
-    """What it may be expected to be worth, from the measurement that is closest to the case."""
+def candidates(entries: Sequence[Entry]) -> list[Candidate]:
+    """The entries as what is chosen from, named by their ids."""
+    behind = slower(entries)
 
-    def closeness(measurement: Measurement) -> tuple[float, ...]:
+    def measured(entry: Entry, measurement: Measurement) -> Measured:
+        found, problem = measurement.evaluation, measurement.problem
         sizes = measurement.inputs[0].split("x") if measurement.inputs and measurement.inputs[0] else []
-        far = abs(math.log2(1 + elements) - math.log2(1 + math.prod(map(int, sizes))))
-        return measurement.architecture == architecture, measurement.problem.dtype == dtype, -far
+        return Measured(
+            architecture=measurement.architecture,
+            dtype=problem.dtype,
+            elements=math.prod(map(int, sizes)),
+            ahead=(problem.id, measurement.architecture, entry.id) not in behind,
+            roofline_share=found.roofline_share or 0.0,
+            speedup_low=found.speedup_low,
+            precision=problem.precision,
+        )
 
-    closest = max(entry.measurements, key=closeness)
-    found = closest.evaluation
-    ahead = (closest.problem.id, closest.architecture, entry.id) not in behind
-    return (*closeness(closest)[:2], ahead, found.roofline_share or 0.0, found.speedup_low)
+    return [
+        Candidate(
+            name=entry.id,
+            op=entry.op,
+            function=entry.function,
+            dtypes=entry.dtypes,
+            shapes=entry.shapes,
+            measured=tuple(measured(entry, each) for each in entry.measurements),
+            architectures=entry.architectures,
+            failed=tuple(sorted({each.architecture for each in entry.checks if not each.evaluation.timing})),
+        )
+        for entry in entries
+    ]
 
 
 @functools.cache

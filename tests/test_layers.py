@@ -45,11 +45,14 @@ LAYERS = {
     "evaluators.evaluate": "commands",
     "kernel_library": "library",
     "kernel_library.entry": "records",
+    "kernel_library.shapes": "records",
+    "kernel_library.choice": "records",
     "kernel_library.cli": "commands",
     "kernel_library.list": "commands",
     "kernel_library.show": "commands",
     "kernel_library.add": "commands",
     "kernel_library.verify": "commands",
+    "kernel_library.export": "commands",
     "search.ranking": "core",
     "search.tree": "core",
     "search.events": "core",
@@ -123,8 +126,14 @@ IMPORTED_ON_USE = (
     "pandas",
     "plotly",
 )
-# Source for other processes, not modules of the product: they import torch, as kernels and references do.
-SOURCES = ("evaluators.problems.", "kernel_library.seeds.")
+# They import torch, as kernels and references do: source for other processes, not modules of the product; and
+# what is copied into exported packages, which its users import when they use it.
+SOURCES = (
+    "evaluators.problems.",
+    "kernel_library.seeds.",
+    "kernel_library.overrides.",
+    "kernel_library.exports.",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

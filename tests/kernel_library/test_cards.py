@@ -11,8 +11,9 @@ import yaml
 
 from evaluators.evaluation import Evaluation, Status
 from kernel_library import cards
-from kernel_library.entry import Check, Entry, Lineage, fits
+from kernel_library.entry import Check, Entry, Lineage
 from kernel_library.library import SEEDS, FolderLibrary
+from kernel_library.shapes import fits
 from kernel_library.traits import traits_of
 from tests.kernel_library.entries import GPU, entry, evaluation, shipped
 

@@ -1,0 +1,142 @@
+"""Kernels to be installed elsewhere, from the command line:
+
+    python -m kernel_library.export format=package to=my_kernels
+    python -m kernel_library.export format=package to=my_kernels kernels=generated_kernels package=mine
+    python -m kernel_library.export format=directory to=kernels op=softmax
+
+`package`: a Python package that puts the kernels in the place of PyTorch's operators as soon as it is
+installed (`pip install ./my_kernels`). It needs torch, and Triton where a kernel does. `directory`:
+BackendBench's layout, one kernel an operator. The kernels are the library's that are for an operator and may
+be taken (see `docs/override.md`), or those of a folder in that layout. Exit status 0, 1 when there is no
+kernel to write, 2 when the call was wrong.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import MISSING, DictConfig
+from rich.console import Console
+
+from evaluators.cause import first_line
+from evaluators.cli import Call, command, log_to
+from evaluators.config_errors import UsageError
+from evaluators.option import option
+from evaluators.problem import Kernel
+from kernel_library.choice import Candidate
+from kernel_library.cli import FilterConfig, check_filters, chosen, expand_filters, open_library
+from kernel_library.use import candidates
+
+FORMATS = ("package", "directory")
+
+
+@dataclass
+class LibraryExportConfig(FilterConfig):
+    """The config of the command."""
+
+    layout: str = option(MISSING, "what format= says: package | directory")
+    to: str = option(MISSING, "the folder that is written, which must not be there yet")
+    kernels: str | None = option(None, "a folder in BackendBench's layout; empty: the library's kernels")
+    package: str = option("ideatree_kernels", "the package's name, for import")
+    version: str = option("0.1.0", "its version")
+    faster: bool = option(True, "only kernels that were measured to be faster than eager PyTorch")
+    lower_precision: bool = option(False, "also kernels that round factors to a lower precision")
+
+
+def expand(overrides: Sequence[str]) -> Call:
+    """`format` is a word here, and for Hydra a group of configs for training data. Raises UsageError where
+    it is left out."""
+    if not any(each.startswith(("format=", "-", "layout=")) for each in overrides):
+        raise UsageError(f"say format={' or format='.join(FORMATS)}")
+    return expand_filters(
+        [f"layout={each.partition('=')[2]}" if each.startswith("format=") else each for each in overrides]
+    )
+
+
+@command("kernel_library.export", LibraryExportConfig, __doc__, expand=expand)
+def main(config: DictConfig) -> int:
+    """The command; returns its exit status."""
+    console = Console(highlight=False, soft_wrap=True)
+    log_to(Console(stderr=True))
+    check_filters(config)
+    if config.layout not in FORMATS:
+        raise UsageError(f"format={config.layout}; it must be one of {', '.join(FORMATS)}")
+    if not str(config.package).isidentifier():
+        raise UsageError(f"package={config.package} is no name for a package: letters, digits and _")
+    if Path(config.to).exists():
+        raise UsageError(f"to={config.to} is there already; give another folder, or remove it")
+    try:
+        written = _given(config) if config.kernels else _of_library(config)
+    except OSError as error:
+        raise UsageError(f"cannot be written or read: {first_line(error)}") from error
+    for line in written:
+        console.print(line, markup=False)
+    if not written:
+        console.print("nothing to write: no kernel for an operator passes the filters; see faster=false")
+        return 1
+    if config.layout == "package":
+        console.print(f"pip install {shlex.quote(str(Path(config.to).resolve()))}", markup=False)
+    return 0
+
+
+def _given(config: DictConfig) -> list[str]:
+    """Writes a folder's kernels; returns what there is to say. Raises UsageError and OSError."""
+    from kernel_library.exports.package import write_package
+    from kernel_library.overrides.kernels import files_of
+
+    if config.layout == "directory":
+        raise UsageError(f"kernels={config.kernels} is in that layout; leave it out for the library's")
+    files = dict(files_of(Path(config.kernels)))
+    if files:
+        write_package(Path(config.to), str(config.package), str(config.version), operators=files)
+    return [f"{name}: {path.stem}" for name, path in files.items()]
+
+
+def _of_library(config: DictConfig) -> list[str]:
+    """Writes the library's kernels; returns what there is to say. Raises UsageError and OSError."""
+    from kernel_library.exports.directory import write_directory
+    from kernel_library.exports.package import write_package
+    from kernel_library.overrides.interfaces import INTERFACES
+
+    _, entries = open_library(config)
+    some = [entry for entry, _ in chosen(config, entries)]
+    ops = {each.op for each in INTERFACES.values()}
+    found = [each for each in candidates(some) if each.op in ops and _may_be_taken(each, config)]
+    sources = {entry.id: entry.kernel for entry in some}
+    if not found:
+        return []
+    if config.layout == "directory":
+        written = write_directory(Path(config.to), found, sources)
+        return [f"{name}: {kernel}" for name, kernel in written.items()]
+    rules = {"faster": bool(config.faster), "lower_precision": bool(config.lower_precision)}
+    write_package(
+        Path(config.to),
+        str(config.package),
+        str(config.version),
+        candidates=found,
+        sources=sources,
+        rules=rules,
+    )
+    return _said(found, sources)
+
+
+def _may_be_taken(candidate: Candidate, config: DictConfig) -> bool:
+    slow = all(each.speedup_low <= 1 for each in candidate.measured)
+    rounds = any(each.precision for each in candidate.measured)
+    return (
+        bool(candidate.function)
+        and (not slow or not config.faster)
+        and (not rounds or config.lower_precision)
+    )
+
+
+def _said(found: Sequence[Candidate], sources: dict[str, Kernel]) -> list[str]:
+    return [f"{each.op}: {each.name} ({sources[each.name].language})" for each in found]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What `python -m kernel_library.export` writes, one format a file."""

@@ -1,0 +1,277 @@
+"""What torch calls for one form of an operator on one device: a kernel, or the original.
+
+For calls that are alike in shapes, strides, types, devices and all other arguments the choice is made
+once and remembered. A kernel's first results of such a choice are compared with what the original's
+would look like; a kernel that raises, or returns something else, is not asked again for such calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from kernel_library.overrides.counts import Tallies, Tally
+from kernel_library.overrides.kernels import KernelSource, OperatorKernel
+from kernel_library.overrides.operators import Operator, is_in_place, out_names
+
+logger = logging.getLogger(__name__)
+
+MOST_CHOICES = 4096
+"""Choices remembered for one form of an operator; beyond it all are forgotten. Numbers are part of a choice,
+and a program may give another one in each call."""
+OWN = "called from its own kernel"
+
+
+class WrongResult(Exception):
+    """What a kernel returned cannot stand for the original's results; says how it differs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """What one override has for an operator; of nested overrides there are several, the inner one first."""
+
+    source: KernelSource
+    tallies: Tallies
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The kernel for calls that are alike, None for the original. Each such call is counted in `tallies`.
+    `expected` are shapes and types of the results, `excluded` kernels that failed, by id, with the reason.
+    `layer` is the one whose kernel it is."""
+
+    kernel: OperatorKernel | None
+    tallies: tuple[Tally, ...]
+    layer: Layer | None = None
+    expected: tuple[tuple[torch.Size, torch.dtype] | None, ...] = ()
+    excluded: Mapping[str, str]
+
+
+class _Thread(threading.local):
+    """Of each thread: the operators whose kernels are running."""
+
+    def __init__(self) -> None:
+        self.inside: set[str] = set()
+
+
+THREAD = _Thread()
+
+
+class Dispatcher:
+    """Registered with torch for the `form` of an operator on a device."""
+
+    def __init__(self, operator: Operator, form: OpOverload, device: str, layers: Sequence[Layer]) -> None:
+        self._operator, self._form, self._name = operator, str(form), operator.name
+        self._layers = layers
+        self._in_place, self._outs = is_in_place(form), out_names(form)
+        self._original = torch.library.get_kernel(form, device.upper())
+        self._choices: dict[Any, Choice] = {}
+        self._tried: set[Any] = set()
+
+    def __call__(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        """One call, as torch makes it."""
+        inside = THREAD.inside
+        if self._name in inside:
+            self._layers[0].tallies.of(self._form, reason=OWN).add()
+            return self._original.call_boxed(keyset, *args, **kwargs)
+        key = signature(args)
+        if kwargs:
+            key = (key, *kwargs, signature(kwargs.values()))
+        choice = self._choices.get(key)
+        if choice is None:
+            choice = self._remember(key, args, kwargs, {})
+        kernel = choice.kernel
+        if kernel is None:
+            for tally in choice.tallies:
+                tally.add()
+            return self._original.call_boxed(keyset, *args, **kwargs)
+        outs = [kwargs.pop(name) for name in self._outs]
+        inside.add(self._name)
+        try:
+            result = kernel.run(*args, **kwargs)
+            if key not in self._tried:
+                self._try(key, choice, result, args)
+        except torch.OutOfMemoryError as error:  # the next call may find more
+            self._layers[0].tallies.of(self._form, reason=blame(kernel, error)).add()
+            kwargs.update(zip(self._outs, outs, strict=True))
+            return self._original.call_boxed(keyset, *args, **kwargs)
+        except Exception as error:  # the kernel's code, which may raise anything
+            kwargs.update(zip(self._outs, outs, strict=True))
+            self._exclude(key, choice, kernel, error, args, kwargs)
+        else:
+            for tally in choice.tallies:
+                tally.add()
+            if self._in_place:
+                return args[0].copy_(result)
+            return into(outs, result) if outs else result
+        finally:
+            inside.discard(self._name)
+        return self(keyset, *args, **kwargs)
+
+    def choice(self, args: Any, kwargs: Any) -> Choice:
+        """What is chosen for such a call of the functional form."""
+        key = signature(args)
+        if kwargs:
+            key = (key, *kwargs, signature(kwargs.values()))
+        return self._choices.get(key) or self._remember(key, args, kwargs, {})
+
+    def _remember(self, key: Any, args: Any, kwargs: Any, excluded: Mapping[str, str]) -> Choice:
+        if len(self._choices) >= MOST_CHOICES:
+            self._choices.clear()
+            self._tried.clear()
+        functional = {name: value for name, value in kwargs.items() if name not in self._outs}
+        expected, reason = expectation(self._operator, args, functional)
+        if not reason and (self._in_place or self._outs):
+            targets = [args[0]] if self._in_place else [kwargs[name] for name in self._outs]
+            reason = misfit(expected, targets)
+        found = choose(self._layers, self._form, args, functional, reason, excluded)
+        self._choices[key] = found = replace(found, expected=expected)
+        return found
+
+    def _try(self, key: Any, choice: Choice, result: Any, args: Any) -> None:
+        """Raises WrongResult for results that cannot stand for the original's."""
+        results = result if isinstance(result, tuple | list) else (result,)
+        wrong = unlike(results, choice.expected) or aliased(results, args)
+        if wrong:
+            raise WrongResult(wrong)
+        self._tried.add(key)
+
+    def _exclude(
+        self, key: Any, choice: Choice, kernel: OperatorKernel, error: Exception, args: Any, kwargs: Any
+    ) -> None:
+        """The kernel is not asked again for such calls."""
+        reason = blame(kernel, error)
+        logger.warning("%s goes to the original: %s", self._form, reason)
+        self._remember(key, args, kwargs, {**choice.excluded, kernel.id: reason})
+
+
+def choose(
+    layers: Iterable[Layer],
+    form: str,
+    args: Any,
+    kwargs: Any,
+    reason: str = "",
+    excluded: Mapping[str, str] | None = None,
+) -> Choice:
+    """The first kernel that a layer picks; none where there is a reason for all of them."""
+    excluded = excluded or {}
+    tallies = []
+    for layer in layers:
+        picked: OperatorKernel | str = reason or layer.source.pick(*args, **kwargs)
+        if not isinstance(picked, str):
+            picked = excluded.get(picked.id, picked)
+        if not isinstance(picked, str):
+            tallies.append(layer.tallies.of(form, picked.name))
+            return Choice(kernel=picked, tallies=tuple(tallies), layer=layer, excluded=excluded)
+        tallies.append(layer.tallies.of(form, reason=picked))
+    return Choice(kernel=None, tallies=tuple(tallies), excluded=excluded)
+
+
+def signature(values: Iterable[Any]) -> tuple[Any, ...]:
+    """What calls that are alike have in common, hashable."""
+    return tuple(
+        [
+            (each.shape, each.stride(), each.dtype, each.device)
+            if isinstance(each, torch.Tensor)
+            else signature(each)
+            if isinstance(each, list | tuple)
+            else (each.__class__, each)
+            for each in values
+        ]
+    )
+
+
+def expectation(
+    operator: Operator, args: Any, kwargs: Any
+) -> tuple[tuple[tuple[torch.Size, torch.dtype] | None, ...], str]:
+    """Shape and type of each result of the original (None where it has none), and why a kernel cannot stand
+    for it; "" where it can. Runs the original on the meta device."""
+
+    def bare(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+    try:
+        with _disable_current_modes(), torch.no_grad():
+            args, kwargs = tree_map_only(torch.Tensor, bare, (args, kwargs))
+            found = operator.overload(*args, **kwargs)
+    except Exception as error:  # what the original raises, it shall raise itself
+        return (), f"its result cannot be foreseen: {failure(error)}"
+    results = found if isinstance(found, tuple | list) else (found,)
+    reason = unfit(results)
+    return (() if reason else looks(results)), reason
+
+
+def looks(results: Iterable[torch.Tensor | None]) -> tuple[tuple[torch.Size, torch.dtype] | None, ...]:
+    """Shape and type of each."""
+    return tuple(None if each is None else (each.shape, each.dtype) for each in results)
+
+
+def misfit(expected: Sequence[Any], targets: Sequence[torch.Tensor]) -> str:
+    """Why results that look so (see `looks`) cannot be written into these tensors; "" where they can."""
+    return "" if expected == looks(targets) else "it writes into a tensor of another shape or type"
+
+
+def unfit(results: Iterable[Any]) -> str:
+    """Why a kernel cannot return such results: it is not told how to lay them out."""
+    if not all(isinstance(each, torch.Tensor | None) for each in results):
+        return "its results are not tensors"
+    fit = all(each is None or each.is_contiguous() for each in results)
+    return "" if fit else "its result is not contiguous in memory"
+
+
+def unlike(results: Sequence[Any], expected: Sequence[tuple[torch.Size, torch.dtype] | None]) -> str:
+    """How the results differ from what was expected; "" where they do not."""
+    if len(results) != len(expected):
+        return f"{len(results)} results where the original has {len(expected)}"
+    for each, wanted in zip(results, expected, strict=True):
+        if wanted is None or each is None:
+            if each is not wanted:
+                return "None where the original has a result, or the other way round"
+        elif not isinstance(each, torch.Tensor):
+            return f"a {type(each).__name__} for a tensor"
+        elif (each.shape, each.dtype) != wanted:
+            shape, dtype = wanted
+            return f"{tuple(each.shape)} of {each.dtype} where the original has {tuple(shape)} of {dtype}"
+        elif not each.is_contiguous():
+            return "a result that is not contiguous in memory"
+    return ""
+
+
+def aliased(results: Iterable[Any], args: Any) -> str:
+    """Whether a result lies in the memory of an argument, in words."""
+    given = {
+        each.untyped_storage().data_ptr()
+        for each in tree_leaves(args)
+        if isinstance(each, torch.Tensor) and each.numel()
+    }
+    shared = any(each is not None and each.untyped_storage().data_ptr() in given for each in results)
+    return "a result in the memory of an argument" if shared else ""
+
+
+def blame(kernel: OperatorKernel, error: Exception) -> str:
+    """What the kernel did, in one line."""
+    if isinstance(error, WrongResult):
+        return f"{kernel.name} returned {error}"
+    return f"{kernel.name} raised {failure(error)}"
+
+
+def failure(error: Exception) -> str:
+    """An error in one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def into(outs: Sequence[torch.Tensor], result: Any) -> Any:
+    """Writes the results into the tensors that a call of an `out=` form gave; returns what it returns."""
+    results = result if isinstance(result, tuple | list) else (result,)
+    for out, each in zip(outs, results, strict=True):
+        out.copy_(each)
+    return outs[0] if len(outs) == 1 else tuple(outs)

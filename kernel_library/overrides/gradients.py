@@ -1,0 +1,83 @@
+"""Calls that need a gradient, where the original's own formula does not see to it.
+
+A kernel below autograd needs nothing here: the original's formula is recorded above it. Two cases do: a
+kernel with a backward of its own, and an operator that torch makes of others (a composite one: its
+backward is theirs, and a kernel in its place would have none). Only for these torch comes by at its
+autograd key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.utils._pytree import tree_leaves
+
+from kernel_library.overrides.compiled import Tracer
+from kernel_library.overrides.dispatcher import THREAD, Dispatcher, Layer, choose
+from kernel_library.overrides.kernels import OperatorKernel
+from kernel_library.overrides.operators import Operator
+
+MADE_OF_OTHERS = "it needs a gradient, and torch makes it of other operators"
+
+
+class AutogradDispatcher:
+    """Registered with torch for an operator at the autograd key of a device; `below` is what is registered
+    for the device itself."""
+
+    def __init__(self, operator: Operator, device: str, layers: Sequence[Layer], below: Dispatcher) -> None:
+        self._operator, self._layers, self._below = operator, layers, below
+        self.key = f"Autograd{device.upper()}"
+        self._original = torch.library.get_kernel(operator.overload, self.key)
+        self._traced = Tracer(operator, operator.overload, layers, self.key)
+
+    def __call__(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        """One call, as torch makes it; one that is traced has fakes for tensors."""
+        operator = self._operator
+        tracing = keyset.has(torch.DispatchKey.Python)
+        if operator.name in THREAD.inside:
+            return self._original.call_boxed(keyset, *args, **kwargs)
+        if torch.is_grad_enabled() and any(
+            each.requires_grad for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)
+        ):
+            kernel = self._chosen(tracing, args, kwargs)
+            if kernel is not None and kernel.backward is not None:
+                return _OwnBackward.apply(operator, kernel, kwargs, *args)  # type: ignore[no-untyped-call]
+            if operator.composite:
+                for layer in self._layers:
+                    layer.tallies.of(operator.name, reason=MADE_OF_OTHERS).add()
+            return self._original.call_boxed(keyset, *args, **kwargs)
+        if not operator.composite:
+            return self._original.call_boxed(keyset, *args, **kwargs)
+        return (self._traced if tracing else self._below)(keyset, *args, **kwargs)
+
+    def _chosen(self, tracing: bool, args: Any, kwargs: Any) -> OperatorKernel | None:
+        if tracing:
+            return choose(self._layers, self._operator.name, args, kwargs).kernel
+        return self._below.choice(args, kwargs).kernel
+
+
+class _OwnBackward(torch.autograd.Function):
+    """Forward by the operator, in which the kernel is taken; backward by the kernel's own."""
+
+    @staticmethod
+    def forward(ctx: Any, operator: Operator, kernel: OperatorKernel, kwargs: Any, *args: Any) -> Any:
+        """The operator's results."""
+        result = operator.overload(*args, **kwargs)
+        results = result if isinstance(result, tuple) else (result,)
+        tensors = [each for each in args if isinstance(each, torch.Tensor)]
+        ctx.save_for_backward(*tensors, *results)
+        ctx.kernel, ctx.kwargs, ctx.inputs = kernel, kwargs, len(tensors)
+        ctx.others = [None if isinstance(each, torch.Tensor) else (each,) for each in args]
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """The gradients of the arguments."""
+        saved = ctx.saved_tensors
+        tensors, results = iter(saved[: ctx.inputs]), saved[ctx.inputs :]
+        args = [next(tensors) if other is None else other[0] for other in ctx.others]
+        return (None, None, None, *ctx.kernel.backward(gradients, results, *args, **ctx.kwargs))

@@ -1,0 +1,128 @@
+"""The library's kernels for an operator: the best one that fits a call is picked."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernel_library.choice import Candidate, best_of
+from kernel_library.overrides.interfaces import INTERFACES, Interface
+from kernel_library.overrides.kernels import OperatorKernel
+from kernel_library.overrides.operators import Operator, operator
+
+LEAST_ELEMENTS = 1 << 16
+"""Of the first input: with fewer, a call takes as long as it takes to launch anything."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """Which kernels are taken. `faster`: only where the closest measurement of a kernel on this kind of
+    device is surely faster than eager PyTorch. `lower_precision`: also kernels that round factors to a lower
+    precision than the tensors have. `least_elements`: the first input of a call has at least so many."""
+
+    faster: bool = True
+    lower_precision: bool = False
+    least_elements: int = LEAST_ELEMENTS
+
+
+class LibraryKernels:
+    """Candidates of one family for one operator. `load` makes a candidate's function, when it is first
+    called; `ids` are the candidates' contents, by name."""
+
+    def __init__(
+        self,
+        interface: Interface,
+        candidates: Sequence[Candidate],
+        *,
+        load: Callable[[str], Callable[..., Any]],
+        ids: Mapping[str, str],
+        rules: Rules,
+    ) -> None:
+        self._interface, self._rules = interface, rules
+        self._candidates = [each for each in candidates if self._allowed(each)]
+        self._kernels = {
+            each.name: OperatorKernel(
+                name=each.name, id=ids[each.name], run=_adapted(interface, functools.partial(load, each.name))
+            )
+            for each in self._candidates
+        }
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Those that a candidate is for."""
+        return tuple(sorted({device for each in self._candidates for device in each.devices}))
+
+    def kernels(self) -> tuple[OperatorKernel, ...]:
+        """All that may be picked."""
+        return tuple(self._kernels.values())
+
+    def pick(self, *args: Any, **kwargs: Any) -> OperatorKernel | str:
+        """The best that fits, or why none does."""
+        found = self._interface.arguments(*args, **kwargs)
+        if isinstance(found, str):
+            return found
+        tensors = [each for each in found if isinstance(each, torch.Tensor)]
+        first, elements = tensors[0], tensors[0].numel()
+        if elements < self._rules.least_elements:
+            return f"fewer than {self._rules.least_elements} elements"
+        if len({each.dtype for each in tensors if each.is_floating_point()}) > 1:
+            return "tensors of several types"
+        architecture, dtype = architecture_of(first.device), str(first.dtype).removeprefix("torch.")
+        shapes = [each.shape for each in tensors]
+        fitting = [
+            each
+            for each in self._candidates
+            if len(shapes) >= len(each.shapes)
+            and each.takes(shapes[: len(each.shapes)], dtype, architecture)
+            and (not self._rules.faster or each.closest(architecture, dtype, elements).speedup_low > 1)
+        ]
+        best = best_of(fitting, architecture, dtype, elements)
+        if best is None:
+            sizes = ", ".join("x".join(map(str, shape)) for shape in shapes)
+            return f"no kernel for {self._interface.op} of {dtype} {sizes} on {architecture}"
+        return self._kernels[best.name]
+
+    def _allowed(self, candidate: Candidate) -> bool:
+        return self._rules.lower_precision or not any(each.precision for each in candidate.measured)
+
+
+def library_sources(
+    candidates: Sequence[Candidate],
+    *,
+    load: Callable[[str], Callable[..., Any]],
+    ids: Mapping[str, str],
+    rules: Rules,
+) -> dict[Operator, LibraryKernels]:
+    """For each operator that there is a row and a candidate for."""
+    found = {}
+    for name, interface in INTERFACES.items():
+        of_family = [each for each in candidates if each.op == interface.op and each.function]
+        kernels = LibraryKernels(interface, of_family, load=load, ids=ids, rules=rules)
+        if kernels.devices:
+            found[operator(name)] = kernels
+    return found
+
+
+def architecture_of(device: torch.device) -> str:
+    """Compute capability such as `9.0`, or `cpu`."""
+    if device.type != "cuda":
+        return "cpu"
+    return ".".join(map(str, torch.cuda.get_device_capability(device)))
+
+
+def _adapted(interface: Interface, load: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    """A kernel of the library with the interface of the operator."""
+    function: list[Callable[..., Any]] = []
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not function:
+            function.append(load())
+        given = interface.arguments(*args, **kwargs)
+        assert not isinstance(given, str), "it was picked"
+        return interface.result(function[0](*given), *args, **kwargs)
+
+    return run

@@ -1,0 +1,60 @@
+"""The kernels of an exported package in the place of operators, as soon as torch is imported.
+
+The package names `autoload` as an entry point of the group `torch.backends`, which torch calls at the end
+of its own import. Kernels of the library are loaded when they are first called.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kernel_library.choice import Candidate, Measured
+from kernel_library.overrides.kernels import DEVICES, given, load_module
+from kernel_library.overrides.library_kernels import Rules, library_sources
+from kernel_library.overrides.operators import operator
+from kernel_library.overrides.override import Override
+
+logger = logging.getLogger(__name__)
+
+MANIFEST = "kernels.json"
+
+
+def packaged(folder: Path) -> Override:
+    """The override of a package's folder. Raises OSError and ValueError for one that is not whole."""
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    sources: dict[Any, Any] = {
+        operator(name): given(name, folder / file, DEVICES) for name, file in manifest["operators"].items()
+    }
+    candidates = [_candidate(each) for each in manifest["candidates"]]
+    functions = {each.name: each.function for each in candidates}
+
+    def load(name: str) -> Callable[..., Any]:
+        found = getattr(load_module(folder / manifest["files"][name]), functions[name])
+        function: Callable[..., Any] = found() if isinstance(found, type) else found
+        return function
+
+    ids = {name: Path(file).stem for name, file in manifest["files"].items()}
+    return Override(
+        {**library_sources(candidates, load=load, ids=ids, rules=Rules(**manifest["rules"])), **sources}
+    )
+
+
+def autoload(folder: Path) -> Override | None:
+    """Turns the package's override on. Whatever is wrong with it is logged: `import torch` goes on."""
+    try:
+        return packaged(folder).enable()
+    except Exception:  # it would be torch's import that fails
+        logger.exception("%s: its kernels are not used", folder)
+        return None
+
+
+def _candidate(fields: dict[str, Any]) -> Candidate:
+    tuples: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
+    }
+    tuples["measured"] = tuple(Measured(**each) for each in fields["measured"])
+    return Candidate(**tuples)

@@ -1,0 +1,48 @@
+"""Shapes of tensors as the cards write them, and the patterns that say which ones a kernel is right for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_SIZE = re.compile(r"(?P<any>\*)|(?P<low>\d+)(?P<range>\.\.(?P<high>\d*))?")
+_MULTIPLE = re.compile(r"(?P<size>[^%]+)(%(?P<of>[1-9]\d*))?")
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """A shape as the cards write it: `4096x65536`."""
+    return "x".join(map(str, shape))
+
+
+def fits(pattern: str, shape: Sequence[int]) -> bool:
+    """Whether the shape is one that the pattern describes: sizes with an `x` between them.
+
+    A size is a number, a range `1..4096` or `1..`, or `*`; `%8` after it asks for a multiple of 8; `...` in
+    the first place is any number of sizes. `...x1..65536` is any tensor whose last size is at most 65536.
+    Raises ValueError for anything else.
+    """
+    sizes = pattern.split("x") if pattern else []
+    leading = sizes[:1] == ["..."]
+    checks = [_size(each, pattern) for each in (sizes[1:] if leading else sizes)]
+    if len(shape) < len(checks) or (len(shape) > len(checks) and not leading):
+        return False
+    last = shape[len(shape) - len(checks) :]
+    return all(
+        low <= size and (high is None or size <= high) and size % multiple == 0
+        for (low, high, multiple), size in zip(checks, last, strict=True)
+    )
+
+
+def _size(text: str, pattern: str) -> tuple[int, int | None, int]:
+    """The least, the largest (None: any) and the divisor."""
+    parts = _MULTIPLE.fullmatch(text)
+    found = _SIZE.fullmatch(parts["size"]) if parts else None
+    if parts is None or found is None:
+        raise ValueError(f"shape pattern {pattern!r}: {text!r} is no size; say 8, 1..64, 1.., *, or 8..64%8")
+    multiple = int(parts["of"] or 1)
+    if found["any"]:
+        return 0, None, multiple
+    low = int(found["low"])
+    if found["range"]:
+        return low, int(found["high"]) if found["high"] else None, multiple
+    return low, low, multiple

@@ -1,0 +1,145 @@
+"""Kernels that leave: as a package that torch finds, and as a folder in BackendBench's layout."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernel_library import export, override
+from kernel_library.exports.package import RUNTIME
+from kernel_library.library import FolderLibrary
+from tests.kernel_library.entries import entry, reference
+from tests.kernel_library.overrides.test_kernels import write
+from tests.kernel_library.overrides.test_override import calls
+from tests.test_layers import imports
+
+SOURCE = "def total(x):\n    assert x.dim() == 2\n    return x.sum(-1) * 0 + 7\n"
+INSTALLED = """
+import sys
+sys.modules.update(kernel_library=None, evaluators=None)
+import torch
+assert torch.relu(torch.ones(2)).tolist() == [10, 10]
+x = torch.ones(2, requires_grad=True)
+torch.relu_(x * 2).sum().backward()
+assert x.grad.tolist() == [2, 2], x.grad
+import mine
+print(mine.kernels().report())
+mine.kernels().disable()
+assert torch.relu(torch.ones(2)).tolist() == [1, 1]
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_seeds: None) -> Path:
+    """A library of a sum for a CPU, and of a kernel for no operator."""
+    monkeypatch.chdir(tmp_path)
+    problem = reference("a[0].sum(-1)", "torch.randn(64, 64)", device="cpu")
+    known = {"op": "sum", "function": "total", "shapes": ("...x1..64",), "dtypes": ("float32",)}
+    library = FolderLibrary(tmp_path / "library")
+    library.add(entry(problem, SOURCE, 2.0, **known))
+    library.add(entry(problem, SOURCE + "\n", 2.0, **{**known, "op": "rotary"}))
+    return tmp_path / "library"
+
+
+def installed(folder: Path) -> dict[str, str]:
+    """An environment in which the project in the folder is installed."""
+    target = folder.parent / "site"
+    options = ("--no-deps", "--no-build-isolation", "--quiet", "--disable-pip-version-check")
+    pip = [sys.executable, "-m", "pip", "install", *options, "--target", str(target), str(folder)]
+    done = subprocess.run(pip, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return {**os.environ, "PYTHONPATH": str(target)}
+
+
+@pytest.mark.slow
+def test_an_installed_package_works_by_the_import_of_torch_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "kernels", "relu__default", "_v2", "x * 2")
+    write(tmp_path / "kernels", "relu__default", "_v10", "x * 10")
+    arguments = ["format=package", "to=project", "kernels=kernels", "package=mine"]
+    assert export.main(arguments) == 0
+    assert "aten.relu.default: relu__default_implementation_v10" in capsys.readouterr().out
+    environment = installed(tmp_path / "project")
+    done = subprocess.run(
+        [sys.executable, "-c", INSTALLED], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert export.main(arguments) == 2, "project is there"
+
+
+def test_a_package_of_library_kernels(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    call = ["format=package", "to=project", f"library.root={root}", "package=exported_for_a_test"]
+    assert export.main(call) == 0
+    monkeypatch.syspath_prepend(root.parent / "project")
+    importlib.invalidate_caches()
+    package = importlib.import_module("exported_for_a_test")
+    on = package.kernels()
+    try:
+        assert on is package.kernels()
+        assert torch.ones(2000, 64).sum(-1)[0] == 7
+        assert torch.ones(2000, 65).sum(-1)[0] == 65
+        assert calls(on) == 1
+        with override({"aten.sum.dim_IntList": lambda x, *args: x[:, 0] + 2}):
+            assert torch.ones(2000, 64).sum(-1)[0] == 3
+        assert torch.ones(2000, 64).sum(-1)[0] == 7
+        mine = override({"aten.sum.dim_IntList": lambda x, *args: 1 / 0}).enable()
+        assert torch.ones(2000, 64).sum(-1)[0] == 7
+        on.disable()
+        assert torch.ones(2000, 64).sum(-1)[0] == 64, "whichever goes first"
+        mine.disable()
+    finally:
+        on.disable()
+    assert torch.ones(2000, 64).sum(-1)[0] == 64
+    (Path(package.__file__).parent / "kernels.json").unlink()
+    autoload = importlib.import_module("exported_for_a_test.overrides.packaged").autoload
+    assert autoload(Path(package.__file__).parent) is None
+    assert "its kernels are not used" in caplog.text
+
+
+def test_a_directory_of_library_kernels(root: Path) -> None:
+    assert export.main(["format=directory", "to=made", f"library.root={root}"]) == 0
+    with override(root.parent / "made") as on:
+        assert torch.ones(3, 4).sum(-1, keepdim=True).tolist() == [[7]] * 3
+        assert torch.ones(3, 4).sum(0).tolist() == [3] * 4
+        assert calls(on, "aten.sum.dim_IntList") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["to=made"], 2, "say format=package or format=directory"),
+        (["format=zip", "to=made"], 2, "format=zip; it must be one of package, directory"),
+        (["format=package", "to=library"], 2, "to=library is there already"),
+        (["format=package", "to=made", "package=a-b"], 2, "package=a-b is no name for a package"),
+        (["format=directory", "to=made", "kernels=library"], 2, "is in that layout"),
+        (["format=package", "to=made", "kernels=nowhere"], 2, "cannot be written or read"),
+        (["format=package", "to=made", "op=softmax"], 1, "nothing to write"),
+    ],
+)
+def test_what_is_not_written(
+    arguments: list[str], status: int, said: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert export.main([*arguments, f"library.root={root}"]) == status
+    assert not Path("made").exists()
+    printed = capsys.readouterr()
+    assert said in printed.out + printed.err
+
+
+def test_what_is_copied_needs_nothing_else_of_the_project() -> None:
+    folder = Path(export.__file__).parent
+    copied = {"kernel_library." + place.removesuffix(".py").replace("/", ".") for place in RUNTIME}
+    allowed = {*sys.stdlib_module_names, "torch"}
+    for place in RUNTIME:
+        for each in imports("", (folder / place).read_text(), copied):
+            assert each.target in copied or each.target.split(".")[0] in allowed, f"{place}: {each.target}"
