@@ -6,7 +6,8 @@
 
 The model is a file or an importable module that defines `Model`, `get_inputs` and `get_init_inputs`, a
 problem by its name (`level1/softmax`), or an architecture of transformers, torchvision or diffusers with
-random weights. The folder of the run has `profile.json` and `profile.html`. Exit status 0, 2 when the call
+random weights. The folder of the run has `profile.json` and `profile.html`, and in `calls.txt` the calls of
+its operators as a trace: what the suite operators/traced makes problems of. Exit status 0, 2 when the call
 was wrong, 130 when it was interrupted.
 """
 
@@ -28,11 +29,12 @@ from evaluators.config import group, hydra_settings, options_of, quoted
 from evaluators.config_errors import UsageError, near
 from evaluators.device_config import settle_device
 from evaluators.option import option
+from evaluators.suites.traces import write_trace
 from search.cli import page_at_the_end, shown
 from search.optimizations.model_source import EXTRAS, ModelSource, check_dtype
 from search.optimizations.page import write_page
 from search.optimizations.profile import Profile
-from search.optimizations.profiling import profile_of
+from search.optimizations.profiling import calls_of, profile_of
 from search.optimizations.table import head, legend, show_ranking
 
 STAGES = ("profile",)
@@ -94,6 +96,9 @@ def main(config: DictConfig) -> int:
     say(console, "", *head(profile), "")
     show_ranking(profile, config.top, console)
     say(console, *legend(profile, config.top), "", f"profile: {shown(folder / 'profile.json')}")
+    calls = folder / "calls.txt"
+    write_trace(calls, calls_of(profile))
+    say(console, f"problems: TRACES={shown(calls)} python -m search.campaign suite=operators/traced")
     say(console, *page_at_the_end(write_page, folder, bool(config.report)))
     return 0
 

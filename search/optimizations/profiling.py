@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from evaluators.reference.machine_peaks import device_name, peaks_of
+from evaluators.suites.trace_grammar import parse_arguments
+from evaluators.suites.traced_call import Call
 from evaluators.system.user_cache import cache_folder
 from kernel_library.entry import Entry, architecture_of
 from search.optimizations.model_source import LoadedModel, told
@@ -58,6 +60,21 @@ def profile_of(
         chains=tuple(chains_of(run, timing, machine)),
         notes=tuple(_notes(run, timing)),
     )
+
+
+def calls_of(profile: Profile) -> list[Call]:
+    """The calls of the operators of an iteration, each once with its count; none of those for whose arguments
+    the trace format has no words."""
+    found = []
+    for target in profile.operators:
+        for case in target.cases:
+            if case.arguments[0]:
+                arguments, keywords = parse_arguments(case.arguments[0])
+                operator = target.operators[0]
+                found.append(
+                    Call(operator=operator, arguments=arguments, keywords=keywords, count=case.calls)
+                )
+    return found
 
 
 def _notes(run: RecordedRun, timing: Timing) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,10 @@ from torch import nn
 from evaluators.evaluation import Evaluation, Status
 from evaluators.evaluation import Timing as EvaluationTiming
 from evaluators.problem import Kernel, Problem
+from evaluators.suites.trace_grammar import write_arguments
 from kernel_library.entry import Entry, Measurement
-from search.optimizations.profile import Bound
+from search.optimizations.profile import Bound, Profile
+from search.optimizations.profiling import calls_of
 from search.optimizations.recording import RecordedRun, record
 from search.optimizations.targets import Machine, chains_of, common_site, family_name, floor_of, operators_of
 from search.optimizations.timing import Timing
@@ -30,6 +33,26 @@ class Two(nn.Module):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         return self.h[0](x), self.h[1](x), self.h[1](x[:2])
+
+
+def test_the_calls_of_a_profile_are_those_of_the_run() -> None:
+    run = record(loaded(Two(), rand(4, 8)))
+    operators = tuple(operators_of(run, timed(run), MACHINE))
+    profile = Profile(
+        model="two",
+        device="cpu",
+        device_name="a CPU",
+        dtype="float32",
+        backward=False,
+        torch="2",
+        iterations=1,
+        wall_ms=1.0,
+        kernels=0,
+        operators=operators,
+    )
+    made = Counter(f"{call.operator} {call.arguments}" for call in run.calls)
+    written = {f"{each.operator} {write_arguments(each)}": each.count for each in calls_of(profile)}
+    assert written == made and sum(made.values()) == len(run.calls)
 
 
 def timed(run: RecordedRun, *, call_ms: float = 1.0, quickest_ms: float = 0.0) -> Timing:
