@@ -1,7 +1,7 @@
 """What an override costs a call, in eager, under `torch.compile` and in a CUDA graph:
 
     python benchmarks/override_cost.py
-    python benchmarks/override_cost.py device=cuda calls=5000
+    python benchmarks/override_cost.py device=cuda calls=1000
 
 Small operators, so that the calls are all there is to see. Columns, in µs a call: `original`, without an
 override; `declined`, with a kernel whose `supports` says no; `kernel`, with one that does nothing, not even
@@ -21,7 +21,7 @@ import torch
 
 from kernel_library import override
 
-BLOCKS = 15
+BLOCKS = 50
 IN_GRAPH = 100
 """Calls in one graph."""
 DECLINING = "def kernel(*args, **kwargs): ...\ndef supports(*args, **kwargs): return False\n"
@@ -83,7 +83,7 @@ def graph(function: Callable[..., torch.Tensor], arguments: list[torch.Tensor], 
 def main() -> None:
     """Prints the table."""
     given = dict(each.split("=") for each in sys.argv[1:])
-    device, calls = given.get("device", "cpu"), int(given.get("calls", "2000"))
+    device, calls = given.get("device", "cpu"), int(given.get("calls", "100"))
     torch.set_num_threads(1)
     ways = {"eager": eager, "compiled": compiled, **({"graph": graph} if device == "cuda" else {})}
     print(f"torch {torch.__version__}, {device}; µs a call")

@@ -150,6 +150,7 @@ class Dispatcher:
         """The kernel is not asked again for such calls."""
         reason = blame(kernel, error)
         logger.warning("%s goes to the original: %s", self._form, reason)
+        self._tried.discard(key)
         self._remember(key, args, kwargs, {**choice.excluded, kernel.id: reason})
 
 

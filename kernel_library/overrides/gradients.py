@@ -20,6 +20,8 @@ from kernel_library.overrides.dispatcher import THREAD, Dispatcher, Layer, choos
 from kernel_library.overrides.kernels import OperatorKernel
 from kernel_library.overrides.operators import Operator
 
+_FUNCTIONAL = torch._C._TorchDispatchModeKey.FUNCTIONAL
+"""Of the mode in which `torch.compile` traces."""
 MADE_OF_OTHERS = "it needs a gradient, and torch makes it of other operators"
 
 
@@ -36,8 +38,9 @@ class AutogradDispatcher:
     def __call__(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
         """One call, as torch makes it; one that is traced has fakes for tensors."""
         operator = self._operator
-        tracing = keyset.has(torch.DispatchKey.Python)
-        if operator.name in THREAD.inside:
+        tracing = torch._C._get_dispatch_mode(_FUNCTIONAL) is not None
+        foreign = keyset.has(torch.DispatchKey.Python) and not tracing  # another mode, or a class of tensors
+        if foreign or operator.name in THREAD.inside:
             return self._original.call_boxed(keyset, *args, **kwargs)
         if torch.is_grad_enabled() and any(
             each.requires_grad for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)

@@ -66,9 +66,10 @@ class LibraryKernels:
         if isinstance(found, str):
             return found
         tensors = [each for each in found if isinstance(each, torch.Tensor)]
-        first, elements = tensors[0], tensors[0].numel()
-        if elements < self._rules.least_elements:
+        first = tensors[0]
+        if first.numel() < self._rules.least_elements:
             return f"fewer than {self._rules.least_elements} elements"
+        elements = _traced_with(first.numel())
         if len({each.dtype for each in tensors if each.is_floating_point()}) > 1:
             return "tensors of several types"
         architecture, dtype = architecture_of(first.device), str(first.dtype).removeprefix("torch.")
@@ -112,6 +113,13 @@ def architecture_of(device: torch.device) -> str:
     if device.type != "cuda":
         return "cpu"
     return ".".join(map(str, torch.cuda.get_device_capability(device)))
+
+
+def _traced_with(size: int) -> int:
+    """The number itself. A trace with dynamic shapes has a symbol for it: the number that it began with, so
+    that the compiled code is not confined to it."""
+    node = getattr(size, "node", None)
+    return size if node is None else int(node.hint or 0)
 
 
 def _adapted(interface: Interface, load: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:

@@ -76,6 +76,7 @@ def test_an_installed_package_works_by_the_import_of_torch_alone(
     assert export.main(arguments) == 2, "project is there"
 
 
+@pytest.mark.slow
 def test_a_package_of_library_kernels(
     root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,8 +12,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernel_library import override
+from kernel_library.overrides.library_kernels import Rules
 from tests.kernel_library.overrides import kernels
+from tests.kernel_library.overrides.test_library_kernels import candidate, library
 from tests.kernel_library.overrides.test_override import SOFTMAX, calls, reasons
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +77,6 @@ def test_forward_and_backward(backend: str) -> None:
         assert calls(on, "aten.relu.default") + calls(on, "aten.relu_.default") == 1
 
 
-@pytest.mark.slow
 def test_the_default_compiler() -> None:
     x = torch.randn(3, 4)
     expected = torch.softmax(x, -1)
@@ -105,6 +108,29 @@ def test_the_choice_is_made_in_the_trace(tmp_path: Path) -> None:
         assert "kernel_library" in graph_of(function, torch.ones(3, 4))[0]
         assert graph_of(function, torch.ones(5, 4)) == ["aten._softmax.default"]
         assert "its supports(...) says no" in reasons(on)
+
+
+def test_dynamic_shapes_stay_dynamic() -> None:
+    """The choice asks for sizes; the graph is not confined to those that it was traced with."""
+    compiled = 0
+
+    def count(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        nonlocal compiled
+        compiled += 1
+        return graph
+
+    from torch._dynamo.backends.common import aot_autograd
+
+    with library(candidate("softmax"), rules=Rules(least_elements=12)) as on, torch.no_grad():
+        function = torch.compile(
+            lambda x: torch.softmax(x, -1), backend=aot_autograd(fw_compiler=count), dynamic=True
+        )
+        for rows in (3, 4, 5, 6):
+            x = torch.randn(rows, 8)
+            torch.testing.assert_close(function(x), x.exp() / x.exp().sum(-1, keepdim=True))
+        assert (calls(on), compiled) == (4, 1)
+        function(torch.randn(1, 8))
+        assert calls(on) == 4, "below the least number of elements"
 
 
 def test_a_kernel_that_fails_in_compiled_code() -> None:

@@ -224,6 +224,19 @@ def test_a_composite_operator_is_overridden_where_no_gradient_is_needed() -> Non
         assert calls(on) == 3
 
 
+def test_what_others_make_of_a_composite_operator_stays_theirs() -> None:
+    """A mode, or a class of tensors, knows the operators that it is made of, and not ours."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    a, b = torch.randn(3, 4), torch.randn(5, 4)
+    expected = a @ b.t()
+    with override({"aten.linear": lambda x, w, bias=None: torch.zeros(3, 5)}):
+        with FlopCounterMode(display=False) as counter:
+            torch.testing.assert_close(functional.linear(a, b), expected)
+        assert counter.get_total_flops() == 2 * 3 * 4 * 5
+        assert functional.linear(a, b).sum() == 0
+
+
 @pytest.mark.parametrize("operator", ["aten.relu", "aten.layer_norm"])
 def test_a_backward_of_its_own(operator: str, tmp_path: Path) -> None:
     """Its gradient says that it ran: it is not the right one."""
