@@ -69,6 +69,7 @@ def test_on_a_cpu_operators_count_without_the_range_around_them() -> None:
     assert found.alike == pytest.approx(4 / 9)
 
 
+@pytest.mark.slow
 def test_a_model_is_timed_call_by_call() -> None:
     model = loaded(Mlp(), rand(64, 8), backward=True)
     operators = [call.operator for call in record(model).calls]
