@@ -8,7 +8,8 @@ from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from evaluators.config_errors import UsageError, near
+from evaluators.config_errors import UsageError
+from evaluators.nearest import nearest
 from evaluators.option import option
 from search.optimizations.architectures import Diffusers, Torchvision, Transformers
 from search.optimizations.model_source import FileModel, ModelSource, ModuleModel, ProblemModel
@@ -42,23 +43,23 @@ class ModelConfig:
 
 def named(overrides: Sequence[str]) -> list[str]:
     """The overrides with `model=…` as the key that it is short for."""
-    return [
-        each.replace("model=", "model.name=", 1) if each.startswith("model=") else each for each in overrides
-    ]
+    short = "model="
+    return [f"model.name={each[len(short) :]}" if each.startswith(short) else each for each in overrides]
 
 
 def source_of(config: DictConfig) -> ModelSource:
-    """The source of a `ModelConfig`. Raises UsageError for a name that is none, and for a key that its kind of
-    model does not have."""
+    """The source of a `ModelConfig`. Raises UsageError for a name that is none, and for a key that its kind
+    of model does not have."""
     name = str(config.name)
     collection, _, rest = name.partition("/")
     made: type[Any]
+    own: dict[str, Any]
     if name.endswith(".py"):
         made, own = FileModel, {"path": name}
     elif collection in COLLECTIONS and rest:
         made, own = COLLECTIONS[collection], {"name": rest}
-    elif rest and (meant := near(collection, COLLECTIONS)):
-        raise UsageError(f"model={name}: there is no collection {collection}{meant}")
+    elif rest and (meant := nearest(collection, COLLECTIONS, 0.7)):
+        raise UsageError(f"model={name}: there is no collection {collection}; did you mean {meant}?")
     else:
         made, own = ProblemModel if rest else ModuleModel, {"name": name}
     container = OmegaConf.to_container(config, resolve=True)
