@@ -25,13 +25,13 @@ from rich.console import Console
 
 from evaluators.atomic_write import write_atomically
 from evaluators.cli import Call, build, command, log_to, one_of, output_folder, positive, say
-from evaluators.config import group, hydra_settings, options_of, quoted
-from evaluators.config_errors import UsageError, near
+from evaluators.config import group, hydra_settings, section
 from evaluators.device_config import settle_device
 from evaluators.option import option
 from evaluators.suites.traces import write_trace
 from search.cli import page_at_the_end, shown
-from search.optimizations.model_source import EXTRAS, ModelSource, check_dtype
+from search.optimizations.model_config import ModelConfig, named, source_of
+from search.optimizations.model_source import check_dtype
 from search.optimizations.page import write_page
 from search.optimizations.profile import Profile
 from search.optimizations.profiling import calls_of, profile_of
@@ -44,7 +44,7 @@ STAGES = ("profile",)
 class OptimizeConfig:
     """The config of the command."""
 
-    model: Any = group(None)
+    model: ModelConfig = section(ModelConfig)
     dtype: str | None = option(None, "of floating inputs and weights; null: the model's own")
     device: str = option("auto", "auto | cuda | cpu")
     backward: bool = option(False, "forward and backward, in training mode")
@@ -60,23 +60,8 @@ class OptimizeConfig:
 
 
 def expand(overrides: Sequence[str]) -> Call:
-    """A model by its name is a choice of the group `model` with that name. Raises UsageError."""
-    return Call(overrides=[part for each in overrides for part in _chosen(each)])
-
-
-def _chosen(override: str) -> list[str]:
-    key, _, value = override.partition("=")
-    groups = options_of("model")
-    if key != "model" or value in groups:
-        return [override]
-    collection, _, name = value.partition("/")
-    if value.endswith(".py"):
-        return ["model=file", f"model.path={quoted(value)}"]
-    if collection in EXTRAS and name:
-        return [f"model={collection}", f"model.name={quoted(name)}"]
-    if name and (meant := near(collection, EXTRAS)):
-        raise UsageError(f"model={value}: there is no collection {collection}{meant}")
-    return [f"model={'problem' if name else 'module'}", f"model.name={quoted(value)}"]
+    """`model=…` is short for a key of its own."""
+    return Call(overrides=named(overrides))
 
 
 @command("search.optimize", OptimizeConfig, __doc__, expand=expand)
@@ -104,7 +89,7 @@ def main(config: DictConfig) -> int:
 
 
 def _profile(config: DictConfig, console: Console) -> Profile:
-    source: ModelSource = build(config.model)
+    source = source_of(config.model)
     say(console, f"making the model on {config.device}")
     model = source.load(
         device=config.device, dtype=config.dtype, backward=bool(config.backward), seed=int(config.seed)

@@ -80,7 +80,7 @@ class LoadedModel:
 
 
 class ModelSource(Protocol):
-    """What makes a model: a config of the group `model`."""
+    """What makes a model: `model_config.source_of` chooses it by the model's name."""
 
     def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> LoadedModel:
         """The model, its weights and inputs drawn from the seed. `dtype` None: the model's own. Raises

@@ -89,13 +89,27 @@ def test_a_chain_is_one_target_with_its_occurrences() -> None:
 
 def test_the_floor_is_the_largest_of_memory_arithmetic_and_the_quickest_call() -> None:
     # 1 GB/s, 10 billion operations a second
-    assert floor_of(10**6, 0, "float32", PEAKS, 0.1) == (pytest.approx(1.0), Bound.MEMORY)
-    assert floor_of(10**6, 10**8, "float32", PEAKS, 0.1) == (pytest.approx(10.0), Bound.COMPUTE)
-    assert floor_of(10**3, 10**4, "float32", PEAKS, 0.1) == (0.1, Bound.LAUNCH)
+    def floor(moved: int, operations: int, reached_ms: float = 99.0) -> tuple[float, Bound]:
+        return floor_of(moved, operations, "float32", PEAKS, quickest_ms=0.1, reached_ms=reached_ms)
+
+    assert floor(10**6, 0) == (pytest.approx(1.0), Bound.MEMORY)
+    assert floor(10**6, 10**8) == (pytest.approx(10.0), Bound.COMPUTE)
+    assert floor(10**3, 10**4) == (0.1, Bound.LAUNCH)
+    assert floor(10**6, 10**8, reached_ms=4.0) == (4.0, Bound.COMPUTE)  # faster than the peak
     run = record(loaded(Mlp(), rand(4, 8)))
     by_name = {each.name: each for each in operators_of(run, timed(run, quickest_ms=1e-6), MACHINE)}
     assert by_name["gelu"].floor_ms == pytest.approx(2 * 4 * 4 * 32 / 1e9 * 1e3)
     assert by_name["gelu"].roofline_factor == pytest.approx(1 / by_name["gelu"].floor_ms)
+
+
+def test_of_a_chain_at_the_peak_what_is_beside_the_matmuls_can_be_won() -> None:
+    run = record(loaded(Mlp(), rand(4, 8)))
+    found = {each.name: each for each in chains_of(run, timed(run, call_ms=1e-6), MACHINE)}
+    assert found["addmm + gelu"].cases[0].bound is Bound.MEMORY
+    slow = replace(PEAKS, bytes_per_s=1e12, operations_per_s={"float32": 1e6})
+    found = {each.name: each for each in chains_of(run, timed(run), replace(MACHINE, peaks=slow))}
+    assert found["addmm + gelu"].roofline_factor == pytest.approx(2)  # gelu is free
+    assert found["addmm + gelu + addmm"].roofline_factor == pytest.approx(1.5)
 
 
 def entry(op: str, speedup: float, rows: int, *, device: str = "cpu", dtype: str = "float32") -> Entry:

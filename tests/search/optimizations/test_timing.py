@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from search.optimizations.recording import record
+from search.optimizations.recording import Kind, record
 from search.optimizations.timing import label, measure, timing_of
 from tests.search.optimizations.models import Mlp, loaded, rand
 
@@ -69,6 +71,7 @@ def test_on_a_cpu_operators_count_without_the_range_around_them() -> None:
     assert found.alike == pytest.approx(4 / 9)
 
 
+@pytest.mark.slow
 def test_a_model_is_timed_call_by_call() -> None:
     model = loaded(Mlp(), rand(64, 8), backward=True)
     operators = [call.operator for call in record(model).calls]
@@ -86,3 +89,19 @@ def test_a_model_that_does_not_repeat_itself_is_noticed() -> None:
     model = loaded(Mlp(), rand(4, 8))
     operators = [*(call.operator for call in record(model).calls), "aten.gelu.default"]
     assert measure(model, operators, warmup=0, iterations=1, say=lambda _: None).alike < 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_on_a_real_gpu_calls_have_the_time_of_their_kernels() -> None:
+    module, x = Mlp().to("cuda").half(), rand(4096, 8).to("cuda").half()
+    model = replace(loaded(module, x, backward=True), device="cuda")
+    calls = record(model).calls
+    found = measure(model, [call.operator for call in calls], warmup=2, iterations=5, say=lambda _: None)
+    assert found.alike == 1
+    for call, ms in zip(calls, found.call_ms, strict=True):
+        assert (ms == 0) == (call.kind is Kind.VIEW), call.operator
+        assert ms < 1  # such a small call takes some µs, the range around it more
+    assert found.kernels >= sum(call.kind is not Kind.VIEW for call in calls)
+    assert sum(found.call_ms) < 1.2 * found.wall_ms
+    assert found.other_ms < 0.2 * sum(found.call_ms)

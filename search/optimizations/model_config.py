@@ -1,0 +1,74 @@
+"""The part of a command's config that says which model: `model=…`, and the keys below it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+from evaluators.config_errors import UsageError
+from evaluators.nearest import nearest
+from evaluators.option import option
+from search.optimizations.architectures import Diffusers, Torchvision, Transformers
+from search.optimizations.model_source import FileModel, ModelSource, ModuleModel, ProblemModel
+
+COLLECTIONS: dict[str, type[Any]] = {
+    "transformers": Transformers,
+    "torchvision": Torchvision,
+    "diffusers": Diffusers,
+}
+"""Where architectures come from, by what their names begin with."""
+
+
+@dataclass
+class ModelConfig:
+    """A model, and what can be set of it; null: the default of its kind."""
+
+    name: str = option(
+        MISSING,
+        "model=… for short: a file (my_model.py), an importable module, a problem (level1/softmax), "
+        "or transformers/…, torchvision/…, diffusers/…",
+    )
+    sizes: dict[str, Any] = option({}, "of files and problems: module globals to replace")
+    config: dict[str, Any] = option({}, "of architectures: changes the library's default config")
+    inputs: dict[str, Any] = option({}, "of transformers and diffusers: shapes of further inputs")
+    batch: int | None = option(None, "of architectures; null: 1")
+    sequence: int | None = option(None, "tokens of an input; null: 128, or 77 of what conditions diffusers")
+    image: int | None = option(None, "of torchvision: pixels, high and wide; null: 224")
+    sample: int | None = option(None, "of diffusers: what is denoised, high and wide; null: its config's")
+    labels: bool | None = option(None, "of transformers: the loss of predicting the inputs, too; null: false")
+
+
+def named(overrides: Sequence[str]) -> list[str]:
+    """The overrides with `model=…` as the key that it is short for."""
+    short = "model="
+    return [f"model.name={each[len(short) :]}" if each.startswith(short) else each for each in overrides]
+
+
+def source_of(config: DictConfig) -> ModelSource:
+    """The source of a `ModelConfig`. Raises UsageError for a name that is none, and for a key that its kind
+    of model does not have."""
+    name = str(config.name)
+    collection, _, rest = name.partition("/")
+    made: type[Any]
+    own: dict[str, Any]
+    if name.endswith(".py"):
+        made, own = FileModel, {"path": name}
+    elif collection in COLLECTIONS and rest:
+        made, own = COLLECTIONS[collection], {"name": rest}
+    elif rest and (meant := nearest(collection, COLLECTIONS, 0.7)):
+        raise UsageError(f"model={name}: there is no collection {collection}; did you mean {meant}?")
+    else:
+        made, own = ProblemModel if rest else ModuleModel, {"name": name}
+    container = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(container, dict)
+    given = {str(key): value for key, value in container.items() if key != "name" and value not in (None, {})}
+    known = {each.name for each in fields(made)} - {"name", "path"}
+    for key in given:
+        if key not in known:
+            has = f"it has {', '.join(f'model.{each}' for each in sorted(known))}" if known else "it has none"
+            raise UsageError(f"model.{key} is no key of model={name}; {has}")
+    source: ModelSource = made(**own, **given)
+    return source

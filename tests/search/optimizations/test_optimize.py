@@ -1,0 +1,124 @@
+"""The command, from a file to the profile's files; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from evaluators.cli import compose_config
+from search.optimizations import profiling
+from search.optimizations.architectures import Diffusers, Torchvision, Transformers
+from search.optimizations.model_config import source_of
+from search.optimizations.model_source import FileModel, ModelSource, ModuleModel, ProblemModel
+from search.optimizations.page import read_profile, write_page
+from search.optimize import OptimizeConfig, expand, main
+from tests.search.optimizations.models import PEAKS
+from tests.search.optimizations.test_model_source import SOURCE
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(profiling, "peaks_of", lambda device, cache: PEAKS)
+    (tmp_path / "my_model.py").write_text(SOURCE)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_a_profile_is_written_and_shown(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["model=my_model.py", "model.sizes.rows=16", "device=cpu", "iterations=2", "warmup=1"]
+    assert main([*given, "backward=true"]) == 0
+    said = capsys.readouterr().out
+    [folder] = (place / "outputs" / "optimize").iterdir()
+    profile = read_profile(folder)
+    assert (profile.model, profile.backward, profile.dtype, profile.iterations) == (
+        "my_model.py",
+        True,
+        "float32",
+        2,
+    )
+    called = {each.name: each.calls for each in profile.operators}
+    assert (called["addmm"], called["mm"], called["bernoulli_.float"]) == (1, 1, 1)
+    assert "my_model.py: forward and backward, float32" in said
+    assert [line.split()[0] for line in said.splitlines() if line.startswith(("addmm ", "mm "))]
+    assert (folder / "profile.html").stat().st_size > 1_000_000
+    follows = json.loads((folder / "profile.json").read_text())["follows"]
+    assert follows["device_ms"] == pytest.approx(profile.device_ms)
+    assert write_page(folder, place / "other.html").read_text() == (folder / "profile.html").read_text()
+
+
+def test_without_a_page(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["model=level1/softmax", "model.sizes.batch=2", "device=cpu", "iterations=1", "report=false"]
+    assert main([*given, "library.use=false", "out=there"]) == 0
+    [folder] = (place / "there" / "optimize").iterdir()
+    assert not (folder / "profile.html").exists()
+    assert "_softmax" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("model", "source"),
+    [
+        ("my_model.py", FileModel(path="my_model.py")),
+        ("a/b/net.py", FileModel(path="a/b/net.py")),
+        ("level1/softmax", ProblemModel(name="level1/softmax")),
+        ("of_mine.net", ModuleModel(name="of_mine.net")),
+        ("transformers/GPT2Model", Transformers(name="GPT2Model")),
+        ("torchvision/resnet18", Torchvision(name="resnet18")),
+        ("diffusers/UNet2DModel", Diffusers(name="UNet2DModel")),
+    ],
+)
+def test_a_model_by_its_name(model: str, source: ModelSource) -> None:
+    config = compose_config(OptimizeConfig, expand([f"model={model}"]).overrides)
+    assert source_of(config.model) == source
+
+
+def test_what_can_be_set_of_a_model() -> None:
+    given = ["model=transformers/GPT2Model", "model.config.n_layer=2", "model.batch=3", "model.sequence=9"]
+    config = compose_config(OptimizeConfig, expand([*given, "model.inputs.token_type_ids=[3,9]"]).overrides)
+    assert source_of(config.model) == Transformers(
+        name="GPT2Model", config={"n_layer": 2}, batch=3, sequence=9, inputs={"token_type_ids": [3, 9]}
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["model=other.py"], "the reference other.py cannot be read"),
+        (["model=transfomers/GPT2Model"], "no collection transfomers; did you mean transformers?"),
+        (["model=no_such_module"], "needs no_such_module, which is not installed"),
+        (["model=level1/softmx"], "level1/softmx"),
+        (
+            ["model=my_model.py", "model.sizes.raws=2"],
+            "no module global raws to override; did you mean rows?",
+        ),
+        (["model=my_model.py", "stop_after=extract"], "stop_after is extract; it must be one of profile"),
+        (["model=my_model.py", "dtype=float61"], "dtype is float61; it must be one of float64"),
+        (["model=my_model.py", "iterations=0"], "iterations is 0"),
+        (["model=my_model.py", "device=gpu"], "device is gpu; it must be one of auto, cpu, cuda"),
+        (["model=my_model.py", "itterations=3"], "unknown key itterations; did you mean iterations?"),
+        (
+            ["model=my_model.py", "model.batch=2"],
+            "model.batch is no key of model=my_model.py; it has model.sizes",
+        ),
+        (["model=my_model", "model.batch=2"], "model.batch is no key of model=my_model; it has none"),
+        (["model=my_model.py", "model.bach=2"], "unknown key model.bach; did you mean model.batch?"),
+        ([], "model.name is not set"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_leaves_nothing(
+    arguments: list[str], why: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["device=cpu", *arguments]) == 2
+    said = capsys.readouterr().err.strip()
+    assert why in said and "\n" not in said
+    assert not (place / "outputs").exists()
+
+
+def test_a_model_that_fails_is_one_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "my_model.py").write_text(SOURCE.replace("return self.drop", "return self.dorp"))
+    assert main(["model=my_model.py", "device=cpu"]) == 2
+    assert "model=my_model.py fails: AttributeError: " in capsys.readouterr().err

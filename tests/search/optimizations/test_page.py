@@ -1,0 +1,75 @@
+"""The page of a profile as a file, and in a browser."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from search.optimizations.page import modules, page_data, write_page
+from search.optimizations.profile import Profile
+from tests.search.optimizations.test_profile import CHAIN, SOFTMAX, VIEW, case, profile, target
+from tests.search.reports.in_browser import ChartsInBrowser, browser, page
+
+__all__ = ["browser", "page"]  # fixtures
+
+
+def made() -> Profile:
+    layers = [case(0.5, 0.2, calls=2, site=f"h.{n}.mlp") for n in range(12)]
+    return profile(
+        target("mm", *layers, kind="contraction"), SOFTMAX, VIEW, chains=(CHAIN,), notes=("rough",)
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("optimize")
+    (folder / "profile.json").write_text(json.dumps(made().to_json()))
+    write_page(folder, folder / "report.html")  # where the browser's tests look
+    return folder
+
+
+def test_modules_hold_the_time_of_what_is_in_them() -> None:
+    found = {each["id"]: each for each in modules(made())}
+    assert found["model"]["parent"] == "" and found["model"]["name"] == "tiny"
+    assert found["model"]["time_ms"] == pytest.approx(12 * 0.5 + 3 + 0.5)
+    assert found["/h"]["time_ms"] == pytest.approx(9.5) and found["/h"]["parent"] == "model"
+    assert found["/h/3/mlp/mm()"]["operator"] and not found["/h/3/mlp"]["operator"]
+    assert found["/h/3/mlp"]["calls"] == 2
+    numbers = [each.split("/")[2] for each in found if each.endswith("mlp")]
+    assert numbers == [str(n) for n in range(12)]
+    for each in found.values():
+        assert each["parent"] in ("", *found)
+
+
+def test_the_page_has_the_ranking() -> None:
+    shown = page_data(made())
+    [first, *_] = shown["targets"]
+    assert (first["name"], first["kind"]) == ("mm + _softmax", "chain")
+    softmax = next(each for each in shown["targets"] if each["name"] == "_softmax")
+    assert softmax["library"] == ["softmax/x", 2.0, ""]
+    assert softmax["speedup_by_library"] == pytest.approx(1 / 0.85, rel=1e-4)
+    assert [each["name"] for each in shown["operators"]] == ["mm", "_softmax", "view"]
+
+
+class TestInBrowser(ChartsInBrowser):
+    def test_it_shows_the_cards_the_targets_and_their_arguments(self, page: Page) -> None:
+        expect(page.locator("#cards .card")).to_have_count(5)
+        expect(page.locator("#targets tbody tr")).to_have_count(3)
+        page.locator("#targets summary").first.click()
+        expect(page.locator("#targets pre").first).to_contain_text("T([4], f32)")
+
+    def test_targets_are_chosen_by_kind_and_by_text(self, page: Page) -> None:
+        page.locator("select[name=kind]").select_option("chain")
+        expect(page.locator("#count")).to_have_text("1 of 3 targets")
+        page.get_by_role("button", name="Show all").click()
+        page.locator("input[name=text]").fill("mlp")
+        expect(page.locator("#targets tbody tr")).to_have_count(1)
+        page.get_by_role("button", name="Show all").click()
+        expect(page.locator("#targets tbody tr")).to_have_count(3)
+
+    def test_modules_are_drawn_as_boxes(self, page: Page) -> None:
+        page.locator("#chart-modules").scroll_into_view_if_needed()
+        expect(page.locator("#chart-modules .slice").nth(12)).to_be_attached()
