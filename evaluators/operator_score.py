@@ -27,6 +27,7 @@ from evaluators.config_errors import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device_config import host_of
 from evaluators.evaluation import Evaluation, Status
+from evaluators.five_stages import five_stages
 from evaluators.kept_lines import KeptLines
 from evaluators.problem import Problem
 from evaluators.scheduler.pool import Pool
@@ -229,6 +230,7 @@ def _row(judged: JudgedVersion) -> dict[str, object]:
         "cause": judged.evaluation.cause,
         "cases": len(judged.cases),
         "pass": len(judged.passed),
+        "stages": dict(five_stages(judged.evaluation)),
         "speedup": timing.speedup if timing else 0.0,
         "low": timing.speedup_low if timing else 0.0,
         "high": timing.speedup_high if timing else 0.0,

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from evaluators.evaluation import Evaluation, Status
+from evaluators.five_stages import five_stages
 
 LOG_LINES = (12, 28)
 """So many lines from the beginning and from the end of a long log."""
@@ -86,6 +87,7 @@ def _facts(evaluation: Evaluation, libraries: str) -> Iterator[tuple[str, str]]:
         if correctness.benchmark_rules:
             rules = [f"{rule} {_passes(each)}" for rule, each in correctness.benchmark_rules.items()]
             yield "allclose", f"with eager on the problem's own inputs: {', '.join(rules)}"
+    yield "stages", "; ".join(f"{name} {found}" for name, found in five_stages(evaluation).items())
     if evaluation.own_share is not None:
         yield "own share", f"{evaluation.own_share:.0%} of the computing was the kernel's own"
     elif libraries == "no_library" and timing is not None:

@@ -31,6 +31,7 @@ LAYERS = {
     "evaluators.operator_score": "commands",
     "evaluators.trace": "commands",
     "evaluators.scores": "evaluators",
+    "evaluators.five_stages": "records",
     "evaluators.cause": "records",
     "evaluators.evaluation": "records",
     "evaluators.timing": "records",

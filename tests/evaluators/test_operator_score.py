@@ -135,6 +135,7 @@ def test_every_version_is_scored_to_the_end(folder: Path, capsys: pytest.Capture
     scores = json.loads((folder / "operator_scores.json").read_text())
     assert scores["operators"]["aten.add.Tensor"]["version"].endswith("v2")
     assert scores["operators"]["aten.add.Tensor"]["status"] == "correct"
+    assert scores["operators"]["aten.add.Tensor"]["stages"]["edges"] == "passes"
     assert scores["operators"]["aten.relu_.default"]["pass"] == 0
     assert scores["measures"]["correct"]["value"] == 0.5
     assert scores["cases that pass, by type"] == {"float32": "2 of 3"}

@@ -44,6 +44,8 @@ def test_everything_about_a_correct_kernel() -> None:
         "repeats:    two answers to the same inputs differ by 2.5e-09 (normwise)",
         "not tried:  NaN: eager PyTorch is not right there",
         "allclose:   with eager on the problem's own inputs: kernelbench passes, kernelbench_v02 fails",
+        "stages:     smoke passes; shapes and types passes; stability fails; determinism differs by 2.5e-09; "
+        "edges not tried",
         "own share:  98% of the computing was the kernel's own",
         "isolation:  limits+landlock",
         "device:     NVIDIA H200, torch 2.11",
