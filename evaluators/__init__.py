@@ -6,8 +6,8 @@ Where to look, from the command down to the machine; each file says more at its 
                   share: cli (Hydra applications), suite_config, device_config, config (what can be set),
                   config_errors, config_help, config_completion
     words         problem, evaluation, cases, five_stages, scores, reference_audit, opening, verdict, timing
-                  (its statistics); cause, nearest, atomic_write, option, kept_lines; problems/ has the shipped
-                  references
+                  (its statistics); cause, nearest, atomic_write, option, kept_lines; problems/ has the
+                  shipped references
     scheduler/    pool, on_cases, job, device_queue, device_health, retries; host: local_host (threads),
                   ray_host
     device/       worker, settings, watchdog, open_problems, child_processes
