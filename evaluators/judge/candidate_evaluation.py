@@ -121,12 +121,10 @@ class CandidateEvaluation:
 
     def _time_baseline(self) -> None:
         """Alone, before the candidate is loaded."""
-        self._others_bytes = self._session.memory.others_bytes()
-        if not self._session.problem.timed:
-            return
-        self._session.calibration.lower_overhead()
-        self._before = self._session.calibration.eager_alone(self._session.eager_calls(self._plan))
-        self._eager_calls = self._session.eager_calls(self._plan)
+        if self._session.problem.timed:
+            self._session.calibration.lower_overhead()
+            self._before = self._session.calibration.eager_alone(self._session.eager_calls(self._plan))
+            self._eager_calls = self._session.eager_calls(self._plan)
         self._others_bytes = self._session.memory.others_bytes()
 
     def _measure(self, call_ms: float) -> Samples:
