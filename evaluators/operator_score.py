@@ -24,7 +24,6 @@ from rich.console import Console
 from evaluators.atomic_write import write_atomically
 from evaluators.cli import build, say
 from evaluators.config_errors import UsageError
-from evaluators.device.child_processes import WorkerBroken
 from evaluators.device_config import host_of
 from evaluators.evaluation import Evaluation, Status
 from evaluators.five_stages import five_stages
@@ -32,7 +31,7 @@ from evaluators.kept_lines import KeptLines
 from evaluators.problem import Problem
 from evaluators.scheduler.pool import Pool
 from evaluators.scores import Estimate, Scored, correct, fast_p, geometric_mean
-from evaluators.suite_config import open_problem
+from evaluators.suite_config import evaluate_and_keep, open_problem
 from evaluators.suites.operator_folder import ATEN, Version, versions_in
 from evaluators.suites.operators import OperatorSuite
 from evaluators.suites.traced_call import DTYPES
@@ -129,13 +128,7 @@ async def _evaluated(
     key = f"{version.operator}/{version.name} {problem.id} {kernel.id}"
     if (known := kept.of(key)) is not None:
         return Evaluation.from_json(known)
-    try:
-        evaluation = await pool.evaluate(problem, kernel, thorough=False)
-    except WorkerBroken as error:
-        return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=str(error))
-    if evaluation.status is not Status.INFRASTRUCTURE_ERROR:
-        kept.keep(key, evaluation.to_json())
-    return evaluation
+    return await evaluate_and_keep(pool, problem, kernel, kept, key)
 
 
 def _in_a_line(judged: JudgedVersion) -> str:

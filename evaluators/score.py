@@ -34,7 +34,6 @@ from evaluators.cause import first_line
 from evaluators.cli import Call, command, log_to, say
 from evaluators.config import NO_FOLDER, RayConfig, group, hydra_settings, quoted, section
 from evaluators.config_errors import UsageError
-from evaluators.device.child_processes import WorkerBroken
 from evaluators.device_config import host_of, settle_device
 from evaluators.evaluation import Evaluation, Status, Timing
 from evaluators.kept_lines import KeptLines
@@ -43,7 +42,7 @@ from evaluators.option import option
 from evaluators.problem import Kernel, Problem, language_of
 from evaluators.scheduler.pool import Pool
 from evaluators.scores import Scored, measures
-from evaluators.suite_config import RulesConfig, open_problem
+from evaluators.suite_config import RulesConfig, evaluate_and_keep, open_problem
 
 NAME = re.compile(r"level_(\d)_problem_(\d+)_sample_(\d+)_kernel\.py")
 NOT_COMPILED = (Status.COMPILE_ERROR,)
@@ -152,12 +151,7 @@ async def judge_all(config: DictConfig, samples: Sequence[Sample], output: Conso
             known = kept.of(key)
             if known is not None:
                 return Judged(sample=sample, problem=problem.name, evaluation=Evaluation.from_json(known))
-            try:
-                evaluation = await pool.evaluate(problem, kernel, thorough=config.thorough)
-            except WorkerBroken as error:
-                evaluation = Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=str(error))
-            if evaluation.status is not Status.INFRASTRUCTURE_ERROR:
-                kept.keep(key, evaluation.to_json())
+            evaluation = await evaluate_and_keep(pool, problem, kernel, kept, key, thorough=config.thorough)
         judged = Judged(sample=sample, problem=problem.name, evaluation=evaluation)
         say(output, in_a_line(judged))
         return judged

@@ -13,10 +13,13 @@ from omegaconf import DictConfig, OmegaConf
 from evaluators.cli import build, compose_config
 from evaluators.config import NO_FOLDER, RayConfig, group, hydra_settings, quoted, section
 from evaluators.config_errors import UsageError, near
+from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.settings import Settings
 from evaluators.device_config import host_of
+from evaluators.evaluation import Evaluation, Status
+from evaluators.kept_lines import KeptLines
 from evaluators.option import option
-from evaluators.problem import Problem
+from evaluators.problem import Kernel, Problem
 from evaluators.reference.loading import assigned_names
 from evaluators.scheduler.pool import Pool
 from evaluators.suites.suite import Entry, Suite
@@ -101,6 +104,20 @@ async def for_each_problem(
 
     with Pool(host) as pool:
         await asyncio.gather(*(in_turn(pool, each.problem) for each in entries))
+
+
+async def evaluate_and_keep(
+    pool: Pool, problem: Problem, kernel: Kernel, kept: KeptLines, key: str, *, thorough: bool = False
+) -> Evaluation:
+    """The verdict, which is kept under the key; an infrastructure error, which is not, where it failed for
+    reasons of ours."""
+    try:
+        evaluation = await pool.evaluate(problem, kernel, thorough=thorough)
+    except WorkerBroken as error:
+        evaluation = Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=str(error))
+    if evaluation.status is not Status.INFRASTRUCTURE_ERROR:
+        kept.keep(key, evaluation.to_json())
+    return evaluation
 
 
 def _is_named(problem: str, pattern: str) -> bool:
