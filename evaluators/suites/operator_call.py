@@ -9,7 +9,7 @@ from typing import Any
 
 from evaluators.cases import moved
 from evaluators.suites.trace_grammar import parse_arguments, write_arguments
-from evaluators.suites.trace_inputs import make_arguments, operator_of
+from evaluators.suites.trace_inputs import make_arguments, operator_of, takes_tensors
 from evaluators.suites.traced_call import Call, Tensor, Value
 from evaluators.suites.traced_call import tensors_of as tensors_in
 
@@ -37,7 +37,7 @@ def as_aten(operator: str, function: Callable[..., Any], constants: Sequence[Any
     places: list[int | str] = []
     needed = 0
     for each in operator_of(operator)._schema.arguments:
-        is_tensor = "Tensor" in str(each.type)
+        is_tensor = takes_tensors(each)
         value = None if is_tensor else next(constant)
         if is_tensor or value != each.default_value or not each.has_default_value():
             if each.kwarg_only:
@@ -113,6 +113,4 @@ def _arguments(operator: str, text: str) -> list[tuple[bool, Any]]:
     device = torch.get_default_device().type
     given, named = make_arguments(call, device, random.getrandbits(62))
     values = {**dict(zip((each.name for each in schema.arguments), given, strict=False)), **named}
-    return [
-        ("Tensor" in str(each.type), values.get(each.name, each.default_value)) for each in schema.arguments
-    ]
+    return [(takes_tensors(each), values.get(each.name, each.default_value)) for each in schema.arguments]

@@ -18,13 +18,13 @@ from evaluators.reference.loading import BadReference, make_problem
 from evaluators.suites.op_samples import kept_calls
 from evaluators.suites.suite import Entry
 from evaluators.suites.trace_grammar import write_arguments
-from evaluators.suites.trace_inputs import operator_of
+from evaluators.suites.trace_inputs import operator_of, takes_tensors
 from evaluators.suites.trace_recording import PLAIN, kind_of
 from evaluators.suites.traced_call import Call, Tensor, tensors_of
 from evaluators.suites.traces import traces
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 MOST_CASES = 6
 """Of a problem, at a type."""
@@ -189,11 +189,6 @@ def dtype_of(call: Call) -> str:
     return dtype
 
 
-def takes_tensors(argument: torch.Argument) -> bool:
-    """Whether an argument of an operator's schema is a tensor, or has tensors."""
-    return "Tensor" in str(argument.type)
-
-
 def fit(calls: Iterable[Call]) -> Operators:
     """The calls that can be cases, by operator, at most MOST_CASES each. Views and creation compute
     nothing."""
@@ -235,9 +230,12 @@ def _why_not(call: Call) -> str:
     """Why a call cannot be a case; "" where it can."""
     try:
         operator = operator_of(call.operator)
+    except ValueError:
+        return "not in this PyTorch"
+    try:
         dtype_of(call)
     except ValueError as error:
-        return str(error) if "types" in str(error) or "tensors of" in str(error) else "not in this PyTorch"
+        return str(error)
     if (kind := kind_of(call.operator)) != PLAIN:
         return kind
     if any(each.is_out for each in operator._schema.arguments):

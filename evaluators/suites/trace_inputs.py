@@ -48,6 +48,11 @@ def operator_of(name: str) -> torch._ops.OpOverload:
     return found
 
 
+def takes_tensors(argument: torch.Argument) -> bool:
+    """Whether an argument of an operator's schema is a tensor, or has tensors."""
+    return "Tensor" in str(argument.type)
+
+
 def make_arguments(call: Call, device: str, seed: int) -> tuple[list[Any], dict[str, Any]]:
     """Arguments and keyword arguments for the call's operator, drawn from `seed`, each tensor in its strides.
 

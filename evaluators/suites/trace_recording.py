@@ -11,7 +11,7 @@ from evaluators.problem import Problem
 from evaluators.reference.containers import map_tensors, tensors_in
 from evaluators.reference.loading import init_inputs, load_module, make_inputs, make_model
 from evaluators.suites.trace_grammar import write_arguments
-from evaluators.suites.trace_inputs import operator_of
+from evaluators.suites.trace_inputs import operator_of, takes_tensors
 from evaluators.suites.traced_call import Call, Constant, Device, Tensor, Value
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def kind_of(operator: str) -> str:
     if found.is_view:
         return VIEW
     base = operator.split(".")[1]
-    takes = any("Tensor" in str(each.type) for each in found._schema.arguments)
+    takes = any(map(takes_tensors, found._schema.arguments))
     return CREATION if not takes or base.startswith("new_") or base.endswith("_like") else PLAIN
 
 
