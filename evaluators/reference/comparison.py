@@ -181,13 +181,14 @@ def _strict(
     error, of eager's, and of the answer."""
     kind = "half" if eps > HALF_EPS else "wide"
     normwise = NORMWISE["products" if products and kind == "wide" else kind]
-    allowed = _allowed(normwise, rms[1], eps * rms[2], shift.rms)
-    if products and kind == "wide":  # eager's products may be of rounded factors, too: that counts once
-        allowed -= min(normwise.eager * rms[1], normwise.shift * shift.rms)
+    once = products and kind == "wide"  # eager's products may be of rounded factors, too
+    allowed = _allowed(normwise, rms[1], eps * rms[2], shift.rms, once=once)
     if kind == "half":
         allowed = max(allowed, LEAST_ULPS * eps * rms[2])
     return allowed, _allowed(ELEMENT[kind], largest[1], eps * largest[2], shift.largest)
 
 
-def _allowed(factors: Factors, eager: float, ulp: float, shift: float) -> float:
-    return factors.eager * eager + factors.ulps * ulp + factors.shift * shift
+def _allowed(factors: Factors, eager: float, ulp: float, shift: float, *, once: bool = False) -> float:
+    """`once`: eager's error and the shift are of the same rounding, and the larger counts."""
+    parts = factors.eager * eager, factors.shift * shift
+    return factors.ulps * ulp + (max(parts) if once else sum(parts))

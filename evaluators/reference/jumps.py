@@ -11,6 +11,7 @@ from evaluators.reference.containers import map_tensors
 from evaluators.reference.differences import chunks_of
 from evaluators.reference.rounding import rounded
 from evaluators.reference.running_reference import RunningReference
+from evaluators.reference.shifts import within_range
 
 if TYPE_CHECKING:
     import torch
@@ -86,8 +87,7 @@ def _furthest(out: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
 
 
 def _changed(reference: RunningReference, tensor: torch.Tensor) -> Any:
-    """In float64, each number by up to REACH roundings, within the tensor's own range where the reference
-    must not leave it."""
+    """In float64, each number by up to REACH roundings."""
     import torch
 
     if not tensor.is_floating_point():
@@ -95,7 +95,7 @@ def _changed(reference: RunningReference, tensor: torch.Tensor) -> Any:
     wide = tensor.double()
     step = rounded(tensor, reference.rule.precision, reference.rule.dtype).double().sub_(wide)
     found = step.mul_(torch.empty_like(step).uniform_(-REACH, REACH)).add_(wide)
-    return found.clamp(*wide.aminmax()) if reference.keep_range and tensor.numel() else found
+    return within_range(reference, found, tensor)
 
 
 def _eps(tensor: torch.Tensor) -> float:

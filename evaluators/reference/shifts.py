@@ -118,10 +118,13 @@ def _rounded_inputs(reference: RunningReference, inputs: list[Any]) -> list[Any]
 
 
 def _rounded_input(reference: RunningReference, tensor: torch.Tensor) -> Any:
-    """Within the tensor's own range where the reference must not leave it."""
-    found = rounded(tensor, reference.rule.precision, reference.rule.dtype)
+    return within_range(reference, rounded(tensor, reference.rule.precision, reference.rule.dtype), tensor)
+
+
+def within_range(reference: RunningReference, changed: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """A changed input within the tensor's own range, where the reference must not leave it."""
     bounded = reference.keep_range and tensor.is_floating_point() and tensor.numel()
-    return found.clamp(*tensor.aminmax()) if bounded else found
+    return changed.clamp(*tensor.aminmax()) if bounded else changed
 
 
 def _in_types_of(inputs: list[Any], rounded: list[Any]) -> list[Any]:
