@@ -20,6 +20,7 @@ from evaluators.suites.trace_grammar import write_arguments
 from evaluators.suites.trace_recording import CREATION, call_of, kind_of
 from evaluators.suites.traced_call import Call
 from search.optimizations.model_source import LoadedModel
+from search.optimizations.values import Values, place_of
 
 if TYPE_CHECKING:
     import torch
@@ -110,55 +111,11 @@ def record(model: LoadedModel) -> RecordedRun:
     return RecordedRun(calls=recorder.calls, kept=kept)
 
 
-class _Values:
-    """Numbers the values by the memory that they lie in."""
-
-    def __init__(self) -> None:
-        self._there: dict[int, tuple[int, Any]] = {}
-        self._next = 0
-
-    def known(self, tensor: torch.Tensor) -> int | None:
-        """Of a tensor that was seen; None of another, and of one without memory."""
-        from torch.multiprocessing.reductions import StorageWeakRef
-
-        place = _place(tensor)
-        if place is None or place not in self._there:
-            return None
-        value, storage = self._there[place]
-        assert isinstance(storage, StorageWeakRef)
-        return None if storage.expired() else value  # type: ignore[no-untyped-call]
-
-    def of(self, tensor: torch.Tensor) -> int | None:
-        """Of a tensor; a new one where it was not seen. None without memory."""
-        found = self.known(tensor)
-        return self.new(tensor) if found is None else found
-
-    def new(self, tensor: torch.Tensor) -> int | None:
-        """Of a tensor that was just written. None without memory."""
-        from torch.multiprocessing.reductions import StorageWeakRef
-
-        place = _place(tensor)
-        if place is None:
-            return None
-        self._next += 1
-        self._there[place] = self._next, StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-        return self._next
-
-
-def _place(tensor: torch.Tensor) -> int | None:
-    """Where its memory is; None where it has none, or is not of the kind that has one piece."""
-    import torch
-
-    if tensor.layout is not torch.strided:
-        return None
-    return tensor.untyped_storage().data_ptr() or None
-
-
 @dataclass
 class _Recorder:
     device: str
     calls: list[RecordedCall] = field(default_factory=list)
-    values: _Values = field(default_factory=_Values)
+    values: Values = field(default_factory=Values)
     _stack: list[str] = field(default_factory=list)
     _site_of_node: dict[int, str] = field(default_factory=dict)
     """By the number of the node of the autograd graph that a forward call made."""
@@ -228,8 +185,8 @@ class _Recorder:
 
         def note(out: Any) -> None:
             outputs = tensors_in(out)
-            places = {_place(each) for each in given}
-            fresh = [each for each in outputs if _place(each) not in places]
+            places = {place_of(each) for each in given}
+            fresh = [each for each in outputs if place_of(each) not in places]
             overwritten = _name(func) in WITHOUT_READING
             for each in changed:
                 if overwritten and (old := self.values.known(each)) is not None:

@@ -1,0 +1,1 @@
+"""Problems out of a model: its forward as a graph, parts of that, and references made of them."""

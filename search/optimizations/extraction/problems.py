@@ -1,0 +1,170 @@
+"""Targets of a profile as problems: a reference for each, whose code is the model's own between two places.
+
+A problem has one code. The places of a target that differ in it, say by a size that a call names, are several
+problems; places that differ in the shapes of their tensors alone are its cases, weighted by their time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from evaluators.atomic_write import write_atomically
+from search.optimizations.chains import find_chains
+from search.optimizations.extraction.fragments import Fragment, NoFragmentError
+from search.optimizations.extraction.record import FOLDER, Extracted, Extraction, Place
+from search.optimizations.extraction.references import reference_of
+from search.optimizations.extraction.whole import Whole
+from search.optimizations.profile import Profile, Target, TargetCase, amdahl
+from search.optimizations.recording import RecordedRun
+from search.optimizations.targets import common_site
+
+LONGEST = 40
+"""Characters of a problem's name."""
+LEFT_OUT = ("view", "creation")
+"""Kinds of operators that no kernel is searched for."""
+
+
+Own = Sequence[tuple[Place, Fragment, TargetCase]]
+
+
+def extract(
+    profile: Profile,
+    whole: Whole,
+    folder: Path,
+    *,
+    most: int,
+    gain: float,
+    known: Callable[[Fragment], bool] = lambda fragment: False,
+) -> Extraction:
+    """Writes the problems of the targets from which the model can gain most, none of which could not raise
+    its speedup to 1 + `gain`: at most so many that are searched, and those that the library has something for
+    (`known`). Of those that are searched no two share a call, except that a chain may have the calls of an
+    operator's problem that is more promising. Which of two kernels is used at a place is seen when both are
+    there. Raises OSError."""
+    (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+    extractor = _Extractor(profile, whole, folder, most=most, gain=gain, known=known)
+    for target in profile.targets:
+        if target.kind not in LEFT_OUT and profile.potential(target) >= 1 + gain:
+            extractor.add(target)
+    return Extraction(problems=tuple(extractor.problems), left_out=extractor.left_out)
+
+
+class _Extractor:
+    """Problems so far, and the calls that those have that are searched: of chains, and of operators."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        whole: Whole,
+        folder: Path,
+        *,
+        most: int,
+        gain: float,
+        known: Callable[[Fragment], bool],
+    ) -> None:
+        self.problems: list[Extracted] = []
+        self.left_out: dict[str, str] = {}
+        self._profile, self._whole, self._folder = profile, whole, folder
+        self._most, self._gain, self._known = most, gain, known
+        self._taken: dict[bool, set[int]] = {True: set(), False: set()}
+
+    def add(self, target: Target) -> None:
+        """The problems of a target; where there are none it is kept why."""
+        before = len(self.problems)
+        reasons: list[str] = []
+        try:
+            by_code, reasons = self._by_code(target)
+            for own in sorted(by_code, key=lambda each: -sum(place.time_ms for place, _, _ in each)):
+                self._add(target, own)
+        except NoFragmentError as error:
+            reasons.append(str(error))
+        if reasons and len(self.problems) == before:
+            self.left_out[target.name] = "; ".join(dict.fromkeys(reasons))
+
+    def _by_code(self, target: Target) -> tuple[list[Own], list[str]]:
+        """The target's places by the code that they have, no call in two of them; and why others are none."""
+        found: dict[tuple[str, ...], list[tuple[Place, Fragment, TargetCase]]] = defaultdict(list)
+        reasons: list[str] = []
+        used: set[int] = set()
+        for place, case in places_of(target, self._whole.run):
+            if not used.isdisjoint(place.calls):
+                continue
+            try:
+                fragment = self._whole.fragment(place)
+            except NoFragmentError as error:
+                reasons.append(str(error))
+                continue
+            used.update(place.calls)
+            found[(*fragment.names, *fragment.code({}))].append((place, fragment, case))
+        return list(found.values()), reasons
+
+    def _add(self, target: Target, own: Own) -> None:
+        """The problem of these places, unless it is not worth it. Raises NoFragmentError."""
+        taken = self._taken[True] if target.is_chain else self._taken[True] | self._taken[False]
+        free = [each for each in own if taken.isdisjoint(each[0].calls)]
+        searched = bool(free) and sum(each.searched for each in self.problems) < self._most
+        if not searched and not self._known(own[0][1]):
+            return
+        if searched and not self._known(own[0][1]):
+            own = free
+        floors = [case.floor_ms / case.calls for _, _, case in own]
+        floor_ms = sum(floors) if all(floors) else 0.0
+        time_ms = sum(place.time_ms for place, _, _ in own)
+        factor = max(1.0, time_ms / floor_ms if floor_ms else 1.0, target.library_factor)
+        if amdahl(time_ms / self._profile.total_ms, factor) < 1 + self._gain:
+            return
+        source, exact = reference_of(target, [each[:2] for each in own], self._whole)
+        extracted = Extracted(
+            name=f"{len(self.problems) + 1}_{slug(target)}",
+            target=target.name,
+            places=tuple(place for place, _, _ in own),
+            floor_ms=floor_ms,
+            exact=exact,
+            searched=searched,
+        )
+        write_atomically(self._folder / extracted.file, source)
+        self.problems.append(extracted)
+        if searched:
+            self._taken[target.is_chain].update(call for place, _, _ in own for call in place.calls)
+
+
+def assigned(
+    saved_ms: Mapping[str, float], problems: Sequence[Extracted]
+) -> dict[Extracted, tuple[Place, ...]]:
+    """Where the kernel of each problem goes: that which saves most of the model's time comes first, and no
+    call has two. `saved_ms`: by the problems' names, of those that have a kernel."""
+    found: dict[Extracted, tuple[Place, ...]] = {}
+    taken: set[int] = set()
+    with_kernel = [each for each in problems if each.name in saved_ms]
+    for each in sorted(with_kernel, key=lambda one: -saved_ms[one.name]):
+        free = tuple(place for place in each.places if taken.isdisjoint(place.calls))
+        taken.update(call for place in free for call in place.calls)
+        if free:
+            found[each] = free
+    return found
+
+
+def places_of(target: Target, run: RecordedRun) -> list[tuple[Place, TargetCase]]:
+    """Where the target's calls are in the run, each with its case; they share the case's time evenly."""
+    if target.is_chain:
+        groups = [chain.places for chain in find_chains(run)]
+    else:
+        groups = [(place,) for place in range(len(run.calls))]
+    cases = {case.arguments: case for case in target.cases}
+    found = []
+    for group in groups:
+        calls = [run.calls[place] for place in group]
+        if tuple(call.operator for call in calls) == target.operators:
+            case = cases[tuple(call.arguments for call in calls)]
+            site = common_site([call.site for call in calls])
+            found.append((Place(calls=group, site=site, time_ms=case.time_ms / case.calls), case))
+    return found
+
+
+def slug(target: Target) -> str:
+    """The target's name as one of a file."""
+    names = [each.split(".")[1].strip("_") for each in target.operators]
+    return re.sub(r"\W", "_", "_".join(names))[:LONGEST].rstrip("_")

@@ -1,0 +1,208 @@
+"""Calls of a graph as Python: in the words that people use for an operator, or as the operator itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import fx
+
+Words = Callable[..., str | None]
+
+
+def readable(
+    node: fx.Node, names: Mapping[fx.Node, str], words: Mapping[str, Words] = MappingProxyType({})
+) -> str:
+    """The expression of a call, its arguments by their names. `words`, by the operator, give `x + y` in place
+    of `aten.add.Tensor(x, y)`."""
+    operator = str(node.target)
+    arguments = [_text(each, names) for each in node.args]
+    keywords = {key: _text(each, names) for key, each in node.kwargs.items()}
+    usable = operator in words and (operator not in FIRST or is_first_alone(node))
+    if usable and (found := words[operator](*arguments, **keywords)) is not None:
+        return found
+    listed = ", ".join([*arguments, *(f"{key}={each}" for key, each in keywords.items())])
+    space, packet, overload = RESHAPES.get(operator, operator).split(".")
+    place = "aten" if space == "aten" else f"torch.ops.{space}"
+    return f"{place}.{packet}.{overload}({listed})"
+
+
+def is_first_alone(node: fx.Node) -> bool:
+    """Whether the call's words give the first of its results, and nobody reads another."""
+    return str(node.target) in FIRST and all(user.args[1] == 0 or not user.users for user in node.users)
+
+
+def _text(value: Any, names: Mapping[fx.Node, str]) -> str:
+    from torch import device, fx
+
+    if isinstance(value, fx.Node):
+        return names[value]
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_text(each, names) for each in value)}]"
+    if isinstance(value, device):
+        return f"torch.device({str(value)!r})"
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return f'float("{value}")'
+    return repr(value)
+
+
+def _softmax(x: str, dim: str, half_to_float: str) -> str | None:
+    return f"torch.softmax({x}, {dim})" if half_to_float == "False" else None
+
+
+def _log_softmax(x: str, dim: str, half_to_float: str) -> str | None:
+    return f"torch.log_softmax({x}, {dim})" if half_to_float == "False" else None
+
+
+def _convolution(
+    x: str,
+    weight: str,
+    bias: str,
+    stride: str,
+    padding: str,
+    dilation: str,
+    transposed: str,
+    output_padding: str,
+    groups: str,
+) -> str | None:
+    if transposed != "False":
+        return None
+    convolution = {1: "conv1d", 2: "conv2d", 3: "conv3d"}.get(stride.count(",") + 1)
+    return f"functional.{convolution}({x}, {weight}, {bias}, {stride}, {padding}, {dilation}, {groups})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionCall:
+    """The arguments of an attention as text; `scale` is "None" for the usual one."""
+
+    q: str
+    k: str
+    v: str
+    mask: str
+    causal: str
+    scale: str
+
+
+def attention_call(places: tuple[int | None, int, int], *given: str, **named: str) -> AttentionCall | None:
+    """Of an operator that has mask, dropout and causality at these places; None with dropout."""
+    mask, dropout, causal = places
+    if len(given) > dropout and float(given[dropout]) != 0:
+        return None
+    masked = given[mask] if mask is not None and len(given) > mask else named.get("attn_mask", "None")
+    return AttentionCall(
+        q=given[0],
+        k=given[1],
+        v=given[2],
+        mask=masked,
+        causal=given[causal] if len(given) > causal else "False",
+        scale=named.get("scale", "None"),
+    )
+
+
+def _attention(*places: Any) -> Words:
+    def words(*given: str, **named: str) -> str | None:
+        call = attention_call(places, *given, **named)
+        if call is None:
+            return None
+        further = f", attn_mask={call.mask}" if call.mask != "None" else ""
+        further += ", is_causal=True" if call.causal == "True" else ""
+        further += f", scale={call.scale}" if call.scale != "None" else ""
+        return f"functional.scaled_dot_product_attention({call.q}, {call.k}, {call.v}{further})"
+
+    return words
+
+
+def _infix(sign: str) -> Words:
+    def words(x: str, y: str, alpha: str = "1") -> str | None:
+        return f"{x} {sign} {y}" if alpha == "1" else None
+
+    return words
+
+
+def _function(name: str) -> Words:
+    def words(*arguments: str, **keywords: str) -> str:
+        return f"{name}({', '.join([*arguments, *(f'{key}={each}' for key, each in keywords.items())])})"
+
+    return words
+
+
+def _method(name: str) -> Words:
+    def words(x: str, *arguments: str) -> str:
+        return f"{x}.{name}({', '.join(arguments)})"
+
+    return words
+
+
+NORMS = {
+    "aten.native_layer_norm.default": "layer_norm",
+    "aten._fused_rms_norm.default": "rms_norm",
+}
+ATTENTIONS = {
+    "aten._scaled_dot_product_flash_attention.default": (None, 3, 4),
+    "aten._scaled_dot_product_efficient_attention.default": (3, 5, 6),
+    "aten._scaled_dot_product_cudnn_attention.default": (3, 5, 6),
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": (None, 3, 4),
+}
+"""Where the operators of attention have mask, dropout and causality."""
+FIRST = (*NORMS, *ATTENTIONS)
+"""Functions that give the first result of an operator with several."""
+RESHAPES = dict.fromkeys(("aten.view.default", "aten._unsafe_view.default"), "aten.reshape.default")
+"""The same, also where a tensor's strides are not those of the recorded run, as under `torch.compile`."""
+SAME = ("aten.alias.default", "aten.detach.default")
+"""Operators that give what they are given."""
+FUNCTIONS = (
+    "relu",
+    "tanh",
+    "sigmoid",
+    "exp",
+    "rsqrt",
+    "sqrt",
+    "abs",
+    "erf",
+    "sin",
+    "cos",
+    "log",
+    "mm",
+    "bmm",
+)
+
+WORDS: Mapping[str, Words] = {
+    "aten._softmax.default": _softmax,
+    "aten._log_softmax.default": _log_softmax,
+    "aten.convolution.default": _convolution,
+    **{
+        f"aten.{name}.{kind}": _infix(sign)
+        for name, sign in (("add", "+"), ("sub", "-"))
+        for kind in ("Tensor", "Scalar")
+    },
+    **{
+        f"aten.{name}.{kind}": _infix(sign)
+        for name, sign in (("mul", "*"), ("div", "/"))
+        for kind in ("Tensor", "Scalar")
+    },
+    "aten.pow.Tensor_Scalar": _infix("**"),
+    "aten.addmm.default": _function("torch.addmm"),
+    "aten.baddbmm.default": _function("torch.baddbmm"),
+    "aten.gelu.default": _function("functional.gelu"),
+    "aten.silu.default": _function("functional.silu"),
+    "aten.neg.default": lambda x: f"-{x}",
+    **{f"aten.{name}.default": _function(f"torch.{name}") for name in FUNCTIONS},
+    **{name: _function(f"functional.{function}") for name, function in NORMS.items()},
+    **{name: _attention(*places) for name, places in ATTENTIONS.items()},
+    "aten.t.default": _method("t"),
+    "aten.transpose.int": _method("transpose"),
+    "aten.permute.default": _method("permute"),
+    "aten.view.default": _method("reshape"),
+    "aten._unsafe_view.default": _method("reshape"),
+    "aten.unsqueeze.default": _method("unsqueeze"),
+    "aten.squeeze.dim": _method("squeeze"),
+    "aten.expand.default": _method("expand"),
+    "aten.mean.dim": _function("torch.mean"),
+    "aten.clone.default": _function("torch.clone"),
+    "aten.cat.default": _function("torch.cat"),
+}
+"""The words for an operator: a function of its arguments as text, None where they do not fit. What they
+compute is held against the operator's own tensors before it is used."""

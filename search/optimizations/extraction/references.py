@@ -1,0 +1,149 @@
+"""The text of a reference: the model's own code between two places, with inputs that are spread as the
+model's own tensors are."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evaluators.reference.loading import load_module
+from search.optimizations.extraction.draws import DRAWN, STRIDED, Draw, draw_of
+from search.optimizations.extraction.fragments import Fragment, NoFragmentError
+from search.optimizations.extraction.graph import copy_of
+from search.optimizations.extraction.graph import run as run_graph
+from search.optimizations.extraction.readable import WORDS
+from search.optimizations.extraction.record import Place
+from search.optimizations.extraction.whole import Whole
+from search.optimizations.profile import Target, patterns_of
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A fragment at one place, with the tensors that went in and came out in a run of the model."""
+
+    place: Place
+    fragment: Fragment
+    inputs: Sequence[torch.Tensor]
+    outputs: Sequence[torch.Tensor]
+
+
+def reference_of(target: Target, own: Sequence[tuple[Place, Fragment]], whole: Whole) -> tuple[str, bool]:
+    """The reference of fragments with one code, and whether it gives the model's tensors bit for bit. Raises
+    NoFragmentError where it gives others, or its inputs cannot be drawn."""
+    samples = _samples(own, whole)
+    floating = {each.dtype for one in samples for each in one.inputs if each.is_floating_point()}
+    if len(floating) > 1:
+        raise NoFragmentError("it reads tensors of several floating types")
+    try:
+        draws = [draw_of(each) for each in zip(*(one.inputs for one in samples), strict=True)]
+    except ValueError as error:
+        raise NoFragmentError(str(error)) from error
+    off = math.inf
+    text = ""
+    for body in (samples[0].fragment.code(WORDS), samples[0].fragment.code({})):
+        text = _text(target, samples, body, draws, whole.model.name)
+        off = max(_distance(text, each) for each in samples)
+        if off == 0:
+            return text, True
+    if off > 1:
+        raise NoFragmentError(f"its code alone gives other tensors than the model ({off:.3g} tolerances)")
+    return text, False
+
+
+def _samples(own: Sequence[tuple[Place, Fragment]], whole: Whole) -> list[Sample]:
+    wanted = [node for _, each in own for node in (*each.inputs, *each.outputs)]
+    tensors = run_graph(whole.graph, whole.model, wanted)
+    return [
+        Sample(
+            place=place,
+            fragment=each,
+            inputs=[tensors[node] for node in each.inputs],
+            outputs=[tensors[node] for node in each.outputs],
+        )
+        for place, each in own
+    ]
+
+
+def _distance(text: str, sample: Sample) -> float:
+    """How far the reference is from the model's tensors: 0 for bit for bit, up to 1 within what another order
+    of sums may cost, infinite for what cannot be compared."""
+    import torch
+
+    try:
+        with torch.no_grad():
+            found = load_module(text, {}).Model()(*map(copy_of, sample.inputs))
+    except Exception:  # generated code on the model's tensors: whatever is wrong, it is not used
+        return math.inf
+    found = found if isinstance(found, tuple) else (found,)
+    return max(_off(*pair) for pair in zip(found, sample.outputs, strict=True))
+
+
+def _off(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    import torch
+
+    if found.shape != wanted.shape or found.dtype != wanted.dtype:
+        return math.inf
+    if torch.equal(found, wanted):
+        return 0.0
+    if not torch.equal(found.isnan(), wanted.isnan()):
+        return math.inf
+    ours, theirs = found.nan_to_num().double(), wanted.nan_to_num().double()
+    scale = float(theirs.abs().max()) * 8 * torch.finfo(wanted.dtype).eps
+    off = float((ours - theirs).abs().max())
+    return off / scale if scale else (0.0 if off == 0 else math.inf)
+
+
+def _text(
+    target: Target, samples: Sequence[Sample], body: Sequence[str], draws: Sequence[Draw], model: str
+) -> str:
+    sites = patterns_of([each.place.site for each in samples])
+    where = ", ".join(f"{site} x{count}" if count > 1 else site for site, count in sites.items())
+    calls = f"{len(samples)} calls" if len(samples) > 1 else "one call"
+    said = textwrap.fill(
+        f"{target.name} of {model}: {calls} in a forward, at {where}. The inputs are spread as the model's "
+        "own tensors are.",
+        100,
+    )
+    names = samples[0].fragment.names
+    sizes = [name.upper() for name in names]
+    shapes = [[tuple(each.shape) for each in one.inputs] for one in samples]
+    drawn = [draw.code(size) for draw, size in zip(draws, sizes, strict=True)]
+    code = textwrap.indent("\n".join(body), " " * 8)
+    functional = "from torch.nn import functional\n" if "functional." in code else ""
+    aten = "aten = torch.ops.aten\n" if "aten." in code else ""
+    globals_ = [f"{name} = {shape}" for name, shape in zip(sizes, shapes[0], strict=True)]
+    listed = "".join(f"        {each},\n" for each in drawn)
+    parts = [
+        f'"""{said}"""\n\nimport torch\nfrom torch import nn\n{functional}\n{aten}' + "\n".join(globals_),
+        f"class Model(nn.Module):\n    def forward(self, {', '.join(names)}):\n{code}",
+        f"def get_inputs():\n    return [\n{listed}    ]",
+        "def get_init_inputs():\n    return []",
+        *_cases(samples, sizes, shapes),
+        *([DRAWN.rstrip()] if any("drawn(" in each for each in drawn) else []),
+        *([STRIDED.rstrip()] if any("strided(" in each for each in drawn) else []),
+    ]
+    return "\n\n\n".join(parts) + "\n"
+
+
+def _cases(
+    samples: Sequence[Sample], sizes: Sequence[str], shapes: Sequence[Sequence[tuple[int, ...]]]
+) -> list[str]:
+    """`get_cases()` where the places have tensors of several shapes, weighted by their time."""
+    weights: dict[tuple[tuple[int, ...], ...], float] = defaultdict(float)
+    for one, each in zip(samples, shapes, strict=True):
+        weights[tuple(each)] += one.place.time_ms
+    if len(weights) == 1:
+        return []
+    whole = sum(weights.values())
+    rows = ""
+    for each, weight in weights.items():
+        named = ", ".join(f'"{name}": {shape}' for name, shape in zip(sizes, each, strict=True))
+        rows += f'        {{"sizes": {{{named}}}, "weight": {weight / whole:.4f}}},\n'
+    return [f"def get_cases():\n    return [\n{rows}    ]"]

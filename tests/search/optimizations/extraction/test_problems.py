@@ -1,0 +1,191 @@
+"""Targets as problems: their text, their inputs, and which are made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from evaluators.reference.loading import load_module, load_problem, make_inputs
+from search.optimizations.chains import find_chains
+from search.optimizations.extraction.draws import draw_of
+from search.optimizations.extraction.problems import assigned, extract
+from search.optimizations.extraction.record import Extracted, Extraction, Place
+from search.optimizations.extraction.whole import Whole
+from search.optimizations.profile import Bound, Profile, SiteTime, Target, TargetCase
+from search.optimizations.targets import common_site
+from tests.search.optimizations.extraction.wholes import whole
+from tests.search.optimizations.models import Mlp, rand
+
+
+def profile_of(made: Whole, *, ms: float = 1.0, floor_ms: float = 0.1) -> Profile:
+    """Each call takes as long, and each target could be as fast."""
+    groups = [(place,) for place in range(len(made.run.calls))]
+    groups += [each.places for each in find_chains(made.run)]
+    by_operators: dict[tuple[str, ...], dict[tuple[str, ...], list[tuple[int, ...]]]] = {}
+    for group in groups:
+        calls = [made.run.calls[place] for place in group]
+        own = by_operators.setdefault(tuple(call.operator for call in calls), {})
+        own.setdefault(tuple(call.arguments for call in calls), []).append(group)
+    targets = []
+    for operators, cases in by_operators.items():
+        listed = []
+        for arguments, own_groups in cases.items():
+            site = common_site([made.run.calls[place].site for place in own_groups[0]])
+            time_ms = ms * len(operators) * len(own_groups)
+            listed.append(
+                TargetCase(
+                    arguments=arguments,
+                    calls=len(own_groups),
+                    time_ms=time_ms,
+                    floor_ms=floor_ms * len(own_groups),
+                    bytes=1,
+                    operations=0,
+                    dtype="float32",
+                    bound=Bound.MEMORY,
+                    sites={site: SiteTime(calls=len(own_groups), time_ms=time_ms)},
+                )
+            )
+        kind = "chain" if len(operators) > 1 else made.run.calls[groups[0][0]].kind.value
+        if len(operators) == 1:
+            kind = next(c.kind.value for c in made.run.calls if c.operator == operators[0])
+        targets.append(Target(operators=operators, kind=kind, cases=tuple(listed)))
+    return Profile(
+        model="tiny",
+        device="cpu",
+        device_name="test",
+        dtype="float32",
+        backward=False,
+        torch="2",
+        iterations=1,
+        wall_ms=ms * len(made.run.calls),
+        kernels=0,
+        operators=tuple(each for each in targets if not each.is_chain),
+        chains=tuple(each for each in targets if each.is_chain),
+    )
+
+
+class Two(nn.Module):
+    """Two MLPs of one form, one of another width."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Mlp(), Mlp()])
+        self.fc, self.scale = nn.Linear(8, 16), nn.Parameter(torch.full((16,), 3.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return nn.functional.gelu(self.fc(x)) * self.scale
+
+
+def test_the_problem_is_the_models_code_with_its_own_inputs(tmp_path: Path) -> None:
+    made = whole(Two(), rand(4, 8))
+    found = extract(profile_of(made), made, tmp_path, most=8, gain=0.001)
+    problem = next(each for each in found.problems if each.target == "addmm + gelu")
+    assert (len(problem.places), problem.exact) == (2, True)
+    assert {place.site for place in problem.places} == {"blocks.0", "blocks.1"}
+    text = (tmp_path / problem.file).read_text()
+    assert "class Model(nn.Module):\n    def forward(self, x, weight, bias):\n" in text
+    assert "WEIGHT = (32, 8)" in text and "blocks.* x2" in text and "get_cases" not in text
+    opened = load_problem("file", path=str(tmp_path / problem.file))
+    x, weight, bias = make_inputs(load_module(opened.source, {}), seed=0, device="cpu", dtype="float32")
+    assert (x.shape, weight.shape, bias.shape) == ((4, 8), (32, 8), (32,))
+    own = made.model.module.blocks[0].fc.weight.detach()  # type: ignore[index, union-attr]
+    assert float(weight.std()) == pytest.approx(float(own.std()), rel=0.3)
+
+
+def test_another_shape_is_a_case_and_another_code_a_problem(tmp_path: Path) -> None:
+    def model(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return x.exp(), y.exp(), torch.softmax(x, -1), torch.softmax(x, 0)
+
+    made = whole(model, rand(4, 8), rand(2, 3))
+    found = extract(profile_of(made), made, tmp_path, most=8, gain=0.001)
+    by_target: dict[str, list[Extracted]] = {}
+    for each in found.problems:
+        by_target.setdefault(each.target, []).append(each)
+    assert len(by_target["_softmax"]) == 2
+    [exp] = by_target["exp"]
+    cases = load_problem("file", path=str(tmp_path / exp.file)).cases
+    assert [dict(case.sizes) for case in cases] == [{"X": (4, 8)}, {"X": (2, 3)}]
+    assert [case.weight for case in cases] == [0.5, 0.5]
+
+
+def test_the_limit_is_of_what_is_searched_and_the_library_is_asked_all_the_same(tmp_path: Path) -> None:
+    made = whole(Two(), rand(4, 8))
+    profile = profile_of(made)
+    only = extract(profile, made, tmp_path, most=1, gain=0.001)
+    assert [each.searched for each in only.problems] == [True]
+    asked = extract(profile, made, tmp_path, most=1, gain=0.001, known=lambda fragment: True)
+    assert sum(each.searched for each in asked.problems) == 1 < len(asked.problems)
+    assert not extract(profile, made, tmp_path, most=8, gain=100.0).problems
+
+
+def test_why_a_target_is_no_problem_is_kept(tmp_path: Path) -> None:
+    made = whole(Mlp(), rand(4, 8))
+    found = extract(profile_of(made), made, tmp_path, most=8, gain=0.001)
+    assert found.left_out == {"addmm + gelu + addmm": "one matmul or convolution waits for all of another"}
+    found.write(tmp_path / "extraction.json")
+    assert Extraction.read(tmp_path / "extraction.json") == found
+
+
+def test_tensors_of_two_types_are_told(tmp_path: Path) -> None:
+    def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * y
+
+    made = whole(model, rand(3), rand(3).double())
+    found = extract(profile_of(made), made, tmp_path, most=8, gain=0.001)
+    assert found.left_out == {"mul.Tensor": "it reads tensors of several floating types"}
+
+
+def test_no_call_has_two_kernels() -> None:
+    def problem(name: str, *calls: tuple[int, ...]) -> Extracted:
+        own = tuple(Place(calls=each, site="", time_ms=1.0) for each in calls)
+        return Extracted(name=name, target=name, places=own, floor_ms=0.0, exact=True)
+
+    chain, single, other = problem("chain", (0, 1), (5, 6)), problem("single", (1,), (9,)), problem("o", (7,))
+    found = assigned({"chain": 3.0, "single": 1.0, "o": 0.5}, [single, chain, other])
+    assert {each.name: [place.calls for place in own] for each, own in found.items()} == {
+        "chain": [(0, 1), (5, 6)],
+        "single": [(9,)],
+        "o": [(7,)],
+    }
+    found = assigned({"chain": 1.0, "single": 3.0}, [single, chain, other])
+    assert [place.calls for place in found[chain]] == [(5, 6)]
+
+
+class TestDraws:
+    def test_floats_have_the_spread_of_the_tensor(self) -> None:
+        tensor = torch.where(torch.rand(1000) < 0.5, 0.0, 3 + torch.randn(1000)).clamp(min=0)
+        found = draw_of([tensor])
+        assert found.zeros == pytest.approx(0.5, abs=0.1)
+        assert (found.mean, found.std) == (pytest.approx(3, abs=0.2), pytest.approx(1, abs=0.2))
+        assert found.low == 0.0
+
+    def test_a_mask_has_its_share(self) -> None:
+        mask = torch.zeros(10, 10).masked_fill(torch.ones(10, 10).triu(1).bool(), float("-inf"))
+        found = draw_of([mask])
+        assert found.masked == pytest.approx(0.45)
+        assert "masked=0.45" in found.code("X")
+
+    def test_whole_numbers_stay_in_their_range(self) -> None:
+        assert draw_of([torch.tensor([3, 7, 5])]).code("X") == "torch.randint(3, 8, X, dtype=torch.int64)"
+        assert draw_of([torch.tensor([True, False])]).code("X") == "torch.rand(X) < 0.5"
+
+    def test_strides_are_the_tensors(self) -> None:
+        assert draw_of([rand(3, 4).t()]).strides == (1, 4)
+        assert draw_of([rand(3, 1).expand(3, 4)]).strides == ()
+
+    def test_a_constant_is_drawn_around_it(self) -> None:
+        found = draw_of([torch.ones(4)])
+        assert (found.mean, found.std, found.low) == (1.0, 0.1, pytest.approx(0.7))
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_what_cannot_be_drawn(self, value: float) -> None:
+        with pytest.raises(ValueError, match="the model has"):
+            draw_of([torch.tensor([1.0, value])])
+        with pytest.raises(ValueError, match="are not drawn"):
+            draw_of([torch.ones(2, dtype=torch.complex64)])

@@ -1,0 +1,31 @@
+"""Small models with all that is known of a run of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from search.optimizations.chains import find_chains
+from search.optimizations.extraction.fragments import Fragment, fragment_of
+from search.optimizations.extraction.whole import Whole, whole_of
+from tests.search.optimizations.models import Function, loaded
+
+
+def whole(module: nn.Module | Callable[..., Any], *inputs: torch.Tensor) -> Whole:
+    model = module if isinstance(module, nn.Module) else Function(module)
+    return whole_of(loaded(model.eval(), *inputs))
+
+
+def places(made: Whole, *names: str) -> tuple[int, ...]:
+    """Those of the first calls of these operators, one after the other."""
+    found = [call.name for call in made.run.calls]
+    return tuple(found.index(name) for name in names)
+
+
+def chain(made: Whole, most: int = 64) -> Fragment:
+    """The longest chain of at most so many calls."""
+    chains = [each.places for each in find_chains(made.run) if len(each.places) <= most]
+    return fragment_of(made.graph, made.run, max(chains, key=len))
