@@ -134,6 +134,7 @@ SOURCES = (
     "kernel_library.seeds.",
     "kernel_library.overrides.",
     "kernel_library.exports.",
+    "search.optimizations.installation.runtime",
 )
 
 

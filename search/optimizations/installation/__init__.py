@@ -1,0 +1,1 @@
+"""Kernels into a model: the folder `optimized/`, and what it runs."""

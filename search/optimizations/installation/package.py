@@ -1,0 +1,241 @@
+"""Kernels into a model: writes the folder `optimized/`, which loads without this project.
+
+The model's forward becomes code: its calls in their order, with a kernel at each place of its problem. What
+nobody reads is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evaluators.problem import Kernel
+from search.optimizations.extraction.fragments import Fragment
+from search.optimizations.extraction.graph import Graph, NoGraphError
+from search.optimizations.extraction.readable import readable
+from search.optimizations.extraction.record import Extracted, Place
+from search.optimizations.extraction.whole import Whole
+
+if TYPE_CHECKING:
+    from torch import fx
+
+PACKAGE = "optimized"
+RUNTIME = Path(__file__).with_name("runtime.py")
+INIT = '''"""{model}, with kernels in the place of parts of its forward.
+
+    from {package} import load
+
+    model = load(model)  # the same model, with its weights; its own forward is the way back
+
+The kernels run in eval mode, under torch.no_grad(), for inputs as in `manifest.json`; the model's own forward
+runs otherwise. `type(model).plan.kernels` says how often each was called, `.fallbacks` why it was not.
+"""
+
+from pathlib import Path
+
+from . import runtime
+from .runtime import unload
+
+__all__ = ["load", "unload"]
+
+
+def load(model, without=()):
+    """The same model, which from now on runs the kernels, but those named in `without`."""
+    return runtime.load(Path(__file__).parent, model, without)
+'''
+CALLS = ("call_function", "call_module")
+HEAD = '''"""The forward of {model}: its calls as PyTorch dispatches them, with kernels between them."""
+
+import torch
+
+aten = torch.ops.aten
+
+
+def forward({arguments}):
+'''
+
+
+def write_package(
+    folder: Path,
+    whole: Whole,
+    kernels: Mapping[str, Kernel],
+    places: Mapping[Extracted, Sequence[Place]],
+) -> None:
+    """Writes `optimized/` into the folder, with the kernels by their problems' names, each at its places; one
+    that is there is replaced. Raises OSError, and NoGraphError for
+    a model whose arguments or results cannot be written down."""
+    import torch
+
+    place = folder / PACKAGE
+    if place.exists():
+        shutil.rmtree(place)
+    (place / "kernels").mkdir(parents=True)
+    (place / "references").mkdir()
+    graph, results = with_kernels(whole, places)
+    module = whole.model.module
+    weights = dict([*module.named_parameters(), *module.named_buffers()])
+    text = "\n".join(f"    {line}" for line in _lines(graph, whole))
+    name = whole.model.name
+    arguments = ["model", "kernels", "constants", "check", *(node.name for node in whole.graph.inputs)]
+    head = HEAD.format(model=name, arguments=", ".join(arguments))
+    (place / "forward.py").write_text(f"{head}{text}\n", encoding="utf-8")
+    (place / "__init__.py").write_text(INIT.format(model=name, package=PACKAGE), encoding="utf-8")
+    (place / RUNTIME.name).write_text(RUNTIME.read_text(encoding="utf-8"), encoding="utf-8")
+    for extracted in places:
+        source = kernels[extracted.name].source
+        (place / "kernels" / f"{extracted.name}.py").write_text(source, encoding="utf-8")
+        shutil.copy(folder / extracted.file, place / "references" / f"{extracted.name}.py")
+    used = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
+    if constants := {name: each for name, each in whole.graph.constants.items() if name in used}:
+        torch.save(constants, place / "constants.pt")
+    manifest = {
+        **_interface(whole),
+        "device": whole.model.device,
+        "weights": {name: [list(each.shape), _dtype(each)] for name, each in weights.items() if name in used},
+        "kernels": [{"name": each.name, "results": results[each]} for each in places],
+    }
+    (place / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
+
+def _interface(whole: Whole) -> dict[str, Any]:
+    import torch
+    from torch.utils import _pytree as pytree
+
+    leaves, structure = pytree.tree_flatten((list(whole.model.args), dict(whole.model.kwargs)))
+    tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
+    values = [None if isinstance(each, torch.Tensor) else each for each in leaves]
+    results = [each for each in whole.graph.leaves if not isinstance(each, torch.fx.Node)]
+    try:
+        json.dumps([values, results])
+        return {
+            "inputs": [[list(each.shape), _dtype(each), list(each.stride())] for each in tensors],
+            "structure": pytree.treespec_dumps(structure),
+            "values": values,
+            "output": pytree.treespec_dumps(whole.graph.output),
+        }
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise NoGraphError(f"its arguments or results cannot be written down: {error}") from error
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def with_kernels(
+    whole: Whole, places: Mapping[Extracted, Sequence[Place]]
+) -> tuple[fx.Graph, dict[Extracted, int]]:
+    """The model's graph with a module's call for each place of a kernel, without what nobody reads; and how
+    many results each kernel has."""
+    from torch import fx
+
+    ends: dict[fx.Node, tuple[Extracted, Fragment]] = {}
+    results: dict[Extracted, int] = {}
+    for extracted, own in places.items():
+        for place in own:
+            fragment = whole.fragment(place)
+            ends[fragment.members[-1]] = extracted, fragment
+            results[extracted] = len(fragment.outputs)
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in whole.graph.graph.nodes:
+        copies[node] = graph.node_copy(node, lambda each: copies[each])
+        if node in ends:
+            extracted, fragment = ends[node]
+            inputs = tuple(copies[each] for each in fragment.inputs)
+            call = graph.call_module(extracted.name, inputs)
+            _give(graph, call, fragment.outputs, copies)
+    _drop_unread(graph, {copies[node] for node in whole.graph.reads}, whole.graph)
+    return graph, results
+
+
+def _give(graph: fx.Graph, call: fx.Node, outputs: Sequence[fx.Node], copies: dict[fx.Node, fx.Node]) -> None:
+    """From here on the kernel's results are what the calls gave."""
+    import operator
+
+    for number, node in enumerate(outputs):
+        one = len(outputs) == 1
+        copies[node] = call if one else graph.call_function(operator.getitem, (call, number))
+
+
+def _drop_unread(graph: fx.Graph, reads: set[fx.Node], original: Graph) -> None:
+    """Erases what changes nothing and is read by nobody; of numbers that the model reads those that follow
+    from no input: they are the same in every call."""
+    from torch import Tag
+
+    follows: dict[fx.Node, bool] = {}
+    for node in graph.nodes:
+        random = Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        follows[node] = (
+            node.op == "placeholder" or random or any(follows[each] for each in node.all_input_nodes)
+        )
+    for node in reversed(graph.nodes):
+        if node.op in ("placeholder", "output") or node.users:
+            continue
+        schema = getattr(node.target, "_schema", None)
+        random = Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        changes = schema is not None and schema.is_mutable
+        if not (changes or random or (node in reads and follows[node])):
+            graph.erase_node(node)
+
+
+def _lines(graph: fx.Graph, whole: Whole) -> Iterator[str]:
+    """The code of the graph; tensors are let go of after their last use."""
+    import operator
+
+    expected = {node.name: value for node, value in whole.graph.reads.items()}
+    names: dict[fx.Node, str] = {}
+    last: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        for each in node.all_input_nodes:
+            last[each] = node
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            names[node] = node.name
+        elif node.op == "get_attr":
+            names[node] = _weight(str(node.target), whole)
+        elif node.op == "output":
+            listed = ", ".join(names[each] if each in names else repr(each) for each in node.args[0])
+            yield f"return [{listed}]"
+        else:
+            yield from _call(node, names, expected)
+        freed = [each for each in node.all_input_nodes if last[each] is node and each.op in CALLS]
+        freed = [each for each in freed if each.target is not operator.getitem or each.users]
+        if freed and node.op != "output":
+            yield f"del {', '.join(dict.fromkeys(names[each] for each in freed))}"
+
+
+def _call(node: fx.Node, names: dict[fx.Node, str], expected: Mapping[str, Any]) -> Iterator[str]:
+    import operator
+
+    names[node] = node.name
+    if node.op == "call_module":
+        inputs = ", ".join(names[each] for each in node.all_input_nodes)
+        yield f'{node.name} = kernels["{node.target}"]({inputs})'
+    elif node.target is operator.getitem:
+        source, place = node.args
+        yield f"{node.name} = {names[source]}[{place}]"  # type: ignore[index]
+    elif node.name in expected:
+        yield f"check({readable(node, names)}, {expected[node.name]!r})"
+    else:
+        yield f"{node.name} = {readable(node, names)}"
+
+
+def _weight(name: str, whole: Whole) -> str:
+    """The expression of a weight or constant."""
+    from torch import nn
+
+    if name in whole.graph.constants:
+        return f'constants["{name}"]'
+    text, module = "model", whole.model.module
+    for part in name.split("."):
+        if part.isdigit() and isinstance(module, nn.ModuleList | nn.Sequential):
+            text += f"[{part}]"
+        elif part.isidentifier():
+            text += f".{part}"
+        else:
+            text = f'getattr({text}, "{part}")'
+        module = getattr(module, part)
+    return text

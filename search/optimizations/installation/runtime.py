@@ -1,0 +1,244 @@
+"""A model with kernels in the place of parts of its forward: what the folder `optimized/` runs.
+
+This file is copied there as it is; it needs torch alone. `forward.py` beside it has the calls of the model's
+forward, for tensors of certain shapes and types, with the kernels between them. For everything else the
+model's own forward runs: other shapes, training, gradients, autocast.
+"""
+
+from __future__ import annotations
+
+import collections
+import importlib.util
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+logger = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+CONSTANTS = "constants.pt"
+
+
+class OtherValueError(Exception):
+    """The model reads a number out of a tensor, and it is another than in the run that the code is from."""
+
+
+def check(value: Any, expected: Any) -> None:
+    """Raises OtherValueError unless they are equal."""
+    if value != expected:
+        raise OtherValueError(f"{value} where {expected} is expected")
+
+
+@dataclass(eq=False)
+class Kernel:
+    """A kernel and the operators that it stands for; `on` says which of them runs. `calls`: how often the
+    kernel did, outside of compiled code."""
+
+    name: str
+    run: Callable[..., Any]
+    reference: Callable[..., Any]
+    operator: Callable[..., Any]
+    on: bool = True
+    calls: int = 0
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        """The kernel, in compiled code as an operator; what it stands for where it is off."""
+        if not self.on:
+            return self.reference(*inputs)
+        if torch.compiler.is_compiling():
+            return self.operator(*inputs)
+        self.calls += 1
+        return self.run(*inputs)
+
+
+@dataclass(eq=False)
+class Plan:
+    """What replaces a forward. `inputs`: shape, type, strides and device of each tensor among the arguments;
+    `structure` and `values`: the tree that they are in, and its other leaves, None for a tensor; `output`:
+    the tree of the results. `fallbacks`: how often the model's own forward ran, by the reason."""
+
+    forward: Callable[..., Sequence[Any]]
+    kernels: Mapping[str, Kernel]
+    constants: Mapping[str, torch.Tensor]
+    inputs: Sequence[tuple[torch.Size, torch.dtype, tuple[int, ...], torch.device]]
+    structure: Any
+    values: Sequence[Any]
+    output: Any
+    fallbacks: collections.Counter[str] = field(default_factory=collections.Counter)
+
+    def why_not(self, model: nn.Module, leaves: Sequence[Any], structure: Any) -> str:
+        """Why these arguments are for the model's own forward; "" where they are not."""
+        if model.training:
+            return "the model is in training mode"
+        if torch.is_grad_enabled():
+            return "gradients are enabled: call it under torch.no_grad()"
+        if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+            return "autocast is on"
+        if structure != self.structure:
+            return f"other arguments than {self.structure}"
+        wanted = iter(self.inputs)
+        for leaf, value in zip(leaves, self.values, strict=True):
+            if not isinstance(leaf, torch.Tensor):
+                if leaf != value:
+                    return f"the argument {leaf!r} in place of {value!r}"
+                continue
+            found = leaf.shape, leaf.dtype, leaf.stride(), leaf.device
+            if value is not None or found != (expected := next(wanted)):
+                return f"a tensor of {_words(*found)}" + (
+                    "" if value is not None else f", not {_words(*expected)}"
+                )
+        return ""
+
+    def fell_back(self, why: str) -> None:
+        """Counts it; the log says so once."""
+        if not self.fallbacks[why]:
+            logger.warning("the model's own forward runs: %s", why)
+        self.fallbacks[why] += 1
+
+
+def _words(shape: Any, dtype: Any, strides: Any, device: Any) -> str:
+    return f"{'x'.join(map(str, shape)) or 'one element'} {str(dtype).removeprefix('torch.')} on {device}"
+
+
+class Optimized(nn.Module):
+    """Comes before the model's own class, whose forward is the way back."""
+
+    plan: Plan
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As the model's own."""
+        plan = type(self).plan
+        leaves, structure = pytree.tree_flatten((list(args), kwargs))
+        why = plan.why_not(self, leaves, structure)
+        if not why:
+            tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
+            try:
+                return pytree.tree_unflatten(
+                    plan.forward(self, plan.kernels, plan.constants, check, *tensors), plan.output
+                )
+            except OtherValueError as error:
+                why = str(error)
+        plan.fell_back(why)
+        return super().forward(*args, **kwargs)
+
+
+def load(folder: Path, model: nn.Module, without: Iterable[str] = ()) -> nn.Module:
+    """The same model, which from now on runs the kernels of the folder, but those named in `without`. No
+    weight is copied. Raises ValueError for a model with other weights, and what a kernel's source raises."""
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    if isinstance(model, Optimized):
+        model = unload(model)
+    _check_weights(model, manifest["weights"])
+    device = torch.device(manifest["device"])
+    kernels = {
+        each["name"]: _kernel(folder, each["name"], int(each["results"]), device)
+        for each in manifest["kernels"]
+    }
+    for name in without:
+        kernels[name].on = False
+    constants = folder / CONSTANTS
+    plan = Plan(
+        forward=_module(folder / "forward.py").forward,
+        kernels=kernels,
+        constants=torch.load(constants, map_location=device) if constants.exists() else {},
+        inputs=[
+            (torch.Size(shape), getattr(torch, dtype), tuple(strides), torch.empty(0, device=device).device)
+            for shape, dtype, strides in manifest["inputs"]
+        ],
+        structure=pytree.treespec_loads(manifest["structure"]),
+        values=manifest["values"],
+        output=pytree.treespec_loads(manifest["output"]),
+    )
+    own = type(model)
+    model.__class__ = type(own.__name__, (Optimized, own), {"plan": plan, "__module__": own.__module__})
+    return model
+
+
+def unload(model: nn.Module) -> nn.Module:
+    """The same model with its own forward."""
+    if isinstance(model, Optimized):
+        model.__class__ = type(model).__mro__[2]
+    return model
+
+
+def _check_weights(model: nn.Module, wanted: Mapping[str, Any]) -> None:
+    found = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for name, (shape, dtype) in wanted.items():
+        if name not in found:
+            raise ValueError(f"the model has no weight {name}")
+        tensor = found[name]
+        if list(tensor.shape) != shape or str(tensor.dtype) != f"torch.{dtype}":
+            raise ValueError(
+                f"the weight {name} is {list(tensor.shape)} {tensor.dtype}; it must be {shape} torch.{dtype}"
+            )
+
+
+_KERNELS: dict[tuple[str, str], Kernel] = {}
+
+
+def _kernel(folder: Path, name: str, results: int, device: torch.device) -> Kernel:
+    """A kernel of the folder, loaded once in a process."""
+    key = str(folder.resolve()), name
+    if key not in _KERNELS:
+        reference = _module(folder / "references" / f"{name}.py").Model()
+        module = _module(folder / "kernels" / f"{name}.py").ModelNew().to(device).eval()
+        _KERNELS[key] = Kernel(
+            name=name, run=module, reference=reference, operator=_operator(key, module, reference, results)
+        )
+    kept = _KERNELS[key]
+    return Kernel(name=name, run=kept.run, reference=kept.reference, operator=kept.operator)
+
+
+def _operator(
+    key: tuple[str, str], run: Callable[..., Any], reference: nn.Module, results: int
+) -> Callable[..., Any]:
+    """The kernel as an operator that `torch.compile` calls as a whole."""
+    inputs = reference.forward.__code__.co_varnames[1 : reference.forward.__code__.co_argcount]
+    returned = "Tensor" if results == 1 else f"({', '.join(['Tensor'] * results)})"
+    schema = f"({', '.join(f'Tensor {name}' for name in inputs)}) -> {returned}"
+    space = f"optimized_{abs(hash(key)):x}"
+
+    def called(*tensors: torch.Tensor) -> Any:
+        return run(*tensors)
+
+    def fake(*tensors: torch.Tensor) -> Any:
+        found = reference(*tensors)
+        return found.contiguous() if results == 1 else found
+
+    made = torch.library.custom_op(f"{space}::kernel_{key[1]}", called, mutates_args=(), schema=schema)
+    made.register_fake(fake)
+    return made
+
+
+def _module(file: Path) -> Any:
+    """A file's module; what torch builds for it is kept in a folder of its own."""
+    name = f"optimized_{abs(hash(str(file.resolve()))):x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    built = os.environ.get("TORCH_EXTENSIONS_DIR")
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(file).parent / "build" / file.stem)
+    Path(os.environ["TORCH_EXTENSIONS_DIR"]).mkdir(parents=True, exist_ok=True)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        if built is None:
+            del os.environ["TORCH_EXTENSIONS_DIR"]
+        else:
+            os.environ["TORCH_EXTENSIONS_DIR"] = built
+    return module

@@ -1,0 +1,182 @@
+"""The folder `optimized/`: the same model with kernels, its way back, and that it needs nothing of ours."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from evaluators.config_errors import UsageError
+from evaluators.problem import Kernel
+from search.optimizations.extraction.problems import extract
+from search.optimizations.extraction.record import Extracted
+from search.optimizations.extraction.whole import Whole
+from search.optimizations.installation.package import write_package
+from tests.search.optimizations.extraction.test_problems import profile_of
+from tests.search.optimizations.extraction.wholes import whole
+from tests.search.optimizations.models import Mlp, rand
+
+
+class Blocks(nn.Module):
+    """Two MLPs with a norm before each, and a number that is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Mlp(), Mlp()])
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor, *, scale: float = 1.0) -> Any:
+        for block in self.blocks:
+            x = x + block(self.norm(x))
+        if bool((x > 1e6).any()):
+            x = x * 0
+        return {"out": x * scale, "last": x[0]}
+
+
+def written(folder: Path, made: Whole) -> tuple[Any, dict[str, Extracted]]:
+    """The package, with a copy of each problem's own code as its kernel."""
+    found = extract(profile_of(made), made, folder, most=9, gain=0.001).problems
+    chosen = [each for each in found if each.target in ("addmm + gelu", "native_layer_norm")]
+    write_package(folder, made, kernels_of(folder, chosen), {each: each.places for each in chosen})
+    return package(folder), {each.target: each for each in chosen}
+
+
+def kernels_of(folder: Path, problems: list[Extracted]) -> Mapping[str, Kernel]:
+    return {
+        each.name: Kernel(
+            source=(folder / each.file).read_text().replace("class Model(", "class ModelNew("),
+            language="triton",
+        )
+        for each in problems
+    }
+
+
+def package(folder: Path) -> Any:
+    file = folder / "optimized" / "__init__.py"
+    name = f"optimized_in_{folder.name.replace('-', '_')}"
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def same(found: Any, wanted: Any) -> bool:
+    return found.keys() == wanted.keys() and all(torch.equal(found[key], wanted[key]) for key in wanted)
+
+
+def plan(model: nn.Module) -> Any:
+    return type(model).plan  # type: ignore[attr-defined]
+
+
+@torch.no_grad()
+def test_it_is_the_same_model_and_each_kernel_runs(tmp_path: Path) -> None:
+    made = whole(Blocks(), rand(4, 8))
+    model = made.model.module
+    names, wanted = list(model.state_dict()), model(rand(4, 8))
+    optimized, problems = written(tmp_path, made)
+    assert optimized.load(model) is model and isinstance(model, Blocks)
+    assert same(model(rand(4, 8)), wanted)
+    calls = {name: kernel.calls for name, kernel in plan(model).kernels.items()}
+    assert calls == {each.name: 2 for each in problems.values()} and not plan(model).fallbacks
+    assert list(model.state_dict()) == names
+    assert same(copy.deepcopy(model)(rand(4, 8)), wanted)
+    with torch.no_grad():
+        model.norm.weight.fill_(3.0)  # type: ignore[union-attr, operator]
+    assert not same(model(rand(4, 8)), wanted), "weights are the model's own"
+    optimized.unload(model)
+    assert type(model) is Blocks
+
+
+@torch.no_grad()
+def test_everything_else_is_the_models_own_forward(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = whole(Blocks(), rand(4, 8))
+    optimized, _ = written(tmp_path, made)
+    own = copy.deepcopy(made.model.module)
+    model = optimized.load(made.model.module)
+    assert same(model(rand(6, 8)), own(rand(6, 8)))
+    assert same(model(rand(4, 8), scale=2.0), own(rand(4, 8), scale=2.0))
+    assert same(model.double()(rand(4, 8).double()), own.double()(rand(4, 8).double()))
+    model.float()
+    large = rand(4, 8) + 2e6
+    assert same(model(large), own.float()(large)), "the model reads another number"
+    assert same(model.train()(rand(4, 8)), own(rand(4, 8)))
+    model.eval()
+    with torch.enable_grad():
+        model(rand(4, 8))["out"].sum().backward()
+    assert model.norm.weight.grad is not None
+    reasons = list(plan(model).fallbacks)
+    assert [reason.split()[0] for reason in reasons] == ["a", "other", "a", "True", "the", "gradients"]
+    assert len(caplog.records) == len(reasons), "each is said once"
+
+
+@torch.no_grad()
+def test_kernels_can_be_left_out(tmp_path: Path) -> None:
+    made = whole(Blocks(), rand(4, 8))
+    optimized, problems = written(tmp_path, made)
+    wanted = made.model.module(rand(4, 8))
+    out = problems["addmm + gelu"].name
+    model = optimized.load(made.model.module, without=[out])
+    assert same(model(rand(4, 8)), wanted)
+    assert plan(model).kernels[out].calls == 0
+
+
+def test_another_model_is_refused(tmp_path: Path) -> None:
+    optimized, _ = written(tmp_path, whole(Blocks(), rand(4, 8)))
+    with pytest.raises(ValueError, match=r"no weight blocks\.0"):
+        optimized.load(Mlp())
+    with pytest.raises(ValueError, match=r"is .* it must be"):
+        optimized.load(Blocks().double())
+
+
+def test_results_that_cannot_be_written_down_are_told() -> None:
+    with pytest.raises(UsageError, match="no kernel can be put into it: its output has a set"):
+        whole(lambda x: (x.exp(), {1, 2}), rand(3))
+
+
+def test_what_nobody_reads_is_left_out(tmp_path: Path) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        x.exp()
+        torch.arange(3).sum().item()
+        return x * 2
+
+    write_package(tmp_path, whole(model, rand(3)), {}, {})
+    code = (tmp_path / "optimized" / "forward.py").read_text()
+    assert "mul" in code and not any(word in code for word in ("exp", "arange", "check("))
+
+
+@pytest.mark.slow
+def test_it_needs_nothing_of_this_project(tmp_path: Path) -> None:
+    made = whole(Blocks(), rand(4, 8))
+    written(tmp_path, made)
+    torch.save(made.model.module.state_dict(), tmp_path / "weights.pt")
+    source = Path(__file__).read_text()
+    own = source[source.index("class Blocks") : source.index("def written")]
+    mlp = (Path(__file__).parents[1] / "models.py").read_text()
+    mlp = mlp[mlp.index("class Mlp") : mlp.index("class Function")]
+    (tmp_path / "use.py").write_text(
+        "import sys\nfrom typing import Any\nimport torch\nfrom torch import nn\nfrom optimized import load\n"
+        f"{mlp}\n{own}\n"
+        "model = Blocks().eval()\nmodel.load_state_dict(torch.load('weights.pt'))\n"
+        "x = torch.rand(4, 8)\n"
+        "with torch.no_grad():\n"
+        "    wanted = model(x)\n    load(model)\n    found = model(x)\n"
+        "    compiled = torch.compile(model)(x)\n"
+        "assert torch.equal(found['out'], wanted['out'])\n"
+        "assert torch.allclose(compiled['out'], wanted['out'], atol=1e-6)\n"
+        "assert not type(model).plan.fallbacks\n"
+        "assert not {'search', 'evaluators', 'kernel_library'} & {*sys.modules}\n"
+    )
+    run = "import runpy, sys; sys.path.insert(0, '.'); runpy.run_path('use.py')"
+    command = [sys.executable, "-P", "-c", run]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
