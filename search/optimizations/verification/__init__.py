@@ -1,0 +1,1 @@
+"""A model with kernels held against the model, and both timed."""

@@ -1,0 +1,108 @@
+"""The verification of a model with kernels in a process of its own: kernels are code that may do anything to
+theirs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from evaluators.atomic_write import write_atomically
+from search.optimizations.model_config import source_of
+from search.optimizations.model_source import LoadedModel
+from search.optimizations.verification.record import EAGER, FILE, OPTIMIZED, Verification, guilty
+
+TASK = "verification_task.json"
+TUNED = "max-autotune"
+WAYS = {
+    EAGER: "eager",
+    OPTIMIZED: "with the kernels",
+    "compile": "torch.compile",
+    "optimized compile": "with the kernels, torch.compile",
+    TUNED: "torch.compile, max-autotune",
+}
+"""Ways of running a model, in words."""
+
+
+class VerificationError(Exception):
+    """There is no verdict on the model; the message says why, in one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """`model`: the fields of a `ModelConfig`; `seeds`: sets of weights and inputs that are compared; `turns`:
+    readings of each way; `ways`: of running it, none: it is not timed; `without`: kernels that stay off, with
+    the reason."""
+
+    model: Mapping[str, Any]
+    device: str
+    dtype: str | None
+    seed: int = 0
+    seeds: int = 5
+    turns: int = 15
+    ways: Sequence[str] = tuple(WAYS)
+    without: Mapping[str, str] = field(default_factory=dict)
+
+    def load(self, seed: int) -> LoadedModel:
+        """The model with weights and inputs of this seed."""
+        source = source_of(OmegaConf.create({**self.model}))
+        return source.load(device=self.device, dtype=self.dtype, backward=False, seed=seed)
+
+
+def verify_apart(folder: Path, task: Task, names: Sequence[str], timeout_s: float) -> Verification:
+    """The verification of the folder's package, which has the kernels of these names, in a process of its
+    own. A kernel that ends the process is found by bisection, and left out. What the compiler tunes is
+    timed in another process: it may take longer than all the rest. Raises VerificationError."""
+    found = _verified(
+        folder, replace(task, ways=[way for way in task.ways if way != TUNED]), names, timeout_s
+    )
+    if TUNED not in task.ways or not found.passes:
+        return found
+    tuning = replace(task, seeds=0, ways=(EAGER, OPTIMIZED, TUNED), without=found.left_out)
+    if (died := _run(folder, tuning, timeout_s)) is not None:
+        return replace(found, failed={**found.failed, TUNED: died})
+    tuned = Verification.read(folder / FILE)
+    return replace(
+        found, sessions=[*found.sessions, *tuned.sessions], failed={**found.failed, **tuned.failed}
+    )
+
+
+def _verified(folder: Path, task: Task, names: Sequence[str], timeout_s: float) -> Verification:
+    died = _run(folder, task, timeout_s)
+    if died is not None:
+        smoke = replace(task, seeds=1, ways=())
+
+        def dies(some: Sequence[str]) -> bool:
+            off = {name: "" for name in names if name not in some}
+            return _run(folder, replace(smoke, without={**off, **task.without}), timeout_s) is not None
+
+        tried = [name for name in names if name not in task.without]
+        out = dict.fromkeys(guilty(tried, dies), f"it ends the process: {died}")
+        if not out or dies([]):
+            raise VerificationError(f"the model's process ended: {died}")
+        died = _run(folder, replace(task, without={**task.without, **out}), timeout_s)
+        if died is not None:
+            raise VerificationError(f"the model's process ended: {died}")
+    return Verification.read(folder / FILE)
+
+
+def _run(folder: Path, task: Task, timeout_s: float) -> str | None:
+    """How the process failed; None where it has written its file."""
+    write_atomically(folder / TASK, json.dumps(asdict(task)))
+    (folder / FILE).unlink(missing_ok=True)
+    command = [sys.executable, "-m", "search.optimizations.verification.process", str(folder)]
+    try:
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:
+        return f"it took longer than {timeout_s:.0f} s"
+    if done.returncode == 0 and (folder / FILE).exists():
+        return None
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    signal = f"signal {-done.returncode}" if done.returncode < 0 else f"exit status {done.returncode}"
+    return f"{signal}: {lines[-1]}" if lines else signal

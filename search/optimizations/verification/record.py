@@ -1,0 +1,190 @@
+"""Whether a model with kernels is the same model, and how much faster: the record, and what follows from it.
+
+Errors are relative: the norm of the difference over the norm of the answer, both in float64, the largest of a
+model's outputs. The yardstick is the model itself in float64, where that fits, and then eager's own error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evaluators.atomic_write import write_atomically
+from evaluators.timing import median_interval
+
+if TYPE_CHECKING:
+    import torch
+
+ALLOWED = 4.0
+"""Times eager's own error that a model with kernels may have."""
+LEAST_ERROR = 16.0
+"""Units of the type's epsilon: an error below this is none."""
+EAGER = "eager"
+OPTIMIZED = "optimized"
+FILE = "verification.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One set of inputs and weights. `error`: of the model with kernels; `eager_error`: of the model, both
+    against float64; None where that does not fit, and `error` is then against the model. `tokens`: the share
+    of positions whose most likely token is the model's, None without logits."""
+
+    seed: int
+    error: float
+    eager_error: float | None
+    allowed: float
+    tokens: float | None = None
+
+    @property
+    def passes(self) -> bool:
+        """Whether the error is allowed."""
+        return self.error <= self.allowed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """How far a kernel's results are from those of the operators that it stands for, in a run where all
+    kernels before it have been used."""
+
+    kernel: str
+    site: str
+    error: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """`calls`: of each kernel in a forward; `left_out`: kernels that were taken out again, and why; `growth`:
+    the errors from kernel to kernel where a check has failed. `sessions`: times of a forward in ms, by the
+    way of running it, those of a session in turn; `failed`: ways that could not be run."""
+
+    checks: Sequence[Check]
+    calls: Mapping[str, int]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    growth: Sequence[Step] = ()
+    sessions: Sequence[Mapping[str, Sequence[float]]] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    other_sizes: str = ""
+
+    @property
+    def passes(self) -> bool:
+        """Whether the model with the kernels that are left is the model."""
+        return bool(self.checks) and all(each.passes for each in self.checks)
+
+    @property
+    def ways(self) -> list[str]:
+        """Of running the model, that were timed."""
+        return list(dict.fromkeys(way for session in self.sessions for way in session))
+
+    def ms(self, way: str) -> float:
+        """A forward, the median of the first session with this way."""
+        return statistics.median(self._session(way)[way])
+
+    def speedup(self, way: str, over: str = EAGER) -> tuple[float, float, float]:
+        """Of one way over another with its 95 % interval: of the median of the ratios of turns, in the first
+        session with this way."""
+        session = self._session(way)
+        turns = zip(session[over], session[way], strict=True)
+        return median_interval([theirs / ours for theirs, ours in turns])
+
+    def _session(self, way: str) -> Mapping[str, Sequence[float]]:
+        return next(session for session in self.sessions if way in session)
+
+    def write(self, file: Path) -> None:
+        """As JSON."""
+        follows = {way: list(self.speedup(way)) for way in self.ways}
+        fields = {**asdict(self), "follows": {"passes": self.passes, "speedup_over_eager": follows}}
+        write_atomically(file, json.dumps(fields, indent=1))
+
+    @classmethod
+    def read(cls, file: Path) -> Verification:
+        """What `write` wrote. Raises OSError and ValueError."""
+        fields = json.loads(file.read_text())
+        fields.pop("follows")
+        fields["checks"] = [Check(**each) for each in fields["checks"]]
+        fields["growth"] = [Step(**each) for each in fields["growth"]]
+        return cls(**fields)
+
+
+def error_of(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> float:
+    """The largest of the outputs' errors; infinite where they differ in number, shape, or in what is not
+    finite, and where whole numbers differ."""
+    if len(found) != len(wanted):
+        return math.inf
+    return max((_error(*pair) for pair in zip(found, wanted, strict=True)), default=0.0)
+
+
+def _error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    import torch
+
+    if found.shape != wanted.shape:
+        return math.inf
+    if not wanted.is_floating_point():
+        return 0.0 if torch.equal(found, wanted) else math.inf
+    ours, theirs = found.double(), wanted.double()
+    finite = theirs.isfinite()
+    if not torch.equal(ours.isfinite(), finite) or not torch.equal(
+        ours[~finite].nan_to_num(7.0), theirs[~finite].nan_to_num(7.0)
+    ):
+        return math.inf
+    norm = float(theirs[finite].norm())
+    off = float((ours[finite] - theirs[finite]).norm())
+    return off / norm if norm else (0.0 if off == 0 else math.inf)
+
+
+def allowed(eager_error: float | None, epsilon: float) -> float:
+    """The error that a model with kernels may have: as many times eager's own, or what its type cannot tell
+    from none."""
+    return max(ALLOWED * (eager_error or 0.0), LEAST_ERROR * epsilon)
+
+
+def guilty(names: Sequence[str], fails: Callable[[Sequence[str]], bool]) -> list[str]:
+    """The kernels to be taken out for the others to pass, by bisection: `fails` says whether the model fails
+    with some of them. Of kernels that fail only together the last one is taken out."""
+    left, out = list(names), []
+    while left and fails(left):
+        suspects = left
+        while len(suspects) > 1:
+            middle = len(suspects) // 2
+            halves = suspects[:middle], suspects[middle:]
+            suspects = next((half for half in halves if fails(half)), suspects[-1:])
+        out.append(suspects[0])
+        left = [each for each in left if each != suspects[0]]
+    return out
+
+
+def growth_lines(found: Verification) -> list[str]:
+    """How the error grew from kernel to kernel, where kernels had to be taken out."""
+    lines = [f"  {each.error:.1e}  {each.kernel}  {each.site}" for each in found.growth]
+    return ["before that, errors of the kernels' results, call by call:", *lines] if lines else []
+
+
+def in_lines(found: Verification, title: Mapping[str, str]) -> list[str]:
+    """What there is to say, a line each; `title` has words for ways of running."""
+    worst = max(found.checks, key=lambda each: each.error / each.allowed, default=None)
+    lines = []
+    if worst is not None:
+        said = "the same" if found.passes else "NOT the same"
+        against = "float64" if worst.eager_error is not None else "eager"
+        eager = f", eager's own {worst.eager_error:.1e}" if worst.eager_error is not None else ""
+        lines.append(
+            f"{said} on {len(found.checks)} sets of weights and inputs: error {worst.error:.1e} against "
+            f"{against}{eager}, {worst.allowed:.1e} allowed"
+        )
+    tokens = [each.tokens for each in found.checks if each.tokens is not None]
+    if tokens:
+        lines.append(f"most likely tokens: {min(tokens):.2%} are the model's")
+    if found.other_sizes:
+        lines.append(found.other_sizes)
+    lines += [f"taken out: {name}: {why}" for name, why in found.left_out.items()]
+    for way in found.ways:
+        speedup, low, high = found.speedup(way)
+        over = "" if way == EAGER else f"  {speedup:.3f}x [{low:.3f}, {high:.3f}]"
+        lines.append(f"{title.get(way, way):<34} {found.ms(way):9.3f} ms{over}")
+    lines += [f"{title.get(way, way):<34} failed: {why}" for way, why in found.failed.items()]
+    return lines

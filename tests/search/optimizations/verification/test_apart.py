@@ -1,0 +1,88 @@
+"""The process that holds a model with kernels against the model: it finds the kernels that are to blame."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from search.optimizations.extraction.problems import extract
+from search.optimizations.extraction.whole import whole_of
+from search.optimizations.installation.package import write_package
+from search.optimizations.model_source import FileModel
+from search.optimizations.verification.apart import Task, VerificationError, verify_apart
+from search.optimizations.verification.record import Verification
+from tests.search.optimizations.extraction.test_problems import profile_of
+from tests.search.optimizations.installation.test_package import kernels_of
+
+SOURCE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return torch.softmax(self.second(torch.tanh(self.first(x))), -1)
+
+def get_inputs():
+    return [torch.randn(6, 8)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def verified(folder: Path, changed: dict[str, str], *ways: str) -> tuple[Verification, dict[str, str]]:
+    """With the problems' own code as kernels, of which some return something else; and names by operators."""
+    (folder / "model.py").write_text(SOURCE)
+    model = FileModel(path=str(folder / "model.py")).load(device="cpu", dtype=None, backward=False, seed=0)
+    whole = whole_of(model)
+    found = extract(profile_of(whole), whole, folder, most=9, gain=0.001, known=lambda fragment: True)
+    found.write(folder / "extraction.json")
+    chosen = [each for each in found.problems if each.target in ("tanh", "_softmax")]
+    names = {each.target: each.name for each in chosen}
+    kernels = dict(kernels_of(folder, chosen))
+    for target, returned in changed.items():
+        own = kernels[names[target]]
+        kernels[names[target]] = replace(own, source=own.source.replace("return ", f"return {returned} ", 1))
+    write_package(folder, whole, kernels, {each: each.places for each in chosen})
+    task = Task(
+        model={"name": str(folder / "model.py")}, device="cpu", dtype=None, seeds=2, turns=6, ways=ways
+    )
+    return verify_apart(folder, task, list(names.values()), 120.0), names
+
+
+@pytest.mark.slow
+def test_the_same_model_is_timed_and_a_wrong_kernel_is_taken_out(tmp_path: Path) -> None:
+    found, names = verified(tmp_path, {"tanh": "1.01 *"}, "eager", "optimized")
+    assert found.passes and [check.seed for check in found.checks] == [0, 1]
+    assert list(found.left_out) == [names["tanh"]]
+    assert found.calls == {names["_softmax"]: 1}
+    assert [step.kernel for step in found.growth] == [names["tanh"], names["_softmax"]]
+    assert found.growth[0].error == pytest.approx(0.01, rel=1e-3)
+    assert found.ways == ["eager", "optimized"]
+    assert found.other_sizes == "inputs of another size: the model's own forward runs"
+
+
+@pytest.mark.slow
+def test_a_kernel_that_ends_the_process_is_taken_out(tmp_path: Path) -> None:
+    found, names = verified(tmp_path, {"_softmax": "__import__('os').abort() or"})
+    assert found.passes and list(found.left_out) == [names["_softmax"]]
+    assert "signal 6" in found.left_out[names["_softmax"]]
+
+
+@pytest.mark.slow
+def test_a_kernel_that_raises_is_taken_out(tmp_path: Path) -> None:
+    found, names = verified(tmp_path, {"tanh": "1 / 0 *"})
+    assert [*found.left_out] == [names["tanh"]]
+    assert found.left_out[names["tanh"]].endswith("ZeroDivisionError: division by zero")
+
+
+def test_a_model_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    task = Task(model={"name": "nowhere.py"}, device="cpu", dtype=None)
+    with pytest.raises(VerificationError, match="the model's process ended: exit status 1"):
+        verify_apart(tmp_path, task, [], 60.0)

@@ -1,0 +1,108 @@
+"""What is the same, how much faster it is, and which kernel is to blame."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from search.optimizations.verification.record import (
+    Check,
+    Step,
+    Verification,
+    allowed,
+    error_of,
+    guilty,
+    in_lines,
+)
+
+INF, NAN = math.inf, math.nan
+
+
+def test_an_error_is_relative_and_the_largest_counts() -> None:
+    ones, tens = torch.ones(4), torch.full((4,), 10.0)
+    assert error_of([ones * 1.1, tens], [ones, tens]) == pytest.approx(0.1)
+    assert error_of([torch.tensor([1, 2])], [torch.tensor([1, 2])]) == 0
+    assert error_of([torch.zeros(2)], [torch.zeros(2)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        ([torch.ones(2)], []),
+        ([torch.ones(2)], [torch.ones(3)]),
+        ([torch.tensor([1, 2])], [torch.tensor([1, 3])]),
+        ([torch.tensor([1.0, NAN])], [torch.tensor([1.0, 2.0])]),
+        ([torch.tensor([1.0, INF])], [torch.tensor([1.0, -INF])]),
+        ([torch.tensor([1e-3])], [torch.tensor([0.0])]),
+    ],
+)
+def test_what_is_not_comparable_is_infinitely_wrong(
+    found: list[torch.Tensor], wanted: list[torch.Tensor]
+) -> None:
+    assert error_of(found, wanted) == INF
+
+
+def test_where_the_model_is_not_finite_the_kernels_are_not() -> None:
+    tensor = torch.tensor([1.0, INF, -INF, NAN])
+    assert error_of([tensor], [tensor.clone()]) == 0
+
+
+def test_what_is_allowed_follows_eagers_own_error() -> None:
+    assert allowed(1e-3, 1e-7) == pytest.approx(4e-3)
+    assert allowed(None, 1e-7) == allowed(0.0, 1e-7) == pytest.approx(16e-7)
+
+
+@pytest.mark.parametrize("culprits", [{"b"}, {"a", "e"}, {"a", "b", "c", "d", "e"}, set()])
+def test_bisection_finds_each_kernel_that_fails_alone(culprits: set[str]) -> None:
+    asked: list[Sequence[str]] = []
+
+    def fails(some: Sequence[str]) -> bool:
+        asked.append(some)
+        return bool(culprits & {*some})
+
+    assert {*guilty("abcde", fails)} == culprits
+    assert len(asked) < 8 * (1 + len(culprits))
+
+
+def test_of_two_that_fail_together_one_goes() -> None:
+    assert len(guilty("abcd", lambda some: {"a", "d"} <= {*some})) == 1
+
+
+def made(error: float = 1e-7) -> Verification:
+    session = {"eager": [2.0, 2.2, 2.4, 2.0, 2.1, 2.2], "optimized": [1.0, 1.1, 1.2, 1.0, 1.05, 1.1]}
+    other = {"eager": [4.0] * 6, "max-autotune": [1.0] * 6}
+    return Verification(
+        checks=[Check(seed=0, error=error, eager_error=1e-7, allowed=4e-7, tokens=1.0)],
+        calls={"1_mm": 3},
+        left_out={"2_softmax": "the model is another with it"},
+        growth=[Step(kernel="1_mm", site="h.0", error=0.1)],
+        sessions=[session, other],
+        failed={"compile": "RuntimeError: no"},
+    )
+
+
+def test_speedups_are_of_a_session() -> None:
+    found = made()
+    assert found.ways == ["eager", "optimized", "max-autotune"]
+    assert found.speedup("optimized") == pytest.approx((2, 2, 2))
+    assert found.speedup("max-autotune") == (4, 4, 4)
+    assert found.passes and not made(1e-6).passes
+    assert not Verification(checks=[], calls={}).passes, "nothing was compared"
+
+
+def test_the_record_is_read_back(tmp_path: Path) -> None:
+    made().write(tmp_path / "verification.json")
+    assert Verification.read(tmp_path / "verification.json") == made()
+
+
+def test_it_is_told_in_lines() -> None:
+    lines = in_lines(made(), {"optimized": "with the kernels"})
+    assert lines[0].startswith("the same on 1 sets") and "most likely tokens: 100.00%" in lines[1]
+    assert any(line.startswith("with the kernels") and "2.000x" in line for line in lines)
+    assert any("taken out: 2_softmax" in line for line in lines)
+    assert lines[-1].endswith("failed: RuntimeError: no")
+    assert in_lines(made(1e-6), {})[0].startswith("NOT the same")
