@@ -74,12 +74,12 @@ def entries_of(suite: Suite, only: Sequence[str]) -> list[Entry]:
 
 
 def open_problem(name: str, *, device: str, rules: DictConfig | None = None) -> Problem:
-    """The problem that `problem=<name>` chooses, with the rules that are set of a `RulesConfig`. Raises
-    UsageError."""
+    """The problem that `problem=<name>` chooses, or of a reference's file, with the rules that are set of a
+    `RulesConfig`. Raises UsageError."""
     held: dict[str, Any] = {} if rules is None else dict(OmegaConf.to_container(rules))  # type: ignore[arg-type]
     sizes = held.pop("sizes", None) or {}
     set_ones = [f"problem.{key}={quoted(value)}" for key, value in held.items() if value is not None]
-    config = compose_config(ProblemConfig, [f"problem={name}", *set_ones])
+    config = compose_config(ProblemConfig, [*chosen(name), *set_ones])
     plain: Problem = build(config.problem, device=device)
     names = assigned_names(plain.source)
     there = {key: value for key, value in sizes.items() if key in names}
@@ -87,6 +87,13 @@ def open_problem(name: str, *, device: str, rules: DictConfig | None = None) -> 
         return plain
     changed: Problem = build(config.problem, device=device, sizes={**config.problem.sizes, **there})
     return changed
+
+
+def chosen(name: str) -> list[str]:
+    """The overrides that choose a problem, by its name or by its reference's file."""
+    if not name.endswith(".py"):
+        return [f"problem={name}"]
+    return ["problem=file", f"problem.path={quoted(name)}"]
 
 
 async def for_each_problem(

@@ -34,12 +34,13 @@ from evaluators.cli import (
     positive,
     say,
 )
-from evaluators.config import group, hydra_settings, section
+from evaluators.config import group, hydra_settings
 from evaluators.config_errors import UsageError
 from evaluators.device_config import host_of, settle_device
 from evaluators.option import option
 from evaluators.scheduler.pool import Pool
-from evaluators.suite_config import RulesConfig, entries_of
+from evaluators.suite_config import entries_of
+from search.campaigns.config import SearchesConfig
 from search.campaigns.page import write_page
 from search.campaigns.progress import StopRules
 from search.campaigns.results import write
@@ -48,7 +49,6 @@ from search.campaigns.view import CampaignView
 from search.cli import arms_of, gone_on_with, page_at_the_end, shown, without
 from search.compare import WITHOUT_DEVICE
 from search.journal import JournalError
-from search.run import BudgetConfig, RunConfig
 
 OWN = (
     "suite",
@@ -67,31 +67,13 @@ OWN = (
 
 
 @dataclass
-class StopConfig:
-    """When a search is not gone on with."""
-
-    patience: int = option(4, "slices in a row that gain less than `gain`")
-    gain: float = option(0.01, "in the logarithm of the speedup")
-    roofline: float = option(0.95, "share of the speedup that the roofline allows")
-    failures: int = option(40, "evaluations in a row that are not correct")
-    evaluations: int | None = option(None, "of one search")
-    seconds: float | None = option(None, "of one search")
-
-
-@dataclass
-class CampaignConfig(RunConfig):
+class CampaignConfig(SearchesConfig):
     """The config of the command."""
 
-    problem: RulesConfig = section(RulesConfig)
     suite: Any = group(None)
     only: list[str] = option([], "of the suite's problems: numbers, names, or patterns with *")
     arms: dict[str, Any] = option({}, "what is compared: overrides by name")
     scheduler: Any = group("gain")
-    stop: StopConfig = section(StopConfig)
-    slice: int = option(20, "evaluations that a search is given at a time")
-    at_once: int = option(4, "searches that go on side by side")
-    rounds: int = option(100_000, "rounds of a search: the campaign's budget ends it")
-    budget: BudgetConfig = section(BudgetConfig)
     hydra: Any = hydra_settings({"run": {"dir": "${out}/campaign/${now:%Y-%m-%d_%H-%M-%S}"}})
 
 

@@ -1,47 +1,84 @@
-"""A model in: where its time goes, and what can be won there.
+"""A model in, a faster model out:
 
-    python -m search.optimize model=my_model.py
-    python -m search.optimize model=transformers/GPT2LMHeadModel model.config.n_layer=4 dtype=bfloat16
-    python -m search.optimize model=torchvision/resnet50 model.batch=32 backward=true
+    python -m search.optimize model=my_model.py budget.evaluations=400
+    python -m search.optimize model=transformers/GPT2LMHeadModel dtype=bfloat16 proposer=llm budget.dollars=20
+    python -m search.optimize model=torchvision/resnet50 model.batch=32 backward=true stop_after=profile
+    python -m search.optimize resume=outputs/optimize/2026-01-31_12-00-00
 
 The model is a file or an importable module that defines `Model`, `get_inputs` and `get_init_inputs`, a
 problem by its name (`level1/softmax`), or an architecture of transformers, torchvision or diffusers with
-random weights. The folder of the run has `profile.json` and `profile.html`, and in `calls.txt` the calls of
-its operators as a trace: what the suite operators/traced makes problems of. Exit status 0, 2 when the call
-was wrong, 130 when it was interrupted.
+random weights. `profile` says where its time goes; `extract` makes problems of what can be won; `search` asks
+the library for kernels, and then searches with what `budget` allows; `install` puts the kernels into the
+model, holds that against the model, and times both. The folder of the run has the profile (`profile.html`),
+the problems, the searches, and `optimized/`, which loads without this project. Exit status 0, 2 when the
+call was wrong, 130 when it was interrupted; `resume=` goes on.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 from rich.console import Console
 
 from evaluators.atomic_write import write_atomically
-from evaluators.cli import Call, build, command, log_to, one_of, output_folder, positive, say
-from evaluators.config import group, hydra_settings, section
+from evaluators.cli import (
+    Call,
+    build,
+    command,
+    given_overrides,
+    log_to,
+    one_of,
+    output_folder,
+    positive,
+    say,
+)
+from evaluators.config import hydra_settings, section
 from evaluators.device_config import settle_device
 from evaluators.option import option
 from evaluators.suites.traces import write_trace
-from search.cli import page_at_the_end, shown
+from search.campaign import OWN as CAMPAIGN
+from search.campaigns.config import SearchesConfig
+from search.cli import gone_on_with, page_at_the_end, shown, without
+from search.optimizations.extraction.whole import whole_of
 from search.optimizations.model_config import ModelConfig, named, source_of
-from search.optimizations.model_source import check_dtype
-from search.optimizations.page import write_page
+from search.optimizations.model_source import LoadedModel, check_dtype
+from search.optimizations.page import read_profile, write_page
 from search.optimizations.profile import Profile
 from search.optimizations.profiling import calls_of, profile_of
+from search.optimizations.stages import Making, extracted, installed, kernels_for
 from search.optimizations.table import head, legend, show_ranking
 
-STAGES = ("profile",)
+STAGES = ("profile", "extract", "search", "install")
+OWN = (
+    *CAMPAIGN,
+    "model",
+    "dtype",
+    "backward",
+    "warmup",
+    "iterations",
+    "top",
+    "targets",
+    "least_gain",
+    "compared",
+    "turns",
+    "compile",
+    "verify_s",
+    "stop_after",
+    "report",
+)
+"""Keys that are not those of the searches."""
 
 
 @dataclass
-class OptimizeConfig:
+class OptimizeConfig(SearchesConfig):
     """The config of the command."""
 
     model: ModelConfig = section(ModelConfig)
@@ -50,18 +87,23 @@ class OptimizeConfig:
     backward: bool = option(False, "forward and backward, in training mode")
     warmup: int = option(3, "iterations before any is timed")
     iterations: int = option(10, "that are timed, and that are traced")
-    seed: int = option(0, "of weights and inputs")
+    seed: int = option(0, "of weights, inputs and every random choice of the searches")
     top: int = option(20, "rows of the table")
-    stop_after: str = option("profile", "the last stage to be run: profile")
-    library: Any = group("folder")
-    out: str = option("outputs", "where run folders are made")
+    targets: int = option(8, "problems that are made of the model, at most")
+    least_gain: float = option(0.005, "of the model, that a problem must be able to give")
+    compared: int = option(5, "sets of weights and inputs on which the models are compared")
+    turns: int = option(15, "readings of each way of running the model")
+    compile: bool = option(True, "time torch.compile, too: default, max-autotune, and around the kernels")
+    verify_s: float = option(3600.0, "limit of the comparison, in seconds")
+    stop_after: str = option("install", "the last stage to be run: profile | extract | search | install")
     report: bool = option(True, "write profile.html")
     hydra: Any = hydra_settings({"run": {"dir": "${out}/optimize/${now:%Y-%m-%d_%H-%M-%S}"}})
 
 
 def expand(overrides: Sequence[str]) -> Call:
-    """`model=…` is short for a key of its own."""
-    return Call(overrides=named(overrides))
+    """`model=…` is short for a key of its own; a run that is resumed has the overrides that it began with.
+    Raises UsageError."""
+    return gone_on_with(named(overrides), "optimization")
 
 
 @command("search.optimize", OptimizeConfig, __doc__, expand=expand)
@@ -71,12 +113,46 @@ def main(config: DictConfig) -> int:
     log_to(Console(stderr=True))
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read when torch is imported: the profiler talks
     one_of(config, "stop_after", STAGES)
-    positive(config, "iterations", "top")
+    positive(config, "iterations", "top", "targets", "compared", "slice", "at_once")
+    positive(config, "turns", least=6)
     positive(config, "warmup", least=0)
     check_dtype(config.dtype)
     settle_device(config)
     folder = output_folder()
-    profile = _profile(config, console)
+    source = source_of(config.model)
+    say(console, f"making the model on {config.device}")
+    model = source.load(
+        device=config.device, dtype=config.dtype, backward=bool(config.backward), seed=int(config.seed)
+    )
+    if (folder / "profile.json").exists():
+        profile = read_profile(folder)
+    else:
+        profile = _profile(config, model, console)
+        _show(config, profile, folder, console)
+    if config.stop_after == "profile":
+        return 0
+    if config.backward:
+        say(console, "backward=true: kernels are put into a forward without gradients; this ends here")
+        return 0
+    making = Making(folder=folder, config=config, shared=without(given_overrides(), *OWN), console=console)
+    return asyncio.run(_make(making, profile, model))
+
+
+async def _make(making: Making, profile: Profile, model: LoadedModel) -> int:
+    """The stages after the profile."""
+    whole = whole_of(model)
+    extraction = extracted(making, profile, whole)
+    if making.config.stop_after == "extract" or not extraction.problems:
+        return 0
+    kernels = await kernels_for(making, profile, whole, extraction)
+    if making.config.stop_after == "install":
+        found = installed(making, profile, whole, extraction, kernels)
+        if found is not None:
+            making.say(f"optimized: {shown(making.folder / 'optimized')}")
+    return 0
+
+
+def _show(config: DictConfig, profile: Profile, folder: Path, console: Console) -> None:
     write_atomically(folder / "profile.json", json.dumps(profile.to_json(), indent=1))
     say(console, "", *head(profile), "")
     show_ranking(profile, config.top, console)
@@ -85,15 +161,9 @@ def main(config: DictConfig) -> int:
     write_trace(calls, calls_of(profile))
     say(console, f"problems: TRACES={shown(calls)} python -m search.campaign suite=operators/traced")
     say(console, *page_at_the_end(write_page, folder, bool(config.report)))
-    return 0
 
 
-def _profile(config: DictConfig, console: Console) -> Profile:
-    source = source_of(config.model)
-    say(console, f"making the model on {config.device}")
-    model = source.load(
-        device=config.device, dtype=config.dtype, backward=bool(config.backward), seed=int(config.seed)
-    )
+def _profile(config: DictConfig, model: LoadedModel, console: Console) -> Profile:
     return profile_of(
         model,
         entries=build(config.library.kernels).entries() if config.library.use else [],

@@ -9,11 +9,19 @@ from pathlib import Path
 import pytest
 
 from evaluators.cli import compose_config
+from evaluators.problem import Kernel
+from search import optimize
 from search.optimizations import profiling
 from search.optimizations.architectures import Diffusers, Torchvision, Transformers
+from search.optimizations.extraction.record import Extraction
+from search.optimizations.extraction.whole import Whole
 from search.optimizations.model_config import source_of
 from search.optimizations.model_source import FileModel, ModelSource, ModuleModel, ProblemModel
 from search.optimizations.page import read_profile, write_page
+from search.optimizations.profile import Profile
+from search.optimizations.searching import Won
+from search.optimizations.stages import Making
+from search.optimizations.verification.record import Verification
 from search.optimize import OptimizeConfig, expand, main
 from tests.search.optimizations.models import PEAKS
 from tests.search.optimizations.test_model_source import SOURCE
@@ -33,6 +41,7 @@ def test_a_profile_is_written_and_shown(place: Path, capsys: pytest.CaptureFixtu
     given = ["model=my_model.py", "model.sizes.rows=16", "device=cpu", "iterations=2", "warmup=1"]
     assert main([*given, "backward=true"]) == 0
     said = capsys.readouterr().out
+    assert "backward=true: kernels are put into a forward without gradients; this ends here" in said
     [folder] = (place / "outputs" / "optimize").iterdir()
     profile = read_profile(folder)
     assert (profile.model, profile.backward, profile.dtype, profile.iterations) == (
@@ -51,9 +60,45 @@ def test_a_profile_is_written_and_shown(place: Path, capsys: pytest.CaptureFixtu
     assert write_page(folder, place / "other.html").read_text() == (folder / "profile.html").read_text()
 
 
+@pytest.mark.slow
+def test_a_model_in_and_a_model_with_kernels_out(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernels are the problems' own code: what is found is another matter."""
+
+    async def found(making: Making, profile: Profile, whole: Whole, extraction: Extraction) -> dict[str, Won]:
+        texts = {each.name: (making.folder / each.file).read_text() for each in extraction.problems}
+        return {
+            name: Won(
+                kernel=Kernel(source=text.replace("class Model(", "class ModelNew("), language="triton"),
+                speedup=2.0,
+                low=1.5,
+                high=2.5,
+                origin="search",
+            )
+            for name, text in texts.items()
+        }
+
+    monkeypatch.setattr(optimize, "kernels_for", found)
+    given = ["model=my_model.py", "device=cpu", "iterations=1", "report=false", "compile=false", "turns=6"]
+    assert main([*given, "compared=2", "library.use=false", "least_gain=0.001", "stop_after=extract"]) == 0
+    [folder] = (place / "outputs" / "optimize").iterdir()
+    before = (folder / "profile.json").read_text()
+    assert not (folder / "optimized").exists()
+    assert main([f"resume={folder}", "stop_after=install"]) == 0
+    said = capsys.readouterr().out
+    assert (folder / "profile.json").read_text() == before, "a run that goes on is not profiled again"
+    assert "the same on 2 sets of weights and inputs" in said and "with the kernels" in said
+    verification = Verification.read(folder / "verification.json")
+    assert verification.passes and verification.ways == ["eager", "optimized"]
+    readme = (folder / "optimized" / "README.md").read_text()
+    assert "| `kernels/1_addmm.py` (triton) | addmm | 1 | fc |" in readme
+    assert json.loads((folder / "kernels.json").read_text())["1_addmm"]["low"] == 1.5
+
+
 def test_without_a_page(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["model=level1/softmax", "model.sizes.batch=2", "device=cpu", "iterations=1", "report=false"]
-    assert main([*given, "library.use=false", "out=there"]) == 0
+    assert main([*given, "library.use=false", "out=there", "stop_after=profile"]) == 0
     [folder] = (place / "there" / "optimize").iterdir()
     assert not (folder / "profile.html").exists()
     assert "_softmax" in capsys.readouterr().out
@@ -95,7 +140,9 @@ def test_what_can_be_set_of_a_model() -> None:
             ["model=my_model.py", "model.sizes.raws=2"],
             "no module global raws to override; did you mean rows?",
         ),
-        (["model=my_model.py", "stop_after=extract"], "stop_after is extract; it must be one of profile"),
+        (["model=my_model.py", "stop_after=end"], "stop_after is end; it must be one of profile, extract"),
+        (["model=my_model.py", "turns=2"], "turns is 2"),
+        (["resume=nowhere"], "resume=nowhere: no optimization's folder"),
         (["model=my_model.py", "dtype=float61"], "dtype is float61; it must be one of float64"),
         (["model=my_model.py", "iterations=0"], "iterations is 0"),
         (["model=my_model.py", "device=gpu"], "device is gpu; it must be one of auto, cpu, cuda"),

@@ -1,0 +1,187 @@
+"""The stages after the profile: problems out of the model, kernels for them, the model with the kernels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from evaluators.atomic_write import write_atomically
+from evaluators.cli import build, given_config_folders, say
+from evaluators.config_errors import UsageError
+from evaluators.device_config import host_of
+from evaluators.problem import Problem
+from evaluators.scheduler.pool import Pool
+from evaluators.suite_config import chosen, open_problem
+from search.campaigns.running import LIMITS, Campaign, CampaignRun, Planned
+from search.campaigns.view import CampaignView
+from search.optimizations.adapters import adapted, is_for
+from search.optimizations.extraction.graph import NoGraphError
+from search.optimizations.extraction.problems import assigned, extract
+from search.optimizations.extraction.record import EXTRACTION, Extracted, Extraction
+from search.optimizations.extraction.whole import Whole
+from search.optimizations.installation.package import PACKAGE, write_package
+from search.optimizations.profile import Profile
+from search.optimizations.readme import extracted_lines, readme, won_lines
+from search.optimizations.searching import (
+    LibraryAnswers,
+    ModelRules,
+    SavedTime,
+    Won,
+    best_of,
+    of_search,
+)
+from search.optimizations.verification.apart import WAYS, Task, VerificationError, verify_apart
+from search.optimizations.verification.record import Verification, in_lines
+
+SEARCHES = "searches"
+"""The folder of the searches' run folders."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Making:
+    """The folder of the run, its config, and the overrides that its searches share."""
+
+    folder: Path
+    config: DictConfig
+    shared: Sequence[str]
+    console: Console
+
+    def say(self, *lines: str) -> None:
+        """On the console."""
+        say(self.console, *lines)
+
+
+def extracted(making: Making, profile: Profile, whole: Whole) -> Extraction:
+    """The problems of the run, which are made unless they are there."""
+    file = making.folder / EXTRACTION
+    if file.exists():
+        return Extraction.read(file)
+    config = making.config
+    entries = build(config.library.kernels).entries() if config.library.use else []
+    entries = [each for each in entries if is_for(each, str(config.device))]
+    found = extract(
+        profile,
+        whole,
+        making.folder,
+        most=int(config.targets),
+        gain=float(config.least_gain),
+        known=lambda fragment: any(adapted(entry, fragment, whole.views) for entry in entries),
+    )
+    found.write(file)
+    making.say(*extracted_lines(found, profile))
+    return found
+
+
+async def kernels_for(
+    making: Making, profile: Profile, whole: Whole, extraction: Extraction
+) -> dict[str, Won]:
+    """Asks the library, then searches with the campaign's budget. Raises UsageError."""
+    config = making.config
+    found: dict[str, list[Won | None]] = {each.name: [] for each in extraction.problems}
+    searched = any(config.budget[unit] is not None for unit in LIMITS)
+    with Pool(host_of(config)) as pool:
+        if config.library.use:
+            library = build(config.library.kernels)
+            answers = LibraryAnswers(making.folder, library, whole, making.say)
+            for each in extraction.problems:
+                problem = _problem(making, each)
+                found[each.name].append(await answers.ask(pool, each, problem))
+        if searched:
+            with CampaignView(making.console) as view:
+                run = CampaignRun(_campaign(making, profile, extraction), pool, config.device, view.show)
+                await run.run()
+    if searched:
+        for each in extraction.problems:
+            found[each.name].append(of_search(making.folder / SEARCHES / each.name))
+        making.say(
+            *(
+                f"{each.problem}: {each.unfit or each.stopped}"
+                for each in run.searches
+                if each.unfit or each.stopped
+            )
+        )
+    else:
+        making.say("no budget.evaluations, seconds, calls, tokens or dollars: the library alone was asked")
+    return best_of(found)
+
+
+def _problem(making: Making, each: Extracted) -> Problem:
+    return open_problem(
+        str(making.folder / each.file), device=making.config.device, rules=making.config.problem
+    )
+
+
+def _campaign(making: Making, profile: Profile, extraction: Extraction) -> Campaign:
+    config = making.config
+    shared = [*given_config_folders(), f"rounds={config.rounds}", *making.shared]
+    planned = [
+        Planned(
+            problem=each.name,
+            arm="search",
+            weight=each.time_ms,
+            overrides=(*chosen(str(making.folder / each.file)), *shared),
+            folder=making.folder / SEARCHES / each.name,
+            ceiling=each.ceiling,
+        )
+        for each in extraction.problems
+        if each.searched
+    ]
+    return Campaign(
+        folder=making.folder,
+        planned=planned,
+        scheduler=SavedTime(),
+        rules=ModelRules(total_ms=profile.total_ms, model_gain=float(config.least_gain), **config.stop),
+        slice=config.slice,
+        at_once=config.at_once,
+        limits={unit: config.budget[unit] for unit in LIMITS},
+    )
+
+
+def installed(
+    making: Making, profile: Profile, whole: Whole, extraction: Extraction, kernels: Mapping[str, Won]
+) -> Verification | None:
+    """Writes `optimized/` with the kernels with which the model is the same, and says what they are worth;
+    None without any. Raises UsageError."""
+    making.say(*won_lines(kernels, extraction.problems))
+    sources = {name: each.kernel for name, each in kernels.items()}
+    times = {each.name: each.time_ms for each in extraction.problems}
+    saved_ms = {name: times[name] * (1 - 1 / each.low) for name, each in kernels.items()}
+    places = assigned(saved_ms, extraction.problems)
+    write_atomically(
+        making.folder / "kernels.json",
+        json.dumps({name: each.to_json() for name, each in kernels.items()}, indent=1),
+    )
+    if not places:
+        making.say("nothing to put into the model")
+        return None
+    config = making.config
+    model = OmegaConf.to_container(config.model, resolve=True)
+    assert isinstance(model, dict)
+    task = Task(
+        model={str(key): value for key, value in model.items()},
+        device=str(config.device),
+        dtype=config.dtype,
+        seed=int(config.seed),
+        seeds=int(config.compared),
+        turns=int(config.turns),
+        ways=[way for way in WAYS if way in ("eager", "optimized") or config.compile],
+    )
+    try:
+        write_package(making.folder, whole, sources, places)
+        making.say("holding the model with the kernels against the model")
+        found = verify_apart(making.folder, task, [each.name for each in places], float(config.verify_s))
+        if found.left_out:
+            left = {each: own for each, own in places.items() if each.name not in found.left_out}
+            write_package(making.folder, whole, sources, left)
+    except (NoGraphError, VerificationError) as error:
+        raise UsageError(f"model={whole.model.name}: no kernel can be put into it: {error}") from error
+    kept = {each.name: kernels[each.name] for each in places if each.name not in found.left_out}
+    text = readme(profile, extraction, kept, found)
+    write_atomically(making.folder / PACKAGE / "README.md", text)
+    making.say(*in_lines(found, WAYS))
+    return found

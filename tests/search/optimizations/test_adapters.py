@@ -1,0 +1,101 @@
+"""The library's kernels in the form of a model's problem."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from kernel_library.entry import Entry
+from kernel_library.library import FolderLibrary
+from search.optimizations.adapters import adapted, is_for
+from search.optimizations.extraction.fragments import fragment_of
+from search.optimizations.extraction.whole import Whole
+from tests.search.optimizations.extraction.wholes import chain, places, whole
+from tests.search.optimizations.models import Mlp, rand
+
+
+@pytest.fixture(scope="module")
+def entries() -> dict[str, Entry]:
+    return {each.id: each for each in FolderLibrary("nowhere").entries()}
+
+
+def body(entry: Entry, made: Whole, *names: str) -> list[str] | None:
+    """Of the forward that is written for these calls."""
+    found = fragment_of(made.graph, made.run, places(made, *names))
+    kernel = adapted(entry, found, made.views)
+    if kernel is None:
+        return None
+    after = kernel.source.rpartition("    def forward(self, ")[2].splitlines()
+    return [line.strip() for line in after[1:] if line.strip()]
+
+
+def test_an_operator_is_the_librarys_function(entries: dict[str, Entry]) -> None:
+    made = whole(lambda x: torch.softmax(x.view(4, 6), -1), rand(2, 12))
+    assert body(entries["softmax/cpp"], made, "_softmax") == [
+        "view = x.reshape([4, 6])",
+        "softmax = library_kernel(view)",
+        "return softmax",
+    ]
+    norm = whole(nn.LayerNorm(8), rand(4, 8))
+    assert body(entries["layernorm/cpp"], norm, "native_layer_norm") == [
+        "native_layer_norm = library_kernel(x, weight, bias, 1e-05, 1)",
+        "return native_layer_norm",
+    ]
+    linear = whole(nn.Linear(8, 4), rand(4, 8))
+    assert "addmm = library_kernel(x, t).add_(bias)" in (body(entries["matmul/cpp"], linear, "addmm") or [])
+
+
+def test_it_computes_what_the_operator_does(entries: dict[str, Entry]) -> None:
+    made = whole(lambda x: torch.softmax(x, -1), rand(4, 6))
+    kernel = adapted(entries["softmax/cpp"], chain_of_one(made), made.views)
+    assert kernel is not None
+    stub = kernel.source.replace(kernel.source.partition("# As a problem")[0], "import torch\n")
+    space: dict[str, object] = {}
+    exec(f"def softmax(x):\n    return x * 0 + 7\n{stub}", space)
+    assert space["ModelNew"]()(rand(2, 2)).tolist() == [[7.0, 7.0]] * 2  # type: ignore[operator]
+
+
+def chain_of_one(made: Whole):  # type: ignore[no-untyped-def]
+    return fragment_of(made.graph, made.run, places(made, "_softmax"))
+
+
+def test_rmsnorm_is_known_as_it_is_written_out(entries: dict[str, Entry]) -> None:
+    weight = nn.Parameter(torch.ones(8))
+
+    class Norm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+    made = whole(Norm(), rand(4, 8))
+    kernel = adapted(entries["rmsnorm/triton"], chain(made), made.views)
+    assert kernel is not None and "return library_kernel(x, weight, 1e-06)" in kernel.source
+    assert adapted(entries["softmax/cpp"], chain(made), made.views) is None
+
+
+def test_attention_is_causal_or_none(entries: dict[str, Entry]) -> None:
+    def model(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    name = "_scaled_dot_product_flash_attention_for_cpu"
+    inputs = [rand(1, 2, 8, 4), rand(1, 2, 8, 4) + 1, rand(1, 2, 8, 4) + 2]
+    assert (
+        "library_kernel(x, y, z)"
+        in (body(entries["attention/triton"], whole(model, *inputs), name) or [""])[0]
+    )
+    plain = whole(nn.functional.scaled_dot_product_attention, *inputs)
+    assert "library_kernel" not in (body(entries["attention/triton"], plain, name) or [""])[0]
+
+
+def test_more_than_one_call_is_none(entries: dict[str, Entry]) -> None:
+    made = whole(Mlp(), rand(4, 8))
+    assert adapted(entries["matmul/cpp"], chain(made, most=2), made.views) is None
+
+
+def test_the_language_is_the_devices(entries: dict[str, Entry]) -> None:
+    assert is_for(entries["softmax/cpp"], "cpu") and not is_for(entries["softmax/cpp"], "cuda")
+    assert is_for(entries["softmax/triton"], "cuda") and not is_for(entries["softmax/triton"], "cpu")

@@ -1,0 +1,109 @@
+"""Kernels for a model's problems: what the library says, and where a campaign's budget goes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from evaluators.evaluation import Evaluation, Status
+from evaluators.problem import Kernel, Problem
+from evaluators.reference.loading import load_problem
+from evaluators.scheduler.pool import Pool
+from evaluators.timing import timing_of
+from kernel_library.library import FolderLibrary
+from search.campaigns.progress import SearchProgress, Slice
+from search.optimizations.extraction.problems import extract
+from search.optimizations.searching import LibraryAnswers, ModelRules, SavedTime, Won, best_of, won
+from tests.search.optimizations.extraction.test_problems import profile_of
+from tests.search.optimizations.extraction.wholes import whole
+from tests.search.optimizations.models import rand
+
+KERNEL = Kernel(source="x = 1", language="cpp")
+
+
+def correct(speedup: float) -> Evaluation:
+    return Evaluation(status=Status.CORRECT, timing=timing_of([1.0] * 20, [speedup] * 20))
+
+
+def search(name: str, ms: float, *speedups: float, **fields: Any) -> SearchProgress:
+    slices = [Slice(evaluations=10, speedup=each) for each in speedups]
+    return SearchProgress(problem=name, arm="search", weight=ms, slices=slices, **fields)
+
+
+def test_a_kernel_wins_when_it_is_surely_faster() -> None:
+    assert won(KERNEL, correct(2.0), "search") is not None
+    assert won(KERNEL, correct(1.01), "search") is None, "its interval has 1"
+    assert won(KERNEL, Evaluation(status=Status.INCORRECT), "search") is None
+    assert won(KERNEL, None, "search") is None
+
+
+def test_the_lower_end_decides_between_two() -> None:
+    sure = Won(kernel=KERNEL, speedup=2.0, low=1.9, high=2.1, origin="search")
+    lucky = Won(kernel=KERNEL, speedup=3.0, low=1.1, high=9.0, origin="library softmax/cpp")
+    assert best_of({"a": [None, lucky, sure], "b": [None]}) == {"a": sure}
+
+
+def test_the_budget_goes_where_the_model_gains_most() -> None:
+    scheduler = SavedTime()
+    long, short = search("long", 10.0), search("short", 1.0)
+    assert scheduler.choose([short, long], {}) is long
+    done = search("long", 10.0, 20.0, ceiling=21.0)
+    assert scheduler.choose([short, done], {}) is short, "after its kernel it takes half a ms"
+    assert scheduler.choose([short, done], {short.key: 10}) is done
+    assert scheduler.choose([], {}) is None
+    assert SavedTime().expected(search("x", 4.0, ceiling=1.0)) == 0, "it is at its roofline"
+
+
+def test_a_search_ends_when_the_model_can_gain_no_more() -> None:
+    rules = ModelRules(total_ms=100.0, model_gain=0.01)
+    assert rules.why(search("x", 10.0, 1.0, ceiling=4.0)) == ""
+    assert rules.why(search("x", 10.0, 3.5, ceiling=4.0)) == "the model could gain 0.4% more here"
+    assert rules.why(search("x", 10.0, 1.0)) == "", "the roofline is not known"
+    assert rules.why(search("x", 10.0, 3.9, ceiling=4.0)).endswith("of the roofline")
+
+
+class StubPool:
+    """Says of each kernel that it is twice as fast, and counts."""
+
+    def __init__(self) -> None:
+        self.evaluated: list[Kernel] = []
+
+    async def describe(self, problem: Problem) -> dict[str, str]:
+        return {"device": "cpu"}
+
+    async def evaluate(self, problem: Problem, kernel: Kernel) -> Evaluation:
+        self.evaluated.append(kernel)
+        return correct(2.0)
+
+
+def test_the_library_is_asked_once(tmp_path: Path) -> None:
+    made = whole(lambda x: torch.softmax(x, -1), rand(4, 8))
+    found = extract(profile_of(made), made, tmp_path, most=1, gain=0.001)
+    problem = load_problem("file", path=str(tmp_path / found.problems[0].file))
+    said: list[str] = []
+    pool = StubPool()
+    for _ in range(2):
+        answers = LibraryAnswers(tmp_path, FolderLibrary(str(tmp_path / "library")), made, said.append)
+        best = asyncio.run(answers.ask(cast(Pool, pool), found.problems[0], problem))
+        assert best is not None and best.origin == "library softmax/cpp"
+    assert len(pool.evaluated) == 1, "the second time it is known"
+    assert said == ["1_softmax: softmax/cpp of the library: 2.00x"] * 2
+
+
+def test_a_problem_that_cannot_be_judged_is_said(tmp_path: Path) -> None:
+    from evaluators.device.child_processes import UnfitProblem
+
+    class Unfit(StubPool):
+        async def describe(self, problem: Problem) -> dict[str, str]:
+            raise UnfitProblem("zeros pass")
+
+    made = whole(lambda x: torch.softmax(x, -1), rand(4, 8))
+    found = extract(profile_of(made), made, tmp_path, most=1, gain=0.001)
+    problem = load_problem("file", path=str(tmp_path / found.problems[0].file))
+    said: list[str] = []
+    answers = LibraryAnswers(tmp_path, FolderLibrary(str(tmp_path / "library")), made, said.append)
+    assert asyncio.run(answers.ask(cast(Pool, Unfit()), found.problems[0], problem)) is None
+    assert said == ["1_softmax: zeros pass"]
