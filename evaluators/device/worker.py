@@ -35,7 +35,6 @@ from evaluators.reference_audit import ReferenceAudit
 from evaluators.runner.fork_server import ChildProcess
 from evaluators.system.channel import ChannelClosed, ChannelTimeout, Message
 from evaluators.system.cuda_driver import Gpu, first_gpu
-from evaluators.system.user_cache import cache_folder
 from evaluators.timing import SABOTAGED
 from evaluators.verdict import Verdict
 
@@ -102,7 +101,8 @@ class Worker:
             except Unresponsive as unresponsive:
                 answer = {"op": "unfit", "error": f"it takes too long: {unresponsive}"}
             finally:
-                processes.eager.channel.close()
+                if processes.eager is not None:
+                    processes.eager.channel.close()
             processes.close()
         if isinstance(answer, Verdict) or answer["op"] != "audited":
             self.close()
@@ -182,31 +182,33 @@ class Worker:
             if answer["op"] != "opened" and answer.get("of_memory") and self._open:
                 self.close()
                 return self._newly_opened(problem)
-            if answer["op"] != "opened":
+            if answer["op"] == "opened":
+                with steps.step(OpeningStep.FORKING):
+                    processes.know(answer["facts"])
+                seconds = joined(steps.seconds(), answer["seconds"])
+                processes.opening = Opening(problem=problem.name, seconds=seconds)
+                self._require_isolation(processes.facts["isolation"])
+                return processes
+            if not answer.get("intact"):
                 raise UnfitProblem(answer["error"])
-            processes.facts = {key: str(value) for key, value in answer["facts"].items()}
-            seconds = joined(steps.seconds(), answer["seconds"])
-            processes.opening = Opening(problem=problem.name, seconds=seconds)
-            self._require_isolation(processes.facts["isolation"])
-        return processes
+            processes.close()
+        raise UnfitProblem(answer["error"])  # the other processes go on
 
     def _ask_to_open(self, processes: ProblemProcesses) -> Message | Verdict:
         order = {
             "op": "open",
             "session": processes.problem.id,
             "problem": asdict(processes.problem),
-            "pid": processes.eager.pid,
-            "options": {
-                "max_calls": self._settings.max_calls,
-                "plan": asdict(self._settings.plan),
-                "cache": str(cache_folder()),
-                "keep_range": processes.problem.id in self._range_kept,
-            },
+            "options": self._settings.session_options(processes.problem.id in self._range_kept),
         }
-        processes.judge.send(order, (processes.eager.channel.fileno(),))
-        processes.eager.channel.close()
+        eager = processes.eager
+        if eager is None:
+            processes.judge.send(order)
+        else:
+            processes.judge.send({**order, "pid": eager.pid}, (eager.channel.fileno(),))
+            eager.channel.close()
         try:
-            return self._watch(processes, self._settings.open_timeout_s).answer(processes.eager)
+            return self._watch(processes, self._settings.open_timeout_s).answer(eager)
         except Unresponsive as unresponsive:
             raise UnfitProblem(f"the reference cannot be run: {unresponsive}") from unresponsive
 
