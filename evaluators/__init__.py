@@ -27,8 +27,8 @@ Where to look, from the command down to the machine; each file says more at its 
                   operator_folder; traces (files) of traced_call, trace_grammar, trace_inputs,
                   trace_recording
     isolation/    confinement, namespaces, scratch, vendor_libraries
-    system/       channel, deadline, process_tree, process_inspection, cuda_driver, cupti_trace, elf,
-                  user_cache
+    system/       channel, deadline, process_tree, process_inspection, cuda_driver, nvml, cupti_trace,
+                  elf, user_cache
 """
 
 from pathlib import Path

@@ -27,7 +27,7 @@ from evaluators.device.child_processes import (
 from evaluators.device.open_problems import OpenProblems
 from evaluators.device.settings import Settings
 from evaluators.device.watchdog import Stages, Unresponsive, Watchdog
-from evaluators.evaluation import Evaluation, Stage
+from evaluators.evaluation import CLOCKS_AFTER, CLOCKS_BEFORE, Evaluation, Stage
 from evaluators.isolation import confinement
 from evaluators.opening import Opening, OpeningStep, Steps, joined
 from evaluators.problem import Kernel, Problem
@@ -35,6 +35,7 @@ from evaluators.reference_audit import ReferenceAudit
 from evaluators.runner.fork_server import ChildProcess
 from evaluators.system.channel import ChannelClosed, ChannelTimeout, Message
 from evaluators.system.cuda_driver import Gpu, first_gpu
+from evaluators.system.nvml import state_of
 from evaluators.timing import SABOTAGED
 from evaluators.verdict import Verdict
 
@@ -122,6 +123,7 @@ class Worker:
         """Checks and times a built kernel; `on_stage` is told when a stage begins. Raises WorkerBroken when
         the fault is not the kernel's."""
         processes = self._opened(problem)
+        facts = {**processes.facts, **self._clocks(problem, CLOCKS_BEFORE)}
         stages = Stages(on_stage)
         for _ in range(ACCUSATIONS):
             with scratch_folder(problem, kernel, self._root, archive) as scratch:
@@ -129,7 +131,13 @@ class Worker:
             if verdict.rule != SABOTAGED:
                 break
             self._require_recovery(processes, verdict, thorough)
-        return verdict.evaluation(processes.facts, stages.seconds())
+        facts |= self._clocks(problem, CLOCKS_AFTER)
+        return verdict.evaluation(facts, stages.seconds())
+
+    def _clocks(self, problem: Problem, when: str) -> dict[str, str]:
+        """Of the GPU now, where there is one that tells them, as a fact."""
+        told = state_of(self.gpu.uuid).text() if problem.device == "cuda" else ""
+        return {when: told} if told else {}
 
     def compare(
         self, problem: Problem, kernels: Sequence[Kernel], archives: Sequence[bytes], *, thorough: bool = True
@@ -202,11 +210,7 @@ class Worker:
             "options": self._settings.session_options(processes.problem.id in self._range_kept),
         }
         eager = processes.eager
-        if eager is None:
-            processes.judge.send(order)
-        else:
-            processes.judge.send({**order, "pid": eager.pid}, (eager.channel.fileno(),))
-            eager.channel.close()
+        processes.hand_over(order, [eager] if eager is not None else [])
         try:
             return self._watch(processes, self._settings.open_timeout_s).answer(eager)
         except Unresponsive as unresponsive:

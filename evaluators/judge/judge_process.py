@@ -186,7 +186,7 @@ def _open(worker: Channel, order: Message, closing_s: float) -> ReferenceSession
 
     steps = Steps(torch.cuda.synchronize if order["problem"]["device"] == "cuda" else None)
     problem, options = Problem.from_json(order["problem"]), SessionOptions.from_json(order["options"])
-    baseline = (Channel.from_fd(worker.take_fds(1)[0]), order["pid"]) if problem.timed else None
+    baseline = (Channel.from_fd(worker.take_fds(1)[0]), order["pids"][0]) if problem.timed else None
     session = ReferenceSession(problem, options, baseline, steps)
     seconds = steps.seconds() | {OpeningStep.CLOSING.value: closing_s}
     worker.send({"op": "opened", "facts": _facts(session), "seconds": seconds})
