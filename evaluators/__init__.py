@@ -11,10 +11,10 @@ Where to look, from the command down to the machine; each file says more at its 
     scheduler/    pool, on_cases, job, device_queue, device_health, retries; host: local_host (threads),
                   ray_host
     device/       worker, settings, watchdog, open_problems, child_processes
-    judge/        judge_process, reference_session, staging, device_memory (memory_plan); runner_client and
-                  calibration, for a device in gpu_timing and cpu_timing; candidate_evaluation with its parts
-                  correctness_checks, timing_checks, evenness, attribution (work_share, stack_samples,
-                  vendor_kernels); head_to_head
+    judge/        judge_process, reference_session (session_options), staging, canary, device_memory
+                  (memory_plan); runner_client and calibration, for a device in gpu_timing and
+                  cpu_timing; candidate_evaluation with its parts correctness_checks, timing_checks,
+                  evenness, attribution (work_share, stack_samples, vendor_kernels); head_to_head
     build/        builder, build_cache
     runner/       runner_process, messages, failures, shared_buffers; fork_server, node_fork_server, prefork;
                   thin_headers (headers/), triton_precompile
@@ -27,8 +27,8 @@ Where to look, from the command down to the machine; each file says more at its 
                   operator_folder; traces (files) of traced_call, trace_grammar, trace_inputs,
                   trace_recording
     isolation/    confinement, namespaces, scratch, vendor_libraries
-    system/       channel, deadline, process_tree, process_inspection, cuda_driver, cupti_trace, elf,
-                  user_cache
+    system/       channel, deadline, process_tree, process_inspection, cuda_driver, nvml, cupti_trace,
+                  elf, user_cache
 """
 
 from pathlib import Path

@@ -7,8 +7,8 @@ The reference is measured as a kernel for itself, by the protocol by which kerne
 interval of its speedup over itself, which must hold 1.00, says what the other times are worth. Each
 measurement is kept at once, as a line of `<out>/baselines.jsonl`; what is there is not measured again.
 `baseline_time_torch.json` and `baseline_time_torch_compile_inductor_<mode>.json` are in KernelBench's
-format, with versions and intervals besides. Exit status 0 when all were measured, 1 when one could not
-be, 2 when the call was wrong.
+format, with versions, intervals and the GPU's clocks before and after besides. Exit status 0 when all were
+measured, 1 when one could not be, 2 when the call was wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,13 @@ from evaluators.atomic_write import write_atomically
 from evaluators.cause import first_line
 from evaluators.cli import build, command, log_to, say
 from evaluators.device_config import settle_device
-from evaluators.evaluation import Evaluation, Status, Timing
+from evaluators.evaluation import CLOCKS_AFTER, CLOCKS_BEFORE, Evaluation, Status, Timing
 from evaluators.kept_lines import KeptLines
 from evaluators.option import option
 from evaluators.problem import Problem, reference_kernel
 from evaluators.scheduler.pool import Pool
 from evaluators.suite_config import SuiteConfig, for_each_problem, open_problem
+from evaluators.system.nvml import GpuState
 from evaluators.timing import interval
 
 VERSIONS = ("torch", "cuda", "architecture", "isolation")
@@ -122,6 +123,7 @@ def eager_times(found: Evaluation) -> dict[str, Any]:
     return {
         **trials(samples, found.environment.get("device", "")),
         "versions": _versions(found),
+        "clocks": clocks(found),
         "median": median,
         "median_low": low,
         "median_high": high,
@@ -136,8 +138,16 @@ def compiled_time(found: Evaluation) -> dict[str, Any]:
     return {
         **trials([timing.compile_ms], found.environment.get("device", "")),
         "versions": _versions(found),
+        "clocks": clocks(found),
         "median": timing.compile_ms,
     }
+
+
+def clocks(found: Evaluation) -> dict[str, dict[str, Any]]:
+    """The GPU's before and after the measurement, with temperature and power (see `GpuState`); None where
+    nobody tells."""
+    told = {"before": CLOCKS_BEFORE, "after": CLOCKS_AFTER}
+    return {when: asdict(GpuState.from_text(found.environment.get(name, ""))) for when, name in told.items()}
 
 
 def trials(samples: Sequence[float], device: str) -> dict[str, Any]:

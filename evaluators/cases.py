@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from evaluators.evaluation import CaseResult, Correctness, Evaluation, Roofline, Status, Timing
+from evaluators.evaluation import CLOCKS_AFTER, CaseResult, Correctness, Evaluation, Roofline, Status, Timing
 from evaluators.problem import Case, Problem, Size
 from evaluators.timing import timing_of
 
@@ -82,7 +82,7 @@ def summed_up(results: Sequence[CaseResult]) -> Evaluation:
         correctness=_correctness([each.correctness for each in found if each.correctness is not None]),
         log=log,
         rule=rule,
-        environment=found[0].environment,
+        environment={**found[0].environment, **_last_clocks(found[-1])},
         device_s=sum(each.device_s for each in found),
         build_s=max(each.build_s for each in found),
         stages_s=_sums([each.stages_s for each in found]),
@@ -168,6 +168,10 @@ def _roofline(measured: Sequence[CaseResult]) -> Roofline | None:
         floor_ms=_means([(weight, (each.floor_ms,)) for weight, each in known])[0],
         bound=max(known, key=lambda each: each[0])[1].bound,
     )
+
+
+def _last_clocks(last: Evaluation) -> dict[str, str]:
+    return {name: said for name, said in last.environment.items() if name == CLOCKS_AFTER}
 
 
 def _sums(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -10,6 +10,10 @@ from typing import Any
 
 from evaluators.cause import cause_of
 
+CLOCKS_BEFORE, CLOCKS_AFTER = "clocks_before", "clocks_after"
+"""The facts of an environment that have a GPU's state before and after the measurement (see
+`evaluators.system.nvml`)."""
+
 
 class Status(StrEnum):
     """The verdict on one kernel. An INFRASTRUCTURE_ERROR is ours, and an UNFIT_REFERENCE cannot judge any
@@ -172,8 +176,8 @@ class Evaluation:
 
     `timing` is present exactly when the status is `correct`, and the problem is one that is timed. `log`
     is written for the proposer to read. `rule` names what a `rejected` kernel broke. `environment` says
-    where it was measured: device, driver, torch, isolation level. `device_s` is how long the device was
-    held, and `stages_s` where that time went. `own_share` is the part of the computing that the kernel's
+    where it was measured: device, driver, torch, clocks, isolation level. `device_s` is how long the device
+    was held, and `stages_s` where that time went. `own_share` is the part of the computing that the kernel's
     own code did, None where that is not known (see `evaluators.judge.stack_samples`). `cases`: of a
     problem with several, those that were tried; everything else sums them up (see `evaluators.cases`).
     """

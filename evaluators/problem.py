@@ -107,6 +107,8 @@ class Problem:
         if self.precision and self.tolerance != "strict":
             raise ValueError(f"problem.precision={self.precision} goes with problem.tolerance=strict alone")
         _one_of("problem.libraries", self.libraries, LIBRARY_POLICIES)
+        if self.libraries == "no_library" and not self.timed:
+            raise ValueError("a problem that is not timed cannot tell whose work a kernel's is")
         _one_of("problem.inputs", self.inputs, INPUTS)
         _one_of("problem.layout", self.layout, LAYOUTS)
         if self.cases and not any(each.weight for each in self.cases):

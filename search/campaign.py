@@ -7,7 +7,8 @@
 An arm is a list of overrides of `search.run`; without any there is one, `search`. Each search is given
 the budget in slices: the scheduler gives the next one to the search that is expected to gain most
 (`scheduler=equal`: the same to each), and the stop rules `stop.*` end those that are stuck or near their
-roofline. What is found is kept slice by slice: a campaign that was killed goes on with `resume=`. Exit
+roofline. What is found is kept slice by slice: a campaign that was killed goes on with `resume=`.
+`report.html` has it: it is written at most once in a minute, and when the campaign is interrupted. Exit
 status 0 when it ended at its limits, 130 when it was interrupted, 2 when the call was wrong.
 """
 
@@ -41,7 +42,7 @@ from evaluators.option import option
 from evaluators.scheduler.pool import Pool
 from evaluators.suite_config import entries_of
 from search.campaigns.config import SearchesConfig
-from search.campaigns.page import write_page
+from search.campaigns.page import has_campaign, write_page
 from search.campaigns.progress import StopRules
 from search.campaigns.results import write
 from search.campaigns.running import LIMITS, Campaign, CampaignRun, Planned
@@ -49,6 +50,7 @@ from search.campaigns.view import CampaignView
 from search.cli import arms_of, gone_on_with, page_at_the_end, shown, without
 from search.compare import WITHOUT_DEVICE
 from search.journal import JournalError
+from search.reports.fresh_page import FreshPage
 
 OWN = (
     "suite",
@@ -90,23 +92,31 @@ def main(config: DictConfig) -> int:
     positive(config, "slice", "at_once")
     campaign = plan(config, given_overrides(), output_folder())
     say(console, f"campaign: {shown(campaign.folder)}")
-    run = asyncio.run(_run(config, campaign, console))
+    wanted = bool(config.report)
+    page = FreshPage(lambda: write_page(campaign.folder), wanted=wanted)
+    try:
+        run = asyncio.run(_run(config, campaign, console, page))
+    except KeyboardInterrupt:
+        if has_campaign(campaign.folder):
+            say(console, *page_at_the_end(write_page, campaign.folder, wanted))
+        raise
     said = write(campaign.folder, run.searches, run.seconds)
-    say(console, *said, *page_at_the_end(write_page, campaign.folder, bool(config.report)))
+    say(console, *said, *page_at_the_end(write_page, campaign.folder, wanted))
     return 0
 
 
-async def _run(config: DictConfig, campaign: Campaign, console: Console) -> CampaignRun:
+async def _run(config: DictConfig, campaign: Campaign, console: Console, page: FreshPage) -> CampaignRun:
     with CampaignView(console) as view:
-        if config.proposer.get("_target_") in WITHOUT_DEVICE:
-            run = CampaignRun(campaign, None, "cpu", view.show)
-            await run.run()
+        async with page.kept():
+            if config.proposer.get("_target_") in WITHOUT_DEVICE:
+                run = CampaignRun(campaign, None, "cpu", view.show, page.change)
+                await run.run()
+                return run
+            settle_device(config)
+            with Pool(host_of(config)) as pool:
+                run = CampaignRun(campaign, pool, config.device, view.show, page.change)
+                await run.run()
             return run
-        settle_device(config)
-        with Pool(host_of(config)) as pool:
-            run = CampaignRun(campaign, pool, config.device, view.show)
-            await run.run()
-        return run
 
 
 def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Campaign:

@@ -8,9 +8,10 @@
 
 Every other key is that of `search.run`, the same for all searches. `arms` compares whatever can be set:
 `'arms.told=["history=all"]' 'arms.untold=["history=none"]'`. The searches of a seed share the evaluator and
-go on side by side; what has ended is not searched again when a comparison is resumed. `wandb=offline` or
-`wandb=online` logs each search, in one group with the comparison's name. Exit status 0 when all
-searches have ended, 130 when it was interrupted, 1 when one failed, 2 when the call was wrong.
+go on side by side; what has ended is not searched again when a comparison is resumed. `report.html` has
+what has ended so far: it is written at most once in a minute, and when the comparison is interrupted.
+`wandb=offline` or `wandb=online` logs each search, in one group with the comparison's name. Exit status 0
+when all searches have ended, 130 when it was interrupted, 1 when one failed, 2 when the call was wrong.
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ from evaluators.config import hydra_settings
 from evaluators.config_errors import UsageError
 from evaluators.option import option
 from search.cli import arms_of, gone_on_with, key_of, page_at_the_end, shown, without
-from search.comparisons.curves import UNITS
+from search.comparisons.curves import UNITS, Searched
 from search.comparisons.page import write_page
 from search.comparisons.plan import Arm, Comparison
 from search.comparisons.report import write
 from search.comparisons.searching import search_all
 from search.journal import JournalError
+from search.reports.fresh_page import FreshPage
 from search.run import RunConfig
 
 WITHOUT_DEVICE = ("search.proposers.landscape.LandscapeProposer", "search.proposers.recorded.RecordedTree")
@@ -83,11 +85,33 @@ def main(config: DictConfig) -> int:
     positive(config, "seeds", "seeds_at_once")
     comparison = plan(config, given_overrides(), output_folder(), given_config_folders())
     say(console, f"comparison: {shown(comparison.folder)}")
-    ended = asyncio.run(search_all(comparison, console))
+    wanted = bool(config.report)
+    page = FreshPage(lambda: _write_page(comparison), wanted=wanted)
+    try:
+        ended = asyncio.run(_search(comparison, console, page))
+    except KeyboardInterrupt:
+        _tell(comparison, comparison.ended(), console, wanted)
+        raise
+    _tell(comparison, ended, console, wanted)
+    return 1 if len(ended) < len(comparison.searches) else 0
+
+
+async def _search(comparison: Comparison, console: Console, page: FreshPage) -> list[Searched]:
+    async with page.kept():
+        return await search_all(comparison, console, page.change)
+
+
+def _write_page(comparison: Comparison) -> None:
+    """Of the searches that have ended so far, one at least."""
+    write(comparison, comparison.ended())
+    write_page(comparison.folder)
+
+
+def _tell(comparison: Comparison, ended: Sequence[Searched], console: Console, wanted: bool) -> None:
+    """Writes what the searches that have ended come to, if any have."""
     if ended:
         said = write(comparison, ended)
-        say(console, *said, *page_at_the_end(write_page, comparison.folder, bool(config.report)))
-    return 1 if len(ended) < len(comparison.searches) else 0
+        say(console, *said, *page_at_the_end(write_page, comparison.folder, wanted))
 
 
 def plan(

@@ -1,13 +1,14 @@
-"""The report of a run or a campaign, in progress or ended, or of a comparison, as one HTML file that needs no
-network:
+"""The report of a run, comparison or campaign, in progress or ended, or of a model's profile, as one HTML
+file that needs no network:
 
     python -m search.report outputs/level1/conv2d/2026-01-31_12-00-00
     python -m search.report conv2d_h200 out=conv2d.html
     python -m search.report outputs/compare/2026-01-31_12-00-00
     python -m search.report outputs/campaign/2026-01-31_12-00-00
+    python -m search.report outputs/optimize/2026-01-31_12-00-00
 
-The first writes `report.html` into the run folder; the name of a shipped recording stands for its folder.
-Exit status 0, or 2 when the call was wrong.
+The first writes `report.html` into the run folder, the last, of `search.optimize`, `profile.html`; the name
+of a shipped recording stands for its folder. Exit status 0, or 2 when the call was wrong.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from search.cli import shown
 from search.comparisons.page import has_comparison
 from search.comparisons.page import write_page as write_comparison
 from search.journal import JournalError
+from search.optimizations.page import BadProfile, has_profile
+from search.optimizations.page import write_page as write_profile
 from search.recorded import RECORDINGS, recording_folder
 from search.reports.html import missing_packages
 from search.reports.page import write_report
@@ -41,9 +44,9 @@ class ReportConfig:
     """The config of the command."""
 
     run: str = option(
-        MISSING, "the folder of a run, comparison or campaign, or the name of a shipped recording"
+        MISSING, "the folder of a run, comparison, campaign or profile, or the name of a shipped recording"
     )
-    out: str | None = option(None, "another file than report.html in the run's folder")
+    out: str | None = option(None, "another file than report.html (of a profile profile.html) in its folder")
     hydra: Any = hydra_settings(NO_FOLDER)
 
 
@@ -68,6 +71,8 @@ def main(config: DictConfig) -> int:
         place = _writer(folder, config.run)(folder, Path(config.out) if config.out else None)
     except OSError as error:
         raise UsageError(f"{error.filename} cannot be written: {error.strerror}") from error
+    except BadProfile as error:
+        raise UsageError(f"run={config.run}: {error}") from error
     print(shown(place.resolve()))  # noqa: T201  (what it is for)
     return 0
 
@@ -80,11 +85,14 @@ def _writer(folder: Path, called: str) -> Callable[[Path, Path | None], Path]:
         return write_campaign
     if (folder / "journal.jsonl").exists():
         return write_report
+    if has_profile(folder):
+        return write_profile
     if (folder / "searches.jsonl").exists():
         goes_on = f"python -m search.compare resume={folder} goes on with it"
         raise UsageError(f"run={called}: the comparison has not ended; {goes_on}")
     raise UsageError(
-        f"run={called}: no run folder (it has no journal.jsonl), and no comparison's or campaign's"
+        f"run={called}: no run folder (it has no journal.jsonl), and no comparison's or campaign's, "
+        "nor a profile's"
     )
 
 

@@ -13,7 +13,7 @@ from evaluators.build.builder import build_environment, runner_spec
 from evaluators.opening import Opening
 from evaluators.problem import Problem
 from evaluators.runner.fork_server import ChildProcess, ForkServer, Output, start_module
-from evaluators.runner.prefork import Prefork
+from evaluators.runner.prefork import CONFINED_S, Prefork
 from evaluators.system import process_tree
 from evaluators.system.channel import ChannelClosed, Message
 from evaluators.system.cuda_driver import Gpu
@@ -50,6 +50,9 @@ class DeviceProcesses:
         """Starts them with these variables, for problems on such a `device`. Raises ChannelClosed or
         OSError."""
         self.device = device
+        self.isolation = ""
+        """Which every runner reaches here, once that is known."""
+        self._preforks: dict[str, Prefork] = {}
         # The judge process's threads that spin after work of their own would disturb the block that follows.
         quiet = dict(environment) | {"OMP_WAIT_POLICY": "passive"}
         self.errors = Output()
@@ -61,6 +64,14 @@ class DeviceProcesses:
         except (ChannelClosed, OSError):
             self._end_judge()
             raise
+
+    def prefork(self, root: Path, specs: RunnerSpecs) -> Prefork:
+        """Of all problems with this one's policy on libraries, on which nothing else of a candidate's runner
+        depends: so one that waits is for the next candidate, or for the same on the next case."""
+        policy = specs.problem.libraries
+        if policy not in self._preforks:
+            self._preforks[policy] = Prefork(self.fork_server, root, specs.candidate)
+        return self._preforks[policy]
 
     def close(self) -> None:
         """Ends them, and every runner."""
@@ -138,7 +149,9 @@ class ProblemProcesses:
     """The runners of one problem: its baselines, and the one that waits for the next candidate."""
 
     def __init__(self, device_processes: DeviceProcesses, root: Path, specs: RunnerSpecs) -> None:
-        """Forks the eager baseline; scratch folders lie in `root`. Raises ChannelClosed or OSError."""
+        """Forks the eager baseline, where something is timed; scratch folders lie in `root`. Raises
+        ChannelClosed or OSError."""
+        self._device_processes = device_processes
         self.judge, self.fork_server = device_processes.judge, device_processes.fork_server
         self.judge_pid = device_processes.judge_pid
         self._errors = device_processes.errors
@@ -148,8 +161,8 @@ class ProblemProcesses:
         """Of device and software, once the judge process has opened the problem."""
         self.opening = Opening(problem=specs.problem.name, seconds={})
         """How long that took."""
-        self.prefork = Prefork(self.fork_server, root, specs.candidate)
-        self.eager = self._fork("eager")
+        self.prefork = device_processes.prefork(root, specs)
+        self.eager = self._fork("eager") if specs.problem.timed else None
         self._compiled: ChildProcess | None = None
         self._coming: ChildProcess | None = None
         self._asked_compiled = False
@@ -164,7 +177,7 @@ class ProblemProcesses:
 
     def fork_compiled(self) -> list[ChildProcess]:
         """The `torch.compile` baseline, when it is asked for the first time."""
-        if self._asked_compiled or not self._specs.compile_mode:
+        if self._asked_compiled or not (self._specs.compile_mode and self.problem.timed):
             return []
         self._asked_compiled = True
         self._coming = self._fork("compiled")
@@ -185,9 +198,30 @@ class ProblemProcesses:
         below = (pid for child in children for pid in (child.pid, *process_tree.descendants(child.pid)))
         return [self.judge_pid, *below]
 
+    def know(self, facts: Mapping[str, Any]) -> None:
+        """Of device and software, as the judge process has found them. Raises as `isolation` does."""
+        self.facts = {key: str(value) for key, value in facts.items()}
+        self.facts["isolation"] = self.isolation()
+
+    def isolation(self) -> str:
+        """Which runners reach here: the baseline's, or where there is none, of any. Raises ChannelClosed,
+        ChannelTimeout or OSError."""
+        known = self._device_processes
+        if self.facts.get("isolation"):
+            known.isolation = self.facts["isolation"]
+        elif not known.isolation:
+            child = self._fork("eager")
+            try:
+                child.channel.wait(CONFINED_S)
+                known.isolation = str(child.channel.receive().get("isolation", ""))
+            finally:
+                self.fork_server.end(child)
+        return known.isolation
+
     def trim_output(self) -> None:
         """Frees the memory of what the processes of ours have written so far, where that is much."""
-        for output in (self._errors, self.eager.output, *([self._compiled.output] if self._compiled else [])):
+        runners = [child.output for child in (self.eager, self._compiled) if child is not None]
+        for output in (self._errors, *runners):
             output.trim()
 
     def dead_baseline(self) -> str:
@@ -199,15 +233,17 @@ class ProblemProcesses:
 
     @property
     def is_small(self) -> bool:
-        """Whether the problem, which is open, holds so little memory that it may stay so beside others."""
+        """Whether the problem holds so little memory, where it is open, that it may stay so beside others."""
         machines_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         memory_bytes = int(self.facts.get("total_memory", machines_bytes))
-        held_bytes = 3 * int(self.facts["buffer_bytes"]) + int(self.facts["baseline_bytes"])
+        held_bytes = 3 * int(self.facts.get("buffer_bytes", 0)) + int(self.facts.get("baseline_bytes", 0))
         return held_bytes <= SMALL_SHARE * memory_bytes
 
     def close(self) -> None:
-        """Ends all of them, and tells the judge process. Raises ChannelClosed or ChannelTimeout."""
-        self.prefork.drop()
+        """Ends its baselines, and tells the judge process. The runner that waits ends where memory is scarce.
+        Raises ChannelClosed or ChannelTimeout."""
+        if not self.is_small:
+            self.prefork.drop()
         for child in (self.eager, self._compiled):
             if child is not None:
                 self.fork_server.end(child)

@@ -32,7 +32,8 @@ class OpenProblems:
     def add(self, processes: ProblemProcesses) -> None:
         """One that was just opened, and is in use from now on."""
         for other in self._open.values():
-            other.prefork.stop()
+            if other.prefork is not processes.prefork:
+                other.prefork.stop()
         self._open[processes.problem.id] = processes
 
     def make_room(self, *, all_of_it: bool = False) -> None:

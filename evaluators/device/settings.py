@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from evaluators.build.build_cache import BuildCache
 from evaluators.isolation import confinement
 from evaluators.option import option
+from evaluators.system.user_cache import cache_folder
 from evaluators.timing import Plan
 
 
@@ -45,6 +47,15 @@ class Settings:
     def plan_of(self, thorough: bool) -> Plan:
         """How long a measurement is."""
         return self.thorough_plan if thorough else self.plan
+
+    def session_options(self, keep_range: bool) -> dict[str, Any]:
+        """How problems are opened (see `SessionOptions`), in plain JSON types."""
+        return {
+            "max_calls": self.max_calls,
+            "plan": asdict(self.plan),
+            "cache": str(cache_folder()),
+            "keep_range": keep_range,
+        }
 
     @property
     def build_cache(self) -> BuildCache | None:

@@ -26,8 +26,8 @@ GONE_S = 30.0
 
 
 class Unresponsive(WorkerBroken):
-    """The judge process takes no notice of a runner that is gone: it is busy, at an opening with the
-    reference."""
+    """The judge process is busy, at an opening with the reference: it does not answer in time, or takes no
+    notice of a runner that is gone."""
 
 
 class Stages:
@@ -70,24 +70,28 @@ class Watchdog:
         self._deadline = Deadline(timeout_s)
 
     def answer(
-        self, child: ChildProcess, scratch: Path | None = None, stages: Stages | None = None
+        self, child: ChildProcess | None, scratch: Path | None = None, stages: Stages | None = None
     ) -> Message | Verdict:
-        """The judge process's, or what became of the runner. Raises WorkerBroken, ChannelClosed or
-        ChannelTimeout when something else died."""
+        """The judge process's, or what became of the runner, where it waits for one. Raises WorkerBroken,
+        ChannelClosed or ChannelTimeout when something else died."""
         judge = self._processes.judge
         noticing: Deadline | None = None
         killed: Verdict | None = None
         while True:
             if judge.has_message() or self._wait(judge.fileno()):
                 message = judge.receive()
-                if message["op"] == "lost":
+                if message["op"] == "lost" and child is not None:
                     return killed or self._obituary(child)
                 if not self._is_a_notice(message, stages):
                     return message
             elif noticing is None:
-                child.output.trim()
                 self._processes.trim_output()
                 self._require_baselines()
+                if child is None:
+                    if self._is_over([]):
+                        raise Unresponsive(f"no answer {self._deadline.reason}")
+                    continue
+                child.output.trim()
                 family = [child.pid, *process_tree.descendants(child.pid)]
                 killed = self._late(child, family) or self._overstep(family, scratch)
                 if killed:
@@ -129,10 +133,13 @@ class Watchdog:
         elif stage is Stage.TIMING:
             self._processes.prefork.stop()
 
-    def _late(self, child: ChildProcess, family: list[int]) -> Verdict | None:
+    def _is_over(self, family: list[int]) -> bool:
         # On a CPU a measurement waits for a core at each wake-up; on a GPU it holds the device meanwhile.
         on_cpu = self._processes.problem.device == "cpu"
-        if not self._deadline.is_over(*(family, self._processes.judges()) if on_cpu else ([], [])):
+        return self._deadline.is_over(*(family, self._processes.judges()) if on_cpu else ([], []))
+
+    def _late(self, child: ChildProcess, family: list[int]) -> Verdict | None:
+        if not self._is_over(family):
             return None
         log = f"no verdict {self._deadline.reason}\n{child.output.end()}".strip()
         return Verdict(status=Status.TIMEOUT, log=log)

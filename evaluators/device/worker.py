@@ -27,7 +27,7 @@ from evaluators.device.child_processes import (
 from evaluators.device.open_problems import OpenProblems
 from evaluators.device.settings import Settings
 from evaluators.device.watchdog import Stages, Unresponsive, Watchdog
-from evaluators.evaluation import Evaluation, Stage
+from evaluators.evaluation import CLOCKS_AFTER, CLOCKS_BEFORE, Evaluation, Stage
 from evaluators.isolation import confinement
 from evaluators.opening import Opening, OpeningStep, Steps, joined
 from evaluators.problem import Kernel, Problem
@@ -35,7 +35,7 @@ from evaluators.reference_audit import ReferenceAudit
 from evaluators.runner.fork_server import ChildProcess
 from evaluators.system.channel import ChannelClosed, ChannelTimeout, Message
 from evaluators.system.cuda_driver import Gpu, first_gpu
-from evaluators.system.user_cache import cache_folder
+from evaluators.system.nvml import state_of
 from evaluators.timing import SABOTAGED
 from evaluators.verdict import Verdict
 
@@ -102,7 +102,8 @@ class Worker:
             except Unresponsive as unresponsive:
                 answer = {"op": "unfit", "error": f"it takes too long: {unresponsive}"}
             finally:
-                processes.eager.channel.close()
+                if processes.eager is not None:
+                    processes.eager.channel.close()
             processes.close()
         if isinstance(answer, Verdict) or answer["op"] != "audited":
             self.close()
@@ -122,6 +123,7 @@ class Worker:
         """Checks and times a built kernel; `on_stage` is told when a stage begins. Raises WorkerBroken when
         the fault is not the kernel's."""
         processes = self._opened(problem)
+        facts = {**processes.facts, **self._clocks(problem, CLOCKS_BEFORE)}
         stages = Stages(on_stage)
         for _ in range(ACCUSATIONS):
             with scratch_folder(problem, kernel, self._root, archive) as scratch:
@@ -129,7 +131,13 @@ class Worker:
             if verdict.rule != SABOTAGED:
                 break
             self._require_recovery(processes, verdict, thorough)
-        return verdict.evaluation(processes.facts, stages.seconds())
+        facts |= self._clocks(problem, CLOCKS_AFTER)
+        return verdict.evaluation(facts, stages.seconds())
+
+    def _clocks(self, problem: Problem, when: str) -> dict[str, str]:
+        """Of the GPU now, where there is one that tells them, as a fact."""
+        told = state_of(self.gpu.uuid).text() if problem.device == "cuda" else ""
+        return {when: told} if told else {}
 
     def compare(
         self, problem: Problem, kernels: Sequence[Kernel], archives: Sequence[bytes], *, thorough: bool = True
@@ -182,31 +190,29 @@ class Worker:
             if answer["op"] != "opened" and answer.get("of_memory") and self._open:
                 self.close()
                 return self._newly_opened(problem)
-            if answer["op"] != "opened":
+            if answer["op"] == "opened":
+                with steps.step(OpeningStep.FORKING):
+                    processes.know(answer["facts"])
+                seconds = joined(steps.seconds(), answer["seconds"])
+                processes.opening = Opening(problem=problem.name, seconds=seconds)
+                self._require_isolation(processes.facts["isolation"])
+                return processes
+            if not answer.get("intact"):
                 raise UnfitProblem(answer["error"])
-            processes.facts = {key: str(value) for key, value in answer["facts"].items()}
-            seconds = joined(steps.seconds(), answer["seconds"])
-            processes.opening = Opening(problem=problem.name, seconds=seconds)
-            self._require_isolation(processes.facts["isolation"])
-        return processes
+            processes.close()
+        raise UnfitProblem(answer["error"])  # the other processes go on
 
     def _ask_to_open(self, processes: ProblemProcesses) -> Message | Verdict:
         order = {
             "op": "open",
             "session": processes.problem.id,
             "problem": asdict(processes.problem),
-            "pid": processes.eager.pid,
-            "options": {
-                "max_calls": self._settings.max_calls,
-                "plan": asdict(self._settings.plan),
-                "cache": str(cache_folder()),
-                "keep_range": processes.problem.id in self._range_kept,
-            },
+            "options": self._settings.session_options(processes.problem.id in self._range_kept),
         }
-        processes.judge.send(order, (processes.eager.channel.fileno(),))
-        processes.eager.channel.close()
+        eager = processes.eager
+        processes.hand_over(order, [eager] if eager is not None else [])
         try:
-            return self._watch(processes, self._settings.open_timeout_s).answer(processes.eager)
+            return self._watch(processes, self._settings.open_timeout_s).answer(eager)
         except Unresponsive as unresponsive:
             raise UnfitProblem(f"the reference cannot be run: {unresponsive}") from unresponsive
 

@@ -63,7 +63,7 @@ class CandidateEvaluation:
         say: Callable[[Stage], None],
     ) -> None:
         self._session, self._client, self._plan = session, client, plan.on(session.device)
-        self._eager_calls = session.eager_calls(self._plan)
+        self._eager_calls = session.eager_calls(self._plan) if session.problem.timed else 0
         self._compiled = session.compiled if thorough else None
         self._say = say
         self._correctness_checks = CorrectnessChecks(session, client)
@@ -227,4 +227,4 @@ class CandidateEvaluation:
 
     def _baseline_ms(self, block: Block) -> float:
         """ms a call."""
-        return block.call_ms(self._session.calibration.overhead(block.calls).total_ms)
+        return self._session.call_ms(block)

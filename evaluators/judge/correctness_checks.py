@@ -54,10 +54,10 @@ class CorrectnessChecks:
         takes in ms, of two the shorter."""
         first = self._check_block(1, "on fresh inputs")
         self.change_weights(self._reference.everywhere(), self._try_distributions)
-        again = self._check_block(
-            plan.calls(first, min(CHECKED_CALLS, self._session.capacity)), "on fresh inputs"
-        )
-        return min(first, again)
+        calls = min(CHECKED_CALLS, self._session.capacity)
+        if self._session.problem.timed:
+            calls = plan.calls(first, calls)
+        return min(first, self._check_block(calls, "on fresh inputs"))
 
     def change_some_weights(self) -> None:
         """A check with other values in some weights, those whose turn it is: a kernel that leaves some out,
@@ -117,11 +117,10 @@ class CorrectnessChecks:
 
     def timed_block(self, calls: int) -> float:
         """ms a call in a block on fresh inputs, whose answers are checked by `settle`."""
-        overhead_ms = self._session.calibration.overhead(calls).total_ms
         block, check = self.checked_block(calls)
         self._pending.append(check)
         self.timed = block
-        return block.call_ms(overhead_ms)
+        return self._session.call_ms(block)
 
     def settle(self) -> None:
         """Does the checks that were put off, so that both sides' blocks come after the same work."""
@@ -198,7 +197,7 @@ class CorrectnessChecks:
             for each in outputs:
                 self._require(draw, each, answer, where=where)
         self._require_inputs(range(calls))
-        return block.call_ms(self._session.calibration.overhead(calls).total_ms)
+        return self._session.call_ms(block)
 
     def _require_inputs(self, calls: Iterable[int]) -> None:
         """That the inputs of these calls of the last block are as they were."""

@@ -3,10 +3,12 @@
 It never has a candidate in its address space; it speaks with runners over channels that its parent, the
 worker, hands to it, and with the worker:
 
-    -> open {session, problem, ...} + eager runner's channel; a session is named by its problem's id
-    <- opened {facts, seconds} | unfit {error, of_memory}: the reference's fault | failed {...}: another's
+    -> open {session, problem, ...} + eager runner's channel where the problem is timed; a session is named
+       by its problem's id
+    <- opened {facts, seconds} | unfit {error, of_memory, intact}: the reference's fault, after which this
+       process may go on where it is `intact` | failed {...}: another's
        | asserted: the reference has failed on the device, where nothing runs any more for this process
-    -> close {session}, whose runners are gone; it has no answer
+    -> close {session}, whose runners are gone, or which could not be opened; it has no answer
     -> audit {problem}, while no session is open
     <- audited {audit} | unfit {error} | failed {error}
     -> judge {session, plan, ...} + candidate's channel (+ the compiled baseline's)
@@ -28,6 +30,7 @@ closes the channel.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import re
@@ -43,8 +46,9 @@ from evaluators.judge import device_memory
 from evaluators.judge.candidate_evaluation import CandidateEvaluation
 from evaluators.judge.head_to_head import HeadToHead, Step
 from evaluators.judge.memory_plan import TooLarge
-from evaluators.judge.reference_session import ReferenceSession, SessionOptions
+from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import Refused
+from evaluators.judge.session_options import SessionOptions
 from evaluators.opening import OpeningStep, Steps
 from evaluators.problem import Problem
 from evaluators.reference.audit import audit
@@ -107,8 +111,8 @@ def main() -> None:
                 if order["op"] == "open":
                     sessions[order["session"]] = _open(worker, order, closing_s)
                     closing_s = 0.0
-                elif order["op"] == "close" and session is not None:
-                    closing_s += _close(sessions.pop(order["session"]))
+                elif order["op"] == "close":
+                    closing_s += _close(sessions.pop(order["session"], None))
                     del session
                 elif order["op"] == "audit":
                     found = audit(Problem.from_json(order["problem"]))
@@ -142,7 +146,7 @@ def main() -> None:
             except UnfitReference as unfit:
                 text = f"the reference cannot judge a kernel: {unfit}"
                 hint = "(problem.allow_degenerate=true lets it, all the same)"
-                worker.send({"op": "unfit", "error": f"{text} {hint}"})
+                worker.send({"op": "unfit", "error": f"{text} {hint}", "intact": True})
             except Exception as error:
                 # The process's last resort: a fault of ours or of the reference must reach the worker.
                 worker.send(_failure(order, error))
@@ -181,18 +185,25 @@ def _open(worker: Channel, order: Message, closing_s: float) -> ReferenceSession
     import torch
 
     steps = Steps(torch.cuda.synchronize if order["problem"]["device"] == "cuda" else None)
-    channel = Channel.from_fd(worker.take_fds(1)[0])
-    options = SessionOptions.from_json(order["options"])
-    session = ReferenceSession(Problem.from_json(order["problem"]), channel, order["pid"], options, steps)
+    problem, options = Problem.from_json(order["problem"]), SessionOptions.from_json(order["options"])
+    baseline = (Channel.from_fd(worker.take_fds(1)[0]), order["pids"][0]) if problem.timed else None
+    session = ReferenceSession(problem, options, baseline, steps)
     seconds = steps.seconds() | {OpeningStep.CLOSING.value: closing_s}
     worker.send({"op": "opened", "facts": _facts(session), "seconds": seconds})
     return session
 
 
-def _close(session: ReferenceSession) -> float:
-    """Returns how long it has taken, in seconds."""
+def _close(session: ReferenceSession | None) -> float:
+    """Gives back what it holds, or what is left of one that came to nothing. Returns how long it has taken,
+    in seconds."""
+    import torch
+
     start = time.monotonic()
-    session.close()
+    if session is not None:
+        session.close()
+    else:
+        gc.collect()
+        torch.cuda.empty_cache()
     return time.monotonic() - start
 
 
@@ -232,7 +243,7 @@ def _facts(session: ReferenceSession) -> dict[str, Any]:
     import torch
 
     facts: dict[str, Any] = {
-        "isolation": session.eager.isolation,
+        "isolation": session.eager.isolation if session.problem.timed else "",
         "buffer_bytes": session.buffers.memory.numel(),
         "baseline_bytes": session.memory.baseline_bytes,
         **session.peaks(),

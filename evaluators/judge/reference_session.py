@@ -4,20 +4,20 @@ memory."""
 from __future__ import annotations
 
 import logging
-import statistics
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluators.evaluation import Roofline
 from evaluators.judge.calibration import Calibration
+from evaluators.judge.canary import Canary
 from evaluators.judge.cpu_timing import CpuCalibration, CpuRunnerClient
 from evaluators.judge.device_memory import DeviceMemory
 from evaluators.judge.gpu_timing import GpuCalibration, GpuRunnerClient
 from evaluators.judge.runner_client import RunnerClient
+from evaluators.judge.session_options import SessionOptions
 from evaluators.judge.staging import Batch, Staging
 from evaluators.judge.vendor_kernels import VendorKernels, installed
 from evaluators.opening import OpeningStep, Steps
@@ -45,41 +45,28 @@ logger = logging.getLogger(__name__)
 LEAST_CALLS = 5
 """Of shared buffers, where they fit: what a call leaves behind is seen by the next, on another
 distribution."""
-CANARY_ELEMENTS = 2**26
 SLOW_MS = 50.0
 """Of a call of the reference: another tells no more of how long it takes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SessionOptions:
-    """How a problem is opened: at most so many calls a block, in how long blocks, and in which folder is kept
-    what outlives the session. `keep_range` as of `RunningReference`."""
-
-    max_calls: int
-    plan: Plan
-    cache: str
-    keep_range: bool
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> SessionOptions:
-        """Out of the plain JSON types that `dataclasses.asdict` makes of them."""
-        return cls(**fields | {"plan": Plan(**fields["plan"])})
-
-
 class ReferenceSession:
-    """One problem, opened: the reference in two precisions, its baselines, and the shared buffers."""
+    """One problem, opened: the reference in two precisions, the shared buffers and, where it is timed, its
+    baselines."""
+
+    eager: RunnerClient
+    calibration: Calibration
+    """Of the baseline: there are neither where nothing is timed."""
 
     def __init__(
         self,
         problem: Problem,
-        channel: Channel,
-        pid: int,
         options: SessionOptions,
+        baseline: tuple[Channel, int] | None,
         steps: Steps | None = None,
     ) -> None:
-        """`channel` and `pid`: of the eager baseline's runner. `steps`: the clock of the opening. Raises
-        UnfitReference, MemoryError where others hold the device's memory, Refused when the reference does not
-        run there, ChannelClosed when it died."""
+        """`baseline`: the channel and the process id of the eager baseline's runner, None for a problem that
+        is not timed. `steps`: the clock of the opening. Raises UnfitReference, MemoryError where others hold
+        the device's memory, Refused when the reference does not run there, ChannelClosed when it died."""
         import torch
 
         self._torch = torch
@@ -93,12 +80,12 @@ class ReferenceSession:
         """On a GPU: what a candidate's kernels may not be. None where that is not asked, or where
         the device's trace shows not even the reference's."""
         self.memory = DeviceMemory(self.device)
-        rough_ms = self._examine()
-        self._make_buffers(rough_ms)
-        others_bytes = self.memory.others_bytes()
-        self._start_baseline(channel, pid)
-        self._calibrate()
-        self.memory.baseline_bytes = self.memory.others_bytes() - others_bytes
+        self._reference_ms = self._examine()
+        """About how long a call of the reference takes."""
+        self._make_buffers()
+        self._baseline_buffers: SharedBuffers | None = None
+        if baseline is not None:
+            self._start_baseline(*baseline)
         self.reference.forget_sample()
         self.memory.trim()
 
@@ -123,22 +110,25 @@ class ReferenceSession:
             self._peaks = peaks_of(self.device, self._peaks_file)
         return rough_ms
 
-    def _make_buffers(self, rough_ms: float) -> None:
+    def _make_buffers(self) -> None:
         """The shared buffers, and what is staged for them. Raises TooLarge and MemoryError."""
-        inputs, outputs = tensors_in(self.reference.sample), self.reference.outputs
-        changed = self.reference.changed_inputs
         with self._steps.step(OpeningStep.BUFFERS):
-            self.capacity = self.memory.calls(self.reference, self._wanted_calls(rough_ms))
-            self.buffers = SharedBuffers(inputs, outputs, self.capacity, self.device, changed)
-            self._baseline_buffers = SharedBuffers(inputs, outputs, self.capacity, self.device, changed)
-            self._staging = Staging(inputs, self.capacity, self.device)
+            self.capacity = self.memory.calls(self.reference, self._wanted_calls())
+            self._staging = Staging(tensors_in(self.reference.sample), self.capacity, self.device)
             for call in range(self.capacity):
                 self._staging.place(call, self.reference.sample)
-            on_gpu = self.device == "cuda"
-            self._canary = self._torch.rand(CANARY_ELEMENTS, device=self.device) if on_gpu else None
+            self.buffers = self._own_buffers()  # last: who finds the reference unfit has not to free them
+            self._canary = Canary() if self.device == "cuda" and self.problem.timed else None
+
+    def _own_buffers(self) -> SharedBuffers:
+        inputs, changed = tensors_in(self.reference.sample), self.reference.changed_inputs
+        return SharedBuffers(inputs, self.reference.outputs, self.capacity, self.device, changed)
 
     def _start_baseline(self, channel: Channel, pid: int) -> None:
-        """Eager's, and what its trace shows where candidates may not use libraries."""
+        """Eager's, what its trace shows where candidates may not use libraries, and what its calls cost."""
+        with self._steps.step(OpeningStep.BUFFERS):
+            self._baseline_buffers = self._own_buffers()
+        others_bytes = self.memory.others_bytes()
         with self._steps.step(OpeningStep.BASELINE):
             self.eager = self.baseline(channel, pid)
         with self._steps.step(OpeningStep.WARMING):
@@ -149,10 +139,11 @@ class ReferenceSession:
                     self.vendor_kernels = installed(self._cache)
                 else:
                     logger.warning("no trace of the device: nobody can tell whose kernels run")
+        self._calibrate()
+        self.memory.baseline_bytes = self.memory.others_bytes() - others_bytes
 
     def _calibrate(self) -> None:
         plan = self._options.plan
-        self.calibration: Calibration
         with self._steps.step(OpeningStep.CALIBRATION):
             if isinstance(self.eager, GpuRunnerClient):
                 chains = dependent_calls.can_stir(tensors_in(self.reference.sample))
@@ -162,20 +153,22 @@ class ReferenceSession:
 
     def close(self) -> None:
         """Gives the memory back; the runners must be gone."""
-        for client in (self.eager, self.compiled):
-            if client is not None:
-                client.close()
+        if self._baseline_buffers is not None:
+            self.eager.close()
+            self._baseline_buffers.free()
+        if self.compiled is not None:
+            self.compiled.close()
         self.buffers.free()
-        self._baseline_buffers.free()
         if self.device == "cuda":
             self._staging.free()
             self._torch.cuda.empty_cache()
 
     def baseline(self, channel: Channel, pid: int) -> RunnerClient:
         """A runner of ours that has loaded the reference; all of them share one shared buffers."""
+        assert self._baseline_buffers is not None
         kind = GpuRunnerClient if self.device == "cuda" else CpuRunnerClient
         client = kind(channel, self._baseline_buffers, pid, ours=True)
-        client.load(self._load_order(self._baseline_buffers))
+        self.load(client)
         return client
 
     @contextmanager
@@ -199,19 +192,39 @@ class ReferenceSession:
 
     def candidate(self, channel: Channel, pid: int, buffers: SharedBuffers | None = None) -> RunnerClient:
         """The candidate's runner, nothing loaded yet. `buffers`: where it is not the session's own."""
-        return self.calibration.connect(channel, buffers or self.buffers, pid)
+        buffers = buffers or self.buffers
+        if self.problem.timed:
+            return self.calibration.connect(channel, buffers, pid)
+        if self.device == "cpu":
+            return CpuRunnerClient(channel, buffers, pid)
+        client = GpuRunnerClient(channel, buffers, pid)
+        client.expected_ms = self._reference_ms
+        return client
 
     def eager_calls(self, plan: Plan) -> int:
         """Calls of the baseline's blocks."""
         return self.calibration.eager_calls(plan, self.capacity)
 
+    def call_ms(self, block: Block) -> float:
+        """ms a call in a block; where nothing is timed, with what the block costs besides."""
+        return block.call_ms(self.calibration.overhead(block.calls).total_ms if self.problem.timed else 0.0)
+
     def baseline_block(self, client: RunnerClient, calls: int) -> Block:
         """A baseline's block on fresh inputs, as a candidate's."""
         return client.block(self.stage_fresh(calls, client))
 
-    def load(self, candidate: RunnerClient) -> None:
-        """Raises Refused or ChannelClosed."""
-        candidate.load(self._load_order(candidate.buffers))
+    def load(self, client: RunnerClient) -> None:
+        """Its module. Raises Refused or ChannelClosed."""
+        client.load(
+            Load(
+                problem=self.problem,
+                seed=self.reference.seed,
+                buffers=client.buffers.description,
+                arguments=self.reference.template,
+                inputs=client.buffers.inputs,
+                outputs=client.buffers.outputs,
+            )
+        )
 
     def stage_fresh(self, calls: int, client: RunnerClient, *, own: bool = False) -> Batch:
         """Draws inputs for so many calls, which nobody has seen, and poisons the client's outputs. They are
@@ -293,19 +306,9 @@ class ReferenceSession:
         return reason()
 
     def canary_ms(self) -> float | None:
-        """Time of a small copy of ours: what it says of the GPU does not depend on any kernel. None on a CPU,
-        where a slow one would tell of the other processes."""
-        if self._canary is None:
-            return None
-        times = []
-        for _ in range(7):
-            self.synchronize()
-            start = time.perf_counter()
-            for _ in range(4):
-                self._canary.clone()
-            self.synchronize()
-            times.append((time.perf_counter() - start) * 1e3)
-        return statistics.median(times[2:])
+        """See `Canary`. None where nothing is timed, and on a CPU, where a slow one would tell of the other
+        processes."""
+        return None if self._canary is None else self._canary.ms()
 
     def synchronize(self) -> None:
         """Waits for the device."""
@@ -316,16 +319,6 @@ class ReferenceSession:
         """Raises UnfitReference."""
         if findings := examine(self.reference):
             raise UnfitReference("; ".join(findings))
-
-    def _load_order(self, buffers: SharedBuffers) -> Load:
-        return Load(
-            problem=self.problem,
-            seed=self.reference.seed,
-            buffers=buffers.description,
-            arguments=self.reference.template,
-            inputs=buffers.inputs,
-            outputs=buffers.outputs,
-        )
 
     def _rough_ms(self) -> float:
         """About how long the reference takes in ms, which is warm; of a slow one a single call tells."""
@@ -341,8 +334,9 @@ class ReferenceSession:
         first_ms = call_ms(1)
         return first_ms if first_ms > SLOW_MS else call_ms(2)
 
-    def _wanted_calls(self, rough_ms: float) -> int:
+    def _wanted_calls(self) -> int:
         """Calls that shared buffers are to have room for."""
+        rough_ms = self._reference_ms
         if not self.problem.timed:
             return LEAST_CALLS
         floor_ms = self.roofline().floor_ms if self.device == "cuda" else rough_ms

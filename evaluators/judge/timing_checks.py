@@ -104,8 +104,9 @@ class TimingChecks:
 def timing_checks(
     session: ReferenceSession, client: RunnerClient, correctness_checks: CorrectnessChecks
 ) -> TimingChecks | None:
-    """Of the candidate; None on a CPU, where calls are made one by one."""
+    """Of the candidate; None on a CPU, where calls are made one by one, and where nothing is timed."""
+    if not (session.problem.timed and isinstance(client, GpuRunnerClient)):
+        return None
     calibration = session.calibration
-    if isinstance(client, GpuRunnerClient) and isinstance(calibration, GpuCalibration):
-        return TimingChecks(session, calibration, client, correctness_checks)
-    return None
+    assert isinstance(calibration, GpuCalibration)
+    return TimingChecks(session, calibration, client, correctness_checks)

@@ -36,6 +36,11 @@ class Gpu:
     number: int
     """Its place among the GPUs of this machine, as far as the driver tells."""
 
+    @property
+    def uuid(self) -> str:
+        """`GPU-…`; "" of a part of a GPU."""
+        return self.variables.get("CUDA_VISIBLE_DEVICES", "")
+
 
 def first_gpu(environment: Mapping[str, str]) -> Gpu:
     """For processes with this environment. Asked of the driver in a process of its own, since this one does

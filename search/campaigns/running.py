@@ -71,11 +71,12 @@ class CampaignRun:
         evaluator: Evaluator | None,
         device: str,
         on_change: Callable[[CampaignRun], None],
+        on_kept: Callable[[], None] = lambda: None,
     ) -> None:
         """`evaluator`: open, or None where the proposer gives the verdicts, too; `on_change` is told whenever
-        a slice begins or ends."""
+        a slice begins or ends, `on_kept` whenever something was written to the campaign's file."""
         self.campaign, self._evaluator, self._device = campaign, evaluator, device
-        self._on_change = on_change
+        self._on_change, self._on_kept = on_change, on_kept
         self._kept = KeptLines(campaign.kept)
         self._composed: dict[Planned, DictConfig] = {}
         self._planned = {key_of(each.problem, each.arm): each for each in campaign.planned}
@@ -198,6 +199,7 @@ class CampaignRun:
         self._kept.keep(search.key, search.to_json())
         self._kept.keep(SECONDS, self.seconds)
         self._on_change(self)
+        self._on_kept()
 
     def _config(self, planned: Planned) -> DictConfig:
         if planned not in self._composed:

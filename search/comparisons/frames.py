@@ -31,8 +31,8 @@ class ComparisonFrames:
 
 
 def load_comparison(folder: str | Path) -> ComparisonFrames:
-    """The comparison in a folder, once it has ended. Needs pandas. Raises OSError where its files are not
-    there, or not all yet."""
+    """The comparison in a folder, as far as it is written: at the end, and with its report before. Needs
+    pandas. Raises OSError where its files are not there, or not all yet."""
     import pandas as pd
 
     place = Path(folder)

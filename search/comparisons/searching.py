@@ -7,6 +7,7 @@ import asyncio
 import concurrent.futures
 import multiprocessing
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -41,9 +42,11 @@ BATCH = 8
 """Searches without a device that a process is given at a time."""
 
 
-async def search_all(comparison: Comparison, console: Console) -> list[Searched]:
+async def search_all(
+    comparison: Comparison, console: Console, on_change: Callable[[], None] = lambda: None
+) -> list[Searched]:
     """Does the searches that have not ended yet; returns every one that has. What a search finds is kept as
-    soon as it has ended."""
+    soon as it has ended, and then `on_change` is told."""
     there = {(each.problem, each.arm, each.seed) for each in comparison.ended()}
     todo = [task for task in comparison.searches if (task.problem, task.arm, task.seed) not in there]
     comparison.folder.mkdir(parents=True, exist_ok=True)
@@ -63,9 +66,10 @@ async def search_all(comparison: Comparison, console: Console) -> list[Searched]
                     results.write(each.to_json() + "\n")
                     progress.advance(bar)
                 results.flush()
+                on_change()
 
-            if comparison.without_device:
-                _search_in_processes(todo, keep)
+            if todo and comparison.without_device:
+                await _search_in_processes(todo, keep)
             elif todo:
                 await _search_kernels(
                     comparison, todo, keep, lambda count: progress.update(bar, verdicts=f"{count} verdicts")
@@ -124,20 +128,21 @@ def on_wandb(task: Task, chosen: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _search_in_processes(todo: Sequence[Task], keep: Any) -> None:
-    if not todo:
-        return
+async def _search_in_processes(todo: Sequence[Task], keep: Callable[[Iterable[Searched]], None]) -> None:
+    """An interrupt is this process's alone: the batches that are under way end, and the others do not
+    begin."""
     batches = [todo[start : start + BATCH] for start in range(0, len(todo), BATCH)]
     method = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), mp_context=method) as processes:
-        running = [processes.submit(search_batch, batch) for batch in batches]
+    ignored = (signal.SIGINT, signal.SIG_IGN)
+    with concurrent.futures.ProcessPoolExecutor(
+        os.cpu_count(), mp_context=method, initializer=signal.signal, initargs=ignored
+    ) as processes:
+        running = [asyncio.wrap_future(processes.submit(search_batch, batch)) for batch in batches]
         try:
-            for done in concurrent.futures.as_completed(running):
-                keep(done.result())
-        except BaseException:
-            for each in running:
-                each.cancel()
-            raise
+            for done in asyncio.as_completed(running):
+                keep(await done)
+        finally:
+            processes.shutdown(cancel_futures=True)
 
 
 def search_batch(tasks: Sequence[Task]) -> list[Searched]:

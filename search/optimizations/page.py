@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.atomic_write import write_atomically
+from evaluators.cause import first_line
 from search.optimizations.profile import Profile, SiteTime, Target, patterns_of
 from search.optimizations.table import advice
 from search.reports.html import plain, render_page
@@ -17,14 +18,27 @@ MOST_TARGETS = 200
 """Rows of the ranking."""
 
 
+class BadProfile(ValueError):
+    """A file that has no profile, or one of another version."""
+
+
+def has_profile(folder: Path) -> bool:
+    """Whether a profile lies in the folder."""
+    return (folder / "profile.json").exists()
+
+
 def read_profile(folder: Path) -> Profile:
-    """The profile in a folder. Raises OSError, and ValueError for a file that is none."""
-    return Profile.from_json(json.loads((folder / "profile.json").read_text(encoding="utf-8")))
+    """The profile in a folder. Raises OSError and BadProfile."""
+    path = folder / "profile.json"
+    try:
+        return Profile.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadProfile(f"profile.json has no profile that can be read: {first_line(error)}") from error
 
 
 def write_page(folder: Path, out: Path | None = None) -> Path:
     """Writes the page of the profile in the folder, `profile.html` there unless `out` says otherwise; returns
-    the file. Raises OSError, and ValueError for a profile that is none."""
+    the file. Raises OSError and BadProfile."""
     place, profile = out or folder / "profile.html", read_profile(folder)
     page = render_page(
         "profile.html.j2",

@@ -12,7 +12,15 @@ import pytest
 import torch
 
 from evaluators.cases import held_out, summed_up
-from evaluators.evaluation import CaseResult, Correctness, Evaluation, Status, Timing
+from evaluators.evaluation import (
+    CLOCKS_AFTER,
+    CLOCKS_BEFORE,
+    CaseResult,
+    Correctness,
+    Evaluation,
+    Status,
+    Timing,
+)
 from evaluators.problem import Case, Problem
 from evaluators.reference.loading import BadReference, load_module, make_inputs, make_problem
 
@@ -169,3 +177,13 @@ def test_one_failure_is_the_verdict() -> None:
     assert "a library did the work" in found.log
     assert found.correctness is not None
     assert math.isclose(found.correctness.normwise_error, 1e-7)
+
+
+def test_the_clocks_are_those_before_the_first_case_and_after_the_last() -> None:
+    first, last = ({CLOCKS_BEFORE: f"sm_mhz={n}", CLOCKS_AFTER: f"sm_mhz={n + 1}"} for n in (10, 20))
+    results = [
+        CaseResult(name=name, weight=1.0, held_out=False, evaluation=replace(correct(2.0), environment=facts))
+        for name, facts in (("one", {"device": "x", **first}), ("two", {"device": "x", **last}))
+    ]
+    found = summed_up(results).environment
+    assert found == {"device": "x", CLOCKS_BEFORE: "sm_mhz=10", CLOCKS_AFTER: "sm_mhz=21"}

@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluators.problem import DEVICES, DTYPES, LANGUAGES, TOLERANCES, Kernel, Problem, as_strict, content_id
+from evaluators.problem import (
+    DEVICES,
+    DTYPES,
+    LANGUAGES,
+    TOLERANCES,
+    Case,
+    Kernel,
+    Problem,
+    as_strict,
+    content_id,
+)
 
 ROOT = Path(__file__).parents[2]
 PROBLEM = Problem(name="level1/a", source="class Model: ...", overrides={"N": 4})
@@ -168,3 +178,10 @@ def test_a_precision_goes_with_strict_alone() -> None:
         replace(PROBLEM, tolerance="kernelbench", precision="float16")
     assert replace(PROBLEM, precision="float16").lower_precisions == ("float16", "tfloat32")
     assert replace(PROBLEM, dtype="float16").lower_precisions == ()
+
+
+def test_whose_work_it_is_only_timed_problems_tell() -> None:
+    with pytest.raises(ValueError, match="not timed"):
+        replace(PROBLEM, libraries="no_library", timed=False)
+    problem = replace(PROBLEM, libraries="no_library", cases=(Case(), Case(dtype="float64", weight=0)))
+    assert [problem.of_case(each).libraries for each in problem.cases] == ["no_library", "any"]

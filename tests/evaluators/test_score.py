@@ -13,10 +13,12 @@ import numpy
 import pytest
 
 from evaluators import baseline, score
+from evaluators.evaluation import CLOCKS_AFTER, CLOCKS_BEFORE, Evaluation, Status, Timing
 from evaluators.scores import Scored, fast_p, geometric_mean, measures, median, pass_at_k
 from evaluators.suites.kernelbench import ROOT
 from tests.evaluators.suites.clone import make_clone
 
+UNTOLD = dict.fromkeys(("sm_mhz", "memory_mhz", "temperature_c", "power_w"))
 RIGHT = """
 import torch
 
@@ -158,6 +160,20 @@ def test_baselines_of_the_original_are_read(tmp_path: Path) -> None:
         baseline.read_times(file)
 
 
+def test_baselines_have_the_clocks_before_and_after() -> None:
+    told = {CLOCKS_BEFORE: "sm_mhz=1980 temperature_c=41", CLOCKS_AFTER: "sm_mhz=1755 power_w=612.5"}
+    timing = Timing(
+        kernel_ms=1.0, eager_ms=1.0, speedup=1.0, speedup_low=1.0, speedup_high=1.0, compile_ms=0.5
+    )
+    found = Evaluation(status=Status.CORRECT, timing=timing, environment=told)
+    expected = {
+        "before": {**UNTOLD, "sm_mhz": 1980, "temperature_c": 41},
+        "after": {**UNTOLD, "sm_mhz": 1755, "power_w": 612.5},
+    }
+    for times in (baseline.eager_times(found), baseline.compiled_time(found)):
+        assert json.loads(json.dumps(times))["clocks"] == expected
+
+
 @pytest.mark.slow
 def test_baselines_are_measured_once_and_read_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -174,6 +190,7 @@ def test_baselines_are_measured_once_and_read_back(
     assert entry["min"] <= entry["median"] <= entry["max"]
     assert entry["median_low"] <= entry["median"] <= entry["median_high"]
     assert entry["versions"]["torch"]
+    assert entry["clocks"] == {"before": UNTOLD, "after": UNTOLD}, "a CPU's are not told"
     monkeypatch.setattr("evaluators.scheduler.pool.Pool.evaluate", None)
     assert baseline.main(call) == 0
     assert capsys.readouterr().out == said

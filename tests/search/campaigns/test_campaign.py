@@ -17,6 +17,7 @@ from search.campaigns.running import Campaign, CampaignRun, Planned, state_of
 from search.campaigns.schedulers import Equal
 from tests.evaluators.scheduler.fake_host import FakeHost
 from tests.evaluators.suites.clone import make_clone
+from tests.search.interrupted import interrupted
 
 LANDSCAPE = ("problem=landscape", "proposer=landscape", "library.use=false", "branch=2", "rounds=100000")
 
@@ -157,3 +158,14 @@ def test_bad_input_is_one_line(
     said = capsys.readouterr().err
     assert says in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_one_that_is_interrupted_leaves_its_report(tmp_path: Path) -> None:
+    folder = tmp_path / "campaign"
+    arguments = ["suite=shipped", "proposer=landscape", "library.use=false", "budget.evaluations=1000000"]
+    status, said = interrupted(folder, "search.campaign", *arguments)
+    assert status == 130, said
+    assert f"report: {folder / 'report.html'}" in said
+    assert not (folder / "campaign.json").exists()
+    assert (folder / "report.html").stat().st_size > 1_000_000

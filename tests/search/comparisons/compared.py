@@ -38,8 +38,9 @@ def searched(problem: str, arm: str, seed: int, evaluations: int) -> Searched:
     )
 
 
-def compared(folder: Path, *, seeds: int = 12, evaluations: int = 20) -> Path:
-    """The folder with all results; the first search has a report of its own."""
+def compared(folder: Path, *, seeds: int = 12, evaluations: int = 20, ended: int | None = None) -> Path:
+    """The folder with all results, or while it goes on those of the first that have `ended`; the first search
+    has a report of its own."""
     comparison = Comparison(
         folder=folder,
         arms=tuple(Arm(name=name, overrides=(f"strategy={name}",)) for name in ARMS),
@@ -50,7 +51,7 @@ def compared(folder: Path, *, seeds: int = 12, evaluations: int = 20) -> Path:
         unit="evaluations",
         command="python -m search.compare 'problem=level1/softmax' seeds=12",
     )
-    found = [searched(task.problem, task.arm, task.seed, evaluations) for task in comparison.searches]
+    found = [searched(task.problem, task.arm, task.seed, evaluations) for task in comparison.searches[:ended]]
     folder.mkdir(parents=True, exist_ok=True)
     comparison.results.write_text("".join(f"{each.to_json()}\n" for each in found))
     write(comparison, found)

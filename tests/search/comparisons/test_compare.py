@@ -11,7 +11,9 @@ import pytest
 
 from search import compare
 from search.comparisons.curves import Searched
+from search.comparisons.page import page_data
 from tests.evaluators.scheduler.fake_host import FakeHost
+from tests.search.interrupted import interrupted
 from tests.search.observers.wandb_files import away_from_home, offline_runs
 
 LANDSCAPE = ["problem=landscape", "proposer=landscape", "branch=2", "budget.evaluations=24"]
@@ -137,3 +139,18 @@ def test_its_searches_are_a_group_on_wandb(tmp_path: Path, monkeypatch: pytest.M
         assert list(each.run.tags) == ["ours", arm, "level1/softmax"]
         assert (each.config["run"]["problem"], each.config["run"]["seed"]) == ("level1/softmax", 0)
         assert len(each.table("ideas")) == 4
+
+
+@pytest.mark.slow
+def test_one_that_is_interrupted_leaves_its_report(tmp_path: Path) -> None:
+    folder = tmp_path / "compared"
+    arguments = [*LANDSCAPE, *TWO, "seeds=2000", "budget.evaluations=100"]
+    status, said = interrupted(folder, "search.compare", *arguments)
+    assert status == 130, said
+    assert f"report: {folder / 'report.html'}" in said
+    assert "Traceback" not in said
+    shown = page_data(folder)
+    assert 0 < len(shown["searches"]) < shown["planned"] == 4000
+    ended = (folder / "searches.jsonl").read_text().splitlines()
+    assert len(shown["searches"]) == len(ended)
+    assert (folder / "report.html").stat().st_size > 1_000_000

@@ -52,6 +52,15 @@ def test_too_few_pairs_have_no_interval(tmp_path: Path) -> None:
     json.dumps(data, allow_nan=False)
 
 
+@pytest.mark.parametrize("ended", [1, 2, 5])
+def test_one_that_goes_on_has_a_page_too(ended: int, tmp_path: Path) -> None:
+    folder = compared(tmp_path / "compared", ended=ended)
+    data = page_data(folder)
+    assert len(data["searches"]) == ended < data["planned"]
+    assert len(data["arms"]) == min(ended, len(ARMS))
+    assert write_page(folder).stat().st_size > 1_000_000
+
+
 def test_the_command_writes_it(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["report", str(folder), f"out={tmp_path / 'x.html'}"]) == 0
     assert (tmp_path / "x.html").read_text() == (folder / "report.html").read_text()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from ideatree.commands import main as command
 from search.optimizations.page import modules, page_data, write_page
 from search.optimizations.profile import Profile
 from tests.search.optimizations.test_profile import CHAIN, SOFTMAX, VIEW, case, profile, target
@@ -29,6 +30,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "profile.json").write_text(json.dumps(made().to_json()))
     write_page(folder, folder / "report.html")  # where the browser's tests look
     return folder
+
+
+def test_the_command_writes_it_again(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "profile.json").write_bytes((folder / "profile.json").read_bytes())
+    assert command(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'profile.html'}\n"
+    assert "Where the time of tiny goes" in (tmp_path / "profile.html").read_text()
+    assert command(["report", str(folder), f"out={tmp_path / 'x.html'}"]) == 0
+    assert (tmp_path / "x.html").read_text() == (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize("text", ["{}", '{"version": 0}', "[]", "half a li"])
+def test_a_file_that_is_no_profile_is_one_line(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "profile.json").write_text(text)
+    assert command(["report", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "profile.json has no profile that can be read" in said
+    assert not (tmp_path / "profile.html").exists()
 
 
 def test_modules_hold_the_time_of_what_is_in_them() -> None:
