@@ -7,15 +7,17 @@ the constructor, and the module global `call` has the arguments in the grammar o
 from __future__ import annotations
 
 import functools
+import keyword
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evaluators.nearest import nearest
 from evaluators.problem import DTYPES, Problem
 from evaluators.reference.loading import BadReference, make_problem
 from evaluators.suites.op_samples import kept_calls
+from evaluators.suites.random_operators import is_known, is_random, numbers_of
 from evaluators.suites.suite import Entry
 from evaluators.suites.trace_grammar import write_arguments
 from evaluators.suites.trace_inputs import operator_of, takes_tensors
@@ -23,12 +25,11 @@ from evaluators.suites.trace_recording import PLAIN, kind_of
 from evaluators.suites.traced_call import Call, Tensor, tensors_of
 from evaluators.suites.traces import traces
 
-if TYPE_CHECKING:
-    pass
-
 MOST_CASES = 6
 """Of a problem, at a type."""
-RANDOM = "draws random numbers"
+RANDOM = "draws random numbers, and nothing is known to hold of them"
+FEWEST = 2
+"""Random numbers of a call: of one alone, too many calls are needed to see how it is distributed."""
 REFERENCE = '''"""{operator}: {count} calls, in the grammar of traces (docs/operators.md)."""
 
 import torch
@@ -47,7 +48,7 @@ class Model(nn.Module):
         super().__init__()
 {stored}
     def forward(self{inputs}):
-        return torch.ops.{operator}({passed})
+        return {function}({passed})
 
 
 def get_inputs():
@@ -62,7 +63,13 @@ def get_held_out(generator):
     return {{"call": call_like(OPERATOR, call, generator)}}
 '''
 
+RANDOM_CHECKS = """
 
+def random_checks(inputs, outputs):
+    from evaluators.suites.random_operators import checks_of
+
+    return checks_of(OPERATOR, call, inputs, outputs)
+"""
 KERNEL = """{source}
 
 
@@ -137,6 +144,7 @@ def reference_of(operator: str, call: Call, count: int) -> str:
     ]
     return REFERENCE.format(
         operator=operator,
+        function=_in_python(operator),
         count=count,
         call=write_arguments(call).replace("\\", "\\\\").replace('"', '\\"'),
         schema=schema,
@@ -144,7 +152,7 @@ def reference_of(operator: str, call: Call, count: int) -> str:
         stored="".join(f"        self.{each}_ = {_input(each)}\n" for each in constants),
         inputs="".join(f", {_input(each)}" for each in inputs),
         passed=", ".join(passed),
-    )
+    ) + (RANDOM_CHECKS if is_random(call) else "")
 
 
 def kernel_source(operator: str, source: str, function: str) -> str:
@@ -236,19 +244,20 @@ def _why_not(call: Call) -> str:
         dtype_of(call)
     except ValueError as error:
         return str(error)
-    if (kind := kind_of(call.operator)) != PLAIN:
+    if is_random(call):
+        if not is_known(call):
+            return RANDOM
+    elif (kind := kind_of(call.operator)) != PLAIN:
         return kind
     if any(each.is_out for each in operator._schema.arguments):
         return "out= forms"
-    import torch
-
-    if torch.Tag.nondeterministic_seeded in operator.tags:
-        return RANDOM
     tensors = _tensors(call)
-    if not tensors or any(0 in each.shape for each in tensors):
+    if any(0 in each.shape for each in tensors) or not (tensors or is_random(call)):
         return "no elements"
     if any(each.device is not None for each in tensors):
         return "tensors on other devices"
+    if is_random(call) and numbers_of(call) < FEWEST:
+        return f"draws less than {FEWEST} numbers"
     return ""
 
 
@@ -267,9 +276,16 @@ def _bytes(call: Call) -> int:
     return total
 
 
+def _in_python(operator: str) -> str:
+    """An expression; `aten.random_.from` is none."""
+    packet, _, overload = operator.rpartition(".")
+    known = f"torch.ops.{packet}"
+    return f'getattr({known}, "{overload}")' if keyword.iskeyword(overload) else f"{known}.{overload}"
+
+
 def _input(name: str) -> str:
-    """`self` is taken."""
-    return "input" if name == "self" else name
+    """`self` is taken, and `from` is a word of Python's."""
+    return "input" if name == "self" else f"{name}_" if keyword.iskeyword(name) else name
 
 
 @functools.cache

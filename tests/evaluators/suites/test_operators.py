@@ -44,6 +44,10 @@ Operator: aten.zeros_like.default
 cnt: 9, ((T([8, 4], f32),), {})
 Operator: aten.bernoulli.p
 cnt: 9, ((T([8, 4], f32), 0.5), {})
+Operator: aten.poisson.default
+cnt: 9, ((T([8, 4], f32),), {})
+Operator: aten.normal_.default
+cnt: 9, ((T([], f32),), {})
 Operator: aten.relu.default
 cnt: 9, ((T([0, 4], f32),), {})
 Operator: aten.add.out
@@ -79,13 +83,15 @@ def test_a_suite_has_the_operators_that_compute() -> None:
     names = [each.problem for each in OperatorSuite("operators/traced").entries()]
     assert names == [
         "operators/traced/aten.add_.Tensor",
+        "operators/traced/aten.bernoulli.p",
         "operators/traced/aten.cat.default",
         "operators/traced/aten.embedding.default",
     ]
     assert operators._traced().left_out == {
         "view": 1,
         "creation": 1,
-        "draws random numbers": 1,
+        "draws random numbers, and nothing is known to hold of them": 1,
+        "draws less than 2 numbers": 1,
         "no elements": 1,
         "out= forms": 1,
         "tensors of several floating types": 1,
