@@ -324,6 +324,7 @@ class ReferenceSession:
             arguments=self.reference.template,
             inputs=buffers.inputs,
             outputs=buffers.outputs,
+            returned=self.reference.returned_inputs,
         )
 
     def _rough_ms(self) -> float:

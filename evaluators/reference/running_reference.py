@@ -29,7 +29,7 @@ from evaluators.reference.loading import (
 )
 from evaluators.reference.operation_count import Work, count
 from evaluators.reference.random_outputs import HOOK, Hook
-from evaluators.reference.strided_layouts import clone
+from evaluators.reference.strided_layouts import clone, is_same
 from evaluators.reference.weight_changes import WeightChange
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ class RunningReference:
         self.sample = sample
         self.changed_inputs: list[int] = []
         """The numbers of the input tensors that the reference writes to."""
+        self.returned_inputs: list[list[int]] = []
+        """Outputs that are such an input itself: the numbers of both."""
         self.draws_numbers = False
         """Whether the answer depends on torch's random generator, too."""
         self.has_products = False
@@ -226,7 +228,13 @@ class RunningReference:
             self.changed_inputs = [
                 number for number, pair in enumerate(zip(before, after, strict=True)) if not _equal(*pair)
             ]
-            del first, given
+            self.returned_inputs = [
+                [number, changed]
+                for number, output in enumerate(first)
+                for changed in self.changed_inputs
+                if is_same(output, after[changed])
+            ]
+            del first, given, after
 
             def repeated(seed: int) -> bool:
                 pairs = zip(outputs(seed)[0], kept, strict=True)

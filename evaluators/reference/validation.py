@@ -85,6 +85,8 @@ def examine(reference: ReferenceModel) -> list[str]:
                 if why and constant:
                     says = "equal in every draw, and no other values could be tried: a kernel may ignore it"
                     reference.untried[f"input {number}"] = says
+                elif why and number in reference.changed_inputs:
+                    reference.untried[f"input {number}"] = "it is written to, and what it held is not read"
                 elif why:
                     found.append(f"the outputs hardly depend on input {number}: {why}")
         if values := plain_values(reference.template):

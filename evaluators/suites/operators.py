@@ -16,7 +16,8 @@ from typing import Any
 from evaluators.nearest import nearest
 from evaluators.problem import DTYPES, Problem
 from evaluators.reference.loading import BadReference, make_problem
-from evaluators.suites.op_samples import kept_calls
+from evaluators.suites.op_samples import kept_calls, made_once
+from evaluators.suites.out_forms import is_out_form, out_forms
 from evaluators.suites.random_operators import is_known, is_random, numbers_of
 from evaluators.suites.suite import Entry
 from evaluators.suites.trace_grammar import write_arguments
@@ -48,7 +49,7 @@ class Model(nn.Module):
         super().__init__()
 {stored}
     def forward(self{inputs}):
-        return {function}({passed})
+        {before}return {function}({passed})
 
 
 def get_inputs():
@@ -97,8 +98,8 @@ class Operators:
 
 
 class OperatorSuite:
-    """A suite of operators: `operators/traced`, the calls in the file that TRACES names, or
-    `operators/opinfo`, the samples of PyTorch's own tests."""
+    """A suite of operators: `operators/traced`, the calls in the file that TRACES names;
+    `operators/opinfo`, the samples of PyTorch's own tests; `operators/opinfo_out`, those with `out=`."""
 
     def __init__(self, name: str) -> None:
         """Raises ValueError for a name that is none."""
@@ -145,6 +146,7 @@ def reference_of(operator: str, call: Call, count: int) -> str:
     return REFERENCE.format(
         operator=operator,
         function=_in_python(operator),
+        before="with torch.no_grad():\n            " if is_out_form(operator) else "",
         count=count,
         call=write_arguments(call).replace("\\", "\\\\").replace('"', '\\"'),
         schema=schema,
@@ -237,7 +239,7 @@ def _spread(calls: list[Call]) -> list[Call]:
 def _why_not(call: Call) -> str:
     """Why a call cannot be a case; "" where it can."""
     try:
-        operator = operator_of(call.operator)
+        operator_of(call.operator)
     except ValueError:
         return "not in this PyTorch"
     try:
@@ -249,8 +251,6 @@ def _why_not(call: Call) -> str:
             return RANDOM
     elif (kind := kind_of(call.operator)) != PLAIN:
         return kind
-    if any(each.is_out for each in operator._schema.arguments):
-        return "out= forms"
     tensors = _tensors(call)
     if any(0 in each.shape for each in tensors) or not (tensors or is_random(call)):
         return "no elements"
@@ -298,4 +298,14 @@ def _opinfo() -> Operators:
     return fit(kept_calls())
 
 
-SOURCES: Mapping[str, Callable[[], Operators]] = {"operators/traced": _traced, "operators/opinfo": _opinfo}
+@functools.cache
+def _opinfo_out() -> Operators:
+    calls = [call for calls in _opinfo().calls.values() for call in calls]
+    return fit(made_once("opinfo_out", lambda: list(out_forms(calls))))
+
+
+SOURCES: Mapping[str, Callable[[], Operators]] = {
+    "operators/traced": _traced,
+    "operators/opinfo": _opinfo,
+    "operators/opinfo_out": _opinfo_out,
+}
