@@ -72,6 +72,7 @@ class CorrectnessChecks:
     def _check_samples(self, evidence: Evidence) -> None:
         """Blocks of calls, those of a block on the same inputs, until there are values enough."""
         while not evidence.enough:
+            evidence.other_inputs()
             batch = self._session.stage_fresh(self._session.capacity, self._client, own=True)
             self._client.block(batch)
             for call, draw in enumerate(batch.draws):

@@ -30,7 +30,7 @@ MOST_CALLS = 256
 """That are made to have so many."""
 RUN = 2**10
 """Neighbouring elements, of which a sample of a large output has some, anywhere in it."""
-MOST_WAITING = 4
+MOST_WAITING = 2
 """Calls that wait to be compared with others."""
 REPEATED = 0.9
 """Of the places at which two answers of the reference differ, those of a kernel differ at this share."""
@@ -96,6 +96,10 @@ class Evidence:
     def differs(self) -> bool:
         """Whether any two of the reference's answers did."""
         return any(counts[2] for counts in self._differ.values())
+
+    def other_inputs(self) -> None:
+        """From here on calls are on other inputs than those before, with which they are not compared."""
+        self._waiting.clear()
 
     def add(self, inputs: list[Any], outputs: list[torch.Tensor], eager: list[torch.Tensor]) -> None:
         """One call of each side on the same inputs, as they were before it."""

@@ -117,6 +117,7 @@ def _lazy_draws(reference: ReferenceModel, hook: Hook) -> Iterator[str]:
 
     zeros, again, right = Evidence(hook), Evidence(hook), Evidence(hook)
     while not right.enough:
+        again.other_inputs()
         draws = reference.own_draws(RANDOM_CALLS)
         answers = [reference.answer(each) for each in draws]
         first = reference.answer(draws[0]).eager
