@@ -16,6 +16,7 @@ from typing import Any
 from evaluators.nearest import nearest
 from evaluators.problem import DTYPES, Problem
 from evaluators.reference.loading import BadReference, make_problem
+from evaluators.suites.facto import facto_calls
 from evaluators.suites.op_samples import kept_calls, made_once
 from evaluators.suites.out_forms import is_out_form, out_forms
 from evaluators.suites.random_operators import is_known, is_random, numbers_of
@@ -99,7 +100,8 @@ class Operators:
 
 class OperatorSuite:
     """A suite of operators: `operators/traced`, the calls in the file that TRACES names;
-    `operators/opinfo`, the samples of PyTorch's own tests; `operators/opinfo_out`, those with `out=`."""
+    `operators/opinfo`, the samples of PyTorch's own tests; `operators/opinfo_out`, those with `out=`;
+    `operators/facto`, the arguments that FACTO generates."""
 
     def __init__(self, name: str) -> None:
         """Raises ValueError for a name that is none."""
@@ -304,8 +306,14 @@ def _opinfo_out() -> Operators:
     return fit(made_once("opinfo_out", lambda: list(out_forms(calls))))
 
 
+@functools.cache
+def _facto() -> Operators:
+    return fit(facto_calls())
+
+
 SOURCES: Mapping[str, Callable[[], Operators]] = {
     "operators/traced": _traced,
     "operators/opinfo": _opinfo,
     "operators/opinfo_out": _opinfo_out,
+    "operators/facto": _facto,
 }
