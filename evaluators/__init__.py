@@ -19,11 +19,12 @@ Where to look, from the command down to the machine; each file says more at its 
     runner/       runner_process, messages, failures, shared_buffers; fork_server, node_fork_server, prefork;
                   thin_headers (headers/), triton_precompile
     reference/    loading, reference_model, running_reference, answer, comparison (differences,
-                  sampled_elements), validation;
+                  sampled_elements), random_outputs, validation;
                   float64, rounding, shifts, jumps, weight_changes, dependent_calls;
                   containers, strided_layouts, input_distributions, usable_distributions;
                   operation_count, machine_peaks, roofline; audit
-    suites/       suite: what a suite is; kernelbench; operators, of operator_call and op_samples;
+    suites/       suite: what a suite is; kernelbench; operators, of operator_call, op_samples,
+                  facto, out_forms and random_operators;
                   operator_folder; traces (files) of traced_call, trace_grammar, trace_inputs,
                   trace_recording
     isolation/    confinement, namespaces, scratch, vendor_libraries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from evaluators.evaluation import CLOCKS_AFTER, CaseResult, Correctness, Evaluation, Roofline, Status, Timing
@@ -152,8 +152,14 @@ def _correctness(found: Sequence[Correctness]) -> Correctness | None:
         distributions={name: all(each.distributions.get(name, True) for each in found) for name in names},
         untried={name: why for each in found for name, why in each.untried.items() if name not in names},
         benchmark_rules={name: all(each.benchmark_rules.get(name, True) for each in found) for name in rules},
-        spread=max((each.spread for each in found if each.spread is not None), default=None),
+        spread=_largest(each.spread for each in found),
+        statistic=_largest(each.statistic for each in found),
     )
+
+
+def _largest(found: Iterable[float | None]) -> float | None:
+    """Of those that there are."""
+    return max((each for each in found if each is not None), default=None)
 
 
 def _roofline(measured: Sequence[CaseResult]) -> Roofline | None:

@@ -102,7 +102,8 @@ class Correctness:
     right there, `untried` why others were not. `benchmark_rules`: whether KernelBench's own rules, which
     compare with eager on the problem's own inputs alone, would have passed. `spread`: how far two answers to
     the same inputs were apart, normwise, the worst output; 0 where they were equal, None where calls were too
-    slow to try.
+    slow to try. `statistic`: of random outputs, which are compared by statistical tests and have no errors
+    (see `evaluators.reference.random_outputs`), the largest, as a share of what is allowed; None of others.
     """
 
     checked_calls: int
@@ -112,6 +113,7 @@ class Correctness:
     untried: Mapping[str, str] = field(default_factory=dict)
     benchmark_rules: Mapping[str, bool] = field(default_factory=dict)
     spread: float | None = None
+    statistic: float | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Correctness:

@@ -73,8 +73,12 @@ def _facts(evaluation: Evaluation, libraries: str) -> Iterator[tuple[str, str]]:
         reached = f"{share:.0%} of it; " if share is not None else ""
         yield "roofline", f"{reached}floor {_ms(roofline.floor_ms)}, bound by {roofline.bound}"
     if (correctness := evaluation.correctness) is not None:
-        errors = f"{correctness.normwise_error:.2g}; eager's own {correctness.eager_error:.2g}"
-        yield "error", f"{errors} (normwise, against float64, the worst of {correctness.checked_calls} calls)"
+        if correctness.statistic is not None:
+            yield "statistics", f"the largest is {correctness.statistic:.0%} of what random outputs may have"
+        else:
+            errors = f"{correctness.normwise_error:.2g}; eager's own {correctness.eager_error:.2g}"
+            worst = f"the worst of {correctness.checked_calls} calls"
+            yield "error", f"{errors} (normwise, against float64, {worst})"
         if correctness.distributions:
             wrong = [name for name, right in correctness.distributions.items() if not right]
             of = f"{len(correctness.distributions)} further input distributions"

@@ -16,6 +16,7 @@ from evaluators.reference.answer import Answer, Draw, benchmark_rules
 from evaluators.reference.comparison import Comparison
 from evaluators.reference.differences import spread_of
 from evaluators.reference.input_distributions import DESCRIPTIONS
+from evaluators.reference.random_outputs import Evidence
 from evaluators.reference.weight_changes import WeightChange
 from evaluators.runner.shared_buffers import SampledOutput
 from evaluators.timing import Block, Plan
@@ -45,6 +46,8 @@ class CorrectnessChecks:
         """Whether zeros among its weights are padding (see `weights.WeightChange`)."""
         self._spread: float | None = None
         """See `Correctness`."""
+        self._evidence = self._new_evidence()
+        """Of single calls, those of timed blocks above all."""
         self._pending: list[Callable[[], None]] = []
         self.timed: Block | None = None
         """The last block that was timed."""
@@ -53,11 +56,33 @@ class CorrectnessChecks:
         """The problem's own inputs, then with other weights every distribution. Returns about how long a call
         takes in ms, of two the shorter."""
         first = self._check_block(1, "on fresh inputs")
+        if (evidence := self._new_evidence()) is not None:
+            self._check_samples(evidence)
         self.change_weights(self._reference.everywhere(), self._try_distributions)
         calls = min(CHECKED_CALLS, self._session.capacity)
         if self._session.problem.timed:
             calls = plan.calls(first, calls)
         return min(first, self._check_block(calls, "on fresh inputs"))
+
+    def _new_evidence(self) -> Evidence | None:
+        """Where outputs are compared by statistical tests."""
+        hook = self._reference.random_checks
+        return None if hook is None else Evidence(hook)
+
+    def _check_samples(self, evidence: Evidence) -> None:
+        """Blocks of calls, those of a block on the same inputs, until there are values enough."""
+        while not evidence.enough:
+            evidence.other_inputs()
+            batch = self._session.stage_fresh(self._session.capacity, self._client, own=True)
+            self._client.block(batch)
+            for call, draw in enumerate(batch.draws):
+                answer = self._reference.answer(draw)
+                if answer.inputs is not None:
+                    evidence.add(answer.inputs, self._client.buffers.snapshot(call), answer.eager)
+            self._require_inputs(range(batch.calls))
+        self._comparisons.append(found := evidence.comparison())
+        if found.problem:
+            raise Refused(Status.INCORRECT, f"wrong on fresh inputs: {found.problem}")
 
     def change_some_weights(self) -> None:
         """A check with other values in some weights, those whose turn it is: a kernel that leaves some out,
@@ -155,6 +180,9 @@ class CorrectnessChecks:
         self, draw: Draw, outputs: Outputs, answer: Answer, *, where: str = "on fresh inputs", after: str = ""
     ) -> None:
         comparison = self._reference.judge_draw(outputs, answer, own=not draw.distribution)
+        if self._evidence is not None and answer.inputs is not None:
+            self._evidence.add(answer.inputs, outputs, answer.eager)
+            comparison = self._evidence.comparison()
         if not draw.distribution:
             self._comparisons.append(comparison)
         if comparison.problem:
@@ -173,12 +201,13 @@ class CorrectnessChecks:
             return None
         return Correctness(
             checked_calls=len(self._comparisons),
-            normwise_error=max(c.error for c in finite),
+            normwise_error=0.0 if self._evidence else max(c.error for c in finite),
             eager_error=max(c.eager_error for c in finite),
             distributions=self._distributions,
             untried=self._reference.untried,
             benchmark_rules=self._benchmark_rules,
             spread=self._spread,
+            statistic=max(c.error for c in finite) if self._evidence else None,
         )
 
     def _check_block(self, calls: int, where: str) -> float:
@@ -189,11 +218,11 @@ class CorrectnessChecks:
         for call, draw in enumerate(batch.draws):
             by_draw.setdefault(draw, []).append(self._client.buffers.snapshot(call))
         for draw, outputs in by_draw.items():
-            for other in outputs[1:]:
-                self._spread = max(self._spread or 0.0, spread_of(other, outputs[0]))
             answer = self._reference.answer(draw)
-            if not self._benchmark_rules:
-                self._benchmark_rules = benchmark_rules(outputs[0], answer)
+            if self._evidence is None:
+                for other in outputs[1:]:
+                    self._spread = max(self._spread or 0.0, spread_of(other, outputs[0]))
+                self._benchmark_rules = self._benchmark_rules or benchmark_rules(outputs[0], answer)
             for each in outputs:
                 self._require(draw, each, answer, where=where)
         self._require_inputs(range(calls))

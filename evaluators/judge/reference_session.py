@@ -223,16 +223,16 @@ class ReferenceSession:
                 arguments=self.reference.template,
                 inputs=client.buffers.inputs,
                 outputs=client.buffers.outputs,
+                returned=self.reference.returned_inputs,
             )
         )
 
     def stage_fresh(self, calls: int, client: RunnerClient, *, own: bool = False) -> Batch:
         """Draws inputs for so many calls, which nobody has seen, and poisons the client's outputs. They are
-        the problem's `own`, or near to them (see `ReferenceModel.near`), each call's otherwise. Of several
-        calls on its own the last has the inputs of the first."""
-        draws = [Draw.fresh() if own else self.reference.near() for _ in range(calls)]
-        if own and calls > 1:
-            draws[-1] = draws[0]
+        the problem's `own` (see `ReferenceModel.own_draws`), or near to them (see `near`), each call's
+        otherwise."""
+        near = self.reference.near
+        draws = self.reference.own_draws(calls) if own else [near() for _ in range(calls)]
         return self._stage(draws, client)
 
     def staged(self, calls: int) -> Batch:

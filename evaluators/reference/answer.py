@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evaluators.problem import Problem
 from evaluators.reference.comparison import Comparison, Shift, compare, passes_allclose
@@ -39,13 +39,15 @@ class Draw:
 class Answer:
     """The right outputs for one set of inputs. `exact` is float64's, or eager's where there is none; `shifts`
     how far they move by a rounding of the inputs, one an output; `places`: which elements these are, where
-    not all were kept. `shifts_here` measures on exactly these inputs, where `shifts` are those of others."""
+    not all were kept. `shifts_here` measures on exactly these inputs, where `shifts` are those of others.
+    `inputs`: where outputs are compared by statistical tests, which take them."""
 
     eager: list[torch.Tensor]
     exact: list[torch.Tensor]
     shifts: list[Shift]
     places: list[Places | None]
     shifts_here: Callable[[], list[Shift]] | None = None
+    inputs: list[Any] | None = None
 
     @property
     def nbytes(self) -> int:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from evaluators.opening import OpeningStep, Steps
 from evaluators.problem import Problem
 from evaluators.reference.answer import Answer, Draw, judge, leave_open, writable
-from evaluators.reference.comparison import Comparison, Shift
+from evaluators.reference.comparison import NO_SHIFT, Comparison, Shift
 from evaluators.reference.input_distributions import Distribution
 from evaluators.reference.jumps import at_jumps, furthest_off, with_elements
+from evaluators.reference.random_outputs import judge_random
 from evaluators.reference.running_reference import RunningReference
 from evaluators.reference.sampled_elements import pick_all, some_places
 from evaluators.reference.shifts import eager_shifts_of, joined, shifts_of
@@ -56,6 +57,12 @@ class ReferenceModel(RunningReference):
         names = ["", *(name for name in NEAR_OWN if name in self.distributions)]
         return Draw.fresh(secrets.choice(names))
 
+    def own_draws(self, calls: int) -> list[Draw]:
+        """Of so many calls on the problem's own inputs. The last has the inputs of the first; where outputs
+        are random all have, so that calls that are not independent show."""
+        draws = [Draw.fresh() for _ in range(calls)]
+        return draws[:1] * calls if self.random_checks is not None else [*draws[:-1], draws[0]]
+
     def answer(
         self,
         draw: Draw,
@@ -73,6 +80,9 @@ class ReferenceModel(RunningReference):
 
         first = inputs() if given is None else given
         eager, exact = self.answers(first, draw.seed)
+        if self.random_checks is not None:
+            shifts, whole = [NO_SHIFT for _ in eager], [None for _ in eager]
+            return Answer(eager=eager, exact=exact, shifts=shifts, places=[*whole], inputs=first)
         if draw.distribution not in self._shifts_kept:
             self._shifts_kept[draw.distribution] = self._all_shifts(first, exact)
         return Answer(
@@ -224,6 +234,8 @@ class ReferenceModel(RunningReference):
     ) -> Comparison:
         """Compares outputs with the right ones, under the problem's rule; the worst of them. Integers count
         if `indices` do."""
+        if self.random_checks is not None and answer.inputs is not None:
+            return judge_random(self.random_checks, answer.inputs, outputs, answer.eager)
         return judge(
             outputs,
             answer,

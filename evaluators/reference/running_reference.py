@@ -28,7 +28,8 @@ from evaluators.reference.loading import (
     seed_all,
 )
 from evaluators.reference.operation_count import Work, count
-from evaluators.reference.strided_layouts import clone
+from evaluators.reference.random_outputs import HOOK, Hook
+from evaluators.reference.strided_layouts import clone, is_same
 from evaluators.reference.weight_changes import WeightChange
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class RunningReference:
         self._secret = secrets.randbits(62)
         with self.steps.step(OpeningStep.LOADING):
             self._module = load_module(problem.source, problem.overrides)
+            self.random_checks: Hook | None = getattr(self._module, HOOK, None)
+            """Where outputs are compared by statistical tests (see `random_outputs`)."""
             self.eager = self._make(self.seed)
             self.double: DoubleReference | None = DoubleReference(self.eager)
         self._before: list[torch.Tensor] = []
@@ -75,6 +78,8 @@ class RunningReference:
         self.sample = sample
         self.changed_inputs: list[int] = []
         """The numbers of the input tensors that the reference writes to."""
+        self.returned_inputs: list[list[int]] = []
+        """Outputs that are such an input itself: the numbers of both."""
         self.draws_numbers = False
         """Whether the answer depends on torch's random generator, too."""
         self.has_products = False
@@ -123,7 +128,10 @@ class RunningReference:
         return values if not name else list(self.distributions[name].applied(values))
 
     def call_seed(self, seed: int) -> int:
-        """Of torch's generator for a call on the inputs of this seed, which it does not tell."""
+        """Of torch's generator for a call on the inputs of this seed, which it does not tell; another one
+        each time where outputs are compared by statistical tests."""
+        if self.random_checks is not None:
+            return secrets.randbits(62)
         return hash((self._secret, seed)) & (2**62 - 1)
 
     def run(self, inputs: list[Any], seed: int = 0) -> list[torch.Tensor]:
@@ -220,7 +228,13 @@ class RunningReference:
             self.changed_inputs = [
                 number for number, pair in enumerate(zip(before, after, strict=True)) if not _equal(*pair)
             ]
-            del first, given
+            self.returned_inputs = [
+                [number, changed]
+                for number, output in enumerate(first)
+                for changed in self.changed_inputs
+                if is_same(output, after[changed])
+            ]
+            del first, given, after
 
             def repeated(seed: int) -> bool:
                 pairs = zip(outputs(seed)[0], kept, strict=True)
@@ -232,6 +246,7 @@ class RunningReference:
                 raise UnfitReference(
                     "it keeps state: its second answer to the same inputs is another than its first"
                 )
+        self.draws_numbers |= self.random_checks is not None
         if self.draws_numbers:
             self.double = None  # other types draw other numbers
         if self.double is not None:

@@ -17,6 +17,7 @@ from evaluators.reference.answer import Answer, Draw
 from evaluators.reference.comparison import Comparison
 from evaluators.reference.containers import plain_values, replaced, tensors_in
 from evaluators.reference.differences import about_equal
+from evaluators.reference.random_outputs import Evidence, Hook
 from evaluators.reference.reference_model import ReferenceModel
 from evaluators.reference.sampled_elements import pick_all
 from evaluators.reference.usable_distributions import open_distributions
@@ -32,6 +33,8 @@ ROUNDING = 1e-5
 """Normwise: answers that are nearer to one another are the same but for rounding."""
 MOST_BYTES = 2**31
 """Of inputs that are changed by halves: that takes several times their memory."""
+RANDOM_CALLS = 6
+"""On the same inputs, where outputs are random."""
 MOST_AXES = 4
 """Of an input, along which a part is tried in the place of the whole."""
 
@@ -57,6 +60,8 @@ def examine(reference: ReferenceModel) -> list[str]:
 
     with torch.no_grad():
         open_distributions(reference)
+        if reference.random_checks is not None:
+            return list(_lazy_draws(reference, reference.random_checks))
         seeds = secrets.randbits(62), secrets.randbits(62)
         inputs, other = (reference.draw(seed) for seed in seeds)
         answer = reference.answer(Draw(seed=seeds[0]), given=inputs)
@@ -80,6 +85,8 @@ def examine(reference: ReferenceModel) -> list[str]:
                 if why and constant:
                     says = "equal in every draw, and no other values could be tried: a kernel may ignore it"
                     reference.untried[f"input {number}"] = says
+                elif why and number in reference.changed_inputs:
+                    reference.untried[f"input {number}"] = "it is written to, and what it held is not read"
                 elif why:
                     found.append(f"the outputs hardly depend on input {number}: {why}")
         if values := plain_values(reference.template):
@@ -101,6 +108,30 @@ def _passes(lazy: Lazy, inputs: list[Any], answer: Answer, reference: ReferenceM
     if own.problem or lazy.is_right(outputs, answer.eager) or not passes_elsewhere(lazy, reference):
         return ""
     return f"{lazy.says} pass on every distribution {_explained(own, answer.eager)}"
+
+
+def _lazy_draws(reference: ReferenceModel, hook: Hook) -> Iterator[str]:
+    """What random outputs might be and pass: zeros, or those of another call on the same inputs. And eager's
+    own, should they fail."""
+    import torch
+
+    zeros, again, right = Evidence(hook), Evidence(hook), Evidence(hook)
+    while not right.enough:
+        again.other_inputs()
+        draws = reference.own_draws(RANDOM_CALLS)
+        answers = [reference.answer(each) for each in draws]
+        first = reference.answer(draws[0]).eager
+        for answer in answers:
+            inputs = answer.inputs or []
+            zeros.add(inputs, [torch.zeros_like(each) for each in answer.eager], answer.eager)
+            again.add(inputs, first, answer.eager)
+            right.add(inputs, reference.run(inputs), answer.eager)
+    if not zeros.comparison().problem:
+        yield "its outputs are compared by statistical tests, and zeros pass"
+    if right.differs and not again.comparison().problem:
+        yield "its outputs are compared by statistical tests, and the same in each call pass"
+    if problem := right.comparison().problem:
+        yield f"its outputs are compared by statistical tests, and eager's fail: {problem}"
 
 
 def _fails(outputs: Outputs, answer: Answer, reference: ReferenceModel, *, own: bool) -> bool:

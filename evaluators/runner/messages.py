@@ -7,7 +7,7 @@ candidate's code, which can send anything: `read` takes nothing that is not of t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
@@ -54,7 +54,8 @@ class Import(Record):
 @dataclass(frozen=True, kw_only=True)
 class Load(Record):
     """Make the module, and open the shared buffers, whose descriptor comes along: `Loaded`. `arguments`:
-    where in the module's arguments its inputs stand (see `containers.py`)."""
+    where in the module's arguments its inputs stand (see `containers.py`); `returned`: the numbers of outputs
+    and of the inputs that they have to be."""
 
     op = "load"
     problem: Problem
@@ -63,6 +64,7 @@ class Load(Record):
     arguments: Any
     inputs: Layout
     outputs: Layout
+    returned: list[list[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

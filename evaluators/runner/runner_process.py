@@ -28,6 +28,7 @@ from evaluators.reference.loading import (
     make_model,
     seed_all,
 )
+from evaluators.reference.strided_layouts import is_same
 from evaluators.runner import messages, thin_headers
 from evaluators.runner.failures import Declined, WrongOutput, failure
 from evaluators.runner.messages import (
@@ -150,6 +151,7 @@ class Session:
         memory = open_shared(order.buffers, fd)
         inputs, outputs = order.inputs, order.outputs
         self._tensors = inputs.views(memory)
+        self._returned = order.returned if kind == "candidate" else []
         self._inputs = [_arguments(order.arguments, tensors) for tensors in self._tensors]
         self._outputs = outputs.views(memory[inputs.bytes :])
         self._gate = gate_of(memory)
@@ -194,7 +196,11 @@ class Session:
                     filling_s += time.perf_counter() - start
                     filled.clear()
                 else:
-                    output = _laid_out(self._model(*self._inputs[call]), self._outputs[call])
+                    found = self._model(*self._inputs[call])
+                    output = _laid_out(found, self._outputs[call])
+                    if self._returned:  # once: it takes time
+                        _require_returned(found, self._tensors[call], self._returned)
+                        self._returned = []
                 if order.deliver:
                     self._deliver(call, output)
                 else:
@@ -317,6 +323,15 @@ def _laid_out(output: Any, places: list[torch.Tensor]) -> list[torch.Tensor]:
             tensor = torch.empty_like(place).copy_(tensor)  # its layout is work, too, and not the copy's
         laid_out.append(tensor)
     return laid_out
+
+
+def _require_returned(output: Any, inputs: list[torch.Tensor], returned: list[list[int]]) -> None:
+    """Raises WrongOutput where an output is not the very input that the reference writes to and returns."""
+    tensors = tensors_of(output)
+    for number, given in returned:
+        if number < len(tensors) and not is_same(tensors[number], inputs[given]):
+            which = f"input {given}, which the reference writes to and returns"
+            raise WrongOutput(f"output {number} is another tensor than {which}")
 
 
 def _other_form(tensor: torch.Tensor, place: torch.Tensor) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -27,13 +27,18 @@ MOST_SAMPLES = 20
 
 def kept_calls() -> Sequence[Call]:
     """The calls of `sampled_calls`, which are made once for each version of PyTorch. Raises SuiteMissing."""
+    return made_once("opinfo", sampled_calls)
+
+
+def made_once(name: str, make: Callable[[], Sequence[Call]]) -> Sequence[Call]:
+    """What `make` returns, kept under this name for each version of PyTorch. Raises what it raises."""
     import torch
 
-    file = cache_folder() / f"opinfo-{torch.__version__}.txt"
+    file = cache_folder() / f"{name}-{torch.__version__}.txt"
     if not file.exists():
-        logger.warning("making the samples of PyTorch's operators, once: half a minute")
+        logger.warning("making the calls of operators/%s, once: half a minute", name)
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_trace(file, sampled_calls())
+        write_trace(file, make())
     return read_trace(file).calls
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from evaluators.cases import moved
+from evaluators.reference.containers import tensors_in as all_tensors
 from evaluators.suites.trace_grammar import parse_arguments, write_arguments
 from evaluators.suites.trace_inputs import make_arguments, operator_of, takes_tensors
 from evaluators.suites.traced_call import Call, Tensor, Value
@@ -96,11 +97,19 @@ def _resized(value: Value, old: int, new: int) -> Value:
 def _is_taken(call: Call) -> bool:
     """Whether the operator takes such arguments, as far as shapes tell."""
     try:
-        given, named = make_arguments(call, "meta", 0)
-        operator_of(call.operator)(*given, **named)
+        return keeps_shapes(call, "meta")
     except Exception:  # an operator may raise anything
         return False
-    return True
+
+
+def keeps_shapes(call: Call, device: str) -> bool:
+    """Whether the operator leaves its arguments in their shapes: an `out` of another is made to fit. Raises
+    what it raises."""
+    given, named = make_arguments(call, device, 0)
+    tensors = all_tensors([*given, *named.values()])
+    shapes = [each.shape for each in tensors]
+    operator_of(call.operator)(*given, **named)
+    return shapes == [each.shape for each in tensors]
 
 
 def _arguments(operator: str, text: str) -> list[tuple[bool, Any]]:

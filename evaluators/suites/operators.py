@@ -7,15 +7,19 @@ the constructor, and the module global `call` has the arguments in the grammar o
 from __future__ import annotations
 
 import functools
+import keyword
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evaluators.nearest import nearest
 from evaluators.problem import DTYPES, Problem
 from evaluators.reference.loading import BadReference, make_problem
-from evaluators.suites.op_samples import kept_calls
+from evaluators.suites.facto import facto_calls
+from evaluators.suites.op_samples import kept_calls, made_once
+from evaluators.suites.out_forms import is_out_form, out_forms
+from evaluators.suites.random_operators import is_known, is_random, numbers_of
 from evaluators.suites.suite import Entry
 from evaluators.suites.trace_grammar import write_arguments
 from evaluators.suites.trace_inputs import operator_of, takes_tensors
@@ -23,12 +27,11 @@ from evaluators.suites.trace_recording import PLAIN, kind_of
 from evaluators.suites.traced_call import Call, Tensor, tensors_of
 from evaluators.suites.traces import traces
 
-if TYPE_CHECKING:
-    pass
-
 MOST_CASES = 6
 """Of a problem, at a type."""
-RANDOM = "draws random numbers"
+RANDOM = "draws random numbers, and nothing is known to hold of them"
+FEWEST = 2
+"""Random numbers of a call: of one alone, too many calls are needed to see how it is distributed."""
 REFERENCE = '''"""{operator}: {count} calls, in the grammar of traces (docs/operators.md)."""
 
 import torch
@@ -47,7 +50,7 @@ class Model(nn.Module):
         super().__init__()
 {stored}
     def forward(self{inputs}):
-        return torch.ops.{operator}({passed})
+        {before}return {function}({passed})
 
 
 def get_inputs():
@@ -62,7 +65,13 @@ def get_held_out(generator):
     return {{"call": call_like(OPERATOR, call, generator)}}
 '''
 
+RANDOM_CHECKS = """
 
+def random_checks(inputs, outputs):
+    from evaluators.suites.random_operators import checks_of
+
+    return checks_of(OPERATOR, call, inputs, outputs)
+"""
 KERNEL = """{source}
 
 
@@ -90,8 +99,9 @@ class Operators:
 
 
 class OperatorSuite:
-    """A suite of operators: `operators/traced`, the calls in the file that TRACES names, or
-    `operators/opinfo`, the samples of PyTorch's own tests."""
+    """A suite of operators: `operators/traced`, the calls in the file that TRACES names;
+    `operators/opinfo`, the samples of PyTorch's own tests; `operators/opinfo_out`, those with `out=`;
+    `operators/facto`, the arguments that FACTO generates."""
 
     def __init__(self, name: str) -> None:
         """Raises ValueError for a name that is none."""
@@ -137,6 +147,8 @@ def reference_of(operator: str, call: Call, count: int) -> str:
     ]
     return REFERENCE.format(
         operator=operator,
+        function=_in_python(operator),
+        before="with torch.no_grad():\n            " if is_out_form(operator) else "",
         count=count,
         call=write_arguments(call).replace("\\", "\\\\").replace('"', '\\"'),
         schema=schema,
@@ -144,7 +156,7 @@ def reference_of(operator: str, call: Call, count: int) -> str:
         stored="".join(f"        self.{each}_ = {_input(each)}\n" for each in constants),
         inputs="".join(f", {_input(each)}" for each in inputs),
         passed=", ".join(passed),
-    )
+    ) + (RANDOM_CHECKS if is_random(call) else "")
 
 
 def kernel_source(operator: str, source: str, function: str) -> str:
@@ -229,26 +241,25 @@ def _spread(calls: list[Call]) -> list[Call]:
 def _why_not(call: Call) -> str:
     """Why a call cannot be a case; "" where it can."""
     try:
-        operator = operator_of(call.operator)
+        operator_of(call.operator)
     except ValueError:
         return "not in this PyTorch"
     try:
         dtype_of(call)
     except ValueError as error:
         return str(error)
-    if (kind := kind_of(call.operator)) != PLAIN:
+    if is_random(call):
+        if not is_known(call):
+            return RANDOM
+    elif (kind := kind_of(call.operator)) != PLAIN:
         return kind
-    if any(each.is_out for each in operator._schema.arguments):
-        return "out= forms"
-    import torch
-
-    if torch.Tag.nondeterministic_seeded in operator.tags:
-        return RANDOM
     tensors = _tensors(call)
-    if not tensors or any(0 in each.shape for each in tensors):
+    if any(0 in each.shape for each in tensors) or not (tensors or is_random(call)):
         return "no elements"
     if any(each.device is not None for each in tensors):
         return "tensors on other devices"
+    if is_random(call) and numbers_of(call) < FEWEST:
+        return f"draws less than {FEWEST} numbers"
     return ""
 
 
@@ -267,9 +278,16 @@ def _bytes(call: Call) -> int:
     return total
 
 
+def _in_python(operator: str) -> str:
+    """An expression; `aten.random_.from` is none."""
+    packet, _, overload = operator.rpartition(".")
+    known = f"torch.ops.{packet}"
+    return f'getattr({known}, "{overload}")' if keyword.iskeyword(overload) else f"{known}.{overload}"
+
+
 def _input(name: str) -> str:
-    """`self` is taken."""
-    return "input" if name == "self" else name
+    """`self` is taken, and `from` is a word of Python's."""
+    return "input" if name == "self" else f"{name}_" if keyword.iskeyword(name) else name
 
 
 @functools.cache
@@ -282,4 +300,20 @@ def _opinfo() -> Operators:
     return fit(kept_calls())
 
 
-SOURCES: Mapping[str, Callable[[], Operators]] = {"operators/traced": _traced, "operators/opinfo": _opinfo}
+@functools.cache
+def _opinfo_out() -> Operators:
+    calls = [call for calls in _opinfo().calls.values() for call in calls]
+    return fit(made_once("opinfo_out", lambda: list(out_forms(calls))))
+
+
+@functools.cache
+def _facto() -> Operators:
+    return fit(facto_calls())
+
+
+SOURCES: Mapping[str, Callable[[], Operators]] = {
+    "operators/traced": _traced,
+    "operators/opinfo": _opinfo,
+    "operators/opinfo_out": _opinfo_out,
+    "operators/facto": _facto,
+}

@@ -33,6 +33,8 @@ POOLED = {"max_pool2d_with_indices_backward": 2, "max_pool3d_with_indices_backwa
 """Operators whose indices are of places in the last dimensions, so many."""
 PROBABILITIES = ("bernoulli", "multinomial", "binary_cross_entropy", "binary_cross_entropy_backward")
 """Operators whose floating inputs lie between 0 and 1."""
+NOT_NEGATIVE = {"normal": "std"}
+"""Operators with an argument whose numbers are not negative, and its name."""
 
 
 def operator_of(name: str) -> torch._ops.OpOverload:
@@ -75,6 +77,9 @@ def make_arguments(call: Call, device: str, seed: int) -> tuple[list[Any], dict[
         name: maker.argument(value, ranges.get(name), once_along=_dim(given) if once else None)
         for name, value in given.items()
     }
+    spread = made.get(NOT_NEGATIVE.get(base_of(call.operator), ""))
+    if spread is not None and not isinstance(spread, int | float):
+        spread.abs_()
     if isinstance(made.get("device"), str):
         made["device"] = maker.place(made["device"])
     if base_of(call.operator) == "embedding_bag":

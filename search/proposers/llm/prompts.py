@@ -234,9 +234,9 @@ def _verdict(evaluation: Evaluation) -> str:
             f" That is {share:.0%} of the roofline; the problem is {evaluation.roofline.bound}-bound there."
         )
     if (found := evaluation.correctness) is not None:
-        words.append(
-            f" Its error against float64 is {found.normwise_error:.2g}, eager's own {found.eager_error:.2g}."
-        )
+        if found.statistic is None:
+            errors = f"{found.normwise_error:.2g}, eager's own {found.eager_error:.2g}"
+            words.append(f" Its error against float64 is {errors}.")
         if failing := [name for name, passed in found.distributions.items() if not passed]:
             words.append(f" It leaves the tolerance on inputs of these kinds: {', '.join(failing)}.")
     return "".join(words)

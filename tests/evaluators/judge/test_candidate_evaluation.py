@@ -24,7 +24,7 @@ class QueueingCourt:
     capacity = 256
     vendor_kernels = None
     calibration = None
-    reference = SimpleNamespace(weight_forms=())
+    reference = SimpleNamespace(weight_forms=(), random_checks=None)
 
     def eager_calls(self, plan: Plan) -> int:
         return self.baseline

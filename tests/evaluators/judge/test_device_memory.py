@@ -54,7 +54,7 @@ def evaluation_of(memory: DeviceMemory, monkeypatch: pytest.MonkeyPatch) -> Cand
         vendor_kernels=None,
         memory=memory,
         calibration=SimpleNamespace(lower_overhead=lambda: None, eager_alone=lambda calls: [1.0]),
-        reference=SimpleNamespace(weight_forms=(), restore_weights=lambda: None),
+        reference=SimpleNamespace(weight_forms=(), random_checks=None, restore_weights=lambda: None),
         eager_calls=lambda plan: 1,
         load=lambda client: None,
         roofline=lambda: None,

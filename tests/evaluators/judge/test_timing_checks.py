@@ -60,6 +60,7 @@ class Reference:
     """Every answer is right."""
 
     weight_forms = ()
+    random_checks = None
     checked: list[tuple[int, int, int]] = field(default_factory=list)
 
     def judge_draw(self, outputs: list[torch.Tensor], answer: tuple[int, int], *, own: bool) -> Comparison:

@@ -43,7 +43,13 @@ LAYOUT = Layout.of([torch.empty(3, 5, device="meta")], 4)
         Move(scratch="/somewhere"),
         Import(problem=RELU, architecture="9.0"),
         Load(
-            problem=RELU, seed=1, buffers={"bytes": 8}, arguments={"list": []}, inputs=LAYOUT, outputs=LAYOUT
+            problem=RELU,
+            seed=1,
+            buffers={"bytes": 8},
+            arguments={"list": []},
+            inputs=LAYOUT,
+            outputs=LAYOUT,
+            returned=[[0, 1]],
         ),
         Run(calls=[2, 0, 1], seeds=[7, 8, 9], turn=3, stand_in=2, deliver=False, chain=True, wait=True),
         HandIn(place=2, call=0),

@@ -25,6 +25,7 @@ from evaluators.suites import operators
 from evaluators.suites.op_samples import sampled_calls
 from evaluators.suites.operator_call import call_like
 from evaluators.suites.operators import OperatorSuite, fit, load_problem
+from evaluators.suites.out_forms import out_forms
 from evaluators.suites.trace_grammar import parse_arguments
 from evaluators.suites.traced_call import Call, Tensor, tensors_of
 from evaluators.suites.traces import TRACES
@@ -44,10 +45,14 @@ Operator: aten.zeros_like.default
 cnt: 9, ((T([8, 4], f32),), {})
 Operator: aten.bernoulli.p
 cnt: 9, ((T([8, 4], f32), 0.5), {})
+Operator: aten.poisson.default
+cnt: 9, ((T([8, 4], f32),), {})
+Operator: aten.normal_.default
+cnt: 9, ((T([], f32),), {})
 Operator: aten.relu.default
 cnt: 9, ((T([0, 4], f32),), {})
 Operator: aten.add.out
-cnt: 9, ((T([4], f32), T([4], f32)), {'out': T([4], f32)})
+cnt: 2, ((T([4], f32), T([4], f32)), {'out': T([4], f32)})
 Operator: aten.mm.default
 cnt: 1, ((T([4, 4], f32), T([4, 4], f16)), {})
 Operator: aten.no_such_thing.default
@@ -78,16 +83,18 @@ def outputs_of(problem: Problem) -> Any:
 def test_a_suite_has_the_operators_that_compute() -> None:
     names = [each.problem for each in OperatorSuite("operators/traced").entries()]
     assert names == [
+        "operators/traced/aten.add.out",
         "operators/traced/aten.add_.Tensor",
+        "operators/traced/aten.bernoulli.p",
         "operators/traced/aten.cat.default",
         "operators/traced/aten.embedding.default",
     ]
     assert operators._traced().left_out == {
         "view": 1,
         "creation": 1,
-        "draws random numbers": 1,
+        "draws random numbers, and nothing is known to hold of them": 1,
+        "draws less than 2 numbers": 1,
         "no elements": 1,
-        "out= forms": 1,
         "tensors of several floating types": 1,
         "not in this PyTorch": 1,
     }
@@ -171,6 +178,71 @@ class ModelNew(torch.nn.Module):
         return input
 """
 COPIES = NO_OP.replace("return input", "return input + 2 * other")
+
+
+def test_calls_with_out_are_made_of_those_without() -> None:
+    calls = [
+        Call(operator="aten.add.Tensor", arguments=(Tensor(shape=(4, 1), dtype="float16"),) * 2),
+        Call(operator="aten.sort.default", arguments=(Tensor(shape=(3,), dtype="float32"),)),
+        Call(operator="aten.gt.Scalar", arguments=(Tensor(shape=(3,), dtype="float32"), 0)),
+        Call(operator="aten.mse_loss.default", arguments=(Tensor(shape=(3,), dtype="float32"),) * 2),
+        Call(operator="aten.nonzero.default", arguments=(Tensor(shape=(3,), dtype="float32"),)),
+        Call(operator="aten.equal.default", arguments=(Tensor(shape=(3,), dtype="float32"),) * 2),
+        Call(operator="aten.mm.default", arguments=(Tensor(shape=(3,), dtype="float32"),) * 2),
+    ]
+    found = {each.operator: each.keywords for each in out_forms(calls)}
+    three = Tensor(shape=(3,), dtype="float32")
+    assert found == {
+        "aten.add.out": {"out": Tensor(shape=(4, 1), dtype="float16")},
+        "aten.sort.values": {"values": three, "indices": Tensor(shape=(3,), dtype="int64")},
+        "aten.gt.Scalar_out": {"out": Tensor(shape=(3,), dtype="bool")},
+    }
+
+
+def test_a_drawn_call_with_out_has_one_that_fits() -> None:
+    text = "((T([8, 1], f32), T([4], f32)), {'out': T([8, 4], f32)})"
+    for seed in range(40):
+        arguments, keywords = parse_arguments(call_like("aten.add.out", text, random.Random(seed)))
+        shapes = [each.shape for value in (*arguments, keywords["out"]) for each in tensors_of(value)]
+        assert shapes[-1] == torch.broadcast_shapes(*shapes[:-1])
+
+
+WITH_OUT = """
+import torch
+
+class ModelNew(torch.nn.Module):
+    def __init__(self, alpha):
+        super().__init__()
+
+    def forward(self, input, other, out):
+        torch.add(input, other, out=out)
+        return out
+"""
+ANOTHER = WITH_OUT.replace("return out", "return out.clone()")
+UNWRITTEN = WITH_OUT.replace("torch.add(input, other, out=out)", "out = input + other")
+SPOILS = WITH_OUT.replace("return out", "other.zero_()\n        return out")
+MOVES = WITH_OUT.replace("torch.add(input, other, out=out)", "out.set_(input + other)")
+
+
+@pytest.mark.slow
+def test_forms_with_out_are_judged_by_what_they_leave_and_return() -> None:
+    problem = problem_of("aten.add.out", libraries="any", floor=False)
+    sources = (reference_kernel(problem).source, WITH_OUT, ANOTHER, UNWRITTEN, SPOILS, MOVES)
+
+    async def verdicts() -> list[Evaluation]:
+        with Pool(LocalHost(settings=SETTINGS, on_gpu=False)) as pool:
+            kernels = [Kernel(source=each, language="cpp") for each in sources]
+            return await asyncio.gather(*(pool.evaluate(problem, each) for each in kernels))
+
+    own, right, another, unwritten, spoils, moves = asyncio.run(verdicts())
+    assert (own.status, right.status) == (Status.CORRECT, Status.CORRECT), (own.log, right.log)
+    assert right.correctness is not None
+    assert right.correctness.untried["input 2"] == "it is written to, and what it held is not read"
+    assert another.status is Status.INCORRECT
+    assert "output 0 is another tensor than input 2" in another.log
+    assert unwritten.status is Status.INCORRECT
+    assert spoils.status is Status.INCORRECT and "it writes to its input 1" in spoils.log
+    assert moves.status is Status.INCORRECT
 
 
 @pytest.mark.slow

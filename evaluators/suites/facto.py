@@ -1,0 +1,138 @@
+"""The arguments that FACTO's specifications of operators generate, as traced calls.
+
+FACTO (github.com/meta-pytorch/FACTO) is on no registry: it is imported from a clone, whose folder the
+variable FACTO_ROOT names. Its calls are kept, as a trace, in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evaluators.problem import content_id
+from evaluators.reference.containers import tensors_in
+from evaluators.suites.op_samples import made_once
+from evaluators.suites.suite import SuiteMissing
+from evaluators.suites.trace_inputs import make_arguments, operator_of
+from evaluators.suites.trace_recording import call_of
+from evaluators.suites.traced_call import Call, Value
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+ROOT = "FACTO_ROOT"
+DATABASE = "facto/specdb/db.py"
+MOST_TUPLES = 40
+"""Of arguments, that are generated for an operator."""
+SEED = 0
+LARGEST = 1e6
+"""Of numbers among the arguments: what is multiplied by more, or compared with it, hardly tells anything."""
+
+
+def facto_calls() -> Sequence[Call]:
+    """Calls of each operator that has a specification. Raises SuiteMissing."""
+    root = os.environ.get(ROOT, "")
+    if not root:
+        how = f"clone github.com/meta-pytorch/FACTO and set {ROOT} to its folder"
+        raise SuiteMissing(f"FACTO is not here: {how}")
+    database = Path(root).expanduser() / DATABASE
+    try:
+        text = database.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SuiteMissing(f"{ROOT}={root} is no clone of FACTO: {error}") from error
+    return made_once(f"facto-{content_id(text)}", partial(_made, Path(root).expanduser()))
+
+
+def _made(root: Path) -> list[Call]:
+    import torch
+
+    with _importable(root), torch.no_grad(), warnings.catch_warnings(action="ignore"):
+        try:
+            generating = import_module("facto.inputgen.argtuple.gen")
+            settings = import_module("facto.inputgen.utils.config")
+            randomness = import_module("facto.inputgen.utils.random_manager")
+            specifications = import_module("facto.specdb.db").SpecDictDB
+        except ImportError as error:
+            raise SuiteMissing(f"{ROOT}={root}: FACTO cannot be imported: {error}") from error
+        for each in (randomness.random_manager, randomness.seeded_random_manager):
+            each.seed(SEED)
+        config = partial(settings.TensorConfig, device="cpu", half_precision=True, transposed=True)
+        generated = {
+            f"aten.{name}": generating.ArgumentTupleGenerator(spec, config()).gen
+            for name, spec in specifications.items()
+        }
+        return [call for name, gen in generated.items() for call in calls_of(name, gen())]
+
+
+@contextmanager
+def _importable(root: Path) -> Iterator[None]:
+    sys.path.insert(0, str(root))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(root))
+
+
+def calls_of(
+    operator: str, generated: Iterator[tuple[Sequence[Any], Mapping[str, Any], Mapping[str, Any]]]
+) -> Iterator[Call]:
+    """The calls of an operator with these arguments, each once, that it takes with other numbers in its
+    tensors, too: the format keeps none, and some specifications are wrong. Of specifications' corner cases
+    those are left out whose answer is a constant or one of the inputs."""
+    found: set[str] = set()
+    try:
+        for arguments, keywords, _ in islice(generated, MOST_TUPLES):
+            call = _call(operator, arguments, keywords)
+            if call is not None and repr(call) not in found:
+                found.add(repr(call))
+                yield call
+    except Exception as error:  # a specification is code, and may raise anything
+        logger.debug("%s has no more arguments: %s", operator, error)
+
+
+def _call(operator: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Call | None:
+    """None where it cannot be written, is none, or tells nothing of a kernel."""
+    try:
+        call = call_of(operator, arguments, keywords, "cpu")
+        if any(map(_is_extreme, (*call.arguments, *call.keywords.values()))):
+            return None
+        given, named = make_arguments(call, "cpu", SEED)
+        before = [each.clone() for each in tensors_in([given, named])]
+        outputs = tensors_in(operator_of(operator)(*given, **named))
+        if not all(_tells(each, before) for each in outputs):
+            return None
+    except Exception as error:  # an operator may raise anything
+        logger.debug("%s: %s", operator, error)
+        return None
+    return call
+
+
+def _is_extreme(value: Value) -> bool:
+    if isinstance(value, tuple):
+        return any(map(_is_extreme, value))
+    return isinstance(value, int | float) and not abs(value) <= LARGEST
+
+
+def _tells(output: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether an output has elements, of which not all are equal, and is none of the inputs. One element
+    tells something where it is made of several."""
+    import torch
+
+    if not output.numel() or bool(output.isnan().all()):
+        return False
+    many = output.numel() > 1 or not any(each.numel() > 1 for each in inputs)
+    if many and bool((output == output.flatten()[0]).all()):
+        return False
+    alike = (each.to(output.dtype) for each in inputs if each.shape == output.shape)
+    return not any(torch.equal(each, output) for each in alike)

@@ -1,0 +1,221 @@
+"""What holds of the outputs of operators that draw random numbers, whatever numbers they draw."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from evaluators.reference.random_outputs import Always, Check, Sample, Share
+from evaluators.suites.trace_grammar import parse_arguments
+from evaluators.suites.trace_inputs import base_of, operator_of, takes_tensors
+from evaluators.suites.traced_call import Call, tensors_of
+
+if TYPE_CHECKING:
+    import torch
+
+Given = Mapping[str, Any]
+"""The arguments of a call by their names."""
+
+
+def is_random(call: Call) -> bool:
+    """Whether its operator draws random numbers. Where its dropout is off, it does not."""
+    import torch
+
+    given = _given(call.operator, call.arguments, call.keywords)
+    seeded = torch.Tag.nondeterministic_seeded in operator_of(call.operator).tags
+    return seeded and given.get("dropout_p", 1.0) != 0.0
+
+
+def is_known(call: Call) -> bool:
+    """Whether it is known how to compare what such a call draws. With a probability of 1 nothing is left."""
+    given = _given(call.operator, call.arguments, call.keywords)
+    return base_of(call.operator) in (*DROPOUTS, *CHECKS) and given.get("p") != 1
+
+
+def numbers_of(call: Call) -> int:
+    """How many such a call draws, as its sizes or its largest tensor tell."""
+    given = _given(call.operator, call.arguments, call.keywords)
+    if "n" in given:
+        return int(given["n"])
+    sizes = [given["size"]] if "size" in given else []
+    sizes += [tensor.shape for value in given.values() for tensor in tensors_of(value)]
+    return max(map(math.prod, sizes), default=0)
+
+
+def checks_of(operator: str, text: str, inputs: list[Any], outputs: list[torch.Tensor]) -> list[Check]:
+    """Of the outputs for the inputs of the call that the text tells."""
+    given = _given(operator, *parse_arguments(text))
+    schema = operator_of(operator)._schema
+    names = [each.name for each in schema.arguments if takes_tensors(each)]
+    given.update(zip(names, inputs, strict=True))
+    base = base_of(operator)
+    if base in DROPOUTS:
+        return _dropout(given, outputs, in_place=operator.split(".")[1].endswith("_"))
+    found = [
+        each
+        for number, out in enumerate(outputs)
+        for each in CHECKS[base](given, out.detach(), f"output {number}" if number else "the output")
+    ]
+    if len(outputs) > 1:
+        found.append(Always(name="what it returns is what it leaves", holds=outputs[0] == outputs[1]))
+    return found
+
+
+def _given(operator: str, arguments: Any, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    schema = operator_of(operator)._schema.arguments
+    defaults = {each.name: each.default_value for each in schema if each.has_default_value()}
+    return {**defaults, **dict(zip((each.name for each in schema), arguments, strict=False)), **keywords}
+
+
+def _eps(tensor: torch.Tensor) -> float:
+    import torch
+
+    return torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0.0
+
+
+def _dropout(given: Given, outputs: list[torch.Tensor], *, in_place: bool) -> list[Check]:
+    """Kept values are the input over 1 - p, off by two roundings at most, the others 0."""
+    import torch
+
+    out, own, p = outputs[0].double(), given["input" if "input" in given else "self"], float(given["p"])
+    right = own.double() / (1 - p) if given["train"] is not False else own.double()
+    has_mask = len(outputs) > 1 and not in_place
+    kept = outputs[1].bool() if has_mask else out != 0
+    factor = 2 if own.dtype in (torch.float32, torch.float64) else 1
+    allowed = factor * _eps(own) * right.abs() + torch.finfo(own.dtype).smallest_normal * _eps(own)
+    close = (out - right).abs() <= allowed
+    found: list[Check] = [
+        Always(name="kept values are the input / (1 - p)", holds=close | (out == right) | ~kept),
+        Always(name="other values are 0", holds=kept | (out == 0)),
+    ]
+    kept = kept if has_mask else kept[own != 0]
+    share = 1 - p if given["train"] is not False else 1.0
+    found.append(Share(name="share of values that are kept", hits=kept, probability=share))
+    found.append(Sample(name="which values are kept", values=kept.to(torch.uint8)))
+    if in_place:
+        found.append(Always(name="what it returns is what it leaves", holds=outputs[0] == outputs[1]))
+    return found
+
+
+def _normal(given: Given, out: torch.Tensor, name: str) -> list[Check]:
+    """In units of the standard deviation from the mean."""
+    import torch
+
+    mean, std = (_double(given.get(each, default), out) for each, default in (("mean", 0), ("std", 1)))
+    values = (out.double() - mean) / torch.where(std > 0, std, 1.0)
+    return [Sample(name=name, values=values, eps=_eps(out))]
+
+
+def _log_normal(given: Given, out: torch.Tensor, name: str) -> list[Check]:
+    return [_in(out, 0, None, name), Sample(name=name, values=out, eps=_eps(out))]
+
+
+def _exponential(given: Given, out: torch.Tensor, name: str) -> list[Check]:
+    return _log_normal(given, out, name)
+
+
+def _cauchy(given: Given, out: torch.Tensor, name: str) -> list[Check]:
+    return [Sample(name=name, values=out, eps=_eps(out))]
+
+
+def _uniform(given: Given, out: torch.Tensor, name: str) -> list[Check]:
+    low, high = (_rounded(given[each], out) for each in ("from", "to"))
+    return [_in(out, low, high, name), Sample(name=name, values=out, eps=_eps(out))]
+
+
+def _rand(given: Given, out: torch.Tensor, name: str) -> list[Check]:
+    support = Always(name=f"{name} lies in [0, 1)", holds=(out >= 0) & (out < 1))
+    return [support, Sample(name=name, values=out, eps=_eps(out))]
+
+
+def _randint(given: Given, out: torch.Tensor, name: str) -> list[Check]:
+    return [_whole(out, given.get("low", 0), given["high"] - 1, name), Sample(name=name, values=out)]
+
+
+def _random(given: Given, out: torch.Tensor, name: str) -> list[Check]:
+    high = given.get("to")
+    support = _whole(out, given.get("from") or 0, None if high is None else high - 1, name)
+    return [support, Sample(name=name, values=out)]
+
+
+def _geometric(given: Given, out: torch.Tensor, name: str) -> list[Check]:
+    return [_whole(out, 1, None, name), Sample(name=name, values=out)]
+
+
+def _bernoulli(given: Given, out: torch.Tensor, name: str) -> list[Check]:
+    """Less the probability, so that its place counts."""
+    p = _double(given["self"] if given.get("p") is None else given["p"], out).expand(out.shape)
+    return [
+        Always(name=f"{name} is 0 or 1", holds=(out == 0) | (out == 1)),
+        Share(name=f"share of ones in {name}", hits=out == 1, probability=p),
+        Sample(name=name, values=out.double() - p),
+    ]
+
+
+def _randperm(given: Given, out: torch.Tensor, name: str) -> list[Check]:
+    import torch
+
+    numbers = torch.arange(out.numel(), device=out.device)
+    holds = out.long().sort().values == numbers
+    return [Always(name=f"{name} has each number once", holds=holds), Sample(name=name, values=out)]
+
+
+def _multinomial(given: Given, out: torch.Tensor, name: str) -> list[Check]:
+    """By the categories, and by their shares, which tell whether a row's own were used."""
+    shares = given["self"].double()
+    shares = shares / shares.sum(-1, keepdim=True)
+    inside = (out >= 0) & (out < shares.shape[-1])
+    drawn = shares.gather(-1, out.clamp(0, shares.shape[-1] - 1))
+    found: list[Check] = [
+        Always(name=f"{name} is the number of a category whose weight is not 0", holds=inside & (drawn > 0)),
+        Sample(name=name, values=out),
+        Sample(name=f"weight of {name}", values=drawn, eps=_eps(given["self"])),
+    ]
+    if not given["replacement"]:
+        ordered = out.sort(-1).values
+        found.append(Always(name=f"{name} has no category twice", holds=ordered.diff(dim=-1) > 0))
+    return found
+
+
+def _in(out: torch.Tensor, low: float, high: float | None, name: str) -> Always:
+    holds = out >= low if high is None else (out >= low) & (out <= high)
+    return Always(name=f"{name} lies in [{low}, {'inf' if high is None else high}]", holds=holds)
+
+
+def _whole(out: torch.Tensor, low: int, high: int | None, name: str) -> Always:
+    inside = _in(out, low, high, name)
+    return Always(name=f"{inside.name} and is whole", holds=inside.holds & (out == out.round()))
+
+
+def _double(value: Any, like: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return torch.as_tensor(value, dtype=torch.float64, device=like.device)
+
+
+def _rounded(value: float, like: torch.Tensor) -> float:
+    """As the type of a tensor has it."""
+    return like.new_tensor(value).item()
+
+
+DROPOUTS = ("native_dropout", "dropout")
+CHECKS: Mapping[str, Callable[[Given, Any, str], list[Check]]] = {
+    "normal": _normal,
+    "randn": _normal,
+    "randn_like": _normal,
+    "log_normal": _log_normal,
+    "exponential": _exponential,
+    "cauchy": _cauchy,
+    "uniform": _uniform,
+    "rand": _rand,
+    "rand_like": _rand,
+    "randint": _randint,
+    "randint_like": _randint,
+    "random": _random,
+    "geometric": _geometric,
+    "bernoulli": _bernoulli,
+    "randperm": _randperm,
+    "multinomial": _multinomial,
+}
+"""By the name of the operator, of one of its outputs."""
