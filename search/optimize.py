@@ -55,6 +55,7 @@ from search.optimizations.profile import Profile
 from search.optimizations.profiling import calls_of, profile_of
 from search.optimizations.stages import Making, extracted, installed, kernels_for
 from search.optimizations.table import head, legend, show_ranking
+from search.optimizations.verification.apart import COMPILED
 
 STAGES = ("profile", "extract", "search", "install")
 OWN = (
@@ -93,7 +94,9 @@ class OptimizeConfig(SearchesConfig):
     least_gain: float = option(0.005, "of the model, that a problem must be able to give")
     compared: int = option(5, "sets of weights and inputs on which the models are compared")
     turns: int = option(15, "readings of each way of running the model")
-    compile: bool = option(True, "time torch.compile, too: default, max-autotune, and around the kernels")
+    compile: str = option(
+        "all", "ways of torch.compile that are timed: none | default | all (max-autotune)"
+    )
     verify_s: float = option(3600.0, "limit of the comparison, in seconds")
     stop_after: str = option("install", "the last stage to be run: profile | extract | search | install")
     report: bool = option(True, "write profile.html")
@@ -113,6 +116,7 @@ def main(config: DictConfig) -> int:
     log_to(Console(stderr=True))
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read when torch is imported: the profiler talks
     one_of(config, "stop_after", STAGES)
+    one_of(config, "compile", [*COMPILED])
     positive(config, "iterations", "top", "targets", "compared", "slice", "at_once")
     positive(config, "turns", least=6)
     positive(config, "warmup", least=0)

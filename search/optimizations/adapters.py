@@ -74,7 +74,7 @@ def _attention(places: tuple[int | None, int, int]) -> Callable[[str], Words]:
     def of(function: str) -> Words:
         def words(*given: str, **named: str) -> str | None:
             call = attention_call(places, *given, **named)
-            if call is None or call.causal != "True" or call.mask != "None" or call.scale != "None":
+            if call is None or call.causal != "True" or call.mask != "None":
                 return None
             return f"{function}({call.q}, {call.k}, {call.v})"
 
@@ -113,7 +113,7 @@ def adapted(entry: Entry, fragment: Fragment, views: Collection[object]) -> Kern
         body = fragment.code({**_views_alone(), **words})
     elif entry.op == "rmsnorm" and len(fragment.inputs) == 2:
         body = _rmsnorm(fragment, computing, NAME)
-    if body is None:
+    if body is None or NAME not in "".join(body):
         return None
     text = textwrap.indent("\n".join(body), " " * 8)
     source = entry.kernel.source.rstrip() + TEMPLATE.format(

@@ -35,8 +35,8 @@ from search.optimizations.searching import (
     best_of,
     of_search,
 )
-from search.optimizations.verification.apart import WAYS, Task, VerificationError, verify_apart
-from search.optimizations.verification.record import Verification, in_lines
+from search.optimizations.verification.apart import COMPILED, WAYS, Task, VerificationError, verify_apart
+from search.optimizations.verification.record import EAGER, OPTIMIZED, Verification, in_lines
 
 SEARCHES = "searches"
 """The folder of the searches' run folders."""
@@ -169,7 +169,7 @@ def installed(
         seed=int(config.seed),
         seeds=int(config.compared),
         turns=int(config.turns),
-        ways=[way for way in WAYS if way in ("eager", "optimized") or config.compile],
+        ways=[EAGER, OPTIMIZED, *COMPILED[str(config.compile)]],
     )
     try:
         write_package(making.folder, whole, sources, places)

@@ -28,6 +28,12 @@ WAYS = {
     TUNED: "torch.compile, max-autotune",
 }
 """Ways of running a model, in words."""
+COMPILED = {
+    "none": (),
+    "default": ("compile", "optimized compile"),
+    "all": ("compile", "optimized compile", TUNED),
+}
+"""Those of the compiler that are timed, by what `compile=` says."""
 
 
 class VerificationError(Exception):

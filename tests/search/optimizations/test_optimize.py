@@ -80,7 +80,7 @@ def test_a_model_in_and_a_model_with_kernels_out(
         }
 
     monkeypatch.setattr(optimize, "kernels_for", found)
-    given = ["model=my_model.py", "device=cpu", "iterations=1", "report=false", "compile=false", "turns=6"]
+    given = ["model=my_model.py", "device=cpu", "iterations=1", "report=false", "compile=none", "turns=6"]
     assert main([*given, "compared=2", "library.use=false", "least_gain=0.001", "stop_after=extract"]) == 0
     [folder] = (place / "outputs" / "optimize").iterdir()
     before = (folder / "profile.json").read_text()
@@ -142,6 +142,7 @@ def test_what_can_be_set_of_a_model() -> None:
         ),
         (["model=my_model.py", "stop_after=end"], "stop_after is end; it must be one of profile, extract"),
         (["model=my_model.py", "turns=2"], "turns is 2"),
+        (["model=my_model.py", "compile=no"], "compile is no; it must be one of none, default, all"),
         (["resume=nowhere"], "resume=nowhere: no optimization's folder"),
         (["model=my_model.py", "dtype=float61"], "dtype is float61; it must be one of float64"),
         (["model=my_model.py", "iterations=0"], "iterations is 0"),
