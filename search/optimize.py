@@ -94,9 +94,7 @@ class OptimizeConfig(SearchesConfig):
     least_gain: float = option(0.005, "of the model, that a problem must be able to give")
     compared: int = option(5, "sets of weights and inputs on which the models are compared")
     turns: int = option(15, "readings of each way of running the model")
-    compile: str = option(
-        "all", "ways of torch.compile that are timed: none | default | all (max-autotune)"
-    )
+    compile: str = option("all", "ways of torch.compile that are timed: none | default | all (max-autotune)")
     verify_s: float = option(3600.0, "limit of the comparison, in seconds")
     stop_after: str = option("install", "the last stage to be run: profile | extract | search | install")
     report: bool = option(True, "write profile.html")

@@ -12,6 +12,7 @@ import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from search.optimizations.extraction.graph import Graph
@@ -20,6 +21,10 @@ from search.optimizations.recording import Kind, RecordedCall, RecordedRun
 
 if TYPE_CHECKING:
     from torch import fx
+
+
+MOST_INPUTS = 32
+"""Of a kernel."""
 
 
 class NoFragmentError(Exception):
@@ -61,6 +66,8 @@ def fragment_of(graph: Graph, run: RecordedRun, places: Sequence[int]) -> Fragme
     read = dict.fromkeys(each for node in ordered for each in node.all_input_nodes if each not in members)
     inputs = tuple(sorted(read, key=lambda each: each.op == "get_attr"))  # weights come last
     _check_order(graph, ordered, outputs)
+    if len(inputs) > MOST_INPUTS:
+        raise NoFragmentError(f"it reads {len(inputs)} tensors")
     if not outputs:
         raise NoFragmentError("nothing reads what it computes")
     _check_contractions({graph.calls[place]: run.calls[place] for place in places}, ordered)
@@ -164,7 +171,7 @@ def _is_mutable(node: fx.Node) -> bool:
 def _names(inputs: Sequence[fx.Node]) -> Iterator[str]:
     """Weights by the last part of their names, other tensors as x, y, z, and so on."""
     taken: set[str] = set()
-    others = iter(["x", "y", "z", *(f"x{number}" for number in range(3, 100))])
+    others = chain("xyz", (f"x{number}" for number in count(4)))
     for node in inputs:
         base = re.sub(r"\W", "_", str(node.target).rpartition(".")[2]) if node.op == "get_attr" else ""
         name = base.strip("_") or next(others)

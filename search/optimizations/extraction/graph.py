@@ -181,6 +181,8 @@ class _Builder:
     def _note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         import torch
 
+        if _shape_depends_on_numbers(func, args):
+            raise NoGraphError(f"what {func} gives has a shape that depends on the numbers in a tensor")
         given = [self._as_argument(each) for each in args]
         named = {name: self._as_argument(each) for name, each in kwargs.items()}
         out = func(*args, **kwargs)
@@ -215,6 +217,17 @@ class _Builder:
         if isinstance(value, torch.Generator):
             raise NoGraphError("a call takes a generator of random numbers")
         return value
+
+
+def _shape_depends_on_numbers(func: Any, args: Sequence[Any]) -> bool:
+    """Of what the operator gives. Indexing is one of those with a mask, and none with whole numbers."""
+    import torch
+
+    if torch.Tag.dynamic_output_shape not in func.tags:
+        return False
+    if str(func) == "aten.index.Tensor":
+        return any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in args[1])
+    return True
 
 
 def _plain(value: Any) -> Any:

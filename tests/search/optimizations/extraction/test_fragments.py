@@ -101,6 +101,12 @@ def test_a_matmul_that_waits_for_another_is_not() -> None:
         chain(whole(Mlp(), rand(4, 8)))
 
 
+def test_a_kernel_for_very_many_tensors_is_not() -> None:
+    made = whole(lambda *inputs: torch.cat(inputs) * 2, *[rand(3) + number for number in range(40)])
+    with pytest.raises(NoFragmentError, match="it reads 40 tensors"):
+        fragment_of(made.graph, made.run, places(made, "cat", "mul"))
+
+
 def test_a_number_that_is_read_is_not() -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         return x * float(x.sum())

@@ -87,6 +87,14 @@ def test_what_is_computed_past_the_dispatcher_is_told() -> None:
         whole(model, rand(3))
 
 
+def test_shapes_that_depend_on_numbers_are_told() -> None:
+    with pytest.raises(UsageError, match=r"aten\.nonzero\.default gives has a shape that depends"):
+        whole(lambda x: x.nonzero() * 2, rand(3))
+    with pytest.raises(UsageError, match=r"aten\.index\.Tensor gives has a shape that depends"):
+        whole(lambda x: x[x > 0] * 2, rand(3))
+    assert whole(lambda x: x[torch.tensor([0, 2])] * 2, rand(3)).graph.calls
+
+
 def test_two_runs_with_other_calls_are_told() -> None:
     calls = []
 
