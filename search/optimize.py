@@ -151,6 +151,7 @@ async def _make(making: Making, profile: Profile, model: LoadedModel) -> int:
         found = installed(making, profile, whole, extraction, kernels)
         if found is not None:
             making.say(f"optimized: {shown(making.folder / 'optimized')}")
+            making.say(*page_at_the_end(write_page, making.folder, bool(making.config.report)))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`profile.html` of a profile: where the time goes by operator and by module, and what can be won."""
+"""`profile.html` of a run: where the time goes by operator and by module, what can be won, what was won."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from evaluators.atomic_write import write_atomically
 from evaluators.cause import first_line
+from search.optimizations.outcome import outcome_of
 from search.optimizations.profile import Profile, SiteTime, Target, patterns_of
 from search.optimizations.table import advice
 from search.reports.html import plain, render_page
@@ -45,10 +46,17 @@ def write_page(folder: Path, out: Path | None = None) -> Path:
         SCRIPTS,
         name=folder.resolve().name,
         title=f"Where the time of {profile.model} goes",
-        data=page_data(profile),
+        data={**page_data(profile), "outcome": plain(_outcome(folder, profile))},
     )
     write_atomically(place, page)
     return place
+
+
+def _outcome(folder: Path, profile: Profile) -> dict[str, Any] | None:
+    try:
+        return outcome_of(folder, profile)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadProfile(f"the files of the run cannot be read: {first_line(error)}") from error
 
 
 def page_data(profile: Profile) -> dict[str, Any]:

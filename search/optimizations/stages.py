@@ -25,6 +25,7 @@ from search.optimizations.extraction.problems import assigned, extract
 from search.optimizations.extraction.record import EXTRACTION, Extracted, Extraction
 from search.optimizations.extraction.whole import Whole
 from search.optimizations.installation.package import PACKAGE, write_package
+from search.optimizations.outcome import KERNELS
 from search.optimizations.profile import Profile
 from search.optimizations.readme import extracted_lines, readme, won_lines
 from search.optimizations.searching import (
@@ -153,7 +154,7 @@ def installed(
     saved_ms = {name: times[name] * (1 - 1 / each.low) for name, each in kernels.items()}
     places = assigned(saved_ms, extraction.problems)
     write_atomically(
-        making.folder / "kernels.json",
+        making.folder / KERNELS,
         json.dumps({name: each.to_json() for name, each in kernels.items()}, indent=1),
     )
     if not places:

@@ -46,6 +46,24 @@ def load(model, without=()):
     """The same model, which from now on runs the kernels, but those named in `without`."""
     return runtime.load(Path(__file__).parent, model, without)
 '''
+PROJECT = """[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "{package}"
+version = "0.1.0"
+description = "A model with kernels in the place of parts of its forward"
+requires-python = ">=3.11"
+dependencies = ["torch>=2.11"]
+
+[tool.setuptools]
+packages = ["{package}"]
+package-dir = {{{package} = "."}}
+
+[tool.setuptools.package-data]
+{package} = ["*.json", "*.pt", "README.md", "kernels/*.py", "references/*.py"]
+"""
 CALLS = ("call_function", "call_module")
 HEAD = '''"""The forward of {model}: its calls as PyTorch dispatches them, with kernels between them."""
 
@@ -83,6 +101,7 @@ def write_package(
     head = HEAD.format(model=name, arguments=", ".join(arguments))
     (place / "forward.py").write_text(f"{head}{text}\n", encoding="utf-8")
     (place / "__init__.py").write_text(INIT.format(model=name, package=PACKAGE), encoding="utf-8")
+    (place / "pyproject.toml").write_text(PROJECT.format(package=PACKAGE), encoding="utf-8")
     (place / RUNTIME.name).write_text(RUNTIME.read_text(encoding="utf-8"), encoding="utf-8")
     for extracted in places:
         source = kernels[extracted.name].source

@@ -164,8 +164,8 @@ def growth_lines(found: Verification) -> list[str]:
     return ["before that, errors of the kernels' results, call by call:", *lines] if lines else []
 
 
-def in_lines(found: Verification, title: Mapping[str, str]) -> list[str]:
-    """What there is to say, a line each; `title` has words for ways of running."""
+def said_of(found: Verification) -> list[str]:
+    """What the comparison has found, a line each."""
     worst = max(found.checks, key=lambda each: each.error / each.allowed, default=None)
     lines = []
     if worst is not None:
@@ -181,7 +181,12 @@ def in_lines(found: Verification, title: Mapping[str, str]) -> list[str]:
         lines.append(f"most likely tokens: {min(tokens):.2%} are the model's")
     if found.other_sizes:
         lines.append(found.other_sizes)
-    lines += [f"taken out: {name}: {why}" for name, why in found.left_out.items()]
+    return lines + [f"taken out: {name}: {why}" for name, why in found.left_out.items()]
+
+
+def in_lines(found: Verification, title: Mapping[str, str]) -> list[str]:
+    """All that there is to say, a line each; `title` has words for ways of running."""
+    lines = said_of(found)
     for way in found.ways:
         speedup, low, high = found.speedup(way)
         over = "" if way == EAGER else f"  {speedup:.3f}x [{low:.3f}, {high:.3f}]"

@@ -22,6 +22,39 @@ function head() {
   byId("advice").textContent = data.advice.join(" ");
 }
 
+/** What the kernels have made of the model, where they are in it. */
+function outcome() {
+  const found = data.outcome;
+  if (!found) return;
+  byId("outcome").hidden = false;
+  const used = found.problems.filter((each) => each.used), [own] = found.ways.filter((each) => each.name === "with the kernels");
+  byId("outcome-cards").append(
+    ...(own ? [card(times(own.speedup), `over eager [${own.low.toFixed(2)}, ${own.high.toFixed(2)}]`)] : []),
+    card(found.passes ? "the same" : "NOT the same", "model, by its answers"),
+    card(String(used.length), used.length === 1 ? "kernel in it" : "kernels in it"),
+    card(tenth(used.reduce((sum, each) => sum + each.share, 0)), "of the time before was theirs"),
+  );
+  const failed = Object.entries(found.failed).map(([name, why]) => `${name} failed: ${why}`);
+  byId("said").append(...[...found.said, ...failed, ...found.growth].map((line) => element("li", {}, line)));
+  const kernel = (each) => (!each.kernel ? "" : `${times(each.kernel.speedup)} [${each.kernel.low.toFixed(2)}, ${each.kernel.high.toFixed(2)}]`);
+  const state = (each) => (each.used ? `in the model, ${each.used} calls` : each.left_out ? `taken out: ${each.left_out}` : each.kernel ? "another is better there" : "");
+  table("problems", ["problem", "operators", "call sites", "share", "roofline", "kernel", "from", ""],
+    found.problems.map((each) => [each.name, shorten(each.target, 80), each.sites.join(", "), tenth(each.share), times(each.ceiling),
+      kernel(each), each.kernel?.origin ?? "", state(each)]), [0, 1, 2, 6, 7]);
+  const others = Object.entries(found.no_problems);
+  byId("no-problems").hidden = !others.length;
+  byId("no-problems").querySelector("ul").append(...others.map(([name, why]) => element("li", {}, `${name}: ${why}`)));
+}
+
+function waysChart() {
+  const ways = data.outcome.ways, text = (each) => (each.eager ? `${milliseconds(each.ms)} ms` : `${milliseconds(each.ms)} ms, ${times(each.speedup)} [${each.low.toFixed(2)}, ${each.high.toFixed(2)}]`);
+  byId("chart-ways").style.height = `${6 + 2 * ways.length}rem`;
+  chart("chart-ways", [{
+    type: "bar", orientation: "h", x: ways.map((each) => each.ms), y: ways.map((each) => escaped(each.name)), text: ways.map(text), textposition: "auto",
+    marker: { color: ways.map((each) => colour(each.name.startsWith("with the kernels") ? "string" : "grey")) }, hovertemplate: "%{y}<br>%{text}<extra></extra>",
+  }], { title: "A forward", showlegend: false, xaxis: { title: { text: "ms" }, rangemode: "tozero" }, yaxis: { autorange: "reversed" } }, "ways");
+}
+
 /** A bar for each operator, those that take most on top; the rest together, and the idle time. */
 function operatorsChart() {
   const all = data.operators.filter((each) => each.time_ms > 0), shown = all.slice(0, SHOWN_OPERATORS);
@@ -104,9 +137,10 @@ function targetsTable() {
 }
 
 head();
+outcome();
 makeFilters();
 targetsTable();
 byId("save-targets").addEventListener("click", () => saveTable(`${pageName}-targets`, CSV, targetsShown().map((each) => CSV.map((key) => each[key]))));
 watchSvgButtons();
 document.body.dataset.ready = Math.round(performance.now());  // ms since the page was asked for
-chartsOnLoad({ "chart-operators": operatorsChart, "chart-modules": modulesChart });
+chartsOnLoad({ ...(data.outcome?.ways.length ? { "chart-ways": waysChart } : {}), "chart-operators": operatorsChart, "chart-modules": modulesChart });

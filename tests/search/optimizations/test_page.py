@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from ideatree.commands import main as command
-from search.optimizations.page import modules, page_data, write_page
+from search.optimizations.extraction.record import EXTRACTION, Extracted, Extraction, Place
+from search.optimizations.outcome import KERNELS, outcome_of
+from search.optimizations.page import BadProfile, modules, page_data, write_page
 from search.optimizations.profile import Profile
+from search.optimizations.verification.record import FILE, Check, Verification
 from tests.search.optimizations.test_profile import CHAIN, SOFTMAX, VIEW, case, profile, target
 from tests.search.reports.in_browser import ChartsInBrowser, browser, page
 
@@ -28,6 +32,7 @@ def made() -> Profile:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("optimize")
     (folder / "profile.json").write_text(json.dumps(made().to_json()))
+    with_outcome(folder)
     write_page(folder, folder / "report.html")  # where the browser's tests look
     return folder
 
@@ -68,6 +73,42 @@ def test_modules_hold_the_time_of_what_is_in_them() -> None:
         assert each["parent"] in ("", *found)
 
 
+def with_outcome(folder: Path) -> Path:
+    """The files of a run whose model was compared: two problems, one of which has a kernel."""
+    place = [Place(calls=(0,), site="h.0.mlp", time_ms=1.0), Place(calls=(3,), site="h.1.mlp", time_ms=1.0)]
+    problems = [
+        Extracted(name=name, target=name, places=tuple(place), floor_ms=0.5, exact=True)
+        for name in ("1_softmax", "2_mm")
+    ]
+    Extraction(problems=tuple(problems), left_out={"mm + mm": "one waits"}).write(folder / EXTRACTION)
+    kernel = {"speedup": 3.0, "low": 2.5, "high": 3.5, "origin": "library softmax/cpp"}
+    (folder / KERNELS).write_text(json.dumps({"1_softmax": kernel}))
+    Verification(
+        checks=[Check(seed=0, error=1e-7, eager_error=1e-7, allowed=4e-7)],
+        calls={"1_softmax": 2},
+        sessions=[{"eager": [2.0] * 6, "optimized": [1.0] * 6}],
+        failed={"max-autotune": "it took longer than 5 s"},
+    ).write(folder / FILE)
+    return folder
+
+
+def test_what_became_of_the_model(tmp_path: Path) -> None:
+    assert outcome_of(tmp_path, made()) is None, "it is not compared yet"
+    found = outcome_of(with_outcome(tmp_path), made())
+    assert found is not None and found["passes"]
+    assert [(each["name"], each["speedup"]) for each in found["ways"]] == [
+        ("eager", 1.0),
+        ("with the kernels", 2.0),
+    ]
+    first, second = found["problems"]
+    assert (first["used"], first["kernel"]["speedup"], first["sites"]) == (2, 3.0, ["h.*.mlp"])
+    assert (second["used"], second["kernel"]) == (0, None)
+    (tmp_path / FILE).write_text("{}")
+    (tmp_path / "profile.json").write_text(json.dumps(made().to_json()))
+    with pytest.raises(BadProfile, match="the files of the run cannot be read"):
+        write_page(tmp_path)
+
+
 def test_the_page_has_the_ranking() -> None:
     shown = page_data(made())
     [first, *_] = shown["targets"]
@@ -84,6 +125,20 @@ class TestInBrowser(ChartsInBrowser):
         expect(page.locator("#targets tbody tr")).to_have_count(3)
         page.locator("#targets summary").first.click()
         expect(page.locator("#targets pre").first).to_contain_text("T([4], f32)")
+
+    def test_the_model_with_the_kernels_comes_first(self, page: Page) -> None:
+        expect(page.locator("#outcome-cards .card")).to_have_text(
+            [
+                "2.00xover eager [2.00, 2.00]",
+                "the samemodel, by its answers",
+                "1kernel in it",
+                re.compile("of the time"),
+            ]
+        )
+        expect(page.locator("#problems tbody tr")).to_have_count(2)
+        expect(page.locator("#problems")).to_contain_text("in the model, 2 calls")
+        expect(page.locator("#said")).to_contain_text("max-autotune failed: it took longer than 5 s")
+        expect(page.locator("#chart-ways .bars .point")).to_have_count(2)
 
     def test_targets_are_chosen_by_kind_and_by_text(self, page: Page) -> None:
         page.locator("select[name=kind]").select_option("chain")
