@@ -1,0 +1,130 @@
+"""Which architectures of transformers go through extraction and installation unchanged, on the CPU.
+
+    python benchmarks/architectures.py [only=GPT2LMHeadModel,BertModel]
+
+Needs transformers. Each model is small and has random weights. It is recorded, its targets become problems,
+and the problems' own code goes back into its forward in the place of kernels: the answers have to be the
+model's bit for bit, and no call may go to the model's own forward. Exit status 0 when that is so of all.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from evaluators.config_errors import UsageError
+from evaluators.problem import Kernel
+from search.optimizations.architectures import Transformers
+from search.optimizations.extraction.problems import assigned, extract
+from search.optimizations.extraction.whole import whole_of
+from search.optimizations.installation import runtime
+from search.optimizations.installation.package import PACKAGE, write_package
+from search.optimizations.profiling import profile_of
+from search.optimizations.verification.record import error_of
+
+SMALL = {
+    "num_hidden_layers": 2,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_attention_heads": 4,
+    "vocab_size": 500,
+}
+FEW_HEADS = {**SMALL, "num_key_value_heads": 2}
+IMAGES = {key: value for key, value in SMALL.items() if key != "vocab_size"} | {
+    "image_size": 32,
+    "patch_size": 8,
+}
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "GPT2LMHeadModel": {"n_layer": 2, "n_embd": 128, "n_head": 4, "vocab_size": 500},
+    "BertModel": SMALL,
+    "RobertaModel": SMALL,
+    "DistilBertModel": {"n_layers": 2, "dim": 128, "hidden_dim": 256, "n_heads": 4, "vocab_size": 500},
+    "LlamaForCausalLM": FEW_HEADS,
+    "Qwen2ForCausalLM": FEW_HEADS,
+    "Gemma2ForCausalLM": {**FEW_HEADS, "head_dim": 32},
+    "MixtralForCausalLM": {**FEW_HEADS, "num_local_experts": 4},
+    "PhiForCausalLM": SMALL,
+    "GPTNeoXForCausalLM": SMALL,
+    "FalconForCausalLM": {key: value for key, value in SMALL.items() if key != "intermediate_size"},
+    "OPTForCausalLM": {
+        **{key: value for key, value in SMALL.items() if key != "intermediate_size"},
+        "ffn_dim": 256,
+        "word_embed_proj_dim": 128,
+    },
+    "T5ForConditionalGeneration": {
+        "num_layers": 2,
+        "d_model": 128,
+        "d_ff": 256,
+        "num_heads": 4,
+        "vocab_size": 500,
+    },
+    "CLIPTextModel": {**SMALL, "max_position_embeddings": 128},
+    "ViTModel": IMAGES,
+    "DeiTModel": IMAGES,
+    "ResNetModel": {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1]},
+    "ConvNextModel": {"hidden_sizes": [16, 32], "depths": [1, 1], "num_stages": 2},
+    "MambaForCausalLM": {"num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 500},
+}
+
+
+def main(arguments: list[str]) -> int:
+    """The command."""
+    logging.disable(logging.WARNING)
+    only = next((each[5:].split(",") for each in arguments if each.startswith("only=")), list(ARCHITECTURES))
+    print(f"{'architecture':28}{'calls':>7}{'problems':>10}{'used':>6}{'error':>10}{'seconds':>9}")
+    results = [shown(name) for name in only]
+    print(f"{sum(results)} of {len(results)} unchanged")
+    return 0 if all(results) else 1
+
+
+def shown(name: str) -> bool:
+    """Prints a row; whether the architecture went through unchanged."""
+    start = time.monotonic()
+    try:
+        calls, problems, used, error, fallbacks = through(name)
+    except UsageError as why:
+        print(f"{name:28}{why}")
+        return False
+    seconds = time.monotonic() - start
+    print(
+        f"{name:28}{calls:7}{problems:10}{used:6}{error:10.1e}{seconds:9.1f}  {'; '.join(fallbacks)}",
+        flush=True,
+    )
+    return error == 0 and not fallbacks and used > 0
+
+
+def through(name: str) -> tuple[int, int, int, float, list[str]]:
+    """Calls of a forward, problems, places that are used, the error, and why the model's own forward ran."""
+    model = Transformers(name=name, config=ARCHITECTURES[name]).load(
+        device="cpu", dtype=None, backward=False, seed=0
+    )
+    profile = profile_of(model, entries=[], warmup=1, iterations=1, say=lambda line: None)
+    whole = whole_of(model)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        problems = extract(profile, whole, folder, most=30, gain=0.0005).problems
+        kernels = {
+            each.name: Kernel(
+                source=(folder / each.file).read_text().replace("class Model(", "class ModelNew("),
+                language="triton",
+            )
+            for each in problems
+        }
+        places = assigned({each.name: each.time_ms for each in problems}, problems)
+        write_package(folder, whole, kernels, places)
+        wanted = [each.clone() for each in model.run()]
+        runtime.load(folder / PACKAGE, model.module)
+        found = model.run()
+    plan = type(model.module).plan  # type: ignore[attr-defined]
+    used = sum(kernel.calls for kernel in plan.kernels.values())
+    return len(whole.run.calls), len(problems), used, error_of(found, wanted), list(plan.fallbacks)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
