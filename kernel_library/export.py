@@ -3,12 +3,14 @@
     python -m kernel_library.export format=package to=my_kernels
     python -m kernel_library.export format=package to=my_kernels kernels=generated_kernels package=mine
     python -m kernel_library.export format=directory to=kernels op=softmax
+    python -m kernel_library.export format=hub to=my_kernels package=my_kernels version=1
 
 `package`: a Python package that puts the kernels in the place of PyTorch's operators as soon as it is
 installed (`pip install ./my_kernels`). It needs torch, and Triton where a kernel does. `directory`:
-BackendBench's layout, one kernel an operator. The kernels are the library's that are for an operator and may
-be taken (see `docs/override.md`), or those of a folder in that layout. Exit status 0, 1 when there is no
-kernel to write, 2 when the call was wrong.
+BackendBench's layout, one kernel an operator. `hub`: a project that Hugging Face's `kernel-builder` takes,
+with the library's kernels in Triton, one a function. The kernels are the library's that may be taken (see
+`docs/override.md`), of `package` and `directory` those that are for an operator, or those of a folder in
+BackendBench's layout. Exit status 0, 1 when there is no kernel to write, 2 when the call was wrong.
 """
 
 from __future__ import annotations
@@ -31,14 +33,14 @@ from kernel_library.choice import Candidate
 from kernel_library.cli import FilterConfig, check_filters, chosen, expand_filters, open_library
 from kernel_library.use import candidates
 
-FORMATS = ("package", "directory")
+FORMATS = ("package", "directory", "hub")
 
 
 @dataclass
 class LibraryExportConfig(FilterConfig):
     """The config of the command."""
 
-    layout: str = option(MISSING, "what format= says: package | directory")
+    layout: str = option(MISSING, "what format= says: package | directory | hub")
     to: str = option(MISSING, "the folder that is written, which must not be there yet")
     kernels: str | None = option(None, "a folder in BackendBench's layout; empty: the library's kernels")
     package: str = option("ideatree_kernels", "the package's name, for import")
@@ -90,6 +92,8 @@ def _given(config: DictConfig) -> list[str]:
 
     if config.layout == "directory":
         raise UsageError(f"kernels={config.kernels} is in that layout; leave it out for the library's")
+    if config.layout == "hub":
+        raise UsageError("format=hub is for the library's kernels; leave out kernels=")
     files = dict(files_of(Path(config.kernels)))
     if files:
         write_package(Path(config.to), str(config.package), str(config.version), operators=files)
@@ -99,19 +103,26 @@ def _given(config: DictConfig) -> list[str]:
 def _of_library(config: DictConfig) -> list[str]:
     """Writes the library's kernels; returns what there is to say. Raises UsageError and OSError."""
     from kernel_library.exports.directory import write_directory
+    from kernel_library.exports.hub import write_hub_project
     from kernel_library.exports.package import write_package
     from kernel_library.overrides.interfaces import INTERFACES
 
     _, entries = open_library(config)
     some = [entry for entry, _ in chosen(config, entries)]
     ops = {each.op for each in INTERFACES.values()}
-    found = [each for each in candidates(some) if each.op in ops and _may_be_taken(each, config)]
+    found = [each for each in candidates(some) if _may_be_taken(each, config)]
+    if config.layout != "hub":
+        found = [each for each in found if each.op in ops]
     sources = {entry.id: entry.kernel for entry in some}
     if not found:
         return []
     if config.layout == "directory":
         written = write_directory(Path(config.to), found, sources)
         return [f"{name}: {kernel}" for name, kernel in written.items()]
+    if config.layout == "hub":
+        name = str(config.package).lower().replace("_", "-")
+        made = write_hub_project(Path(config.to), name, _major(str(config.version)), found, sources)
+        return [f"{function}: {kernel}" for function, kernel in made.items()]
     rules = {"faster": bool(config.faster), "lower_precision": bool(config.lower_precision)}
     write_package(
         Path(config.to),
@@ -122,6 +133,14 @@ def _of_library(config: DictConfig) -> list[str]:
         rules=rules,
     )
     return _said(found, sources)
+
+
+def _major(version: str) -> int:
+    """The hub's version, a whole number from 1 on. Raises UsageError."""
+    major = version.partition(".")[0]
+    if not major.isdigit():
+        raise UsageError(f"version={version}; it must begin with a whole number")
+    return max(1, int(major))
 
 
 def _may_be_taken(candidate: Candidate, config: DictConfig) -> bool:

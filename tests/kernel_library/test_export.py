@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -116,10 +119,49 @@ def test_a_directory_of_library_kernels(root: Path) -> None:
         assert calls(on, "aten.sum.dim_IntList") == 1
 
 
+def test_a_project_for_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert export.main(["format=hub", "to=made", "package=My_Kernels", "version=2", "library.root=none"]) == 0
+    written = dict(line.split(": ") for line in capsys.readouterr().out.splitlines())
+    assert {"softmax", "rmsnorm", "rotary"} <= {*written} and not any(
+        "cpp" in each for each in written.values()
+    )
+    build = tomllib.loads(Path("made/build.toml").read_text())
+    assert (build["general"]["name"], build["general"]["version"]) == ("my-kernels", 2)
+    assert build["general"]["backends"] == ["cuda"] and build["torch-noarch"] == {}
+    package = Path("made/torch-ext/my_kernels")
+    exported = ast.parse((package / "__init__.py").read_text())
+    taken = {
+        name.name: each.module
+        for each in exported.body
+        if isinstance(each, ast.ImportFrom)
+        for name in each.names
+    }
+    assert taken.keys() == written.keys(), "each function is imported from its module"
+    for function, module in taken.items():
+        tree = ast.parse((package / f"{module}.py").read_text())
+        assert function in {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
+        outside = {name.split(".")[0] for name in _imported(tree)}
+        assert outside <= {*sys.stdlib_module_names, "torch", "triton"}
+    assert written["softmax"] in Path("made/CARD.md").read_text()
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Import):
+            yield from (name.name for name in each.names)
+        elif isinstance(each, ast.ImportFrom) and not each.level:
+            yield str(each.module)
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["to=made"], 2, "say format=package or format=directory"),
+        (["to=made"], 2, "say format=package or format=directory or format=hub"),
+        (["format=hub", "to=made", "kernels=theirs"], 2, "format=hub is for the library's kernels"),
+        (["format=hub", "to=made", "version=x"], 2, "version=x; it must begin with a whole number"),
         (["format=zip", "to=made"], 2, "format=zip; it must be one of package, directory"),
         (["format=package", "to=library"], 2, "to=library is there already"),
         (["format=package", "to=made", "package=a-b"], 2, "package=a-b is no name for a package"),
