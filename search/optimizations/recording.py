@@ -176,7 +176,7 @@ class _Recorder:
         operator = str(func)
         given = tensors_in([list(args), dict(kwargs)])
         reads = self._read(given)
-        changed = _changed(func, args, kwargs)
+        changed = changed_by(func, args, kwargs)
         try:
             call = call_of(operator, args, kwargs, self.device)
             text = write_arguments(call)
@@ -227,7 +227,7 @@ class _Recorder:
         }
 
 
-def _changed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+def changed_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """The arguments that the operator writes to."""
     if not func._schema.is_mutable:
         return []

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from search.optimizations.model_source import LoadedModel
+from search.optimizations.recording import changed_by
 from search.optimizations.values import Values, place_of
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def capture(model: LoadedModel) -> Graph:
     found = [builder.node_of(each) if isinstance(each, torch.Tensor) else each for each in leaves]
     if strange := [each for each in leaves if not isinstance(each, (torch.Tensor, *PLAIN))]:
         raise NoGraphError(f"its output has a {type(strange[0]).__name__}")
+    if builder.changes and builder.reads:
+        raise NoGraphError("it changes its inputs or weights, and reads a number out of a tensor")
     builder.graph.output(found)
     builder.graph.lint()
     return Graph(
@@ -129,6 +132,8 @@ class _Builder:
         self.calls: list[fx.Node] = []
         self.constants: dict[str, torch.Tensor] = {}
         self.reads: dict[fx.Node, Any] = {}
+        self.changes = False
+        """Whether a call writes to an input or a weight: the forward cannot be begun again."""
         self._node: Any = WeakTensorKeyDictionary()
         self._written = Values()
         leaves = tree_flatten((list(model.args), dict(model.kwargs)))[0]
@@ -138,6 +143,8 @@ class _Builder:
         weights = [*model.module.named_parameters(), *model.module.named_buffers()]
         self._weights = {tensor: name for name, tensor in reversed(weights)}
         self._places = {place: tensor for tensor in self._weights if (place := place_of(tensor)) is not None}
+
+        self._lasting = {place_of(each) for each in (*model.inputs(), *self._weights)} - {None}
 
     def _input(self, tensor: torch.Tensor, number: int) -> fx.Node:
         node = self.graph.placeholder(f"input_{number}")
@@ -183,6 +190,7 @@ class _Builder:
 
         if _shape_depends_on_numbers(func, args):
             raise NoGraphError(f"what {func} gives has a shape that depends on the numbers in a tensor")
+        self.changes |= any(place_of(each) in self._lasting for each in changed_by(func, args, kwargs))
         given = [self._as_argument(each) for each in args]
         named = {name: self._as_argument(each) for name, each in kwargs.items()}
         out = func(*args, **kwargs)

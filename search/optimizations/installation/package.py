@@ -114,6 +114,7 @@ def write_package(
         **_interface(whole),
         "device": whole.model.device,
         "weights": {name: [list(each.shape), _dtype(each)] for name, each in weights.items() if name in used},
+        "modules": {name: type(each).__name__ for name, each in module.named_modules() if name},
         "kernels": [{"name": each.name, "results": results[each]} for each in places],
     }
     (place / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")

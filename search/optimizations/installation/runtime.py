@@ -8,9 +8,11 @@ model's own forward runs: other shapes, training, gradients, autocast.
 from __future__ import annotations
 
 import collections
+import hashlib
 import importlib.util
 import json
 import logging
+import operator
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -63,13 +65,17 @@ class Kernel:
 @dataclass(eq=False)
 class Plan:
     """What replaces a forward. `inputs`: shape, type, strides and device of each tensor among the arguments;
-    `structure` and `values`: the tree that they are in, and its other leaves, None for a tensor; `output`:
-    the tree of the results. `fallbacks`: how often the model's own forward ran, by the reason."""
+    `weight`: one of the model's, which has moved or changed its type when the model has, with `kind`, its
+    type and device; `structure` and `values`: the tree that the arguments are in, and its other leaves, None
+    for a tensor; `output`: the tree of the results. `fallbacks`: how often the model's own forward ran, by
+    the reason."""
 
     forward: Callable[..., Sequence[Any]]
     kernels: Mapping[str, Kernel]
     constants: Mapping[str, torch.Tensor]
     inputs: Sequence[tuple[torch.Size, torch.dtype, tuple[int, ...], torch.device]]
+    weight: Callable[[nn.Module], torch.Tensor] | None
+    kind: tuple[torch.dtype, torch.device]
     structure: Any
     values: Sequence[Any]
     output: Any
@@ -83,6 +89,8 @@ class Plan:
             return "gradients are enabled: call it under torch.no_grad()"
         if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
             return "autocast is on"
+        if self.weight is not None and self._kind_of(model) != self.kind:
+            return "the weights have another type, or are on another device"
         if structure != self.structure:
             return f"other arguments than {self.structure}"
         wanted = iter(self.inputs)
@@ -97,6 +105,11 @@ class Plan:
                     "" if value is not None else f", not {_words(*expected)}"
                 )
         return ""
+
+    def _kind_of(self, model: nn.Module) -> tuple[torch.dtype, torch.device]:
+        assert self.weight is not None
+        weight = self.weight(model)
+        return weight.dtype, weight.device
 
     def fell_back(self, why: str) -> None:
         """Counts it; the log says so once."""
@@ -133,27 +146,32 @@ class Optimized(nn.Module):
 
 def load(folder: Path, model: nn.Module, without: Iterable[str] = ()) -> nn.Module:
     """The same model, which from now on runs the kernels of the folder, but those named in `without`. No
-    weight is copied. Raises ValueError for a model with other weights, and what a kernel's source raises."""
+    weight is copied. Raises ValueError for a model with other modules or weights, or with hooks in it, and
+    what a kernel's source raises."""
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     if isinstance(model, Optimized):
         model = unload(model)
+    _check_modules(model, manifest["modules"])
     _check_weights(model, manifest["weights"])
-    device = torch.device(manifest["device"])
+    device = torch.empty(0, device=manifest["device"]).device
     kernels = {
         each["name"]: _kernel(folder, each["name"], int(each["results"]), device)
         for each in manifest["kernels"]
     }
     for name in without:
         kernels[name].on = False
+    first = next(iter(manifest["weights"].items()), None)
     constants = folder / CONSTANTS
     plan = Plan(
         forward=_module(folder / "forward.py").forward,
         kernels=kernels,
         constants=torch.load(constants, map_location=device) if constants.exists() else {},
         inputs=[
-            (torch.Size(shape), getattr(torch, dtype), tuple(strides), torch.empty(0, device=device).device)
+            (torch.Size(shape), getattr(torch, dtype), tuple(strides), device)
             for shape, dtype, strides in manifest["inputs"]
         ],
+        weight=operator.attrgetter(first[0]) if first else None,
+        kind=(getattr(torch, first[1][1]), device) if first else (torch.float32, device),
         structure=pytree.treespec_loads(manifest["structure"]),
         values=manifest["values"],
         output=pytree.treespec_loads(manifest["output"]),
@@ -168,6 +186,17 @@ def unload(model: nn.Module) -> nn.Module:
     if isinstance(model, Optimized):
         model.__class__ = type(model).__mro__[2]
     return model
+
+
+def _check_modules(model: nn.Module, wanted: Mapping[str, str]) -> None:
+    """That the code stands for what the modules do: an adapter in their place, or a hook, would not run."""
+    found = {name: type(each).__name__ for name, each in model.named_modules() if name}
+    for name in {**wanted, **found}:
+        if found.get(name) != wanted.get(name):
+            raise ValueError(f"the module {name} is {found.get(name)}; it must be {wanted.get(name)}")
+    for name, each in model.named_modules():
+        if name and (each._forward_hooks or each._forward_pre_hooks):
+            raise ValueError(f"the module {name} has hooks, which would not run")
 
 
 def _check_weights(model: nn.Module, wanted: Mapping[str, Any]) -> None:
@@ -205,7 +234,7 @@ def _operator(
     inputs = reference.forward.__code__.co_varnames[1 : reference.forward.__code__.co_argcount]
     returned = "Tensor" if results == 1 else f"({', '.join(['Tensor'] * results)})"
     schema = f"({', '.join(f'Tensor {name}' for name in inputs)}) -> {returned}"
-    space = f"optimized_{abs(hash(key)):x}"
+    space = f"optimized_{_short(key[0])}"
 
     def called(*tensors: torch.Tensor) -> Any:
         return run(*tensors)
@@ -219,9 +248,14 @@ def _operator(
     return made
 
 
+def _short(text: str) -> str:
+    """The same for the same text, in every process: caches go by it."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
 def _module(file: Path) -> Any:
     """A file's module; what torch builds for it is kept in a folder of its own."""
-    name = f"optimized_{abs(hash(str(file.resolve()))):x}"
+    name = f"optimized_{_short(str(file.resolve()))}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)

@@ -87,6 +87,15 @@ def test_what_is_computed_past_the_dispatcher_is_told() -> None:
         whole(model, rand(3))
 
 
+def test_a_forward_that_could_not_begin_again_is_told() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x * 2 if bool((x > 0).all()) else x
+
+    with pytest.raises(UsageError, match="changes its inputs or weights, and reads a number"):
+        whole(model, rand(3))
+
+
 def test_shapes_that_depend_on_numbers_are_told() -> None:
     with pytest.raises(UsageError, match=r"aten\.nonzero\.default gives has a shape that depends"):
         whole(lambda x: x.nonzero() * 2, rand(3))

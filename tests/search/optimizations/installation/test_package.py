@@ -115,11 +115,28 @@ def test_everything_else_is_the_models_own_forward(tmp_path: Path, caplog: pytes
         model(rand(4, 8))["out"].sum().backward()
     assert model.norm.weight.grad is not None
     reasons = list(plan(model).fallbacks)
-    assert [reason.split()[0] for reason in reasons] == ["a", "other", "a", "True", "the", "gradients"]
+    assert [reason.split()[0] for reason in reasons] == ["a", "other", "the", "True", "the", "gradients"]
     assert len(caplog.records) == len(reasons), "each is said once"
 
 
 @torch.no_grad()
+@torch.no_grad()
+def test_weights_of_another_type_are_for_the_models_own_forward(tmp_path: Path) -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(5, 8)
+            self.norm = nn.LayerNorm(8)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return {"out": self.norm(self.table(x))}
+
+    optimized, _ = written(tmp_path, made := whole(Words(), torch.tensor([1, 3])))
+    model = optimized.load(made.model.module).half()
+    assert model(torch.tensor([1, 3]))["out"].dtype == torch.float16
+    assert [*plan(model).fallbacks] == ["the weights have another type, or are on another device"]
+
+
 def test_kernels_can_be_left_out(tmp_path: Path) -> None:
     made = whole(Blocks(), rand(4, 8))
     optimized, problems = written(tmp_path, made)
@@ -132,8 +149,15 @@ def test_kernels_can_be_left_out(tmp_path: Path) -> None:
 
 def test_another_model_is_refused(tmp_path: Path) -> None:
     optimized, _ = written(tmp_path, whole(Blocks(), rand(4, 8)))
-    with pytest.raises(ValueError, match=r"no weight blocks\.0"):
+    with pytest.raises(ValueError, match="the module blocks is None; it must be ModuleList"):
         optimized.load(Mlp())
+    hooked, other = Blocks(), Blocks()
+    hooked.norm.register_forward_hook(lambda *_: None)
+    with pytest.raises(ValueError, match="the module norm has hooks"):
+        optimized.load(hooked)
+    other.norm = nn.Identity()  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="the module norm is Identity; it must be LayerNorm"):
+        optimized.load(other)
     with pytest.raises(ValueError, match=r"is .* it must be"):
         optimized.load(Blocks().double())
 
