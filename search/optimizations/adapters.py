@@ -24,7 +24,7 @@ TEMPLATE = """
 
 # As a problem of a model: by search.optimize.
 
-library_kernel = {function}
+library_kernel = {function}() if isinstance({function}, type) else {function}
 
 
 class ModelNew(torch.nn.Module):
