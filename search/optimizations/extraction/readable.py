@@ -21,13 +21,15 @@ def readable(
     operator = str(node.target)
     arguments = [_text(each, names) for each in node.args]
     keywords = {key: _text(each, names) for key, each in node.kwargs.items()}
-    usable = operator in words and (operator not in FIRST or is_first_alone(node))
-    if usable and (found := words[operator](*arguments, **keywords)) is not None:
-        return found
+    first = operator in words and operator in FIRST and is_first_alone(node)
+    if operator in words and (operator not in FIRST or first):
+        found = words[operator](*arguments, **keywords)
+        if found is not None:
+            return found
     listed = ", ".join([*arguments, *(f"{key}={each}" for key, each in keywords.items())])
     space, packet, overload = RESHAPES.get(operator, operator).split(".")
     place = "aten" if space == "aten" else f"torch.ops.{space}"
-    return f"{place}.{packet}.{overload}({listed})"
+    return f"{place}.{packet}.{overload}({listed}){'[0]' if first else ''}"
 
 
 def is_first_alone(node: fx.Node) -> bool:
@@ -130,8 +132,9 @@ def _function(name: str) -> Words:
 
 
 def _method(name: str) -> Words:
-    def words(x: str, *arguments: str) -> str:
-        return f"{x}.{name}({', '.join(arguments)})"
+    def words(x: str, *arguments: str, **keywords: str) -> str:
+        listed = [*arguments, *(f"{key}={each}" for key, each in keywords.items())]
+        return f"{x}.{name}({', '.join(listed)})"
 
     return words
 
@@ -206,3 +209,5 @@ WORDS: Mapping[str, Words] = {
 }
 """The words for an operator: a function of its arguments as text, None where they do not fit. What they
 compute is held against the operator's own tensors before it is used."""
+SURE: Mapping[str, Words] = {name: words for name, words in WORDS.items() if name not in ATTENTIONS}
+"""Those that hold whatever the shapes: attention with fewer heads of keys has another word."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from evaluators.problem import Kernel
 from search.optimizations.extraction.fragments import Fragment
 from search.optimizations.extraction.graph import Graph, NoGraphError
-from search.optimizations.extraction.readable import readable
+from search.optimizations.extraction.readable import FIRST, SURE, is_first_alone, readable
 from search.optimizations.extraction.record import Extracted, Place
 from search.optimizations.extraction.whole import Whole
 
@@ -68,6 +68,7 @@ CALLS = ("call_function", "call_module")
 HEAD = '''"""The forward of {model}: its calls as PyTorch dispatches them, with kernels between them."""
 
 import torch
+from torch.nn import functional  # noqa: F401
 
 aten = torch.ops.aten
 
@@ -203,7 +204,6 @@ def _drop_unread(graph: fx.Graph, reads: set[fx.Node], original: Graph) -> None:
 
 def _lines(graph: fx.Graph, whole: Whole) -> Iterator[str]:
     """The code of the graph; tensors are let go of after their last use."""
-    import operator
 
     expected = {node.name: value for node, value in whole.graph.reads.items()}
     names: dict[fx.Node, str] = {}
@@ -222,7 +222,7 @@ def _lines(graph: fx.Graph, whole: Whole) -> Iterator[str]:
         else:
             yield from _call(node, names, expected)
         freed = [each for each in node.all_input_nodes if last[each] is node and each.op in CALLS]
-        freed = [each for each in freed if each.target is not operator.getitem or each.users]
+        freed = [each for each in freed if not is_whole(each)]
         if freed and node.op != "output":
             yield f"del {', '.join(dict.fromkeys(names[each] for each in freed))}"
 
@@ -236,11 +236,19 @@ def _call(node: fx.Node, names: dict[fx.Node, str], expected: Mapping[str, Any])
         yield f'{node.name} = kernels["{node.target}"]({inputs})'
     elif node.target is operator.getitem:
         source, place = node.args
-        yield f"{node.name} = {names[source]}[{place}]"  # type: ignore[index]
+        if is_whole(source):  # type: ignore[arg-type]
+            names[node] = names[source]  # type: ignore[index]
+        else:
+            yield f"{node.name} = {names[source]}[{place}]"  # type: ignore[index]
     elif node.name in expected:
-        yield f"check({readable(node, names)}, {expected[node.name]!r})"
+        yield f"check({readable(node, names, SURE)}, {expected[node.name]!r})"
     else:
-        yield f"{node.name} = {readable(node, names)}"
+        yield f"{node.name} = {readable(node, names, SURE)}"
+
+
+def is_whole(node: fx.Node) -> bool:
+    """Whether the call's words give what others would take out of its results."""
+    return str(node.target) in FIRST and str(node.target) in SURE and is_first_alone(node)
 
 
 def _weight(name: str, whole: Whole) -> str:

@@ -77,6 +77,11 @@ class Verification:
         return bool(self.checks) and all(each.passes for each in self.checks)
 
     @property
+    def is_faster(self) -> bool:
+        """Whether the model with the kernels surely is faster than eager."""
+        return OPTIMIZED in self.ways and self.speedup(OPTIMIZED)[1] > 1
+
+    @property
     def ways(self) -> list[str]:
         """Of running the model, that were timed."""
         return list(dict.fromkeys(way for session in self.sessions for way in session))
@@ -181,6 +186,8 @@ def said_of(found: Verification) -> list[str]:
         lines.append(f"most likely tokens: {min(tokens):.2%} are the model's")
     if found.other_sizes:
         lines.append(found.other_sizes)
+    if OPTIMIZED in found.ways and not found.is_faster:
+        lines.append("NOT surely faster than the model: its own forward is the better one here")
     return lines + [f"taken out: {name}: {why}" for name, why in found.left_out.items()]
 
 

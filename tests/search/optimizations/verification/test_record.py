@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from search.optimizations.verification.record import (
     error_of,
     guilty,
     in_lines,
+    said_of,
 )
 
 INF, NAN = math.inf, math.nan
@@ -92,6 +94,13 @@ def test_speedups_are_of_a_session() -> None:
     assert found.speedup("max-autotune") == (4, 4, 4)
     assert found.passes and not made(1e-6).passes
     assert not Verification(checks=[], calls={}).passes, "nothing was compared"
+
+
+def test_a_model_that_is_no_faster_is_told() -> None:
+    slow = replace(made(), sessions=[{"eager": [1.0] * 6, "optimized": [1.1] * 6}])
+    assert made().is_faster and not slow.is_faster
+    assert any(line.startswith("NOT surely faster") for line in said_of(slow))
+    assert not any(line.startswith("NOT surely faster") for line in said_of(made()))
 
 
 def test_the_record_is_read_back(tmp_path: Path) -> None:
