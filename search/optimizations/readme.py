@@ -77,7 +77,8 @@ def _row(extracted: Extracted, won: Won, profile: Profile) -> str:
 
 
 def _what(extracted: Extracted) -> str:
-    return f"{extracted.target}, {len(extracted.places)} calls"
+    calls = len(extracted.places)
+    return f"{extracted.target}, {calls} calls" if calls > 1 else f"{extracted.target}, one call"
 
 
 def extracted_lines(extraction: Extraction, profile: Profile) -> Iterator[str]:

@@ -60,9 +60,8 @@ def fragment_of(graph: Graph, run: RecordedRun, places: Sequence[int]) -> Fragme
         raise NoFragmentError("the model reads a number out of a tensor there")
     members = _with_views(own, views)
     ordered = [node for node in graph.graph.nodes if node in members]
-    outputs = tuple(node for node in ordered if _is_tensor(node) and set(node.users) - members)
-    ordered, outputs = _without_views_of_inputs(ordered, outputs, own)
-    members = set(ordered)
+    computed = _computed(ordered, own)
+    outputs = tuple(node for node in ordered if node in computed and set(node.users) - members)
     read = dict.fromkeys(each for node in ordered for each in node.all_input_nodes if each not in members)
     inputs = tuple(sorted(read, key=lambda each: each.op == "get_attr"))  # weights come last
     _check_order(graph, ordered, outputs)
@@ -95,16 +94,14 @@ def _with_views(own: set[fx.Node], views: set[fx.Node]) -> set[fx.Node]:
     return members
 
 
-def _without_views_of_inputs(
-    ordered: Sequence[fx.Node], outputs: tuple[fx.Node, ...], own: set[fx.Node]
-) -> tuple[list[fx.Node], tuple[fx.Node, ...]]:
-    """A view that somebody else reads, too, and that only inputs lead to, is no output: the kernel makes its
-    own, and the model keeps its."""
+def _computed(ordered: Sequence[fx.Node], own: set[fx.Node]) -> set[fx.Node]:
+    """The tensors that follow from the calls. A view that only inputs lead to is none, whoever reads it: the
+    kernel makes its own, and the model keeps its."""
     computed = set(own)
     for node in ordered:
         if any(each in computed for each in node.all_input_nodes):
             computed.add(node)
-    return list(ordered), tuple(node for node in outputs if node in computed)
+    return {node for node in computed if _is_tensor(node)}
 
 
 def _check_order(graph: Graph, ordered: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> None:
@@ -112,7 +109,7 @@ def _check_order(graph: Graph, ordered: Sequence[fx.Node], outputs: Sequence[fx.
     between."""
     first, last, members = ordered[0], ordered[-1], set(ordered)
     place = {node: number for number, node in enumerate(graph.graph.nodes)}
-    made = _computed(ordered, members)
+    made = _new_memory(ordered)
     for node in ordered:
         if any(each not in made for each in _changed(node)):
             raise NoFragmentError(f"{node.target} changes what goes in")
@@ -124,14 +121,13 @@ def _check_order(graph: Graph, ordered: Sequence[fx.Node], outputs: Sequence[fx.
             raise NoFragmentError("a part of it is read before the whole is computed")
 
 
-def _computed(ordered: Sequence[fx.Node], members: set[fx.Node]) -> set[fx.Node]:
-    """The nodes whose memory is made by the fragment itself: no views of what goes in."""
+def _new_memory(ordered: Sequence[fx.Node]) -> set[fx.Node]:
+    """The nodes whose memory the fragment itself has made: no views of what goes in."""
     made: set[fx.Node] = set()
     for node in ordered:
-        aliases = [each for each in _aliased(node) if each not in made]
-        if not aliases:
+        if all(each in made for each in _aliased(node)):
             made.add(node)
-    return made & members
+    return made
 
 
 def _aliased(node: fx.Node) -> list[fx.Node]:

@@ -48,7 +48,8 @@ def test_an_operator_is_the_librarys_function(entries: dict[str, Entry]) -> None
 
 def test_it_computes_what_the_operator_does(entries: dict[str, Entry]) -> None:
     made = whole(lambda x: torch.softmax(x, -1), rand(4, 6))
-    kernel = adapted(entries["softmax/cpp"], chain_of_one(made), made.views)
+    fragment = fragment_of(made.graph, made.run, places(made, "_softmax"))
+    kernel = adapted(entries["softmax/cpp"], fragment, made.views)
     assert kernel is not None
     stub = kernel.source.replace(kernel.source.partition("# As a problem")[0], "import torch\n")
     for own in (
@@ -58,10 +59,6 @@ def test_it_computes_what_the_operator_does(entries: dict[str, Entry]) -> None:
         space: dict[str, object] = {}
         exec(f"import torch\n{own}{stub}", space)
         assert space["ModelNew"]()(rand(2, 2)).tolist() == [[7.0, 7.0]] * 2  # type: ignore[operator]
-
-
-def chain_of_one(made: Whole):  # type: ignore[no-untyped-def]
-    return fragment_of(made.graph, made.run, places(made, "_softmax"))
 
 
 def test_rmsnorm_is_known_as_it_is_written_out(entries: dict[str, Entry]) -> None:
