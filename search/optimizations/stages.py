@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,6 +177,11 @@ def installed(
         write_package(making.folder, whole, sources, places)
         making.say("holding the model with the kernels against the model")
         found = verify_apart(making.folder, task, [each.name for each in places], float(config.verify_s))
+        if not found.passes:
+            shutil.rmtree(making.folder / PACKAGE)
+            raise VerificationError(
+                "its forward as code gives other answers, without any kernel"
+            )
         if found.left_out:
             left = {each: own for each, own in places.items() if each.name not in found.left_out}
             write_package(making.folder, whole, sources, left)

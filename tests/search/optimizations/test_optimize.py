@@ -11,7 +11,7 @@ import pytest
 from evaluators.cli import compose_config
 from evaluators.problem import Kernel
 from search import optimize
-from search.optimizations import profiling
+from search.optimizations import profiling, stages
 from search.optimizations.architectures import Diffusers, Torchvision, Transformers
 from search.optimizations.extraction.record import Extraction
 from search.optimizations.extraction.whole import Whole
@@ -21,7 +21,7 @@ from search.optimizations.page import read_profile, write_page
 from search.optimizations.profile import Profile
 from search.optimizations.searching import Won
 from search.optimizations.stages import Making
-from search.optimizations.verification.record import Verification
+from search.optimizations.verification.record import Check, Verification
 from search.optimize import OptimizeConfig, expand, main
 from tests.search.optimizations.models import PEAKS
 from tests.search.optimizations.test_model_source import SOURCE
@@ -60,26 +60,41 @@ def test_a_profile_is_written_and_shown(place: Path, capsys: pytest.CaptureFixtu
     assert write_page(folder, place / "other.html").read_text() == (folder / "profile.html").read_text()
 
 
+async def own_code(making: Making, profile: Profile, whole: Whole, extraction: Extraction) -> dict[str, Won]:
+    texts = {each.name: (making.folder / each.file).read_text() for each in extraction.problems}
+    return {
+        name: Won(
+            kernel=Kernel(source=text.replace("class Model(", "class ModelNew("), language="triton"),
+            speedup=2.0,
+            low=1.5,
+            high=2.5,
+            origin="search",
+        )
+        for name, text in texts.items()
+    }
+
+
+@pytest.mark.slow
+def test_code_that_is_not_the_model_is_not_delivered(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = Verification(checks=[Check(seed=0, error=1.0, eager_error=0.0, allowed=1e-6)], calls={})
+    monkeypatch.setattr(optimize, "kernels_for", own_code)
+    monkeypatch.setattr(stages, "verify_apart", lambda *given: wrong)
+    given = ["model=my_model.py", "device=cpu", "iterations=1", "report=false", "library.use=false"]
+    assert main([*given, "least_gain=0.001"]) == 2
+    assert "gives other answers, without any kernel" in capsys.readouterr().err
+    [folder] = (place / "outputs" / "optimize").iterdir()
+    assert not (folder / "optimized").exists()
+
+
 @pytest.mark.slow
 def test_a_model_in_and_a_model_with_kernels_out(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernels are the problems' own code: what is found is another matter."""
 
-    async def found(making: Making, profile: Profile, whole: Whole, extraction: Extraction) -> dict[str, Won]:
-        texts = {each.name: (making.folder / each.file).read_text() for each in extraction.problems}
-        return {
-            name: Won(
-                kernel=Kernel(source=text.replace("class Model(", "class ModelNew("), language="triton"),
-                speedup=2.0,
-                low=1.5,
-                high=2.5,
-                origin="search",
-            )
-            for name, text in texts.items()
-        }
-
-    monkeypatch.setattr(optimize, "kernels_for", found)
+    monkeypatch.setattr(optimize, "kernels_for", own_code)
     given = ["model=my_model.py", "device=cpu", "iterations=1", "report=false", "compile=none", "turns=6"]
     assert main([*given, "compared=2", "library.use=false", "least_gain=0.001", "stop_after=extract"]) == 0
     [folder] = (place / "outputs" / "optimize").iterdir()
