@@ -179,9 +179,7 @@ def installed(
         found = verify_apart(making.folder, task, [each.name for each in places], float(config.verify_s))
         if not found.passes:
             shutil.rmtree(making.folder / PACKAGE)
-            raise VerificationError(
-                "its forward as code gives other answers, without any kernel"
-            )
+            raise VerificationError("its forward as code gives other answers, without any kernel")
         if found.left_out:
             left = {each: own for each, own in places.items() if each.name not in found.left_out}
             write_package(making.folder, whole, sources, left)

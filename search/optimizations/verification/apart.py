@@ -72,11 +72,14 @@ def verify_apart(folder: Path, task: Task, names: Sequence[str], timeout_s: floa
         return found
     tuning = replace(task, seeds=0, ways=(EAGER, OPTIMIZED, TUNED), without=found.left_out)
     if (died := _run(folder, tuning, timeout_s)) is not None:
-        return replace(found, failed={**found.failed, TUNED: died})
-    tuned = Verification.read(folder / FILE)
-    return replace(
-        found, sessions=[*found.sessions, *tuned.sessions], failed={**found.failed, **tuned.failed}
-    )
+        found = replace(found, failed={**found.failed, TUNED: died})
+    else:
+        tuned = Verification.read(folder / FILE)
+        found = replace(
+            found, sessions=[*found.sessions, *tuned.sessions], failed={**found.failed, **tuned.failed}
+        )
+    found.write(folder / FILE)  # the second process has written its own
+    return found
 
 
 def _verified(folder: Path, task: Task, names: Sequence[str], timeout_s: float) -> Verification:

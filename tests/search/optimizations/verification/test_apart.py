@@ -11,8 +11,9 @@ from search.optimizations.extraction.problems import extract
 from search.optimizations.extraction.whole import whole_of
 from search.optimizations.installation.package import write_package
 from search.optimizations.model_source import FileModel
+from search.optimizations.verification import apart
 from search.optimizations.verification.apart import Task, VerificationError, verify_apart
-from search.optimizations.verification.record import Verification
+from search.optimizations.verification.record import FILE, Check, Verification
 from tests.search.optimizations.extraction.test_problems import profile_of
 from tests.search.optimizations.installation.test_package import kernels_of
 
@@ -80,6 +81,29 @@ def test_a_kernel_that_raises_is_taken_out(tmp_path: Path) -> None:
     found, names = verified(tmp_path, {"tanh": "1 / 0 *"})
     assert [*found.left_out] == [names["tanh"]]
     assert found.left_out[names["tanh"]].endswith("ZeroDivisionError: division by zero")
+
+
+@pytest.mark.parametrize("died", [None, "it took longer than 1 s"])
+def test_what_the_compiler_tunes_is_added_to_the_record(
+    died: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process of its own, which may not come to an end."""
+
+    def stub(folder: Path, task: Task, timeout_s: float) -> str | None:
+        (folder / FILE).unlink(missing_ok=True)
+        if not task.seeds and died:
+            return died
+        check = Check(seed=0, error=0.0, eager_error=0.0, allowed=1.0)
+        session = {way: [1.0] * 6 for way in task.ways}
+        Verification(checks=[check][: task.seeds], calls={}, sessions=[session]).write(folder / FILE)
+        return None
+
+    monkeypatch.setattr(apart, "_run", stub)
+    task = Task(model={}, device="cpu", dtype=None, ways=("eager", "optimized", "max-autotune"))
+    found = verify_apart(tmp_path, task, [], 1.0)
+    assert Verification.read(tmp_path / FILE) == found and found.passes
+    assert ("max-autotune" in found.ways) == (died is None)
+    assert found.failed == ({} if died is None else {"max-autotune": died})
 
 
 def test_a_model_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
