@@ -114,7 +114,7 @@ def _check_order(graph: Graph, ordered: Sequence[fx.Node], outputs: Sequence[fx.
         if any(each not in made for each in _changed(node)):
             raise NoFragmentError(f"{node.target} changes what goes in")
     for node in graph.graph.nodes:
-        if place[first] < place[node] < place[last] and node not in members and _is_mutable(node):
+        if place[first] < place[node] < place[last] and node not in members and is_mutable(node):
             raise NoFragmentError(f"{node.target} changes a tensor in between")
     for node in outputs:
         if any(place[user] < place[last] for user in set(node.users) - members):
@@ -144,7 +144,7 @@ def _aliased(node: fx.Node) -> list[fx.Node]:
 
 def _changed(node: fx.Node) -> list[fx.Node]:
     """The arguments that a call writes to."""
-    return _aliased(node) if _is_mutable(node) else []
+    return _aliased(node) if is_mutable(node) else []
 
 
 def _check_contractions(calls: Mapping[fx.Node, RecordedCall], ordered: Sequence[fx.Node]) -> None:
@@ -159,7 +159,8 @@ def _check_contractions(calls: Mapping[fx.Node, RecordedCall], ordered: Sequence
         behind[node] = contracts or reads
 
 
-def _is_mutable(node: fx.Node) -> bool:
+def is_mutable(node: fx.Node) -> bool:
+    """Whether a call writes to an argument."""
     schema = getattr(node.target, "_schema", None)
     return bool(schema is not None and schema.is_mutable)
 

@@ -7,14 +7,15 @@ nobody reads is left out.
 from __future__ import annotations
 
 import json
+import operator
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluators.problem import Kernel
-from search.optimizations.extraction.fragments import Fragment
-from search.optimizations.extraction.graph import Graph, NoGraphError
+from search.optimizations.extraction.fragments import Fragment, is_mutable
+from search.optimizations.extraction.graph import NoGraphError
 from search.optimizations.extraction.readable import FIRST, SURE, is_first_alone, readable
 from search.optimizations.extraction.record import Extracted, Place
 from search.optimizations.extraction.whole import Whole
@@ -84,8 +85,8 @@ def write_package(
     places: Mapping[Extracted, Sequence[Place]],
 ) -> None:
     """Writes `optimized/` into the folder, with the kernels by their problems' names, each at its places; one
-    that is there is replaced. Raises OSError, and NoGraphError for
-    a model whose arguments or results cannot be written down."""
+    that is there is replaced. Raises OSError, and NoGraphError for a model whose arguments or results cannot
+    be written down."""
     import torch
 
     place = folder / PACKAGE
@@ -161,50 +162,50 @@ def with_kernels(
             results[extracted] = len(fragment.outputs)
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
+    replaced: set[fx.Node] = set()
     for node in whole.graph.graph.nodes:
         copies[node] = graph.node_copy(node, lambda each: copies[each])
         if node in ends:
             extracted, fragment = ends[node]
+            replaced.update(copies[each] for each in fragment.members)
             inputs = tuple(copies[each] for each in fragment.inputs)
             call = graph.call_module(extracted.name, inputs)
             _give(graph, call, fragment.outputs, copies)
-    _drop_unread(graph, {copies[node] for node in whole.graph.reads}, whole.graph)
+    _drop_unread(graph, {copies[node] for node in whole.graph.reads}, replaced)
     return graph, results
 
 
 def _give(graph: fx.Graph, call: fx.Node, outputs: Sequence[fx.Node], copies: dict[fx.Node, fx.Node]) -> None:
     """From here on the kernel's results are what the calls gave."""
-    import operator
-
     for number, node in enumerate(outputs):
         one = len(outputs) == 1
         copies[node] = call if one else graph.call_function(operator.getitem, (call, number))
 
 
-def _drop_unread(graph: fx.Graph, reads: set[fx.Node], original: Graph) -> None:
-    """Erases what changes nothing and is read by nobody; of numbers that the model reads those that follow
-    from no input: they are the same in every call."""
-    from torch import Tag
-
+def _drop_unread(graph: fx.Graph, reads: set[fx.Node], replaced: set[fx.Node]) -> None:
+    """Erases what changes nothing and is read by nobody; of what a kernel has `replaced` also calls in place,
+    which change memory of the fragment's own; of numbers that the model reads those that follow from no
+    input: they are the same in every call."""
     follows: dict[fx.Node, bool] = {}
     for node in graph.nodes:
-        random = Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-        follows[node] = (
-            node.op == "placeholder" or random or any(follows[each] for each in node.all_input_nodes)
-        )
+        begins = node.op == "placeholder" or _is_random(node)
+        follows[node] = begins or any(follows[each] for each in node.all_input_nodes)
     for node in reversed(graph.nodes):
         if node.op in ("placeholder", "output") or node.users:
             continue
-        schema = getattr(node.target, "_schema", None)
-        random = Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-        changes = schema is not None and schema.is_mutable
-        if not (changes or random or (node in reads and follows[node])):
+        changes = is_mutable(node) and node not in replaced
+        if not (changes or _is_random(node) or (node in reads and follows[node])):
             graph.erase_node(node)
+
+
+def _is_random(node: fx.Node) -> bool:
+    from torch import Tag
+
+    return Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _lines(graph: fx.Graph, whole: Whole) -> Iterator[str]:
     """The code of the graph; tensors are let go of after their last use."""
-
     expected = {node.name: value for node, value in whole.graph.reads.items()}
     names: dict[fx.Node, str] = {}
     last: dict[fx.Node, fx.Node] = {}
@@ -228,8 +229,6 @@ def _lines(graph: fx.Graph, whole: Whole) -> Iterator[str]:
 
 
 def _call(node: fx.Node, names: dict[fx.Node, str], expected: Mapping[str, Any]) -> Iterator[str]:
-    import operator
-
     names[node] = node.name
     if node.op == "call_module":
         inputs = ", ".join(names[each] for each in node.all_input_nodes)

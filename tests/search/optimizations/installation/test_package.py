@@ -178,6 +178,26 @@ def test_what_nobody_reads_is_left_out(tmp_path: Path) -> None:
     assert "mul" in code and not any(word in code for word in ("exp", "arange", "check("))
 
 
+@torch.no_grad()
+def test_calls_in_place_go_with_what_a_kernel_replaces(tmp_path: Path) -> None:
+    def model(x: torch.Tensor) -> Any:
+        kept = x.exp()
+        kept.add_(1)
+        return (kept * 2).relu_() + 1, kept
+
+    made = whole(model, rand(3))
+    problem = next(
+        each
+        for each in extract(profile_of(made), made, tmp_path, most=9, gain=0.001).problems
+        if each.target == "mul.Tensor + relu_ + add.Tensor"
+    )
+    write_package(tmp_path, made, kernels_of(tmp_path, [problem]), {problem: problem.places})
+    code = (tmp_path / "optimized" / "forward.py").read_text()
+    assert "aten.relu_" not in code and "aten.add_" in code, "what a kernel computes is computed once"
+    found = package(tmp_path).load(made.model.module)(rand(3))
+    assert all(torch.equal(*pair) for pair in zip(found, model(rand(3)), strict=True))
+
+
 @pytest.mark.slow
 def test_it_needs_nothing_of_this_project(tmp_path: Path) -> None:
     made = whole(Blocks(), rand(4, 8))
