@@ -82,6 +82,7 @@ class LibraryAnswers:
     ) -> None:
         self._kept = KeptLines(folder / ASKED)
         self._library, self._whole, self._say = library, whole, say
+        self._entries = library.entries()
 
     async def ask(self, pool: Pool, extracted: Extracted, problem: Problem) -> Won | None:
         """The best for a problem. A problem that cannot be judged is said, and has none."""
@@ -103,7 +104,7 @@ class LibraryAnswers:
         found = {seed.id: seed.kernel for seed in seeds if seed.drop_in}
         architecture = architecture_of(problem.device, environment.get("architecture", ""))
         fragment = self._whole.fragment(extracted.places[0])
-        for entry in self._library.entries():
+        for entry in self._entries:
             fits = is_for(entry, problem.device) and entry.runs_on(architecture)
             fits = fits and problem.dtype in (entry.dtypes or (problem.dtype,))
             if fits and (kernel := adapted(entry, fragment, self._whole.views)) is not None:
@@ -116,7 +117,7 @@ class LibraryAnswers:
         key = f"{extracted.name} {entry} {kernel.id}"
         known = self._kept.of(key)
         evaluation = await pool.evaluate(problem, kernel) if known is None else Evaluation.from_json(known)
-        if evaluation.status is not Status.INFRASTRUCTURE_ERROR:
+        if known is None and evaluation.status is not Status.INFRASTRUCTURE_ERROR:
             self._kept.keep(key, evaluation.to_json())
         timing = evaluation.timing
         worth = f"{timing.speedup:.2f}x" if timing else f"{evaluation.status.value}: {evaluation.cause}"

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from evaluators.reference.strided_layouts import clone
 from search.optimizations.model_source import LoadedModel
 from search.optimizations.recording import changed_by
 from search.optimizations.values import Values, place_of
@@ -77,12 +78,18 @@ def capture(model: LoadedModel) -> Graph:
     )
 
 
+def arguments_of(model: LoadedModel) -> tuple[list[Any], Any]:
+    """The leaves of the model's arguments, and the tree that they are in (`torch.utils._pytree`)."""
+    from torch.utils._pytree import tree_flatten
+
+    return tree_flatten((list(model.args), dict(model.kwargs)))
+
+
 def run(graph: Graph, model: LoadedModel, wanted: Sequence[fx.Node]) -> dict[fx.Node, torch.Tensor]:
     """Copies of what these nodes have in a run on the model's example inputs, each as it is when it is made:
     calls in place come later."""
     import torch
     from torch import fx
-    from torch.utils._pytree import tree_flatten
 
     found: dict[fx.Node, torch.Tensor] = {}
     asked = set(wanted)
@@ -91,32 +98,19 @@ def run(graph: Graph, model: LoadedModel, wanted: Sequence[fx.Node]) -> dict[fx.
         def run_node(self, node: fx.Node) -> Any:
             value = super().run_node(node)
             if node in asked:
-                found[node] = copy_of(value)
+                found[node] = clone(value)
             return value
 
         def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
             if target in graph.constants:
                 return graph.constants[target]
-            return _attribute(model.module, target)
+            return operator.attrgetter(target)(model.module)
 
-    leaves, _ = tree_flatten((list(model.args), dict(model.kwargs)))
+    leaves, _ = arguments_of(model)
     tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
     with torch.no_grad():
         Noting(torch.nn.Module(), graph=graph.graph).run(*tensors, enable_io_processing=False)
     return found
-
-
-def copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    """With the same strides, in memory of its own."""
-    import torch
-
-    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    # elements that lie in the same place are written several times, with the same
-    return copy.copy_(tensor) if 0 not in tensor.stride() else tensor.clone()
-
-
-def _attribute(module: Any, name: str) -> Any:
-    return operator.attrgetter(name)(module)
 
 
 class _Builder:
@@ -125,7 +119,6 @@ class _Builder:
     def __init__(self, model: LoadedModel) -> None:
         import torch
         from torch import fx
-        from torch.utils._pytree import tree_flatten
         from torch.utils.weak import WeakTensorKeyDictionary
 
         self.graph = fx.Graph()
@@ -136,14 +129,13 @@ class _Builder:
         """Whether a call writes to an input or a weight: the forward cannot be begun again."""
         self._node: Any = WeakTensorKeyDictionary()
         self._written = Values()
-        leaves = tree_flatten((list(model.args), dict(model.kwargs)))[0]
+        leaves, _ = arguments_of(model)
         self.inputs = [
             self._input(each, number) for number, each in enumerate(leaves) if isinstance(each, torch.Tensor)
         ]
         weights = [*model.module.named_parameters(), *model.module.named_buffers()]
         self._weights = {tensor: name for name, tensor in reversed(weights)}
         self._places = {place: tensor for tensor in self._weights if (place := place_of(tensor)) is not None}
-
         self._lasting = {place_of(each) for each in (*model.inputs(), *self._weights)} - {None}
 
     def _input(self, tensor: torch.Tensor, number: int) -> fx.Node:
@@ -217,11 +209,7 @@ class _Builder:
         if isinstance(value, torch.Tensor):
             return self.node_of(value)
         if isinstance(value, list | tuple):
-            return (
-                type(value)(map(self._as_argument, value))
-                if type(value) in (list, tuple)
-                else [*map(self._as_argument, value)]
-            )
+            return [self._as_argument(each) for each in value]
         if isinstance(value, torch.Generator):
             raise NoGraphError("a call takes a generator of random numbers")
         return value

@@ -12,13 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from evaluators.atomic_write import write_atomically
-from search.optimizations.chains import find_chains
 from search.optimizations.extraction.fragments import Fragment, NoFragmentError
 from search.optimizations.extraction.record import FOLDER, Extracted, Extraction, Place
 from search.optimizations.extraction.references import reference_of
 from search.optimizations.extraction.whole import Whole
 from search.optimizations.profile import Profile, Target, TargetCase, amdahl
-from search.optimizations.recording import RecordedRun
 from search.optimizations.targets import common_site
 
 LONGEST = 40
@@ -74,13 +72,12 @@ class _Extractor:
     def add(self, target: Target) -> None:
         """The problems of a target; where there are none it is kept why."""
         before = len(self.problems)
-        reasons: list[str] = []
-        try:
-            by_code, reasons = self._by_code(target)
-            for own in sorted(by_code, key=lambda each: -sum(place.time_ms for place, _, _ in each)):
+        by_code, reasons = self._by_code(target)
+        for own in sorted(by_code, key=lambda each: -sum(place.time_ms for place, _, _ in each)):
+            try:
                 self._add(target, own)
-        except NoFragmentError as error:
-            reasons.append(str(error))
+            except NoFragmentError as error:
+                reasons.append(str(error))
         if reasons and len(self.problems) == before:
             self.left_out[target.name] = "; ".join(dict.fromkeys(reasons))
 
@@ -89,7 +86,7 @@ class _Extractor:
         found: dict[tuple[str, ...], list[tuple[Place, Fragment, TargetCase]]] = defaultdict(list)
         reasons: list[str] = []
         used: set[int] = set()
-        for place, case in places_of(target, self._whole.run):
+        for place, case in places_of(target, self._whole):
             if not used.isdisjoint(place.calls):
                 continue
             try:
@@ -106,9 +103,9 @@ class _Extractor:
         taken = self._taken[True] if target.is_chain else self._taken[True] | self._taken[False]
         free = [each for each in own if taken.isdisjoint(each[0].calls)]
         searched = bool(free) and sum(each.searched for each in self.problems) < self._most
-        if not searched and not self._known(own[0][1]):
-            return
-        if searched and not self._known(own[0][1]):
+        if not self._known(own[0][1]):
+            if not searched:
+                return
             own = free
         floors = [case.floor_ms / case.calls for _, _, case in own]
         floor_ms = sum(floors) if all(floors) else 0.0
@@ -147,16 +144,16 @@ def assigned(
     return found
 
 
-def places_of(target: Target, run: RecordedRun) -> list[tuple[Place, TargetCase]]:
+def places_of(target: Target, whole: Whole) -> list[tuple[Place, TargetCase]]:
     """Where the target's calls are in the run, each with its case; they share the case's time evenly."""
     if target.is_chain:
-        groups = [chain.places for chain in find_chains(run)]
+        groups = [chain.places for chain in whole.chains]
     else:
-        groups = [(place,) for place in range(len(run.calls))]
+        groups = [(place,) for place in range(len(whole.run.calls))]
     cases = {case.arguments: case for case in target.cases}
     found = []
     for group in groups:
-        calls = [run.calls[place] for place in group]
+        calls = [whole.run.calls[place] for place in group]
         if tuple(call.operator for call in calls) == target.operators:
             case = cases[tuple(call.arguments for call in calls)]
             site = common_site([call.site for call in calls])

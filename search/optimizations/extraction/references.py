@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evaluators.reference.loading import load_module
+from evaluators.reference.strided_layouts import clone
 from search.optimizations.extraction.draws import DRAWN, STRIDED, Draw, draw_of
 from search.optimizations.extraction.fragments import Fragment, NoFragmentError
-from search.optimizations.extraction.graph import copy_of
 from search.optimizations.extraction.graph import run as run_graph
 from search.optimizations.extraction.readable import WORDS
 from search.optimizations.extraction.record import Place
@@ -78,7 +78,7 @@ def _distance(text: str, sample: Sample) -> float:
 
     try:
         with torch.no_grad():
-            found = load_module(text, {}).Model()(*map(copy_of, sample.inputs))
+            found = load_module(text, {}).Model()(*map(clone, sample.inputs))
     except Exception:  # generated code on the model's tensors: whatever is wrong, it is not used
         return math.inf
     found = found if isinstance(found, tuple) else (found,)

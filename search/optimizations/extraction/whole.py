@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from evaluators.config_errors import UsageError
+from search.optimizations.chains import Chain, find_chains
 from search.optimizations.extraction.fragments import Fragment, fragment_of
 from search.optimizations.extraction.graph import Graph, NoGraphError, capture
 from search.optimizations.extraction.record import Place
@@ -24,7 +26,12 @@ class Whole:
     run: RecordedRun
     graph: Graph
 
-    @property
+    @cached_property
+    def chains(self) -> list[Chain]:
+        """The calls that could be one kernel."""
+        return find_chains(self.run)
+
+    @cached_property
     def views(self) -> set[fx.Node]:
         """The calls that move nothing."""
         calls = zip(self.graph.calls, self.run.calls, strict=True)

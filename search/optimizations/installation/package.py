@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.problem import Kernel
 from search.optimizations.extraction.fragments import Fragment, is_mutable
-from search.optimizations.extraction.graph import NoGraphError
+from search.optimizations.extraction.graph import NoGraphError, arguments_of
 from search.optimizations.extraction.readable import FIRST, SURE, is_first_alone, readable
 from search.optimizations.extraction.record import Extracted, Place
 from search.optimizations.extraction.whole import Whole
@@ -126,7 +126,7 @@ def _interface(whole: Whole) -> dict[str, Any]:
     import torch
     from torch.utils import _pytree as pytree
 
-    leaves, structure = pytree.tree_flatten((list(whole.model.args), dict(whole.model.kwargs)))
+    leaves, structure = arguments_of(whole.model)
     tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
     values = [None if isinstance(each, torch.Tensor) else each for each in leaves]
     results = [each for each in whole.graph.leaves if not isinstance(each, torch.fx.Node)]

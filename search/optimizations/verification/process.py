@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import hashlib
 import importlib.util
 import json
 import math
@@ -51,7 +52,7 @@ WARM = 3
 def verify(folder: Path, task: Task, say: Callable[[str], None]) -> Verification:
     """The verification, in this process. Raises what the model raises, and ValueError for a package that is
     not this model's."""
-    package = _package(folder)
+    package = load_package(folder)
     result = Verification(checks=(), calls={}, left_out=task.without)
     if task.seeds:
         result = _compared(folder, package, task, say)
@@ -79,20 +80,20 @@ def _compared(folder: Path, package: Any, task: Task, say: Callable[[str], None]
                 left = [each for each in left if each not in found]
             checks.append(case.check(left))
             if seed == task.seed:
-                result = replace(result, calls=case.calls(left), other_sizes=case.other_sizes(left))
+                result = replace(result, calls=case.calls(left), other_sizes=case.other_sizes())
         if result.left_out == before:
             say(f"compared on {len(checks)} sets of weights and inputs")
             return replace(result, checks=checks)
 
 
-def _package(folder: Path) -> Any:
+def load_package(folder: Path) -> Any:
+    """The folder's `optimized/` as a module of its own: there may be several in a process."""
     file = folder / PACKAGE / "__init__.py"
-    spec = importlib.util.spec_from_file_location(
-        PACKAGE, file, submodule_search_locations=[str(file.parent)]
-    )
+    name = f"{PACKAGE}_{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[PACKAGE] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -178,7 +179,7 @@ class _Case:
         self.check(some)
         return {name: self._plan.kernels[name].calls - before[name] for name in some}
 
-    def other_sizes(self, some: Sequence[str]) -> str:
+    def other_sizes(self) -> str:
         """Whether inputs of twice the first size are the model's own forward's; "" where the model does not
         take them."""
         import torch
@@ -205,12 +206,12 @@ class _Case:
         return "inputs of another size: " + ("the model's own forward runs" if same else "NOT the same")
 
     def _tokens(self, found: Sequence[torch.Tensor]) -> float | None:
-        logits = [each for each in self._eager if each.is_floating_point() and each.dim() == 3]
-        if not hasattr(self._model.module, "generate") or not logits or len(found) != len(self._eager):
+        if not hasattr(self._model.module, "generate"):
             return None
-        place = next(number for number, each in enumerate(self._eager) if each is logits[0])
-        same = found[place].argmax(-1) == logits[0].argmax(-1)
-        return float(same.double().mean())
+        for ours, logits in zip(found, self._eager, strict=False):
+            if logits.is_floating_point() and logits.dim() == 3:
+                return float((ours.argmax(-1) == logits.argmax(-1)).double().mean())
+        return None
 
     @property
     def _plan(self) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from search.optimizations.extraction.problems import extract
 from search.optimizations.extraction.record import Extracted
 from search.optimizations.extraction.whole import Whole
 from search.optimizations.installation.package import write_package
+from search.optimizations.verification.process import load_package
 from tests.search.optimizations.extraction.test_problems import profile_of
 from tests.search.optimizations.extraction.wholes import whole
 from tests.search.optimizations.models import Mlp, rand
@@ -46,7 +46,7 @@ def written(folder: Path, made: Whole) -> tuple[Any, dict[str, Extracted]]:
     found = extract(profile_of(made), made, folder, most=9, gain=0.001).problems
     chosen = [each for each in found if each.target in ("addmm + gelu", "native_layer_norm")]
     write_package(folder, made, kernels_of(folder, chosen), {each: each.places for each in chosen})
-    return package(folder), {each.target: each for each in chosen}
+    return load_package(folder), {each.target: each for each in chosen}
 
 
 def kernels_of(folder: Path, problems: list[Extracted]) -> Mapping[str, Kernel]:
@@ -57,17 +57,6 @@ def kernels_of(folder: Path, problems: list[Extracted]) -> Mapping[str, Kernel]:
         )
         for each in problems
     }
-
-
-def package(folder: Path) -> Any:
-    file = folder / "optimized" / "__init__.py"
-    name = f"optimized_in_{folder.name.replace('-', '_')}"
-    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def same(found: Any, wanted: Any) -> bool:
@@ -194,7 +183,7 @@ def test_calls_in_place_go_with_what_a_kernel_replaces(tmp_path: Path) -> None:
     write_package(tmp_path, made, kernels_of(tmp_path, [problem]), {problem: problem.places})
     code = (tmp_path / "optimized" / "forward.py").read_text()
     assert "aten.relu_" not in code and "aten.add_" in code, "what a kernel computes is computed once"
-    found = package(tmp_path).load(made.model.module)(rand(3))
+    found = load_package(tmp_path).load(made.model.module)(rand(3))
     assert all(torch.equal(*pair) for pair in zip(found, model(rand(3)), strict=True))
 
 
