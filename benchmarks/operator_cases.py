@@ -1,0 +1,188 @@
+"""Which operators and shapes `benchmarks/operators.py` measures, and the kernels for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from evaluators.cli import build, compose_config
+from evaluators.evaluate import EvaluateConfig
+from evaluators.problem import Kernel, Problem
+from kernel_library.choice import best_of
+from kernel_library.entry import Entry
+from kernel_library.use import candidates
+
+PARTS = Path(__file__).parent / "peers" / "operators"
+COMPILED = """
+
+class ModelNew(Model):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        import torch._inductor.config
+        torch._inductor.config.compile_threads = 1
+        self.compile()
+"""
+HALVES, FLOATS = ("float16", "bfloat16"), ("float32", "float16", "bfloat16")
+WIDTHS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+CLASSES = (1000, 10000, 32000, 32768, 50257, 65536, 100352, 128256, 151936, 256000)
+CONVOLUTIONS = (  # in_channels, out_channels, height, kernel_size, stride, padding
+    (3, 96, 224, 11, 4, 2),
+    (3, 64, 224, 7, 2, 3),
+    (3, 64, 224, 3, 1, 1),
+    (64, 64, 56, 3, 1, 1),
+    (64, 64, 56, 1, 1, 0),
+    (64, 256, 56, 1, 1, 0),
+    (128, 128, 56, 3, 2, 1),
+    (128, 128, 28, 3, 1, 1),
+    (256, 256, 14, 3, 1, 1),
+    (512, 512, 7, 3, 1, 1),
+)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One of the library's, the problem that it is measured on, and its shapes, as that problem's sizes;
+    `inputs` are the shapes of the first inputs for such sizes, by which a kernel is chosen."""
+
+    op: str
+    problem: str
+    shapes: tuple[dict[str, int], ...]
+    inputs: Callable[[dict[str, int]], Sequence[Sequence[int]]]
+    dtypes: tuple[str, ...] = FLOATS
+
+    def cases(self, device: str) -> Iterator[Case]:
+        """All of them."""
+        for dtype in self.dtypes:
+            for sizes in self.shapes:
+                yield Case(operator=self, sizes=sizes, dtype=dtype, device=device)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator at one shape and type."""
+
+    operator: Operator
+    sizes: dict[str, int]
+    dtype: str
+    device: str
+
+    @property
+    def name(self) -> str:
+        """The operator, its sizes, and the type."""
+        sizes = " ".join(f"{name}={size}" for name, size in self.sizes.items())
+        return f"{self.operator.op} {sizes} {self.dtype}"
+
+    def to_problem(self) -> Problem:
+        """What all are measured on: a library may be called, since peers do."""
+        sizes = [f"problem.sizes.{name}={size}" for name, size in self.sizes.items()]
+        overrides = [f"problem={self.operator.problem}", f"problem.dtype={self.dtype}", *sizes]
+        config = compose_config(EvaluateConfig, [*overrides, "kernel=none"])
+        problem: Problem = build(config.problem, device=self.device)
+        return replace(problem, libraries="any")
+
+    def ours(self, entries: Sequence[Entry], architecture: str) -> Entry | None:
+        """The library's kernel for it, None where it has none."""
+        of = {each.id: each for each in entries if each.op == self.operator.op and each.function}
+        shapes = self.operator.inputs(self.sizes)
+        fitting = [
+            each for each in candidates([*of.values()]) if each.takes(shapes, self.dtype, architecture)
+        ]
+        chosen = best_of(fitting, architecture, self.dtype, math.prod(shapes[0]))
+        return of[chosen.name] if chosen else None
+
+    def peer(self, name: str, problem: Problem) -> Kernel | None:
+        """Somebody else's kernel for it, None where they have none."""
+        file = PARTS / f"{name}_{self.operator.op}.py"
+        if name == "compile":
+            return Kernel(source=problem.source + COMPILED, language="cpp")
+        return Kernel(source=file.read_text(), language="cpp") if file.exists() else None
+
+
+def rows_of(elements: int, widths: Sequence[int], rows: str, columns: str) -> tuple[dict[str, int], ...]:
+    """As many rows of each width as make that many elements."""
+    return tuple({rows: max(8, elements // width // 8 * 8), columns: width} for width in widths)
+
+
+OPERATORS = (
+    Operator(
+        "softmax",
+        "level1/softmax",
+        rows_of(2**26, WIDTHS, "batch", "features"),
+        lambda of: [(of["batch"], of["features"])],
+    ),
+    *(
+        Operator(
+            op,
+            f"library/{op}",
+            rows_of(2**26, WIDTHS, "rows", "features"),
+            lambda of: [(of["rows"], of["features"])],
+        )
+        for op in ("layernorm", "rmsnorm", "sum_rows")
+    ),
+    Operator(
+        "cross_entropy",
+        "library/cross_entropy",
+        rows_of(2**27, CLASSES, "rows", "classes"),
+        lambda of: [(of["rows"], of["classes"])],
+    ),
+    Operator(
+        "matmul",
+        "level1/matmul",
+        tuple({"size": size} for size in (512, 768, 1024, 1536, 2048, 3072, 4096, 5120, 6144, 8192)),
+        lambda of: [(of["size"], of["size"])] * 2,
+    ),
+    Operator(
+        "attention",
+        "library/attention",
+        tuple(
+            {"batch": 2**14 // length, "heads": 2048 // size, "length": length, "head_size": size}
+            for length in (512, 1024, 2048, 4096, 8192)
+            for size in (64, 96, 128)
+        ),
+        lambda of: [(of["batch"], of["heads"], of["length"], of["head_size"])] * 3,
+        HALVES,
+    ),
+    Operator(
+        "rotary",
+        "library/rotary",
+        tuple(
+            {"batch": 2**13 // length, "heads": 4096 // size, "length": length, "head_size": size}
+            for length in (512, 1024, 2048, 4096, 8192)
+            for size in (64, 128)
+        ),
+        lambda of: [
+            (of["batch"], of["heads"], of["length"], of["head_size"]),
+            *[(of["length"], of["head_size"] // 2)] * 2,
+        ],
+    ),
+    Operator(
+        "swiglu",
+        "library/swiglu",
+        tuple(
+            {"tokens": tokens, "features": features, "hidden": hidden}
+            for features, hidden in ((1024, 2816), (2048, 5632), (3072, 8192), (4096, 11008), (4096, 14336))
+            for tokens in (2048, 8192)
+        ),
+        lambda of: [(of["tokens"], of["features"])],
+    ),
+    Operator(
+        "conv2d",
+        "level1/conv2d",
+        tuple(
+            {
+                "batch": 64,
+                "in_channels": channels,
+                "out_channels": out,
+                "height": height,
+                "width": height,
+                "kernel_size": kernel,
+                "stride": stride,
+                "padding": padding,
+            }
+            for channels, out, height, kernel, stride, padding in CONVOLUTIONS
+        ),
+        lambda of: [(of["batch"], of["in_channels"], of["height"], of["width"])],
+    ),
+)
