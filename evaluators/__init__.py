@@ -24,7 +24,7 @@ Where to look, from the command down to the machine; each file says more at its 
                   containers, strided_layouts, input_distributions, usable_distributions;
                   operation_count, machine_peaks, roofline; audit
     suites/       suite: what a suite is; kernelbench; operators, of operator_call, op_samples,
-                  facto, out_forms and random_operators;
+                  facto, telling_calls, out_forms and random_operators;
                   operator_folder; traces (files) of traced_call, trace_grammar, trace_inputs,
                   trace_recording
     isolation/    confinement, namespaces, scratch, vendor_libraries

@@ -62,10 +62,12 @@ def _prime_from(number: int) -> int:
 
 def summed_up(results: Sequence[CaseResult]) -> Evaluation:
     """What the verdicts on the cases, one or more, come to. Correct is what passes all of them and does not
-    decline all; otherwise the status is that of the first failure, and the log names all failures."""
-    found = [each.evaluation for each in results]
-    failures = [each for each in results if not each.passes]
-    measured = [each for each in results if each.evaluation.timing is not None and each.weight]
+    decline all; otherwise the status is that of the first failure, and the log names all failures. Cases
+    whose reference cannot judge are in the log and in `cases`, and count for nothing."""
+    judged = [each for each in results if each.passes or each.fails]
+    found = [each.evaluation for each in judged]
+    failures = [each for each in judged if each.fails]
+    measured = [each for each in judged if each.evaluation.timing is not None and each.weight]
     log = "\n".join(in_lines(results))
     status, rule = Status.CORRECT, ""
     if failures:
@@ -78,7 +80,7 @@ def summed_up(results: Sequence[CaseResult]) -> Evaluation:
     plain = [replace(each, evaluation=replace(each.evaluation, environment={})) for each in results]
     return Evaluation(
         status=status,
-        timing=_timing(results) if status is Status.CORRECT else None,
+        timing=_timing(judged) if status is Status.CORRECT else None,
         correctness=_correctness([each.correctness for each in found if each.correctness is not None]),
         log=log,
         rule=rule,

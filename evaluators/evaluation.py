@@ -166,6 +166,11 @@ class CaseResult:
         """Whether the kernel is right there, or says that it is not for such a case."""
         return self.evaluation.status in (Status.CORRECT, Status.DECLINED)
 
+    @property
+    def fails(self) -> bool:
+        """Whether the kernel is wrong there; where the reference cannot judge, that is not known."""
+        return not self.passes and self.evaluation.status is not Status.UNFIT_REFERENCE
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CaseResult:
         """Raises as `Evaluation.from_json` does."""

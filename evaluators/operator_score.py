@@ -43,7 +43,8 @@ COLUMNS = ("operator", "version", "case", "dtype", "held_out", "weight", "status
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedVersion:
-    """A version with its evaluation, and the names of its operator's cases."""
+    """A version with its evaluation, and the names of its operator's cases: those whose reference can judge,
+    as far as they were tried."""
 
     version: Version
     cases: Sequence[str]
@@ -81,7 +82,9 @@ async def score_operators(config: DictConfig, output: Console) -> int:
     async def judge(pool: Pool, version: Version) -> JudgedVersion:
         problem = problems[version.operator]
         evaluation = await _evaluated(pool, problem, version, kept, suite.name)
-        cases = [each.name for each in problem.cases]
+        tried = evaluation.cases
+        dropped = {each.name for each in tried if each.evaluation.status is Status.UNFIT_REFERENCE}
+        cases = [each.name for each in problem.cases if each.name not in dropped]
         judged = JudgedVersion(version=version, cases=cases, evaluation=evaluation)
         say(output, _in_a_line(judged))
         return judged

@@ -34,7 +34,7 @@ class Case:
     """One case of a problem: `sizes` replace module globals of the reference, `dtype` and `layout` the
     problem's own, which hold where they are "". `weight`: of the case's speedup in the problem's, 0 where a
     kernel has to be right and no more. `held_out`: drawn by the evaluator, and told to nobody before the
-    verdict.
+    verdict. `droppable`: one of many that a suite has made: where its reference cannot judge, the others do.
 
     Raises ValueError when a field has a value that no evaluation could use.
     """
@@ -44,6 +44,7 @@ class Case:
     layout: str = ""
     weight: float = 1.0
     held_out: bool = False
+    droppable: bool = False
 
     def __post_init__(self) -> None:
         _one_of("case.dtype", self.dtype, ("", *DTYPES))

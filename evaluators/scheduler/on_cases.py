@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 
 from evaluators.cases import HELD_OUT, MOST_FAILURES, held_out, summed_up
@@ -30,7 +30,8 @@ class OnCases:
 
     async def evaluate(self, job: Job) -> Evaluation:
         """The verdict on a kernel over all cases, those of the problem first. A reference that is unfit in a
-        case of its own, or a failure of ours, is the whole verdict."""
+        case of its own is the whole verdict, unless that can be dropped and others have a weight; so is a
+        failure of ours."""
         problem = job.problem
         if problem.id not in self._held_out:
             self._held_out[problem.id] = _HeldOut(problem)
@@ -46,10 +47,12 @@ class OnCases:
                 return found
             if case.held_out and found.status is Status.UNFIT_REFERENCE:
                 left.extend(drawn.instead_of(case))
-            elif not found.status.is_of_the_kernel:
-                return replace(found, log=f"case {case.name}: {found.log}")
-            else:
+            elif found.status.is_of_the_kernel or _is_dropped(case, found):
                 results.append(_result(case, found))
+            else:
+                return _whole(case.name, found)
+            if (nothing := _nothing_left(results, left)) is not None:
+                return nothing
         return summed_up(results)
 
     async def compare(self, problem: Problem, jobs: Sequence[Job], thorough: bool) -> dict[str, Evaluation]:
@@ -63,11 +66,14 @@ class OnCases:
             for job, part in zip(left, parts, strict=True):
                 job.build = part.build
                 evaluation = found[job.kernel.id]
-                if evaluation.status.is_of_the_kernel:
+                if evaluation.status.is_of_the_kernel or _is_dropped(case, evaluation):
                     results[job.kernel.id].append(_result(case, evaluation))
                 else:
-                    over[job.kernel.id] = evaluation
-        return {name: over.get(name) or summed_up(each) for name, each in results.items()}
+                    over[job.kernel.id] = _whole(case.name, evaluation)
+        for name, each in results.items():
+            if name not in over:
+                over[name] = _nothing_left(each, ()) or summed_up(each)
+        return over
 
 
 class _HeldOut:
@@ -101,15 +107,38 @@ class _HeldOut:
         return []
 
 
-def first_of(problem: Problem) -> Problem:
-    """The problem itself, or its first case, where it has cases: what is opened to know the device."""
-    return problem.of_case(problem.cases[0]) if problem.cases else problem
+def first_of(problem: Problem) -> list[Problem]:
+    """What is opened to know the device: the problem itself, or its first case, where it has cases; and what
+    is opened in its place, one after the other, where its reference cannot judge."""
+    if not problem.cases:
+        return [problem]
+    first, *others = problem.cases
+    instead = [each for each in others if first.droppable and each.droppable]
+    return [problem.of_case(each) for each in (first, *instead)]
 
 
 def _is_settled(results: Sequence[CaseResult], following: Case) -> bool:
     """Whether enough has failed: held-out cases are for kernels that are right on the others."""
-    failures = sum(not each.passes for each in results)
+    failures = sum(each.fails for each in results)
     return failures >= MOST_FAILURES or (failures > 0 and following.held_out)
+
+
+def _is_dropped(case: Case, found: Evaluation) -> bool:
+    return case.droppable and found.status is Status.UNFIT_REFERENCE
+
+
+def _whole(case: str, found: Evaluation) -> Evaluation:
+    """The verdict on the case of this name, for all of them."""
+    return replace(found, log=f"case {case}: {found.log}")
+
+
+def _nothing_left(results: Sequence[CaseResult], left: Iterable[Case]) -> Evaluation | None:
+    """The verdict where no case with a weight can judge: none would be timed."""
+    unfit = [each for each in results if each.evaluation.status is Status.UNFIT_REFERENCE and each.weight]
+    judged = any(each.weight for each in results if each not in unfit)
+    if not unfit or judged or any(each.weight for each in left):
+        return None
+    return _whole(unfit[0].name, unfit[0].evaluation)
 
 
 def _result(case: Case, evaluation: Evaluation) -> CaseResult:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -251,7 +252,13 @@ class Pool:
             raise UnfitProblem(reason)
 
     async def _open(self, problem: Problem) -> dict[str, str]:
-        problem = first_of(problem)
+        *others, last = first_of(problem)
+        for each in others:
+            with contextlib.suppress(UnfitProblem):
+                return await self._open_one(each)
+        return await self._open_one(last)
+
+    async def _open_one(self, problem: Problem) -> dict[str, str]:
         self._require_fit(problem)
         failed_on: list[int] = []
         reason = ""

@@ -6,14 +6,17 @@ They take half a minute to make, and are kept, as a trace, in the user's cache f
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from evaluators.suites.random_operators import is_random
 from evaluators.suites.suite import SuiteMissing
-from evaluators.suites.trace_recording import recorded_calls
+from evaluators.suites.telling_calls import takes_other_numbers
+from evaluators.suites.trace_recording import PLAIN, kind_of, recorded_calls
 from evaluators.suites.traced_call import Call
 from evaluators.suites.traces import read_trace, write_trace
 from evaluators.system.user_cache import cache_folder
@@ -44,8 +47,8 @@ def made_once(name: str, make: Callable[[], Sequence[Call]]) -> Sequence[Call]:
 
 def sampled_calls(dtypes: Sequence[str] = DTYPES, only: str = "") -> list[Call]:
     """The calls, each once, that the samples of the operators come to: those that dispatch exactly one
-    operator. `only`: the name of one in `op_db`. They are made on the CPU, on small tensors. Raises
-    SuiteMissing."""
+    operator, and take other numbers. `only`: the name of one in `op_db`. They are made on the CPU, on
+    small tensors. Raises SuiteMissing."""
     found: dict[str, Call] = {}
     with _quietly_in_one_thread():
         for op in _operators(only):
@@ -57,15 +60,19 @@ def sampled_calls(dtypes: Sequence[str] = DTYPES, only: str = "") -> list[Call]:
 
 @contextmanager
 def _quietly_in_one_thread() -> Iterator[None]:
-    """More threads wait for one another longer than such small tensors take."""
+    """More threads wait for one another longer than such small tensors take. Of some samples PyTorch's own
+    code, which knows nothing of Python's filters, warns on the process's standard error."""
     import torch
 
-    threads = torch.get_num_threads()
+    threads, errors = torch.get_num_threads(), os.dup(2)
     torch.set_num_threads(1)
     try:
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings(action="ignore"), open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
             yield
     finally:
+        os.dup2(errors, 2)
+        os.close(errors)
         torch.set_num_threads(threads)
 
 
@@ -75,6 +82,11 @@ def _operators(only: str) -> Iterator[Any]:
     except ImportError as error:  # what PyTorch's tests take besides
         raise SuiteMissing(f"{error}: pip install 'ideatree[operators]'") from error
     return (op for op in op_db if not only or op.name == only)
+
+
+def _computes_nothing(call: Call) -> bool:
+    """Views and creation: the suite leaves them out, and says so."""
+    return kind_of(call.operator) != PLAIN and not is_random(call)
 
 
 def _calls_of(op: Any, dtype: str) -> Iterator[Call]:
@@ -88,7 +100,7 @@ def _calls_of(op: Any, dtype: str) -> Iterator[Call]:
         for _ in range(MOST_SAMPLES):
             sample = next(samples)
             made = recorded_calls(partial(op, sample.input, *sample.args, **sample.kwargs))
-            if len(made) == 1:
+            if len(made) == 1 and (_computes_nothing(made[0]) or takes_other_numbers(made[0])):
                 yield made[0]
     except StopIteration:
         return

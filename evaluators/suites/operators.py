@@ -21,6 +21,7 @@ from evaluators.suites.op_samples import kept_calls, made_once
 from evaluators.suites.out_forms import is_out_form, out_forms
 from evaluators.suites.random_operators import is_known, is_random, numbers_of
 from evaluators.suites.suite import Entry
+from evaluators.suites.telling_calls import tells
 from evaluators.suites.trace_grammar import write_arguments
 from evaluators.suites.trace_inputs import operator_of, takes_tensors
 from evaluators.suites.trace_recording import PLAIN, kind_of
@@ -178,15 +179,23 @@ def kernel_source(operator: str, source: str, function: str) -> str:
 
 def case_of(call: Call, weight: float) -> dict[str, Any]:
     """The fields of the case that a call is."""
-    return {"sizes": {"call": write_arguments(call)}, "dtype": dtype_of(call), "weight": weight}
+    sizes = {"call": write_arguments(call)}
+    return {"sizes": sizes, "dtype": dtype_of(call), "weight": weight, "droppable": True}
 
 
 def _weights(suite: str, calls: Sequence[Call]) -> list[float]:
-    """Of traced calls how often each was made. Of PyTorch's own samples the largest at each type is timed."""
+    """Of traced calls how often each was made. Of others the largest at each type is timed, of those that
+    tell something of a kernel where there are some."""
     if suite == "operators/traced":
         return [float(each.count) for each in calls]
-    largest = [max(of_a_type, key=_bytes) for of_a_type in _by_type(calls)]
+    largest = [_largest(of_a_type) for of_a_type in _by_type(calls)]
     return [float(each in largest) for each in calls]
+
+
+def _largest(calls: Sequence[Call]) -> Call:
+    """The first that tells something, from the largest to the smallest; the largest where none does."""
+    by_size = sorted(calls, key=_bytes, reverse=True)
+    return next(filter(tells, by_size), by_size[0])
 
 
 def dtype_of(call: Call) -> str:

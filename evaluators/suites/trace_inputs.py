@@ -109,7 +109,7 @@ def ranges_of(operator: str, given: Mapping[str, Value]) -> dict[str, int | tupl
         return {"index": math.prod(shape)}
     if base in BY_DIMENSION:
         return {"indices": _by_dimension(shape, given["indices"])}
-    if base.startswith(("nll_loss", "cross_entropy")):
+    if base.startswith(("nll_loss", "cross_entropy", "multi_margin_loss")):
         return {"target": shape[1 if len(shape) > 1 else 0]}
     if base in POOLED:
         return {"indices": math.prod(shape[-POOLED[base] :])}

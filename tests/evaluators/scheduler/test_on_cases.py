@@ -129,6 +129,40 @@ def test_an_unfit_case_of_the_problem_is_the_verdict() -> None:
     assert found.log == "case n=100: zeros pass"
 
 
+@pytest.mark.parametrize(
+    ("unfit", "status"),
+    [({16}, Status.CORRECT), ({33}, Status.CORRECT), ({16, 100}, Status.UNFIT_REFERENCE)],
+)
+def test_of_cases_that_can_be_dropped_the_others_judge(unfit: set[int], status: Status) -> None:
+    class Opens(CasesHost):
+        async def facts(self, device: int, problem: Problem) -> dict[str, str]:
+            if problem.overrides["n"] in unfit:
+                raise UnfitProblem("zeros pass")
+            return await super().facts(device, problem)
+
+    def answers(problem: Problem, kernel: Kernel) -> Evaluation:
+        if problem.overrides["n"] in unfit:
+            raise UnfitProblem("zeros pass")
+        return correct(2.0)
+
+    droppable = replace(ON_GPU, cases=tuple(replace(each, droppable=True) for each in CASES))
+    assert droppable.id == MANY.id
+
+    async def evaluate(host: CasesHost) -> Evaluation:
+        with Pool(host) as pool:
+            return await pool.evaluate(droppable, kernel())
+
+    found = asyncio.run(evaluate(Opens(answers)))
+    assert found.status is status
+    if status is Status.CORRECT:
+        listed = [each.passes for each in found.cases if not each.held_out]
+        assert listed == [n not in unfit for n in (16, 100, 33)]
+        assert not any(each.fails for each in found.cases)
+        assert found.speedup == pytest.approx(2.0)
+    else:
+        assert found.log == "case n=16: zeros pass"
+
+
 def test_a_build_that_fails_is_the_verdict() -> None:
     host = CasesHost()
     host.building = [lambda: Build(seconds=0.5, status=Status.COMPILE_ERROR, log="no such header")]

@@ -26,6 +26,7 @@ from evaluators.suites.op_samples import sampled_calls
 from evaluators.suites.operator_call import call_like
 from evaluators.suites.operators import OperatorSuite, fit, load_problem
 from evaluators.suites.out_forms import out_forms
+from evaluators.suites.telling_calls import takes_other_numbers, tells
 from evaluators.suites.trace_grammar import parse_arguments
 from evaluators.suites.traced_call import Call, Tensor, tensors_of
 from evaluators.suites.traces import TRACES
@@ -165,6 +166,21 @@ def test_pytorchs_own_samples_are_calls_of_one_operator() -> None:
     assert {*calls.calls} == {"aten.add.Tensor"}
     types = {each.dtype for call in calls.calls["aten.add.Tensor"] for each in tensors_of(call.arguments)}
     assert types == {"float32", "int64"}
+
+
+def test_calls_that_tell_nothing_of_a_kernel_are_left_out() -> None:
+    three, square = Tensor(shape=(3,), dtype="float32"), Tensor(shape=(5, 5), dtype="float32")
+    mask = Tensor(shape=(3,), dtype="bool")
+    assert tells(Call(operator="aten.add.Tensor", arguments=(three, three)))
+    assert tells(Call(operator="aten.dropout.default", arguments=(three, 0.5, True)))
+    constant = Call(operator="aten.isnan.default", arguments=(three,))
+    its_input = Call(operator="aten.hardshrink.default", arguments=(three, -0.5))
+    of_some_matrices = Call(operator="aten.cholesky.default", arguments=(square,))
+    as_many_as_chosen = Call(operator="aten.masked_select.default", arguments=(three, mask))
+    impossible = Call(operator="aten.add.Tensor", arguments=(three, square))
+    assert not any(map(tells, (constant, its_input, of_some_matrices, as_many_as_chosen, impossible)))
+    assert all(map(takes_other_numbers, (constant, its_input)))
+    assert not any(map(takes_other_numbers, (of_some_matrices, as_many_as_chosen, impossible)))
 
 
 NO_OP = """

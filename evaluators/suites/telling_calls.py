@@ -1,0 +1,67 @@
+"""Which calls of an operator tell something of a kernel for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from evaluators.reference.containers import tensors_in
+from evaluators.suites.random_operators import is_random
+from evaluators.suites.trace_inputs import make_arguments, operator_of
+from evaluators.suites.traced_call import Call
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+SEEDS = (0, 1)
+
+
+def takes_other_numbers(call: Call) -> bool:
+    """Whether the operator takes other numbers in the call's tensors, of which a trace keeps none, and gives
+    results of the same sizes for them. The call is made on the CPU."""
+    try:
+        first, second = (_sizes(_answers(call, seed)[1]) for seed in SEEDS)
+    except Exception as error:  # an operator may raise anything
+        logger.debug("%s: %s", call.operator, error)
+        return False
+    return is_random(call) or first == second
+
+
+def tells(call: Call) -> bool:
+    """Whether the call, which takes other numbers, gives something else than a constant or one of its
+    inputs."""
+    if not takes_other_numbers(call):
+        return False
+    before, found = _answers(call, SEEDS[0])
+    return is_random(call) or all(_tells(each, before) for each in found)
+
+
+def _answers(call: Call, seed: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The tensors of a call, as they were before, and those of its results."""
+    import torch
+
+    given, named = make_arguments(call, "cpu", seed)
+    before = [each.clone() for each in tensors_in([given, named])]
+    with torch.no_grad():
+        return before, tensors_in(operator_of(call.operator)(*given, **named))
+
+
+def _sizes(tensors: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+    return [tuple(each.shape) for each in tensors]
+
+
+def _tells(output: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether an output has elements, of which not all are equal, and is none of the inputs. One element
+    tells something where it is made of several."""
+    import torch
+
+    if not output.numel() or bool(output.isnan().all()):
+        return False
+    many = output.numel() > 1 or not any(each.numel() > 1 for each in inputs)
+    if many and bool((output == output.flatten()[0]).all()):
+        return False
+    alike = (each.to(output.dtype) for each in inputs if each.shape == output.shape)
+    return not any(torch.equal(each, output) for each in alike)
