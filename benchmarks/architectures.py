@@ -101,14 +101,14 @@ def shown(name: str) -> bool:
 
 def through(name: str) -> tuple[int, int, int, float, list[str]]:
     """Calls of a forward, problems, places that are used, the error, and why the model's own forward ran."""
-    model = Transformers(name=name, config=ARCHITECTURES[name]).load(
+    [model] = Transformers(name=name, config=ARCHITECTURES[name]).load(
         device="cpu", dtype=None, backward=False, seed=0
     )
-    profile = profile_of(model, entries=[], warmup=1, iterations=1, say=lambda line: None)
+    profile = profile_of([model], entries=[], warmup=1, iterations=1, say=lambda line: None)
     whole = whole_of(model)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        problems = extract(profile, whole, folder, most=30, gain=0.0005).problems
+        problems = extract(profile, [whole], folder, most=30, gain=0.0005).problems
         kernels = {
             each.name: Kernel(
                 source=(folder / each.file).read_text().replace("class Model(", "class ModelNew("),
@@ -117,7 +117,7 @@ def through(name: str) -> tuple[int, int, int, float, list[str]]:
             for each in problems
         }
         places = assigned({each.name: each.time_ms for each in problems}, problems)
-        write_package(folder, whole, kernels, places)
+        write_package(folder, [whole], kernels, places)
         wanted = [each.clone() for each in model.run()]
         runtime.load(folder / PACKAGE, model.module)
         found = model.run()

@@ -78,10 +78,10 @@ class LibraryAnswers:
     folder."""
 
     def __init__(
-        self, folder: Path, library: FolderLibrary, whole: Whole, say: Callable[[str], None]
+        self, folder: Path, library: FolderLibrary, wholes: Sequence[Whole], say: Callable[[str], None]
     ) -> None:
         self._kept = KeptLines(folder / ASKED)
-        self._library, self._whole, self._say = library, whole, say
+        self._library, self._wholes, self._say = library, wholes, say
         self._entries = library.entries()
 
     async def ask(self, pool: Pool, extracted: Extracted, problem: Problem) -> Won | None:
@@ -103,11 +103,12 @@ class LibraryAnswers:
         seeds = library_seeds(self._library, problem, MOST_ENTRIES, environment)
         found = {seed.id: seed.kernel for seed in seeds if seed.drop_in}
         architecture = architecture_of(problem.device, environment.get("architecture", ""))
-        fragment = self._whole.fragment(extracted.places[0])
+        whole = self._wholes[extracted.places[0].shape]
+        fragment = whole.fragment(extracted.places[0])
         for entry in self._entries:
             fits = is_for(entry, problem.device) and entry.runs_on(architecture)
             fits = fits and problem.dtype in (entry.dtypes or (problem.dtype,))
-            if fits and (kernel := adapted(entry, fragment, self._whole.views)) is not None:
+            if fits and (kernel := adapted(entry, fragment, whole.views)) is not None:
                 found.setdefault(entry.id, kernel)
         return list(found.items())[:MOST_ENTRIES]
 

@@ -81,12 +81,12 @@ class StubPool:
 
 def test_the_library_is_asked_once(tmp_path: Path) -> None:
     made = whole(lambda x: torch.softmax(x, -1), rand(4, 8))
-    found = extract(profile_of(made), made, tmp_path, most=1, gain=0.001)
+    found = extract(profile_of(made), [made], tmp_path, most=1, gain=0.001)
     problem = load_problem("file", path=str(tmp_path / found.problems[0].file))
     said: list[str] = []
     pool = StubPool()
     for _ in range(2):
-        answers = LibraryAnswers(tmp_path, FolderLibrary(str(tmp_path / "library")), made, said.append)
+        answers = LibraryAnswers(tmp_path, FolderLibrary(str(tmp_path / "library")), [made], said.append)
         best = asyncio.run(answers.ask(cast(Pool, pool), found.problems[0], problem))
         assert best is not None and best.origin == "library softmax/cpp"
     assert len(pool.evaluated) == 1, "the second time it is known"
@@ -101,9 +101,9 @@ def test_a_problem_that_cannot_be_judged_is_said(tmp_path: Path) -> None:
             raise UnfitProblem("zeros pass")
 
     made = whole(lambda x: torch.softmax(x, -1), rand(4, 8))
-    found = extract(profile_of(made), made, tmp_path, most=1, gain=0.001)
+    found = extract(profile_of(made), [made], tmp_path, most=1, gain=0.001)
     problem = load_problem("file", path=str(tmp_path / found.problems[0].file))
     said: list[str] = []
-    answers = LibraryAnswers(tmp_path, FolderLibrary(str(tmp_path / "library")), made, said.append)
+    answers = LibraryAnswers(tmp_path, FolderLibrary(str(tmp_path / "library")), [made], said.append)
     assert asyncio.run(answers.ask(cast(Pool, Unfit()), found.problems[0], problem)) is None
     assert said == ["1_softmax: zeros pass"]
