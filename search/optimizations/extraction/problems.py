@@ -2,18 +2,19 @@
 
 A problem has one code. The places of a target that differ in it, say by a size that a call names, are several
 problems; places that differ in the shapes of their tensors alone are its cases, weighted by their time. The
-places are those at all shapes of the model's inputs.
+places are those at all shapes of the model's inputs; what is reshaped to a size there that another shape does
+not have is reshaped to the size that follows from the others.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from evaluators.atomic_write import write_atomically
-from search.optimizations.extraction.fragments import Fragment, NoFragmentError
+from search.optimizations.extraction.fragments import Fragment, NoFragmentError, unified
 from search.optimizations.extraction.record import FOLDER, Extracted, Extraction, Place
 from search.optimizations.extraction.references import reference_of
 from search.optimizations.extraction.whole import Whole
@@ -97,7 +98,7 @@ class _Extractor:
                 continue
             used.update(place.members)
             found[(*fragment.names, *fragment.code({}))].append((place, fragment, case))
-        return list(found.values()), reasons
+        return _at_all_shapes(found.values()), reasons
 
     def _add(self, target: Target, own: Own) -> None:
         """The problem of these places, unless it is not worth it. Raises NoFragmentError."""
@@ -127,6 +128,39 @@ class _Extractor:
         self.problems.append(extracted)
         if searched:
             self._taken[target.is_chain].update(call for place, _, _ in own for call in place.members)
+
+
+def _at_all_shapes(groups: Iterable[Own]) -> list[Own]:
+    """The groups of places with one code, those together that are the same at different shapes: in the same
+    modules, with one code but for a size that follows from others."""
+    found: list[Own] = []
+    for own in groups:
+        for number, other in enumerate(found):
+            if (both := _together(other, own)) is not None:
+                found[number] = both
+                break
+        else:
+            found.append(own)
+    return found
+
+
+def _together(one: Own, other: Own) -> Own | None:
+    """None where they are two problems."""
+    if not _shapes(one).isdisjoint(_shapes(other)) or _sites(one) != _sites(other):
+        return None
+    both = [*one, *other]
+    fragments = unified([fragment for _, fragment, _ in both])
+    if fragments is None:
+        return None
+    return [(place, each, case) for (place, _, case), each in zip(both, fragments, strict=True)]
+
+
+def _shapes(own: Own) -> set[int]:
+    return {place.shape for place, _, _ in own}
+
+
+def _sites(own: Own) -> set[str]:
+    return {place.site for place, _, _ in own}
 
 
 def assigned(

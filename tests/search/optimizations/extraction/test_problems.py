@@ -137,6 +137,29 @@ def test_places_at_several_shapes_are_cases_of_one_problem(tmp_path: Path) -> No
     assert Extraction.read(tmp_path / "extraction.json") == found
 
 
+def test_a_size_that_follows_from_others_is_left_open(tmp_path: Path) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.mm(x.view(x.shape[0] * 2, 4), x[:2].view(4, 4)).tanh()
+
+    made = at_shapes(model, (rand(4, 8),), (rand(6, 8),))
+    [problem] = extract(profile_of(*made), made, tmp_path, most=8, gain=0.001).problems
+    assert (
+        problem.target == "mm + tanh" and problem.exact and [each.shape for each in problem.places] == [0, 1]
+    )
+    opened = load_problem("file", path=str(tmp_path / problem.file))
+    assert "reshape([-1, 4])" in opened.source and "reshape([4, 4])" in opened.source
+    assert [dict(case.sizes) for case in opened.cases] == [{"X": (4, 8)}, {"X": (6, 8)}]
+    [alone] = extract(profile_of(made[0]), made[:1], tmp_path, most=8, gain=0.001).problems
+    assert "reshape([8, 4])" in (tmp_path / alone.file).read_text(), "one shape has its sizes"
+
+
+def test_code_that_differs_in_two_sizes_is_two_problems(tmp_path: Path) -> None:
+    inputs = [(rand(4, 8),), (rand(8, 4),)]
+    made = at_shapes(lambda x: x.view(x.shape[0] // 2, 64 // x.shape[0]).exp(), *inputs)
+    found = extract(profile_of(*made), made, tmp_path, most=8, gain=0.001)
+    assert [[place.shape for place in each.places] for each in found.problems] == [[0], [1]]
+
+
 def test_inputs_are_laid_out_as_those_of_their_shape(tmp_path: Path) -> None:
     inputs = [(rand(2, 3, length).transpose(1, 2),) for length in (4, 6)]
     made = at_shapes(lambda x: x.exp(), *inputs)
