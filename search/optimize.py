@@ -3,15 +3,16 @@
     python -m search.optimize model=my_model.py budget.evaluations=400
     python -m search.optimize model=transformers/GPT2LMHeadModel dtype=bfloat16 proposer=llm budget.dollars=20
     python -m search.optimize model=torchvision/resnet50 model.batch=32 backward=true stop_after=profile
+    python -m search.optimize model=my_model.py 'model.shapes=[{sizes:{rows:8},weight:3},{sizes:{rows:64}}]'
     python -m search.optimize resume=outputs/optimize/2026-01-31_12-00-00
 
 The model is a file or an importable module that defines `Model`, `get_inputs` and `get_init_inputs`, a
 problem by its name (`level1/softmax`), or an architecture of transformers, torchvision or diffusers with
-random weights. `profile` says where its time goes; `extract` makes problems of what can be won; `search` asks
-the library for kernels, and then searches with what `budget` allows; `install` puts the kernels into the
-model, holds that against the model, and times both. The folder of the run has the profile (`profile.html`),
-the problems, the searches, and `optimized/`, which loads without this project. Exit status 0, 2 when the
-call was wrong, 130 when it was interrupted; `resume=` goes on.
+random weights; `model.shapes` gives it several sets of inputs. `profile` says where its time goes; `extract`
+makes problems of what can be won; `search` asks the library for kernels, and then searches with what `budget`
+allows; `install` puts the kernels into the model, holds that against the model, and times both. The folder of
+the run has the profile (`profile.html`), the problems, the searches, and `optimized/`, which loads without
+this project. Exit status 0, 2 when the call was wrong, 130 when it was interrupted; `resume=` goes on.
 """
 
 from __future__ import annotations

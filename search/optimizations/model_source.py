@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from evaluators.cause import first_line
 from evaluators.config_errors import UsageError
-from evaluators.problem import DTYPES, Problem
+from evaluators.problem import DTYPES, Case, Problem
 from evaluators.reference.containers import map_tensors, tensors_in
 from evaluators.reference.loading import (
     REQUIRED,
@@ -222,10 +222,21 @@ def ready(
                 "weight": each.weight / whole,
             }
             models.append(LoadedModel(name=name, module=module, **own, **fields))
+    _check_sizes(models)
     if backward:
         for model in models:
             _require_gradients(model)
     return models
+
+
+def _check_sizes(models: Sequence[LoadedModel]) -> None:
+    """Raises UsageError for two shapes whose tensors have the same sizes: these tell one from another."""
+    seen: dict[tuple[torch.Size, ...], str] = {}
+    for each in models:
+        sizes = tuple(tensor.shape for tensor in each.inputs())
+        if sizes in seen:
+            raise UsageError(f"model={each.title}: its inputs have the sizes of those at {seen[sizes]}")
+        seen[sizes] = each.shape
 
 
 def _require_gradients(model: LoadedModel) -> None:
@@ -239,15 +250,14 @@ def _require_gradients(model: LoadedModel) -> None:
 def _of_problem(problem: Problem, name: str, *, backward: bool, seed: int) -> list[LoadedModel]:
     """The model is that of the first shape: of the others there are inputs alone."""
     how: Any = {"device": problem.device, "dtype": problem.dtype, "seed": seed}
-    cases = [each for each in problem.cases if each.weight and not (each.dtype or each.layout)]
+    plain = [each for each in problem.cases if each.weight and not (each.dtype or each.layout)]
+    modules, shapes = [], []
     with told(name):
-        modules = [load_module(problem.source, {**problem.overrides, **each.sizes}) for each in cases]
-        shapes = [
-            _shape(module, how, name=each.name, weight=each.weight)
-            for module, each in zip(modules, cases, strict=True)
-        ]
-        first = modules[0] if modules else load_module(problem.source, problem.overrides)
-    return _of_module(first, name, shapes or [_shape(first, how)], backward=backward, **how)
+        for number, each in enumerate(plain or [Case()]):
+            called = f"reference_{number}" if number else "reference"
+            modules.append(load_module(problem.source, {**problem.overrides, **each.sizes}, called))
+            shapes.append(_shape(modules[-1], how, name=each.name, weight=each.weight))
+    return _of_module(modules[0], name, shapes, backward=backward, **how)
 
 
 def _shape(module: types.ModuleType, how: Mapping[str, Any], **fields: Any) -> Shape:

@@ -19,7 +19,6 @@ from search.optimizations.extraction.graph import NoGraphError, arguments_of
 from search.optimizations.extraction.readable import FIRST, SURE, is_first_alone, readable
 from search.optimizations.extraction.record import Extracted, Place
 from search.optimizations.extraction.whole import Whole
-from search.optimizations.model_source import LoadedModel
 
 if TYPE_CHECKING:
     from torch import fx
@@ -88,7 +87,7 @@ def write_package(
 ) -> None:
     """Writes `optimized/` into the folder, with the kernels by their problems' names, each at its places; one
     that is there is replaced. Raises OSError, and NoGraphError for a model whose arguments or results cannot
-    be written down, or cannot be told from those of another shape."""
+    be written down."""
     import torch
 
     place = folder / PACKAGE
@@ -96,7 +95,6 @@ def write_package(
         shutil.rmtree(place)
     (place / "kernels").mkdir(parents=True)
     (place / "references").mkdir()
-    _check_apart([each.model for each in wholes])
     model, module = wholes[0].model, wholes[0].model.module
     name = model.name
     weights = dict([*module.named_parameters(), *module.named_buffers()])
@@ -130,16 +128,6 @@ def write_package(
         "kernels": [{"name": each.name, "results": results[each]} for each in places],
     }
     (place / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-
-
-def _check_apart(models: Sequence[LoadedModel]) -> None:
-    """Raises NoGraphError where the tensors of two shapes have the same sizes: by these one is chosen."""
-    seen: dict[tuple[Any, ...], str] = {}
-    for each in models:
-        sizes = tuple(tensor.shape for tensor in each.inputs())
-        if sizes in seen:
-            raise NoGraphError(f"its inputs have the same sizes at {seen[sizes]} and at {each.shape}")
-        seen[sizes] = each.shape
 
 
 def _forward(graph: fx.Graph, whole: Whole) -> str:

@@ -17,6 +17,8 @@ from search.optimizations.verification.record import OPTIMIZED, Verification
 BLOCK_MS = {"cpu": 30.0, "cuda": 20.0}
 """Of the calls between two readings of the clock, at least."""
 WARM = 3
+RECOMPILED = 8
+"""Times a function may be compiled for each shape, as PyTorch has it for one."""
 
 
 def timed(package: Any, task: Task, compared: Verification, say: Callable[[str], None]) -> Verification:
@@ -58,7 +60,10 @@ def _warm(way: str, models: Sequence[LoadedModel]) -> dict[str, Callable[[], Any
     import torch
 
     module: Any = models[0].module
-    dynamic = False if len(models) > 1 else None
+    dynamic = None
+    if len(models) > 1:
+        dynamic = False
+        torch._dynamo.config.recompile_limit = RECOMPILED * len(models)
     if "compile" in way:
         module = torch.compile(module, dynamic=dynamic)
     elif way == TUNED:

@@ -90,6 +90,13 @@ def test_a_file_with_several_shapes(file: Path) -> None:
     assert [each.args[0].shape[0] for each in problem.load(**how)] == [2, 3]
 
 
+def test_shapes_that_no_size_tells_apart_are_refused(file: Path) -> None:
+    file.write_text(SOURCE.replace("rows = 4", "rows = 4\nother = 1"))
+    source = FileModel(path=str(file), shapes=[{"sizes": {"other": 1}}, {"sizes": {"other": 2}}])
+    with pytest.raises(UsageError, match="at other=2: its inputs have the sizes of those at other=1"):
+        source.load(device="cpu", dtype=None, backward=False, seed=0)
+
+
 def test_an_architecture_with_several_shapes() -> None:
     source = Torchvision(name="x", image=8, shapes=[{"batch": 2, "weight": 3.0}, {"image": 9}])
     found = shapes_of(source, lambda one: Shape(inputs=lambda _: ((one.batch, one.image), {})))

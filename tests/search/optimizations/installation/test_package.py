@@ -17,7 +17,6 @@ from torch import nn
 
 from evaluators.config_errors import UsageError
 from evaluators.problem import Kernel
-from search.optimizations.extraction.graph import NoGraphError
 from search.optimizations.extraction.problems import extract
 from search.optimizations.extraction.record import Extracted
 from search.optimizations.extraction.whole import Whole
@@ -228,12 +227,6 @@ def test_a_kernel_that_declines_a_shape_runs_at_the_other(tmp_path: Path) -> Non
     for rows, calls in ((4, 0), (6, 2)):
         assert same(model(rand(rows, 8)), own(rand(rows, 8)))
         assert plan(model).kernels[norm.name].calls == calls and not plan(model).fallbacks
-
-
-def test_shapes_that_no_size_tells_apart_are_refused(tmp_path: Path) -> None:
-    made = at_shapes(lambda x: x.exp(), (rand(4, 8),), (rand(8, 4).t(),))
-    with pytest.raises(NoGraphError, match="its inputs have the same sizes at a and at b"):
-        write_package(tmp_path, made, {}, {})
 
 
 @pytest.mark.slow
