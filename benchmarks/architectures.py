@@ -2,9 +2,10 @@
 
     python benchmarks/architectures.py [only=GPT2LMHeadModel,BertModel]
 
-Needs transformers. Each model is small and has random weights. It is recorded, its targets become problems,
-and the problems' own code goes back into its forward in the place of kernels: the answers have to be the
-model's bit for bit, and no call may go to the model's own forward. Exit status 0 when that is so of all.
+Needs transformers. Each model is small, has random weights, and is run with one and with two sequences or
+images. It is recorded, its targets become problems, and the problems' own code goes back into its forward in
+the place of kernels: the answers have to be the model's bit for bit, and no call may go to the model's own
+forward. Exit status 0 when that is so of all.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from search.optimizations.installation.package import PACKAGE, write_package
 from search.optimizations.profiling import profile_of
 from search.optimizations.verification.record import error_of
 
+SHAPES = ({"batch": 1}, {"batch": 2})
 SMALL = {
     "num_hidden_layers": 2,
     "hidden_size": 128,
@@ -77,7 +79,8 @@ def main(arguments: list[str]) -> int:
     """The command."""
     logging.disable(logging.WARNING)
     only = next((each[5:].split(",") for each in arguments if each.startswith("only=")), list(ARCHITECTURES))
-    print(f"{'architecture':28}{'calls':>7}{'problems':>10}{'used':>6}{'error':>10}{'seconds':>9}")
+    titles = f"{'calls':>7}{'problems':>10}{'at both':>9}{'used':>6}{'error':>10}{'seconds':>9}"
+    print(f"{'architecture':28}{titles}")
     results = [shown(name) for name in only]
     print(f"{sum(results)} of {len(results)} unchanged")
     return 0 if all(results) else 1
@@ -87,28 +90,26 @@ def shown(name: str) -> bool:
     """Prints a row; whether the architecture went through unchanged."""
     start = time.monotonic()
     try:
-        calls, problems, used, error, fallbacks = through(name)
+        calls, problems, at_both, used, error, fallbacks = through(name)
     except UsageError as why:
         print(f"{name:28}{why}")
         return False
     seconds = time.monotonic() - start
-    print(
-        f"{name:28}{calls:7}{problems:10}{used:6}{error:10.1e}{seconds:9.1f}  {'; '.join(fallbacks)}",
-        flush=True,
-    )
+    counts = f"{calls:7}{problems:10}{at_both:9}{used:6}"
+    print(f"{name:28}{counts}{error:10.1e}{seconds:9.1f}  {'; '.join(fallbacks)}", flush=True)
     return error == 0 and not fallbacks and used > 0
 
 
-def through(name: str) -> tuple[int, int, int, float, list[str]]:
-    """Calls of a forward, problems, places that are used, the error, and why the model's own forward ran."""
-    model = Transformers(name=name, config=ARCHITECTURES[name]).load(
-        device="cpu", dtype=None, backward=False, seed=0
-    )
-    profile = profile_of(model, entries=[], warmup=1, iterations=1, say=lambda line: None)
-    whole = whole_of(model)
+def through(name: str) -> tuple[int, int, int, int, float, list[str]]:
+    """Calls of a forward, problems, those that are the same at both shapes, places that are used, the error,
+    and why the model's own forward ran."""
+    source = Transformers(name=name, config=ARCHITECTURES[name], shapes=SHAPES)
+    models = source.load(device="cpu", dtype=None, backward=False, seed=0)
+    profile = profile_of(models, entries=[], warmup=1, iterations=1, say=lambda line: None)
+    wholes = [*map(whole_of, models)]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        problems = extract(profile, whole, folder, most=30, gain=0.0005).problems
+        problems = extract(profile, wholes, folder, most=30, gain=0.0005).problems
         kernels = {
             each.name: Kernel(
                 source=(folder / each.file).read_text().replace("class Model(", "class ModelNew("),
@@ -117,13 +118,14 @@ def through(name: str) -> tuple[int, int, int, float, list[str]]:
             for each in problems
         }
         places = assigned({each.name: each.time_ms for each in problems}, problems)
-        write_package(folder, whole, kernels, places)
-        wanted = [each.clone() for each in model.run()]
-        runtime.load(folder / PACKAGE, model.module)
-        found = model.run()
-    plan = type(model.module).plan  # type: ignore[attr-defined]
+        write_package(folder, wholes, kernels, places)
+        wanted = [[each.clone() for each in model.run()] for model in models]
+        runtime.load(folder / PACKAGE, models[0].module)
+        error = max(error_of(model.run(), own) for model, own in zip(models, wanted, strict=True))
+    plan = type(models[0].module).plan  # type: ignore[attr-defined]
     used = sum(kernel.calls for kernel in plan.kernels.values())
-    return len(whole.run.calls), len(problems), used, error_of(found, wanted), list(plan.fallbacks)
+    at_both = sum(len({place.shape for place in each.places}) == len(SHAPES) for each in problems)
+    return len(wholes[0].run.calls), len(problems), at_both, used, error, list(plan.fallbacks)
 
 
 if __name__ == "__main__":

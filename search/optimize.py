@@ -3,15 +3,16 @@
     python -m search.optimize model=my_model.py budget.evaluations=400
     python -m search.optimize model=transformers/GPT2LMHeadModel dtype=bfloat16 proposer=llm budget.dollars=20
     python -m search.optimize model=torchvision/resnet50 model.batch=32 backward=true stop_after=profile
+    python -m search.optimize model=my_model.py 'model.shapes=[{sizes:{rows:8},weight:3},{sizes:{rows:64}}]'
     python -m search.optimize resume=outputs/optimize/2026-01-31_12-00-00
 
 The model is a file or an importable module that defines `Model`, `get_inputs` and `get_init_inputs`, a
 problem by its name (`level1/softmax`), or an architecture of transformers, torchvision or diffusers with
-random weights. `profile` says where its time goes; `extract` makes problems of what can be won; `search` asks
-the library for kernels, and then searches with what `budget` allows; `install` puts the kernels into the
-model, holds that against the model, and times both. The folder of the run has the profile (`profile.html`),
-the problems, the searches, and `optimized/`, which loads without this project. Exit status 0, 2 when the
-call was wrong, 130 when it was interrupted; `resume=` goes on.
+random weights; `model.shapes` gives it several sets of inputs. `profile` says where its time goes; `extract`
+makes problems of what can be won; `search` asks the library for kernels, and then searches with what `budget`
+allows; `install` puts the kernels into the model, holds that against the model, and times both. The folder of
+the run has the profile (`profile.html`), the problems, the searches, and `optimized/`, which loads without
+this project. Exit status 0, 2 when the call was wrong, 130 when it was interrupted; `resume=` goes on.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from evaluators.cli import (
     say,
 )
 from evaluators.config import hydra_settings, section
+from evaluators.config_errors import UsageError
 from evaluators.device_config import settle_device
 from evaluators.option import option
 from evaluators.suites.traces import write_trace
@@ -121,34 +123,37 @@ def main(config: DictConfig) -> int:
     check_dtype(config.dtype)
     settle_device(config)
     folder = output_folder()
+    profile = read_profile(folder) if (folder / "profile.json").exists() else None
+    if profile is not None and not profile.shapes and config.model.shapes is None:
+        config.model.shapes = []  # of an earlier version, when there was one
     source = source_of(config.model)
     say(console, f"making the model on {config.device}")
-    model = source.load(
+    models = source.load(
         device=config.device, dtype=config.dtype, backward=bool(config.backward), seed=int(config.seed)
     )
-    if (folder / "profile.json").exists():
-        profile = read_profile(folder)
-    else:
-        profile = _profile(config, model, console)
+    if profile is None:
+        profile = _profile(config, models, console)
         _show(config, profile, folder, console)
+    elif profile.weights != {each.shape: each.weight for each in models}:
+        raise UsageError(f"model.shapes is not what {shown(folder)} began with; begin a new run")
     if config.stop_after == "profile":
         return 0
     if config.backward:
         say(console, "backward=true: kernels are put into a forward without gradients; this ends here")
         return 0
     making = Making(folder=folder, config=config, shared=without(given_overrides(), *OWN), console=console)
-    return asyncio.run(_make(making, profile, model))
+    return asyncio.run(_make(making, profile, models))
 
 
-async def _make(making: Making, profile: Profile, model: LoadedModel) -> int:
+async def _make(making: Making, profile: Profile, models: Sequence[LoadedModel]) -> int:
     """The stages after the profile."""
-    whole = whole_of(model)
-    extraction = extracted(making, profile, whole)
+    wholes = [whole_of(each) for each in models]
+    extraction = extracted(making, profile, wholes)
     if making.config.stop_after == "extract" or not extraction.problems:
         return 0
-    kernels = await kernels_for(making, profile, whole, extraction)
+    kernels = await kernels_for(making, profile, wholes, extraction)
     if making.config.stop_after == "install":
-        found = installed(making, profile, whole, extraction, kernels)
+        found = installed(making, profile, wholes, extraction, kernels)
         if found is not None:
             making.say(f"optimized: {shown(making.folder / 'optimized')}")
             making.say(*page_at_the_end(write_page, making.folder, bool(making.config.report)))
@@ -166,9 +171,9 @@ def _show(config: DictConfig, profile: Profile, folder: Path, console: Console) 
     say(console, *page_at_the_end(write_page, folder, bool(config.report)))
 
 
-def _profile(config: DictConfig, model: LoadedModel, console: Console) -> Profile:
+def _profile(config: DictConfig, models: Sequence[LoadedModel], console: Console) -> Profile:
     return profile_of(
-        model,
+        models,
         entries=build(config.library.kernels).entries() if config.library.use else [],
         warmup=int(config.warmup),
         iterations=int(config.iterations),

@@ -2,6 +2,7 @@
 
 A config is the library's own default, changed by keys (`model.config.n_layer=4`). The inputs follow from what
 `forward` takes and from the config; what is not known here is given by its shape (`model.inputs.x=[2,77]`).
+`shapes`: several sets of inputs, each with the fields that differ, and its `weight`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from evaluators.config_errors import UsageError, near
 from evaluators.reference.loading import seed_all
-from search.optimizations.model_source import LoadedModel, import_package, ready
+from search.optimizations.model_source import LoadedModel, Shape, import_package, ready
 
 if TYPE_CHECKING:
     import torch
@@ -36,8 +37,9 @@ class Transformers:
     sequence: int = 128
     labels: bool = False
     inputs: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    shapes: Sequence[Mapping[str, Any]] | None = None
 
-    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> LoadedModel:
+    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> list[LoadedModel]:
         """See `ModelSource`."""
         name = f"transformers/{self.name}"
         made = class_of("transformers", self.name, "PreTrainedModel")
@@ -46,7 +48,9 @@ class Transformers:
         return ready(
             name,
             lambda: made_with(lambda: made(config), device=device, dtype=dtype, seed=seed),
-            lambda _: ((), self._inputs(made, config, Draw(device, dtype))),
+            shapes_of(
+                self, lambda one: Shape(inputs=lambda _: ((), one._inputs(made, config, Draw(device, dtype))))
+            ),
             device=device,
             dtype=dtype,
             backward=backward,
@@ -102,8 +106,9 @@ class Torchvision:
     config: Mapping[str, Any] = field(default_factory=dict)
     batch: int = 1
     image: int = 224
+    shapes: Sequence[Mapping[str, Any]] | None = None
 
-    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> LoadedModel:
+    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> list[LoadedModel]:
         """See `ModelSource`."""
         import_package("torchvision", f"model=torchvision/{self.name}")
         models = import_package("torchvision.models", f"model=torchvision/{self.name}")
@@ -117,11 +122,14 @@ class Torchvision:
         return ready(
             f"torchvision/{self.name}",
             lambda: made_with(lambda: builder(**config), device=device, dtype=dtype, seed=seed),
-            lambda _: ((Draw(device, dtype).floats((self.batch, 3, self.image, self.image)),), {}),
+            shapes_of(self, lambda one: Shape(inputs=lambda _: ((one._images(Draw(device, dtype)),), {}))),
             device=device,
             dtype=dtype,
             backward=backward,
         )
+
+    def _images(self, draw: Draw) -> torch.Tensor:
+        return draw.floats((self.batch, 3, self.image, self.image))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +144,9 @@ class Diffusers:
     sequence: int = 77
     sample: int | None = None
     inputs: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    shapes: Sequence[Mapping[str, Any]] | None = None
 
-    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> LoadedModel:
+    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> list[LoadedModel]:
         """See `ModelSource`."""
         name = f"diffusers/{self.name}"
         made = class_of("diffusers", self.name, "ModelMixin")
@@ -146,7 +155,12 @@ class Diffusers:
         return ready(
             name,
             lambda: made_with(lambda: made(**self.config), device=device, dtype=dtype, seed=seed),
-            lambda module: ((), self._inputs(made, module.config, Draw(device, dtype))),  # type: ignore[arg-type]
+            shapes_of(
+                self,
+                lambda one: Shape(
+                    inputs=lambda module: ((), one._inputs(made, module.config, Draw(device, dtype)))
+                ),
+            ),
             device=device,
             dtype=dtype,
             backward=backward,
@@ -185,6 +199,22 @@ class Diffusers:
         return {key: known[key]() for key in needed} | draw.shaped(
             self.inputs, takes, f"diffusers/{self.name}", IDS_BELOW
         )
+
+
+def shapes_of(source: Any, inputs: Callable[[Any], Shape]) -> list[Shape]:
+    """Those of an architecture: what `inputs` makes of the source with the fields of each. Raises UsageError
+    for one that stands there twice."""
+    if not source.shapes:
+        return [inputs(source)]
+    found: dict[str, Shape] = {}
+    for each in source.shapes:
+        weight = each.get("weight", 1.0)
+        changed = {key: value for key, value in each.items() if key != "weight"}
+        name = " ".join(f"{key}={value}" for key, value in changed.items()) or "as it is"
+        if name in found:
+            raise UsageError(f"the shape {name} stands in model.shapes twice")
+        found[name] = replace(inputs(replace(source, shapes=None, **changed)), name=name, weight=weight)
+    return list(found.values())
 
 
 @dataclass(frozen=True)

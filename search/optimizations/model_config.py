@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -20,6 +21,8 @@ COLLECTIONS: dict[str, type[Any]] = {
     "diffusers": Diffusers,
 }
 """Where architectures come from, by what their names begin with."""
+OF_A_SHAPE = ("sizes", "batch", "sequence", "image", "sample", "inputs")
+"""Keys of a model that may differ from shape to shape."""
 
 
 @dataclass
@@ -30,6 +33,11 @@ class ModelConfig:
         MISSING,
         "model=… for short: a file (my_model.py), an importable module, a problem (level1/softmax), "
         "or transformers/…, torchvision/…, diffusers/…",
+    )
+    shapes: list[dict[str, Any]] | None = option(
+        None,
+        "several sets of inputs: [{batch: 1, weight: 3}, {batch: 32}] of architectures, "
+        "[{sizes: {batch: 1}}, ...] of files and problems; null: those of the file's get_cases(); []: one",
     )
     sizes: dict[str, Any] = option({}, "of files and problems: module globals to replace")
     config: dict[str, Any] = option({}, "of architectures: changes the library's default config")
@@ -66,9 +74,22 @@ def source_of(config: DictConfig) -> ModelSource:
     assert isinstance(container, dict)
     given = {str(key): value for key, value in container.items() if key != "name" and value not in (None, {})}
     known = {each.name for each in fields(made)} - {"name", "path"}
+    if not given.get("shapes", True) and "shapes" not in known:
+        del given["shapes"]  # one set of inputs is what each model has
     for key in given:
         if key not in known:
             has = f"it has {', '.join(f'model.{each}' for each in sorted(known))}" if known else "it has none"
             raise UsageError(f"model.{key} is no key of model={name}; {has}")
+    _check_shapes(given.get("shapes") or (), [*(each for each in OF_A_SHAPE if each in known), "weight"])
     source: ModelSource = made(**own, **given)
     return source
+
+
+def _check_shapes(shapes: Sequence[Mapping[str, Any]], known: Sequence[str]) -> None:
+    """Raises UsageError for a key that a shape does not have, and for a weight that is none."""
+    for each in shapes:
+        if unknown := [key for key in each if key not in known]:
+            raise UsageError(f"{unknown[0]} is no key of a shape in model.shapes; it has {', '.join(known)}")
+        weight = each.get("weight", 1)
+        if not isinstance(weight, int | float) or not 0 < weight < math.inf:
+            raise UsageError(f"the weight of a shape in model.shapes is {weight}; it must be above 0")

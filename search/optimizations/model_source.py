@@ -10,13 +10,13 @@ import importlib
 import importlib.util
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from evaluators.cause import first_line
 from evaluators.config_errors import UsageError
-from evaluators.problem import DTYPES, Problem
+from evaluators.problem import DTYPES, Case, Problem
 from evaluators.reference.containers import map_tensors, tensors_in
 from evaluators.reference.loading import (
     REQUIRED,
@@ -26,6 +26,7 @@ from evaluators.reference.loading import (
     make_inputs,
     make_model,
     own_dtype,
+    read_cases,
 )
 from evaluators.suite_config import RulesConfig, open_problem
 
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:
     """A model on its device, with the example inputs of a call. `dtype`: of its weights and floating inputs,
-    PyTorch's name. `backward`: a call goes on with gradients."""
+    PyTorch's name. `backward`: a call goes on with gradients. `shape` names the inputs where a model has
+    several such sets, and `weight` is the share of the calls that are like them."""
 
     name: str
     module: nn.Module
@@ -46,6 +48,13 @@ class LoadedModel:
     device: str
     dtype: str
     backward: bool = False
+    shape: str = ""
+    weight: float = 1.0
+
+    @property
+    def title(self) -> str:
+        """The name, with the shape where there are several."""
+        return f"{self.name} at {self.shape}" if self.shape else self.name
 
     def run(self) -> list[torch.Tensor]:
         """One call; returns the tensors that it leaves: outputs, and gradients.
@@ -82,23 +91,35 @@ class LoadedModel:
 class ModelSource(Protocol):
     """What makes a model: `model_config.source_of` chooses it by the model's name."""
 
-    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> LoadedModel:
-        """The model, its weights and inputs drawn from the seed. `dtype` None: the model's own. Raises
-        UsageError where there is none."""
+    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> list[LoadedModel]:
+        """The model at each of its shapes, one module with several sets of inputs; weights and inputs are
+        drawn from the seed. `dtype` None: the model's own. Raises UsageError where there is none."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A set of example inputs: what draws the arguments and keyword arguments, for the model."""
+
+    inputs: Callable[[nn.Module], tuple[Sequence[Any], Mapping[str, Any]]]
+    name: str = ""
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class FileModel:
-    """A file with a reference. `sizes` replaces module globals."""
+    """A file with a reference. `sizes` replaces module globals; `shapes` has the fields of a `Case` each,
+    None: those of the file's own cases."""
 
     path: str
     sizes: Mapping[str, Any] = field(default_factory=dict)
+    shapes: Sequence[Mapping[str, Any]] | None = None
 
-    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> LoadedModel:
+    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> list[LoadedModel]:
         """See `ModelSource`."""
+        how: Any = {"device": device, "dtype": dtype, "sizes": self.sizes, "cases": self.shapes}
         try:
-            problem = load_problem("file", path=self.path, device=device, dtype=dtype, sizes=self.sizes)
+            problem = load_problem("file", path=self.path, **how)
         except ValueError as error:
             raise UsageError(f"model={self.path}: {first_line(error)}") from error
         return _of_problem(problem, self.path, backward=backward, seed=seed)
@@ -106,17 +127,23 @@ class FileModel:
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemModel:
-    """A problem of a suite, by its name (`level1/softmax`). `sizes` replaces module globals."""
+    """A problem of a suite, by its name (`level1/softmax`). `sizes` and `shapes` are as those of a file, but
+    None is one shape: a suite's cases need not be a model's."""
 
     name: str
     sizes: Mapping[str, Any] = field(default_factory=dict)
+    shapes: Sequence[Mapping[str, Any]] | None = None
 
-    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> LoadedModel:
+    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> list[LoadedModel]:
         """See `ModelSource`."""
         from omegaconf import OmegaConf
 
         rules = OmegaConf.structured(RulesConfig(dtype=dtype, sizes=dict(self.sizes)))
         problem = open_problem(self.name, device=device, rules=rules)
+        try:
+            problem = replace(problem, cases=read_cases(self.shapes or (), problem.source, self.name))
+        except ValueError as error:
+            raise UsageError(f"model={self.name}: {first_line(error)}") from error
         return _of_problem(problem, self.name, backward=backward, seed=seed)
 
 
@@ -126,7 +153,7 @@ class ModuleModel:
 
     name: str
 
-    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> LoadedModel:
+    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> list[LoadedModel]:
         """See `ModelSource`."""
         module = import_package(self.name, f"model={self.name}")
         if missing := [name for name in REQUIRED if not hasattr(module, name)]:
@@ -134,7 +161,8 @@ class ModuleModel:
                 f"model={self.name} defines no {' and no '.join(missing)}; it needs {', '.join(REQUIRED)}"
             )
         known = dtype or own_dtype(Path(str(module.__file__)).read_text(), {})
-        return _of_module(module, self.name, device=device, dtype=known, backward=backward, seed=seed)
+        how: Any = {"device": device, "dtype": known, "seed": seed}
+        return _of_module(module, self.name, [_shape(module, how)], backward=backward, **how)
 
 
 @contextlib.contextmanager
@@ -175,19 +203,40 @@ def check_dtype(dtype: str | None) -> None:
 def ready(
     name: str,
     make: Callable[[], nn.Module],
-    inputs: Callable[[nn.Module], tuple[Sequence[Any], Mapping[str, Any]]],
+    shapes: Sequence[Shape],
     **fields: Any,
-) -> LoadedModel:
-    """The model, in training mode where it goes backward; `inputs`: its arguments and keyword arguments.
-    Raises UsageError for what the model raises."""
+) -> list[LoadedModel]:
+    """The model at each of the shapes, in training mode where it goes backward. Raises UsageError for what
+    the model raises."""
     backward = bool(fields["backward"])
+    whole = sum(each.weight for each in shapes)
+    models = []
     with told(name):
         module = make().train(backward)
-        args, kwargs = inputs(module)
-        model = LoadedModel(name=name, module=module, args=args, kwargs=kwargs, **fields)
+        for each in shapes:
+            args, kwargs = each.inputs(module)
+            own: Any = {
+                "args": args,
+                "kwargs": kwargs,
+                "shape": each.name if len(shapes) > 1 else "",
+                "weight": each.weight / whole,
+            }
+            models.append(LoadedModel(name=name, module=module, **own, **fields))
+    _check_sizes(models)
     if backward:
-        _require_gradients(model)
-    return model
+        for model in models:
+            _require_gradients(model)
+    return models
+
+
+def _check_sizes(models: Sequence[LoadedModel]) -> None:
+    """Raises UsageError for two shapes whose tensors have the same sizes: these tell one from another."""
+    seen: dict[tuple[torch.Size, ...], str] = {}
+    for each in models:
+        sizes = tuple(tensor.shape for tensor in each.inputs())
+        if sizes in seen:
+            raise UsageError(f"model={each.title}: its inputs have the sizes of those at {seen[sizes]}")
+        seen[sizes] = each.shape
 
 
 def _require_gradients(model: LoadedModel) -> None:
@@ -198,20 +247,38 @@ def _require_gradients(model: LoadedModel) -> None:
         )
 
 
-def _of_problem(problem: Problem, name: str, *, backward: bool, seed: int) -> LoadedModel:
+def _of_problem(problem: Problem, name: str, *, backward: bool, seed: int) -> list[LoadedModel]:
+    """The model is that of the first shape: of the others there are inputs alone."""
+    how: Any = {"device": problem.device, "dtype": problem.dtype, "seed": seed}
+    plain = [each for each in problem.cases if each.weight and not (each.dtype or each.layout)]
+    modules, shapes = [], []
     with told(name):
-        module = load_module(problem.source, problem.overrides)
-    return _of_module(module, name, device=problem.device, dtype=problem.dtype, backward=backward, seed=seed)
+        for number, each in enumerate(plain or [Case()]):
+            called = f"reference_{number}" if number else "reference"
+            modules.append(load_module(problem.source, {**problem.overrides, **each.sizes}, called))
+            shapes.append(_shape(modules[-1], how, name=each.name, weight=each.weight))
+    return _of_module(modules[0], name, shapes, backward=backward, **how)
+
+
+def _shape(module: types.ModuleType, how: Mapping[str, Any], **fields: Any) -> Shape:
+    return Shape(inputs=lambda _: (make_inputs(module, **how), {}), **fields)
 
 
 def _of_module(
-    module: types.ModuleType, name: str, *, device: str, dtype: str, backward: bool, seed: int
-) -> LoadedModel:
+    module: types.ModuleType,
+    name: str,
+    shapes: Sequence[Shape],
+    *,
+    device: str,
+    dtype: str,
+    backward: bool,
+    seed: int,
+) -> list[LoadedModel]:
     how: Any = {"seed": seed, "device": device, "dtype": dtype}
     return ready(
         name,
         lambda: make_model(module, "Model", init_inputs(module, seed), **how),
-        lambda _: (make_inputs(module, **how), {}),
+        shapes,
         device=device,
         dtype=dtype,
         backward=backward,

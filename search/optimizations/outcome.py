@@ -17,9 +17,9 @@ KERNELS = "kernels.json"
 
 
 def outcome_of(folder: Path, profile: Profile) -> dict[str, Any] | None:
-    """As plain JSON types: `ways` of running the model with their times and speedups over eager, what is
-    `said` of the comparison, and a row for each problem. None where no model with kernels has been compared
-    yet. Raises OSError and ValueError for files that are not whole."""
+    """As plain JSON types: `ways` of running the model with their times and speedups over eager, the same at
+    each of its `shapes`, what is `said` of the comparison, and a row for each problem. None where no model
+    with kernels has been compared yet. Raises OSError and ValueError for files that are not whole."""
     if not (folder / FILE).exists():
         return None
     found = Verification.read(folder / FILE)
@@ -30,6 +30,10 @@ def outcome_of(folder: Path, profile: Profile) -> dict[str, Any] | None:
         "said": said_of(found),
         "growth": growth_lines(found),
         "ways": [_way(found, way) for way in found.ways],
+        "shapes": [
+            {"name": name, "weight": weight, "ways": [_way(found, way, name) for way in found.ways]}
+            for name, weight in found.shapes.items()
+        ],
         "failed": {WAYS.get(way, way): why for way, why in found.failed.items()},
         "problems": [
             {
@@ -49,11 +53,11 @@ def outcome_of(folder: Path, profile: Profile) -> dict[str, Any] | None:
     }
 
 
-def _way(found: Verification, way: str) -> dict[str, Any]:
-    speedup, low, high = found.speedup(way)
+def _way(found: Verification, way: str, shape: str | None = None) -> dict[str, Any]:
+    speedup, low, high = found.speedup(way, shape=shape)
     return {
         "name": WAYS.get(way, way),
-        "ms": found.ms(way),
+        "ms": found.ms(way, shape),
         "eager": way == EAGER,
         "speedup": speedup,
         "low": low,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def page_data(profile: Profile) -> dict[str, Any]:
         {
             **{key: getattr(profile, key) for key in (*facts, *times, "graphs_speedup")},
             "advice": list(advice(profile)),
+            "shapes": [asdict(each) for each in profile.shapes],
             "operators": [
                 {"name": each.name, "time_ms": each.time_ms, "calls": each.calls, "kind": each.kind}
                 for each in profile.operators
@@ -119,7 +121,7 @@ def _target(profile: Profile, target: Target) -> dict[str, Any]:
         "speedup": profile.potential(target),
         "speedup_by_library": profile.speedup_if(target, target.library_factor) if library else None,
         "sites": _patterns(target.sites),
-        "cases": [[list(each.arguments), each.calls, each.time_ms] for each in target.cases],
+        "cases": [[list(each.arguments), each.calls, each.time_ms, each.shape] for each in target.cases],
     }
 
 

@@ -1,6 +1,7 @@
 """Where the time of a model goes, and what can be won there: the record that `profile.json` holds.
 
-Times are in ms and of one iteration: a call of the model, forward or forward and backward.
+Times are in ms and of one iteration: a call of the model, forward or forward and backward. Where a model has
+several shapes of inputs, they are those of an iteration on average: of each shape its weight times its time.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class SiteTime:
 class TargetCase:
     """Calls with the same arguments. `arguments`: as text of the trace format, one for each operator of a
     chain, "" where it has no words for them. `sites`: by the module's path. `floor_ms`: the least that the
-    calls can take, 0 where that is not known."""
+    calls can take, 0 where that is not known. `shape`: at which they are made, by its place in the profile's;
+    `calls` are those of a forward there."""
 
     arguments: tuple[str, ...]
     calls: int
@@ -51,6 +53,7 @@ class TargetCase:
     dtype: str
     bound: Bound
     sites: Mapping[str, SiteTime]
+    shape: int = 0
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
@@ -155,13 +158,23 @@ def amdahl(share: float, factor: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShapeTime:
+    """A shape of the inputs: its name, its share of the calls, and the time of an iteration there."""
+
+    name: str
+    weight: float
+    wall_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Profile:
     """A model's profile on one device. `device`: `cuda` or `cpu`; `device_name` and `torch` say which.
 
     `wall_ms` is the time of an iteration without a profiler; `operators` all operators that were
     called, `chains` those calls that could be one kernel, which overlap. `other_ms`: device time of no
     operator. `kernels`: launches of an iteration, 0 on a CPU. `notes`: what a reader should know of the
-    figures. Raises ValueError for times that no measurement gives.
+    figures. `shapes`: of the inputs; profiles of earlier versions have none. Raises ValueError for times that
+    no measurement gives.
     """
 
     model: str
@@ -177,10 +190,16 @@ class Profile:
     chains: tuple[Target, ...] = ()
     other_ms: float = 0.0
     notes: tuple[str, ...] = field(default=())
+    shapes: tuple[ShapeTime, ...] = ()
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.wall_ms) and self.wall_ms > 0):
             raise ValueError(f"wall_ms is {self.wall_ms}; it must be finite and positive")
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Of the shapes, by their names; "" is that of one alone."""
+        return {each.name: each.weight for each in self.shapes} or {"": 1.0}
 
     @property
     def device_ms(self) -> float:
@@ -256,7 +275,8 @@ class Profile:
         made = {key: value for key, value in fields.items() if key not in ("version", "follows")}
         for key in ("operators", "chains"):
             made[key] = tuple(map(Target.from_json, made[key]))
-        return cls(**{**made, "notes": tuple(made["notes"])})
+        shapes = tuple(ShapeTime(**each) for each in made.get("shapes", ()))
+        return cls(**{**made, "notes": tuple(made["notes"]), "shapes": shapes})
 
 
 def patterns_of(sites: Sequence[str]) -> dict[str, int]:

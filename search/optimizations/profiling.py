@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from evaluators.reference.machine_peaks import device_name, peaks_of
@@ -11,9 +13,9 @@ from evaluators.suites.traced_call import Call
 from evaluators.system.user_cache import cache_folder
 from kernel_library.entry import Entry, architecture_of
 from search.optimizations.model_source import LoadedModel, told
-from search.optimizations.profile import Profile
+from search.optimizations.profile import Profile, ShapeTime
 from search.optimizations.recording import RecordedRun, record
-from search.optimizations.targets import Machine, chains_of, operators_of
+from search.optimizations.targets import Machine, chains_of, merged, operators_of
 from search.optimizations.timing import Timing, measure
 
 ALIKE = 0.999
@@ -22,8 +24,17 @@ SLOWED = 1.25
 """Times as long as an iteration its operators took in the trace: they were disturbed."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A model at one shape, with a run of it and its times."""
+
+    model: LoadedModel
+    run: RecordedRun
+    timing: Timing
+
+
 def profile_of(
-    model: LoadedModel,
+    models: Sequence[LoadedModel],
     *,
     entries: Sequence[Entry],
     warmup: int,
@@ -31,16 +42,21 @@ def profile_of(
     say: Callable[[str], None],
     cache: Path | None = None,
 ) -> Profile:
-    """Where the model's time goes. `cache`: the file of the machine's peaks, None for the user's own; `say`
-    is told what is being done. Raises UsageError for what the model raises."""
+    """Where the time of a model goes, which is given at each of its shapes. `cache`: the file of the
+    machine's peaks, None for the user's own; `say` is told what is being done. Raises UsageError for what the
+    model raises."""
     import torch
 
-    with told(model.name):
-        say("recording a run")
-        run = record(model)
-        operators = [call.operator for call in run.calls]
-        timing = measure(model, operators, warmup=warmup, iterations=iterations, say=say)
+    found = []
+    for each in models:
+        with told(each.title):
+            say(f"recording a run{f' at {each.shape}' if each.shape else ''}")
+            run = record(each)
+            operators = [call.operator for call in run.calls]
+            timing = measure(each, operators, warmup=warmup, iterations=iterations, say=say)
+        found.append(Measured(model=each, run=run, timing=timing))
     say("measuring the machine's peaks, or reading them from an earlier run")
+    model, weights = models[0], [each.weight for each in models]
     kept = cache or cache_folder() / "machine_peaks.json"
     machine = Machine(
         peaks=peaks_of(model.device, kept), architecture=_architecture(model.device), entries=entries
@@ -53,32 +69,41 @@ def profile_of(
         backward=model.backward,
         torch=torch.__version__,
         iterations=iterations,
-        wall_ms=timing.wall_ms,
-        kernels=timing.kernels,
-        other_ms=timing.other_ms,
-        operators=tuple(operators_of(run, timing, machine)),
-        chains=tuple(chains_of(run, timing, machine)),
-        notes=tuple(_notes(run, timing)),
+        wall_ms=_mean([each.timing.wall_ms for each in found], weights),
+        kernels=round(_mean([each.timing.kernels for each in found], weights)),
+        other_ms=_mean([each.timing.other_ms for each in found], weights),
+        operators=tuple(merged([operators_of(each.run, each.timing, machine) for each in found], weights)),
+        chains=tuple(merged([chains_of(each.run, each.timing, machine) for each in found], weights)),
+        notes=tuple(note for each in found for note in _notes(each)),
+        shapes=tuple(
+            ShapeTime(name=each.model.shape, weight=each.model.weight, wall_ms=each.timing.wall_ms)
+            for each in found
+        ),
     )
 
 
+def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    """Of weights that come to 1."""
+    return sum(value * weight for value, weight in zip(values, weights, strict=True))
+
+
 def calls_of(profile: Profile) -> list[Call]:
-    """The calls of the operators of an iteration, each once with its count; none of those for whose arguments
-    the trace format has no words."""
-    found = []
+    """The calls of the operators of an iteration at each shape, each once with its count; none of those for
+    whose arguments the trace format has no words."""
+    counts: Counter[tuple[str, str]] = Counter()
     for target in profile.operators:
         for case in target.cases:
-            if case.arguments[0]:
-                arguments, keywords = parse_arguments(case.arguments[0])
-                operator = target.operators[0]
-                found.append(
-                    Call(operator=operator, arguments=arguments, keywords=keywords, count=case.calls)
-                )
+            counts[target.operators[0], case.arguments[0]] += case.calls
+    found = []
+    for (operator, text), count in counts.items():
+        if text:
+            arguments, keywords = parse_arguments(text)
+            found.append(Call(operator=operator, arguments=arguments, keywords=keywords, count=count))
     return found
 
 
-def _notes(run: RecordedRun, timing: Timing) -> list[str]:
-    notes = []
+def _notes(measured: Measured) -> list[str]:
+    run, timing, notes = measured.run, measured.timing, []
     if timing.alike < ALIKE:
         notes.append(
             f"the model does not call the same operators every time: {timing.alike:.0%} of the calls are "
@@ -92,7 +117,7 @@ def _notes(run: RecordedRun, timing: Timing) -> list[str]:
         )
     if unwritable := sorted({call.operator for call in run.calls if not call.arguments}):
         notes.append(f"arguments that the trace format has no words for: {', '.join(unwritable)}")
-    return notes
+    return [f"{measured.model.shape}: {each}" if measured.model.shape else each for each in notes]
 
 
 def _architecture(device: str) -> str:

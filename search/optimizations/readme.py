@@ -54,11 +54,17 @@ def readme(
     lines = "\n".join([*in_lines(verification, WAYS), *growth_lines(verification)])
     return README.format(
         model=profile.model,
-        head=f"{profile.dtype}, forward, on {profile.device_name}, torch {profile.torch}.",
+        head=f"{profile.dtype}, forward, on {profile.device_name}, torch {profile.torch}.{_shapes(profile)}",
         verified=f"```\n{lines}\n```",
         rows="\n".join(rows) or "| none | | | | | | |",
         others="\n".join(others) or "- nothing",
     )
+
+
+def _shapes(profile: Profile) -> str:
+    """Where there are several."""
+    listed = [f"{each.name} ({each.weight:.0%} of the calls)" for each in profile.shapes]
+    return f" Code for each of these inputs: {', '.join(listed)}." if len(listed) > 1 else ""
 
 
 def _row(extracted: Extracted, won: Won, profile: Profile) -> str:

@@ -23,6 +23,7 @@ from search.campaigns.running import state_of
 from search.campaigns.schedulers import ExpectedGain
 from search.library_seeds import library_seeds
 from search.optimizations.adapters import adapted, is_for
+from search.optimizations.extraction.fragments import Fragment, unified
 from search.optimizations.extraction.record import Extracted
 from search.optimizations.extraction.whole import Whole
 
@@ -78,10 +79,10 @@ class LibraryAnswers:
     folder."""
 
     def __init__(
-        self, folder: Path, library: FolderLibrary, whole: Whole, say: Callable[[str], None]
+        self, folder: Path, library: FolderLibrary, wholes: Sequence[Whole], say: Callable[[str], None]
     ) -> None:
         self._kept = KeptLines(folder / ASKED)
-        self._library, self._whole, self._say = library, whole, say
+        self._library, self._wholes, self._say = library, wholes, say
         self._entries = library.entries()
 
     async def ask(self, pool: Pool, extracted: Extracted, problem: Problem) -> Won | None:
@@ -103,13 +104,18 @@ class LibraryAnswers:
         seeds = library_seeds(self._library, problem, MOST_ENTRIES, environment)
         found = {seed.id: seed.kernel for seed in seeds if seed.drop_in}
         architecture = architecture_of(problem.device, environment.get("architecture", ""))
-        fragment = self._whole.fragment(extracted.places[0])
+        fragment, whole = self._fragment(extracted), self._wholes[extracted.places[0].shape]
         for entry in self._entries:
             fits = is_for(entry, problem.device) and entry.runs_on(architecture)
             fits = fits and problem.dtype in (entry.dtypes or (problem.dtype,))
-            if fits and (kernel := adapted(entry, fragment, self._whole.views)) is not None:
+            if fits and (kernel := adapted(entry, fragment, whole.views)) is not None:
                 found.setdefault(entry.id, kernel)
         return list(found.items())[:MOST_ENTRIES]
+
+    def _fragment(self, extracted: Extracted) -> Fragment:
+        """At the first of the problem's places, with the code that is that of all."""
+        own = [self._wholes[each.shape].fragment(each) for each in extracted.places]
+        return (unified(own) or own)[0]
 
     async def _evaluate(
         self, pool: Pool, extracted: Extracted, problem: Problem, entry: str, kernel: Kernel

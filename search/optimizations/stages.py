@@ -58,7 +58,7 @@ class Making:
         say(self.console, *lines)
 
 
-def extracted(making: Making, profile: Profile, whole: Whole) -> Extraction:
+def extracted(making: Making, profile: Profile, wholes: Sequence[Whole]) -> Extraction:
     """The problems of the run, which are made unless they are there."""
     file = making.folder / EXTRACTION
     if file.exists():
@@ -66,13 +66,14 @@ def extracted(making: Making, profile: Profile, whole: Whole) -> Extraction:
     config = making.config
     entries = build(config.library.kernels).entries() if config.library.use else []
     entries = [each for each in entries if is_for(each, str(config.device))]
+    views = set().union(*(each.views for each in wholes))
     found = extract(
         profile,
-        whole,
+        wholes,
         making.folder,
         most=int(config.targets),
         gain=float(config.least_gain),
-        known=lambda fragment: any(adapted(entry, fragment, whole.views) for entry in entries),
+        known=lambda fragment: any(adapted(entry, fragment, views) for entry in entries),
     )
     found.write(file)
     making.say(*extracted_lines(found, profile))
@@ -80,7 +81,7 @@ def extracted(making: Making, profile: Profile, whole: Whole) -> Extraction:
 
 
 async def kernels_for(
-    making: Making, profile: Profile, whole: Whole, extraction: Extraction
+    making: Making, profile: Profile, wholes: Sequence[Whole], extraction: Extraction
 ) -> dict[str, Won]:
     """Asks the library, then searches with the campaign's budget. Raises UsageError."""
     config = making.config
@@ -89,7 +90,7 @@ async def kernels_for(
     with Pool(host_of(config)) as pool:
         if config.library.use:
             library = build(config.library.kernels)
-            answers = LibraryAnswers(making.folder, library, whole, making.say)
+            answers = LibraryAnswers(making.folder, library, wholes, making.say)
             for each in extraction.problems:
                 problem = _problem(making, each)
                 found[each.name].append(await answers.ask(pool, each, problem))
@@ -145,7 +146,11 @@ def _campaign(making: Making, profile: Profile, extraction: Extraction) -> Campa
 
 
 def installed(
-    making: Making, profile: Profile, whole: Whole, extraction: Extraction, kernels: Mapping[str, Won]
+    making: Making,
+    profile: Profile,
+    wholes: Sequence[Whole],
+    extraction: Extraction,
+    kernels: Mapping[str, Won],
 ) -> Verification | None:
     """Writes `optimized/` with the kernels with which the model is the same, and says what they are worth;
     None without any. Raises UsageError."""
@@ -174,7 +179,7 @@ def installed(
         ways=[EAGER, OPTIMIZED, *COMPILED[str(config.compile)]],
     )
     try:
-        write_package(making.folder, whole, sources, places)
+        write_package(making.folder, wholes, sources, places)
         making.say("holding the model with the kernels against the model")
         found = verify_apart(making.folder, task, [each.name for each in places], float(config.verify_s))
         if not found.passes:
@@ -182,9 +187,9 @@ def installed(
             raise VerificationError("its forward as code gives other answers, without any kernel")
         if found.left_out:
             left = {each: own for each, own in places.items() if each.name not in found.left_out}
-            write_package(making.folder, whole, sources, left)
+            write_package(making.folder, wholes, sources, left)
     except (NoGraphError, VerificationError) as error:
-        raise UsageError(f"model={whole.model.name}: no kernel can be put into it: {error}") from error
+        raise UsageError(f"model={profile.model}: no kernel can be put into it: {error}") from error
     kept = {each.name: kernels[each.name] for each in places if each.name not in found.left_out}
     text = readme(profile, extraction, kept, found)
     write_atomically(making.folder / PACKAGE / "README.md", text)

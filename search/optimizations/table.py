@@ -26,7 +26,13 @@ def head(profile: Profile) -> Iterator[str]:
     yield f"{profile.model}: {what}, {profile.dtype}, on {profile.device_name}, torch {profile.torch}"
     launches = f" in {profile.kernels} launches" if profile.kernels else ""
     device = "operators" if profile.device == "cpu" else "the device"
-    yield f"an iteration takes {profile.wall_ms:.3g} ms, {device} {profile.device_ms:.3g} ms{launches}"
+    mean = " on average" if len(profile.shapes) > 1 else ""
+    yield f"an iteration takes{mean} {profile.wall_ms:.3g} ms, {device} {profile.device_ms:.3g} ms{launches}"
+    if len(profile.shapes) > 1:
+        yield from (
+            f"  {each.wall_ms:.3g} ms at {each.name}, {each.weight:.0%} of the calls"
+            for each in profile.shapes
+        )
     yield from advice(profile)
     yield from (f"note: {each}" for each in profile.notes)
 

@@ -43,6 +43,27 @@ def chains_of(run: RecordedRun, timing: Timing, machine: Machine) -> list[Target
     return _targets(run, timing, machine, found)
 
 
+def merged(by_shape: Sequence[Sequence[Target]], weights: Sequence[float]) -> list[Target]:
+    """The targets of several shapes, those of the same operators as one: its times are those of an iteration
+    on average. The library's kernel is that of the shape where the target takes most."""
+    found: dict[tuple[str, ...], list[Target]] = defaultdict(list)
+    for shape, (targets, weight) in enumerate(zip(by_shape, weights, strict=True)):
+        for each in targets:
+            cases = tuple(_weighted(case, shape, weight) for case in each.cases)
+            found[each.operators].append(replace(each, cases=cases))
+    whole = []
+    for own in found.values():
+        cases = tuple(sorted((case for each in own for case in each.cases), key=lambda each: -each.time_ms))
+        whole.append(replace(max(own, key=lambda each: each.time_ms), cases=cases))
+    return sorted(whole, key=lambda each: (-each.time_ms, each.name))
+
+
+def _weighted(case: TargetCase, shape: int, weight: float) -> TargetCase:
+    sites = {site: replace(each, time_ms=weight * each.time_ms) for site, each in case.sites.items()}
+    time_ms, floor_ms = weight * case.time_ms, weight * case.floor_ms
+    return replace(case, shape=shape, sites=sites, time_ms=time_ms, floor_ms=floor_ms)
+
+
 def _targets(
     run: RecordedRun, timing: Timing, machine: Machine, groups: Iterable[tuple[tuple[int, ...], int]]
 ) -> list[Target]:

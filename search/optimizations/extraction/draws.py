@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -37,11 +38,13 @@ class Draw:
     zeros: float = 0.0
     masked: float = 0.0
 
-    def code(self, shape: str) -> str:
-        """The expression that draws one; `shape` is the name of its shape."""
+    def code(self, shape: str, strides: str = "") -> str:
+        """The expression that draws one; `shape` is the name of its shape, `strides` of its strides where
+        they differ from case to case."""
+        laid_out = strides or str(self.strides or "")
         if self.dtype == "bool":
             text = f"torch.rand({shape}) < {self.mean:.4g}"
-            text = f"({text})" if self.strides else text
+            text = f"({text})" if laid_out else text
         elif _is_whole(self.dtype):
             text = f"torch.randint({self.low:.0f}, {self.high + 1:.0f}, {shape}, dtype=torch.{self.dtype})"
         else:
@@ -50,7 +53,7 @@ class Draw:
             ]
             kind = "" if self.dtype == "float32" else f", dtype=torch.{self.dtype}"
             text = f"drawn({shape}, {', '.join(parts)}{kind})"
-        return f"strided({text}, {self.strides})" if self.strides else text
+        return f"strided({text}, {laid_out})" if laid_out else text
 
     def _spread(self) -> list[tuple[str, float]]:
         return [
@@ -67,6 +70,19 @@ def _is_whole(dtype: str) -> bool:
     return dtype.startswith(("int", "uint"))
 
 
+def strides_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """In which one like this is laid out: () where it is contiguous, or expanded: a tensor of its own is the
+    harder case."""
+    strides = tuple(tensor.stride())
+    expanded = any(size > 1 and each == 0 for size, each in zip(tensor.shape, strides, strict=True))
+    return () if tensor.is_contiguous() or expanded else strides
+
+
+def dense(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor."""
+    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
+
+
 def draw_of(tensors: Sequence[torch.Tensor]) -> Draw:
     """The spread of tensors of one type and layout, taken together. Raises ValueError for a type that cannot
     be drawn, and for NaN."""
@@ -74,11 +90,8 @@ def draw_of(tensors: Sequence[torch.Tensor]) -> Draw:
 
     first = tensors[0]
     dtype = str(first.dtype).removeprefix("torch.")
-    strides = () if first.is_contiguous() else tuple(first.stride())
     if first.is_complex() or first.is_quantized:
         raise ValueError(f"tensors of {dtype} are not drawn")
-    if 0 in strides and any(size > 1 for size, each in zip(first.shape, strides, strict=True) if each == 0):
-        strides = ()  # expanded: a tensor of its own is the harder case
     flat = [each.flatten() for each in tensors]
     together = torch.cat(flat).to(torch.float64 if first.device.type != "mps" else torch.float32)
     if together.numel() == 0:
@@ -98,7 +111,7 @@ def draw_of(tensors: Sequence[torch.Tensor]) -> Draw:
         std, low, high = CONSTANT_STD, low - 3 * CONSTANT_STD, high + 3 * CONSTANT_STD
     return Draw(
         dtype=dtype,
-        strides=strides,
+        strides=strides_of(first),
         mean=mean,
         std=std,
         low=low,

@@ -11,12 +11,12 @@ import keyword
 import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from search.optimizations.extraction.graph import Graph
-from search.optimizations.extraction.readable import SAME, Words, is_first_alone, readable
+from search.optimizations.extraction.readable import RESHAPES, SAME, Words, is_first_alone, readable
 from search.optimizations.recording import Kind, RecordedCall, RecordedRun
 
 if TYPE_CHECKING:
@@ -34,12 +34,14 @@ class NoFragmentError(Exception):
 @dataclass(frozen=True, kw_only=True)
 class Fragment:
     """`members`: the nodes that the kernel stands for, in the graph's order; `inputs` and `outputs`: the
-    nodes whose tensors go in and come out; `names`: of the inputs, for code."""
+    nodes whose tensors go in and come out; `names`: of the inputs, for code. `sizes`: of reshapes, by their
+    nodes, in the place of their own, with -1 for one that follows from the others."""
 
     members: tuple[fx.Node, ...]
     inputs: tuple[fx.Node, ...]
     outputs: tuple[fx.Node, ...]
     names: tuple[str, ...]
+    sizes: Mapping[fx.Node, Sequence[int | None]] = field(default_factory=dict)
 
     @property
     def calls(self) -> list[fx.Node]:
@@ -50,6 +52,41 @@ class Fragment:
         """The body of a function of these names, a line each, its return last. `words`: for operators that
         are to be written in other words than their own."""
         return list(_code(self, words))
+
+    @property
+    def reshapes(self) -> list[fx.Node]:
+        """The members that name the sizes of what they give."""
+        return [node for node in self.members if str(node.target) in RESHAPES]
+
+
+def unified(fragments: Sequence[Fragment]) -> list[Fragment] | None:
+    """The same fragments with one code: where their reshapes differ in one of the sizes, that follows from
+    the others. None where they differ in more."""
+    masked = {
+        tuple(replace(each, sizes={node: [None] * len(_sizes(node)) for node in each.reshapes}).code({}))
+        for each in fragments
+    }
+    if len(masked) > 1 or len({each.names for each in fragments}) > 1:
+        return None
+    rows = zip(*([_sizes(node) for node in each.reshapes] for each in fragments), strict=True)
+    open_ = [[len({*sizes}) > 1 for sizes in zip(*row, strict=True)] for row in rows]
+    if any(sum(each) > 1 for each in open_):
+        return None
+    found = []
+    for each in fragments:
+        sizes = {
+            node: [-1 if one else size for size, one in zip(_sizes(node), own, strict=True)]
+            for node, own in zip(each.reshapes, open_, strict=True)
+            if any(own)
+        }
+        found.append(replace(each, sizes=sizes))
+    return found
+
+
+def _sizes(node: fx.Node) -> list[int]:
+    """That a reshape names."""
+    sizes: Any = node.args[1]
+    return list(sizes)
 
 
 def fragment_of(graph: Graph, run: RecordedRun, places: Sequence[int]) -> Fragment:
@@ -196,7 +233,8 @@ def _code(fragment: Fragment, words: Mapping[str, Words]) -> Iterator[str]:
             continue
         if str(node.target) in words and is_first_alone(node):
             whole.add(node)
-        expression = readable(node, called, words)
+        args = [node.args[0], fragment.sizes[node]] if node in fragment.sizes else None
+        expression = readable(node, called, words, args)
         name = _name_of(node, called.values())
         called[node] = name
         yield f"{name} = {expression}"

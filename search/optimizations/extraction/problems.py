@@ -1,18 +1,20 @@
 """Targets of a profile as problems: a reference for each, whose code is the model's own between two places.
 
 A problem has one code. The places of a target that differ in it, say by a size that a call names, are several
-problems; places that differ in the shapes of their tensors alone are its cases, weighted by their time.
+problems; places that differ in the shapes of their tensors alone are its cases, weighted by their time. The
+places are those at all shapes of the model's inputs; what is reshaped to a size there that another shape does
+not have is reshaped to the size that follows from the others.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from evaluators.atomic_write import write_atomically
-from search.optimizations.extraction.fragments import Fragment, NoFragmentError
+from search.optimizations.extraction.fragments import Fragment, NoFragmentError, unified
 from search.optimizations.extraction.record import FOLDER, Extracted, Extraction, Place
 from search.optimizations.extraction.references import reference_of
 from search.optimizations.extraction.whole import Whole
@@ -30,7 +32,7 @@ Own = Sequence[tuple[Place, Fragment, TargetCase]]
 
 def extract(
     profile: Profile,
-    whole: Whole,
+    wholes: Sequence[Whole],
     folder: Path,
     *,
     most: int,
@@ -43,7 +45,7 @@ def extract(
     operator's problem that is more promising. Which of two kernels is used at a place is seen when both are
     there. Raises OSError."""
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-    extractor = _Extractor(profile, whole, folder, most=most, gain=gain, known=known)
+    extractor = _Extractor(profile, wholes, folder, most=most, gain=gain, known=known)
     for target in profile.targets:
         if target.kind not in LEFT_OUT and profile.potential(target) >= 1 + gain:
             extractor.add(target)
@@ -56,7 +58,7 @@ class _Extractor:
     def __init__(
         self,
         profile: Profile,
-        whole: Whole,
+        wholes: Sequence[Whole],
         folder: Path,
         *,
         most: int,
@@ -65,9 +67,9 @@ class _Extractor:
     ) -> None:
         self.problems: list[Extracted] = []
         self.left_out: dict[str, str] = {}
-        self._profile, self._whole, self._folder = profile, whole, folder
+        self._profile, self._wholes, self._folder = profile, wholes, folder
         self._most, self._gain, self._known = most, gain, known
-        self._taken: dict[bool, set[int]] = {True: set(), False: set()}
+        self._taken: dict[bool, set[tuple[int, int]]] = {True: set(), False: set()}
 
     def add(self, target: Target) -> None:
         """The problems of a target; where there are none it is kept why."""
@@ -85,23 +87,23 @@ class _Extractor:
         """The target's places by the code that they have, no call in two of them; and why others are none."""
         found: dict[tuple[str, ...], list[tuple[Place, Fragment, TargetCase]]] = defaultdict(list)
         reasons: list[str] = []
-        used: set[int] = set()
-        for place, case in places_of(target, self._whole):
-            if not used.isdisjoint(place.calls):
+        used: set[tuple[int, int]] = set()
+        for place, case in places_of(target, self._wholes):
+            if not used.isdisjoint(place.members):
                 continue
             try:
-                fragment = self._whole.fragment(place)
+                fragment = self._wholes[place.shape].fragment(place)
             except NoFragmentError as error:
                 reasons.append(str(error))
                 continue
-            used.update(place.calls)
+            used.update(place.members)
             found[(*fragment.names, *fragment.code({}))].append((place, fragment, case))
-        return list(found.values()), reasons
+        return _at_all_shapes(found.values()), reasons
 
     def _add(self, target: Target, own: Own) -> None:
         """The problem of these places, unless it is not worth it. Raises NoFragmentError."""
         taken = self._taken[True] if target.is_chain else self._taken[True] | self._taken[False]
-        free = [each for each in own if taken.isdisjoint(each[0].calls)]
+        free = [each for each in own if taken.isdisjoint(each[0].members)]
         searched = bool(free) and sum(each.searched for each in self.problems) < self._most
         if not self._known(own[0][1]):
             if not searched:
@@ -113,7 +115,7 @@ class _Extractor:
         factor = max(1.0, time_ms / floor_ms if floor_ms else 1.0, target.library_factor)
         if amdahl(time_ms / self._profile.total_ms, factor) < 1 + self._gain:
             return
-        source, exact = reference_of(target, [each[:2] for each in own], self._whole)
+        source, exact = reference_of(target, [each[:2] for each in own], self._wholes)
         extracted = Extracted(
             name=f"{len(self.problems) + 1}_{slug(target)}",
             target=target.name,
@@ -125,7 +127,40 @@ class _Extractor:
         write_atomically(self._folder / extracted.file, source)
         self.problems.append(extracted)
         if searched:
-            self._taken[target.is_chain].update(call for place, _, _ in own for call in place.calls)
+            self._taken[target.is_chain].update(call for place, _, _ in own for call in place.members)
+
+
+def _at_all_shapes(groups: Iterable[Own]) -> list[Own]:
+    """The groups of places with one code, those together that are the same at different shapes: in the same
+    modules, with one code but for a size that follows from others."""
+    found: list[Own] = []
+    for own in groups:
+        for number, other in enumerate(found):
+            if (both := _together(other, own)) is not None:
+                found[number] = both
+                break
+        else:
+            found.append(own)
+    return found
+
+
+def _together(one: Own, other: Own) -> Own | None:
+    """None where they are two problems."""
+    if not _shapes(one).isdisjoint(_shapes(other)) or _sites(one) != _sites(other):
+        return None
+    both = [*one, *other]
+    fragments = unified([fragment for _, fragment, _ in both])
+    if fragments is None:
+        return None
+    return [(place, each, case) for (place, _, case), each in zip(both, fragments, strict=True)]
+
+
+def _shapes(own: Own) -> set[int]:
+    return {place.shape for place, _, _ in own}
+
+
+def _sites(own: Own) -> set[str]:
+    return {place.site for place, _, _ in own}
 
 
 def assigned(
@@ -134,30 +169,30 @@ def assigned(
     """Where the kernel of each problem goes: that which saves most of the model's time comes first, and no
     call has two. `saved_ms`: by the problems' names, of those that have a kernel."""
     found: dict[Extracted, tuple[Place, ...]] = {}
-    taken: set[int] = set()
+    taken: set[tuple[int, int]] = set()
     with_kernel = [each for each in problems if each.name in saved_ms]
     for each in sorted(with_kernel, key=lambda one: -saved_ms[one.name]):
-        free = tuple(place for place in each.places if taken.isdisjoint(place.calls))
-        taken.update(call for place in free for call in place.calls)
+        free = tuple(place for place in each.places if taken.isdisjoint(place.members))
+        taken.update(call for place in free for call in place.members)
         if free:
             found[each] = free
     return found
 
 
-def places_of(target: Target, whole: Whole) -> list[tuple[Place, TargetCase]]:
-    """Where the target's calls are in the run, each with its case; they share the case's time evenly."""
-    if target.is_chain:
-        groups = [chain.places for chain in whole.chains]
-    else:
-        groups = [(place,) for place in range(len(whole.run.calls))]
-    cases = {case.arguments: case for case in target.cases}
+def places_of(target: Target, wholes: Sequence[Whole]) -> list[tuple[Place, TargetCase]]:
+    """Where the target's calls are in the runs, each with its case; they share the case's time evenly."""
+    cases = {(case.shape, case.arguments): case for case in target.cases}
     found = []
-    for group in groups:
-        calls = [whole.run.calls[place] for place in group]
-        if tuple(call.operator for call in calls) == target.operators:
-            case = cases[tuple(call.arguments for call in calls)]
-            site = common_site([call.site for call in calls])
-            found.append((Place(calls=group, site=site, time_ms=case.time_ms / case.calls), case))
+    for shape, whole in enumerate(wholes):
+        run = whole.run.calls
+        singles = [(place,) for place in range(len(run))]
+        for group in [chain.places for chain in whole.chains] if target.is_chain else singles:
+            calls = [run[place] for place in group]
+            if tuple(call.operator for call in calls) == target.operators:
+                case = cases[shape, tuple(call.arguments for call in calls)]
+                site = common_site([call.site for call in calls])
+                time_ms = case.time_ms / case.calls
+                found.append((Place(calls=group, site=site, time_ms=time_ms, shape=shape), case))
     return found
 
 

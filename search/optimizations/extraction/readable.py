@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -14,12 +14,15 @@ Words = Callable[..., str | None]
 
 
 def readable(
-    node: fx.Node, names: Mapping[fx.Node, str], words: Mapping[str, Words] = MappingProxyType({})
+    node: fx.Node,
+    names: Mapping[fx.Node, str],
+    words: Mapping[str, Words] = MappingProxyType({}),
+    args: Sequence[Any] | None = None,
 ) -> str:
     """The expression of a call, its arguments by their names. `words`, by the operator, give `x + y` in place
-    of `aten.add.Tensor(x, y)`."""
+    of `aten.add.Tensor(x, y)`; `args` are in the place of the call's own."""
     operator = str(node.target)
-    arguments = [_text(each, names) for each in node.args]
+    arguments = [_text(each, names) for each in (node.args if args is None else args)]
     keywords = {key: _text(each, names) for key, each in node.kwargs.items()}
     first = operator in words and operator in FIRST and is_first_alone(node)
     if operator in words and (operator not in FIRST or first):

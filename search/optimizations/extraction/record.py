@@ -18,11 +18,17 @@ FOLDER = "problems"
 @dataclass(frozen=True, kw_only=True)
 class Place:
     """One place of the model that a problem's kernel can stand at: the calls by their numbers in the recorded
-    run. `time_ms`: of an iteration."""
+    run. `time_ms`: of an iteration. `shape`: of the inputs, by its place among the model's."""
 
     calls: tuple[int, ...]
     site: str
     time_ms: float
+    shape: int = 0
+
+    @property
+    def members(self) -> set[tuple[int, int]]:
+        """The calls, which are others at another shape."""
+        return {(self.shape, call) for call in self.calls}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +74,12 @@ class Extraction:
     problems: tuple[Extracted, ...]
     left_out: Mapping[str, str]
 
-    def sites(self, names: Sequence[str]) -> list[str]:
-        """Where the kernels of these problems are called, in the order of a forward in which each is called
-        at all of its places."""
+    def sites(self, names: Sequence[str], shape: int) -> list[str]:
+        """Where the kernels of these problems are called, in the order of a forward at a shape, in which each
+        is called at all of its places."""
         problems = [each for each in self.problems if each.name in names]
-        ends = [(each.calls[-1], each.site) for one in problems for each in one.places]
+        places = [each for one in problems for each in one.places if each.shape == shape]
+        ends = [(each.calls[-1], each.site) for each in places]
         return [site for _, site in sorted(ends)]
 
     def write(self, file: Path) -> None:

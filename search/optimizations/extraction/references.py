@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from evaluators.reference.loading import load_module
 from evaluators.reference.strided_layouts import clone
-from search.optimizations.extraction.draws import DRAWN, STRIDED, Draw, draw_of
+from search.optimizations.extraction.draws import DRAWN, STRIDED, Draw, dense, draw_of, strides_of
 from search.optimizations.extraction.fragments import Fragment, NoFragmentError
 from search.optimizations.extraction.graph import run as run_graph
 from search.optimizations.extraction.readable import WORDS
@@ -22,6 +22,7 @@ from search.optimizations.profile import Target, patterns_of
 
 if TYPE_CHECKING:
     import torch
+    from torch import fx
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +35,12 @@ class Sample:
     outputs: Sequence[torch.Tensor]
 
 
-def reference_of(target: Target, own: Sequence[tuple[Place, Fragment]], whole: Whole) -> tuple[str, bool]:
+def reference_of(
+    target: Target, own: Sequence[tuple[Place, Fragment]], wholes: Sequence[Whole]
+) -> tuple[str, bool]:
     """The reference of fragments with one code, and whether it gives the model's tensors bit for bit. Raises
     NoFragmentError where it gives others, or its inputs cannot be drawn."""
-    samples = _samples(own, whole)
+    samples = _samples(own, wholes)
     floating = {each.dtype for one in samples for each in one.inputs if each.is_floating_point()}
     if len(floating) > 1:
         raise NoFragmentError("it reads tensors of several floating types")
@@ -48,7 +51,7 @@ def reference_of(target: Target, own: Sequence[tuple[Place, Fragment]], whole: W
     off = math.inf
     text = ""
     for body in (samples[0].fragment.code(WORDS), samples[0].fragment.code({})):
-        text = _text(target, samples, body, draws, whole.model.name)
+        text = _text(target, samples, body, draws, wholes[0].model.name)
         off = max(_distance(text, each) for each in samples)
         if off == 0:
             return text, True
@@ -57,9 +60,12 @@ def reference_of(target: Target, own: Sequence[tuple[Place, Fragment]], whole: W
     return text, False
 
 
-def _samples(own: Sequence[tuple[Place, Fragment]], whole: Whole) -> list[Sample]:
-    wanted = [node for _, each in own for node in (*each.inputs, *each.outputs)]
-    tensors = run_graph(whole.graph, whole.model, wanted)
+def _samples(own: Sequence[tuple[Place, Fragment]], wholes: Sequence[Whole]) -> list[Sample]:
+    tensors: dict[fx.Node, torch.Tensor] = {}
+    for shape in dict.fromkeys(place.shape for place, _ in own):
+        here = [each for place, each in own if place.shape == shape]
+        wanted = [node for each in here for node in (*each.inputs, *each.outputs)]
+        tensors |= run_graph(wholes[shape].graph, wholes[shape].model, wanted)
     return [
         Sample(
             place=place,
@@ -106,44 +112,59 @@ def _text(
     sites = patterns_of([each.place.site for each in samples])
     where = ", ".join(f"{site} x{count}" if count > 1 else site for site, count in sites.items())
     calls = f"{len(samples)} calls" if len(samples) > 1 else "one call"
+    shapes = len({each.place.shape for each in samples})
+    forward = "a forward" if shapes == 1 else f"forwards at {shapes} shapes of its inputs"
     said = textwrap.fill(
-        f"{target.name} of {model}: {calls} in a forward, at {where}. The inputs are spread as the model's "
+        f"{target.name} of {model}: {calls} in {forward}, at {where}. The inputs are spread as the model's "
         "own tensors are.",
         100,
     )
     names = samples[0].fragment.names
-    sizes = [name.upper() for name in names]
-    shapes = [[tuple(each.shape) for each in one.inputs] for one in samples]
-    drawn = [draw.code(size) for draw, size in zip(draws, sizes, strict=True)]
+    cases = _cases(samples)
+    drawn = [
+        draw.code(name.upper(), f"{name.upper()}_STRIDES" if f"{name.upper()}_STRIDES" in cases[0][0] else "")
+        for draw, name in zip(draws, names, strict=True)
+    ]
     code = textwrap.indent("\n".join(body), " " * 8)
     functional = "from torch.nn import functional\n" if "functional." in code else ""
     aten = "aten = torch.ops.aten\n" if "aten." in code else ""
-    globals_ = [f"{name} = {shape}" for name, shape in zip(sizes, shapes[0], strict=True)]
+    globals_ = [f"{name} = {size}" for name, size in cases[0][0].items()]
     listed = "".join(f"        {each},\n" for each in drawn)
     parts = [
         f'"""{said}"""\n\nimport torch\nfrom torch import nn\n{functional}\n{aten}' + "\n".join(globals_),
         f"class Model(nn.Module):\n    def forward(self, {', '.join(names)}):\n{code}",
         f"def get_inputs():\n    return [\n{listed}    ]",
         "def get_init_inputs():\n    return []",
-        *_cases(samples, sizes, shapes),
+        *([_get_cases(cases)] if len(cases) > 1 else []),
         *([DRAWN.rstrip()] if any("drawn(" in each for each in drawn) else []),
         *([STRIDED.rstrip()] if any("strided(" in each for each in drawn) else []),
     ]
     return "\n\n\n".join(parts) + "\n"
 
 
-def _cases(
-    samples: Sequence[Sample], sizes: Sequence[str], shapes: Sequence[Sequence[tuple[int, ...]]]
-) -> list[str]:
-    """`get_cases()` where the places have tensors of several shapes, weighted by their time."""
-    weights: dict[tuple[tuple[int, ...], ...], float] = defaultdict(float)
-    for one, each in zip(samples, shapes, strict=True):
-        weights[tuple(each)] += one.place.time_ms
-    if len(weights) == 1:
-        return []
-    whole = sum(weights.values())
+def _cases(samples: Sequence[Sample]) -> list[tuple[dict[str, tuple[int, ...]], float]]:
+    """The sizes of the cases with their times: the shapes of the inputs, and the strides of those that are
+    laid out in another way at another shape. Of samples of one shape the first counts."""
+    by_shapes: dict[tuple[tuple[int, ...], ...], list[Sample]] = defaultdict(list)
+    for each in samples:
+        by_shapes[tuple(tuple(one.shape) for one in each.inputs)].append(each)
+    firsts = [own[0].inputs for own in by_shapes.values()]
+    cases = []
+    for shapes, own in by_shapes.items():
+        sizes: dict[str, tuple[int, ...]] = {}
+        for number, name in enumerate(samples[0].fragment.names):
+            sizes[name.upper()] = shapes[number]
+            if len({strides_of(inputs[number]) for inputs in firsts}) > 1:
+                sizes[f"{name.upper()}_STRIDES"] = strides_of(own[0].inputs[number]) or dense(shapes[number])
+        cases.append((sizes, sum(each.place.time_ms for each in own)))
+    return cases
+
+
+def _get_cases(cases: Sequence[tuple[dict[str, tuple[int, ...]], float]]) -> str:
+    """The function that names them, weighted by their time."""
+    whole = sum(time_ms for _, time_ms in cases)
     rows = ""
-    for each, weight in weights.items():
-        named = ", ".join(f'"{name}": {shape}' for name, shape in zip(sizes, each, strict=True))
-        rows += f'        {{"sizes": {{{named}}}, "weight": {weight / whole:.4f}}},\n'
-    return [f"def get_cases():\n    return [\n{rows}    ]"]
+    for sizes, time_ms in cases:
+        named = ", ".join(f'"{name}": {size}' for name, size in sizes.items())
+        rows += f'        {{"sizes": {{{named}}}, "weight": {time_ms / whole:.4f}}},\n'
+    return f"def get_cases():\n    return [\n{rows}    ]"

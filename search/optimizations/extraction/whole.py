@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Whole:
-    """A model with the record of a run and the graph of the same calls."""
+    """A model at one shape with the record of a run and the graph of the same calls."""
 
     model: LoadedModel
     run: RecordedRun
@@ -44,14 +44,14 @@ class Whole:
 
 def whole_of(model: LoadedModel) -> Whole:
     """The model with its graph. Raises UsageError where its calls cannot be written as one."""
-    with told(model.name):
+    with told(model.title):
         run = record(model)
         try:
             graph = capture(model)
         except NoGraphError as error:
-            raise UsageError(f"model={model.name}: no kernel can be put into it: {error}") from error
+            raise UsageError(f"model={model.title}: no kernel can be put into it: {error}") from error
     if graph.operators != [call.operator for call in run.calls]:
         raise UsageError(
-            f"model={model.name}: no kernel can be put into it: two runs call different operators"
+            f"model={model.title}: no kernel can be put into it: two runs call different operators"
         )
     return Whole(model=model, run=run, graph=graph)

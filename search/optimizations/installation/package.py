@@ -1,7 +1,7 @@
 """Kernels into a model: writes the folder `optimized/`, which loads without this project.
 
-The model's forward becomes code: its calls in their order, with a kernel at each place of its problem. What
-nobody reads is left out.
+The model's forward at each of its shapes becomes code: its calls in their order, with a kernel at each place
+of its problem. What nobody reads is left out.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ package-dir = {{{package} = "."}}
 {package} = ["*.json", "*.pt", "README.md", "kernels/*.py", "references/*.py"]
 """
 CALLS = ("call_function", "call_module")
+FORWARD = "forward{}.py"
 HEAD = '''"""The forward of {model}: its calls as PyTorch dispatches them, with kernels between them."""
 
 import torch
@@ -80,7 +81,7 @@ def forward({arguments}):
 
 def write_package(
     folder: Path,
-    whole: Whole,
+    wholes: Sequence[Whole],
     kernels: Mapping[str, Kernel],
     places: Mapping[Extracted, Sequence[Place]],
 ) -> None:
@@ -94,14 +95,22 @@ def write_package(
         shutil.rmtree(place)
     (place / "kernels").mkdir(parents=True)
     (place / "references").mkdir()
-    graph, results = with_kernels(whole, places)
-    module = whole.model.module
+    model, module = wholes[0].model, wholes[0].model.module
+    name = model.name
     weights = dict([*module.named_parameters(), *module.named_buffers()])
-    text = "\n".join(f"    {line}" for line in _lines(graph, whole))
-    name = whole.model.name
-    arguments = ["model", "kernels", "constants", "check", *(node.name for node in whole.graph.inputs)]
-    head = HEAD.format(model=name, arguments=", ".join(arguments))
-    (place / "forward.py").write_text(f"{head}{text}\n", encoding="utf-8")
+    results: dict[Extracted, int] = {}
+    used: set[str] = set()
+    shapes, constants = [], []
+    for number, whole in enumerate(wholes):
+        here = {each: [one for one in own if one.shape == number] for each, own in places.items()}
+        graph, own_results = with_kernels(whole, here)
+        results |= own_results
+        file = FORWARD.format(f"_{number + 1}" if len(wholes) > 1 else "")
+        (place / file).write_text(_forward(graph, whole), encoding="utf-8")
+        shapes.append({"name": whole.model.shape, "forward": file, **_interface(whole)})
+        read = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
+        constants.append({name: each for name, each in whole.graph.constants.items() if name in read})
+        used |= read - {*whole.graph.constants}
     (place / "__init__.py").write_text(INIT.format(model=name, package=PACKAGE), encoding="utf-8")
     (place / "pyproject.toml").write_text(PROJECT.format(package=PACKAGE), encoding="utf-8")
     (place / RUNTIME.name).write_text(RUNTIME.read_text(encoding="utf-8"), encoding="utf-8")
@@ -109,17 +118,23 @@ def write_package(
         source = kernels[extracted.name].source
         (place / "kernels" / f"{extracted.name}.py").write_text(source, encoding="utf-8")
         shutil.copy(folder / extracted.file, place / "references" / f"{extracted.name}.py")
-    used = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
-    if constants := {name: each for name, each in whole.graph.constants.items() if name in used}:
+    if any(constants):
         torch.save(constants, place / "constants.pt")
     manifest = {
-        **_interface(whole),
-        "device": whole.model.device,
+        "shapes": shapes,
+        "device": model.device,
         "weights": {name: [list(each.shape), _dtype(each)] for name, each in weights.items() if name in used},
         "modules": {name: type(each).__name__ for name, each in module.named_modules() if name},
         "kernels": [{"name": each.name, "results": results[each]} for each in places],
     }
     (place / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
+
+def _forward(graph: fx.Graph, whole: Whole) -> str:
+    """The file of the forward."""
+    arguments = ["model", "kernels", "constants", "check", *(node.name for node in whole.graph.inputs)]
+    text = "\n".join(f"    {line}" for line in _lines(graph, whole))
+    return f"{HEAD.format(model=whole.model.title, arguments=', '.join(arguments))}{text}\n"
 
 
 def _interface(whole: Whole) -> dict[str, Any]:

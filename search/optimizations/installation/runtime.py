@@ -1,8 +1,9 @@
 """A model with kernels in the place of parts of its forward: what the folder `optimized/` runs.
 
 This file is copied there as it is; it needs torch alone. `forward.py` beside it has the calls of the model's
-forward, for tensors of certain shapes and types, with the kernels between them. For everything else the
-model's own forward runs: other shapes, training, gradients, autocast.
+forward, for tensors of certain shapes and types, with the kernels between them; for several such shapes there
+are several files. For everything else the model's own forward runs: other shapes, training, gradients,
+autocast.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +43,20 @@ def check(value: Any, expected: Any) -> None:
 
 @dataclass(eq=False)
 class Kernel:
-    """A kernel and the operators that it stands for; `on` says which of them runs. `calls`: how often the
-    kernel did, outside of compiled code."""
+    """A kernel and the operators that it stands for; `on` says which of them runs, and `supports`, where the
+    kernel has that, for which tensors it is. `calls`: how often the kernel did, outside of compiled code."""
 
     name: str
     run: Callable[..., Any]
     reference: Callable[..., Any]
     operator: Callable[..., Any]
+    supports: Callable[..., Any] | None = None
     on: bool = True
     calls: int = 0
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        """The kernel, in compiled code as an operator; what it stands for where it is off."""
-        if not self.on:
+        """The kernel, in compiled code as an operator; what it stands for where it is off or declines."""
+        if not self.on or (self.supports is not None and not self.supports(*inputs)):
             return self.reference(*inputs)
         if torch.compiler.is_compiling():
             return self.operator(*inputs)
@@ -63,34 +65,21 @@ class Kernel:
 
 
 @dataclass(eq=False)
-class Plan:
-    """What replaces a forward. `inputs`: shape, type, strides and device of each tensor among the arguments;
-    `weight`: one of the model's, which has moved or changed its type when the model has, with `kind`, its
-    type and device; `structure` and `values`: the tree that the arguments are in, and its other leaves, None
-    for a tensor; `output`: the tree of the results. `fallbacks`: how often the model's own forward ran, by
-    the reason."""
+class Shape:
+    """What replaces a forward for arguments of one shape. `inputs`: shape, type, strides and device of each
+    tensor among them; `structure` and `values`: the tree that the arguments are in, and its other leaves,
+    None for a tensor; `output`: the tree of the results."""
 
+    name: str
     forward: Callable[..., Sequence[Any]]
-    kernels: Mapping[str, Kernel]
     constants: Mapping[str, torch.Tensor]
     inputs: Sequence[tuple[torch.Size, torch.dtype, tuple[int, ...], torch.device]]
-    weight: Callable[[nn.Module], torch.Tensor] | None
-    kind: tuple[torch.dtype, torch.device]
     structure: Any
     values: Sequence[Any]
     output: Any
-    fallbacks: collections.Counter[str] = field(default_factory=collections.Counter)
 
-    def why_not(self, model: nn.Module, leaves: Sequence[Any], structure: Any) -> str:
-        """Why these arguments are for the model's own forward; "" where they are not."""
-        if model.training:
-            return "the model is in training mode"
-        if torch.is_grad_enabled():
-            return "gradients are enabled: call it under torch.no_grad()"
-        if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-            return "autocast is on"
-        if self.weight is not None and self._kind_of(model) != self.kind:
-            return "the weights have another type, or are on another device"
+    def why_not(self, leaves: Sequence[Any], structure: Any) -> str:
+        """Why these arguments are others; "" where they are not."""
         if structure != self.structure:
             return f"other arguments than {self.structure}"
         wanted = iter(self.inputs)
@@ -104,6 +93,37 @@ class Plan:
                 return f"a tensor of {_words(*found)}" + (
                     "" if value is not None else f", not {_words(*expected)}"
                 )
+        return ""
+
+
+@dataclass(eq=False)
+class Plan:
+    """What replaces forwards. `shapes`: by the sizes of the tensors among the arguments, the first is that
+    which others are held against; `weight`: one of the model's, which has moved or changed its type when the
+    model has, with `kind`, its type and device. `fallbacks`: how often the model's own forward ran, by the
+    reason."""
+
+    shapes: Mapping[tuple[torch.Size, ...], Shape]
+    kernels: Mapping[str, Kernel]
+    weight: Callable[[nn.Module], torch.Tensor] | None
+    kind: tuple[torch.dtype, torch.device]
+    fallbacks: collections.Counter[str] = field(default_factory=collections.Counter)
+
+    def shape_of(self, tensors: Sequence[torch.Tensor]) -> Shape:
+        """That of these sizes; the first where there is none."""
+        found = self.shapes.get(tuple([each.shape for each in tensors]))
+        return next(iter(self.shapes.values())) if found is None else found
+
+    def why_not(self, model: nn.Module) -> str:
+        """Why the model's own forward is to run, whatever the arguments are; "" where it is not."""
+        if model.training:
+            return "the model is in training mode"
+        if torch.is_grad_enabled():
+            return "gradients are enabled: call it under torch.no_grad()"
+        if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+            return "autocast is on"
+        if self.weight is not None and self._kind_of(model) != self.kind:
+            return "the weights have another type, or are on another device"
         return ""
 
     def _kind_of(self, model: nn.Module) -> tuple[torch.dtype, torch.device]:
@@ -131,12 +151,13 @@ class Optimized(nn.Module):
         """As the model's own."""
         plan = type(self).plan
         leaves, structure = pytree.tree_flatten((list(args), kwargs))
-        why = plan.why_not(self, leaves, structure)
+        tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
+        shape = plan.shape_of(tensors)
+        why = plan.why_not(self) or shape.why_not(leaves, structure)
         if not why:
-            tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
             try:
                 return pytree.tree_unflatten(
-                    plan.forward(self, plan.kernels, plan.constants, check, *tensors), plan.output
+                    shape.forward(self, plan.kernels, shape.constants, check, *tensors), shape.output
                 )
             except OtherValueError as error:
                 why = str(error)
@@ -161,24 +182,39 @@ def load(folder: Path, model: nn.Module, without: Iterable[str] = ()) -> nn.Modu
     for name in without:
         kernels[name].on = False
     first = next(iter(manifest["weights"].items()), None)
-    constants = folder / CONSTANTS
     plan = Plan(
-        forward=_module(folder / "forward.py").forward,
+        shapes=_shapes(folder, manifest["shapes"], device),
         kernels=kernels,
-        constants=torch.load(constants, map_location=device) if constants.exists() else {},
-        inputs=[
-            (torch.Size(shape), getattr(torch, dtype), tuple(strides), device)
-            for shape, dtype, strides in manifest["inputs"]
-        ],
         weight=operator.attrgetter(first[0]) if first else None,
         kind=(getattr(torch, first[1][1]), device) if first else (torch.float32, device),
-        structure=pytree.treespec_loads(manifest["structure"]),
-        values=manifest["values"],
-        output=pytree.treespec_loads(manifest["output"]),
     )
     own = type(model)
     model.__class__ = type(own.__name__, (Optimized, own), {"plan": plan, "__module__": own.__module__})
     return model
+
+
+def _shapes(
+    folder: Path, listed: Sequence[Mapping[str, Any]], device: torch.device
+) -> dict[tuple[torch.Size, ...], Shape]:
+    """By the sizes of their tensors."""
+    file = folder / CONSTANTS
+    constants = torch.load(file, map_location=device) if file.exists() else [{} for _ in listed]
+    found = {}
+    for each, own in zip(listed, constants, strict=True):
+        inputs = [
+            (torch.Size(shape), getattr(torch, dtype), tuple(strides), device)
+            for shape, dtype, strides in each["inputs"]
+        ]
+        found[tuple([shape for shape, *_ in inputs])] = Shape(
+            name=each["name"],
+            forward=_module(folder / each["forward"]).forward,
+            constants=own,
+            inputs=inputs,
+            structure=pytree.treespec_loads(each["structure"]),
+            values=each["values"],
+            output=pytree.treespec_loads(each["output"]),
+        )
+    return found
 
 
 def unload(model: nn.Module) -> nn.Module:
@@ -219,12 +255,16 @@ def _kernel(folder: Path, name: str, results: int, device: torch.device) -> Kern
     key = str(folder.resolve()), name
     if key not in _KERNELS:
         reference = _module(folder / "references" / f"{name}.py").Model()
-        module = _module(folder / "kernels" / f"{name}.py").ModelNew().to(device).eval()
+        source = _module(folder / "kernels" / f"{name}.py")
+        module = source.ModelNew().to(device).eval()
         _KERNELS[key] = Kernel(
-            name=name, run=module, reference=reference, operator=_operator(key, module, reference, results)
+            name=name,
+            run=module,
+            reference=reference,
+            operator=_operator(key, module, reference, results),
+            supports=getattr(source, "supports", None),
         )
-    kept = _KERNELS[key]
-    return Kernel(name=name, run=kept.run, reference=kept.reference, operator=kept.operator)
+    return replace(_KERNELS[key])
 
 
 def _operator(

@@ -55,8 +55,8 @@ class Task:
     ways: Sequence[str] = tuple(WAYS)
     without: Mapping[str, str] = field(default_factory=dict)
 
-    def load(self, seed: int) -> LoadedModel:
-        """The model with weights and inputs of this seed."""
+    def load(self, seed: int) -> list[LoadedModel]:
+        """The model with weights and inputs of this seed, at each of its shapes."""
         source = source_of(OmegaConf.create({**self.model}))
         return source.load(device=self.device, dtype=self.dtype, backward=False, seed=seed)
 

@@ -16,9 +16,7 @@ import hashlib
 import importlib.util
 import json
 import math
-import random
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,10 +27,9 @@ from evaluators.reference.containers import tensors_in
 from search.optimizations.extraction.record import EXTRACTION, Extraction
 from search.optimizations.installation.package import PACKAGE
 from search.optimizations.model_source import LoadedModel
-from search.optimizations.verification.apart import TASK, TUNED, WAYS, Task
+from search.optimizations.verification.apart import TASK, Task
 from search.optimizations.verification.record import (
     FILE,
-    OPTIMIZED,
     Check,
     Step,
     Verification,
@@ -40,13 +37,10 @@ from search.optimizations.verification.record import (
     error_of,
     guilty,
 )
+from search.optimizations.verification.turns import timed
 
 if TYPE_CHECKING:
     import torch
-
-BLOCK_MS = {"cpu": 30.0, "cuda": 20.0}
-"""Of the calls between two readings of the clock, at least."""
-WARM = 3
 
 
 def verify(folder: Path, task: Task, say: Callable[[str], None]) -> Verification:
@@ -59,8 +53,7 @@ def verify(folder: Path, task: Task, say: Callable[[str], None]) -> Verification
         gc.collect()
     if not task.ways or (task.seeds and not result.passes):
         return result
-    sessions, failed = _timed(package, replace(task, without=result.left_out), say)
-    return replace(result, sessions=sessions, failed=failed)
+    return timed(package, task, result, say)
 
 
 def _compared(folder: Path, package: Any, task: Task, say: Callable[[str], None]) -> Verification:
@@ -70,19 +63,25 @@ def _compared(folder: Path, package: Any, task: Task, say: Callable[[str], None]
         checks = []
         before = result.left_out
         for seed in range(task.seed, task.seed + task.seeds):
-            case = _Case(package, task, seed)
-            left = [each for each in case.kernels if each not in result.left_out]
-            if found := guilty(left, lambda some, case=case: not case.check(some).passes):  # type: ignore[misc]
-                growth = result.growth or case.growth(left, folder)
-                why = {name: f"the model is another with it: {case.why(left, name)}" for name in found}
+            cases = _cases(package, task, seed)
+            left = [each for each in cases[0].kernels if each not in result.left_out]
+            if found := guilty(left, lambda some, cases=cases: any(each.wrong(some) for each in cases)):  # type: ignore[misc]
+                growth = result.growth or _growth(cases, left, folder)
+                why = {name: f"the model is another with it: {_why(cases, left, name)}" for name in found}
                 result = replace(result, growth=growth, left_out={**result.left_out, **why})
                 say(f"seed {seed}: taken out: {', '.join(found)}")
                 left = [each for each in left if each not in found]
-            checks.append(case.check(left))
+            checks += [each.check(left) for each in cases]
             if seed == task.seed:
-                result = replace(result, calls=case.calls(left), other_sizes=case.other_sizes())
+                calls = [each.calls(left) for each in cases]
+                result = replace(
+                    result,
+                    calls={name: sum(each[name] for each in calls) for name in left},
+                    other_sizes=_other_sizes(cases),
+                    shapes={each.model.shape: each.model.weight for each in cases},
+                )
         if result.left_out == before:
-            say(f"compared on {len(checks)} sets of weights and inputs")
+            say(f"compared on {task.seeds} sets of weights and inputs")
             return replace(result, checks=checks)
 
 
@@ -98,17 +97,48 @@ def load_package(folder: Path) -> Any:
     return module
 
 
-class _Case:
-    """A model of one seed: what it gives, and what it gives with kernels."""
+def _cases(package: Any, task: Task, seed: int) -> list[_Case]:
+    """The model of a seed at each of its shapes."""
+    cases = [_Case(package, seed, number, model) for number, model in enumerate(task.load(seed))]
+    package.load(cases[0].model.module)
+    return cases
 
-    def __init__(self, package: Any, task: Task, seed: int) -> None:
-        self.seed, self._package, self._task = seed, package, task
-        model = task.load(seed)
+
+def _why(cases: Sequence[_Case], names: Sequence[str], name: str) -> str:
+    """What is wrong with one kernel: alone, or with the others."""
+    found = (each.wrong(some) for some in ([name], names) for each in cases)
+    return next(filter(None, found), "not every time")
+
+
+def _growth(cases: Sequence[_Case], some: Sequence[str], folder: Path) -> list[Step]:
+    """At the first shape where the model with these kernels is another."""
+    return next((each.growth(some, folder) for each in cases if each.wrong(some)), [])
+
+
+def _other_sizes(cases: Sequence[_Case]) -> str:
+    """Of the first shape that says something."""
+    known = [each.sizes for each in cases]
+    return next(filter(None, (each.other_sizes(known) for each in cases)), "")
+
+
+class _Case:
+    """A model of one seed at one shape: what it gives, and what it gives with kernels, once these are loaded.
+    `number`: the shape's place."""
+
+    def __init__(self, package: Any, seed: int, number: int, model: LoadedModel) -> None:
+        self.seed, self.model, self._package, self._number = seed, model, package, number
         self._eager = [each.detach().clone() for each in model.run()]
         self._exact = _in_float64(model)
-        self._model = model
-        package.load(model.module)
-        self.kernels = list(_plan_of(model).kernels)
+
+    @property
+    def kernels(self) -> list[str]:
+        """The names of all."""
+        return list(self._plan.kernels)
+
+    @property
+    def sizes(self) -> list[torch.Size]:
+        """Of the inputs."""
+        return [each.shape for each in self.model.inputs()]
 
     def check(self, some: Sequence[str]) -> Check:
         """With these kernels on; one that raises has an infinite error."""
@@ -118,7 +148,7 @@ class _Case:
             kernel.on = name in some
         self._raised = ""
         try:
-            found = self._model.run()
+            found = self.model.run()
         except Exception as error:  # a kernel may raise anything
             self._raised = f"{type(error).__name__}: {first_line(error)}"
             found = []
@@ -137,19 +167,20 @@ class _Case:
             eager_error=eager_error,
             allowed=allowed(eager_error, epsilon),
             tokens=self._tokens(found),
+            shape=self.model.shape,
         )
 
-    def why(self, names: Sequence[str], name: str) -> str:
-        """What is wrong with one kernel: alone, or with the others."""
-        alone = self.check([name])
-        if self._raised:
-            return self._raised
-        found = alone if not alone.passes else self.check(names)
-        return f"error {found.error:.1e}, {found.allowed:.1e} allowed"
+    def wrong(self, some: Sequence[str]) -> str:
+        """What is wrong with these kernels; "" where nothing is."""
+        found = self.check(some)
+        if found.passes:
+            return ""
+        at = f"at {self.model.shape}: " if self.model.shape else ""
+        return at + (self._raised or f"error {found.error:.1e}, {found.allowed:.1e} allowed")
 
     def growth(self, some: Sequence[str], folder: Path) -> list[Step]:
         """The errors of these kernels' results, call by call, against the same forward without them."""
-        sites = Extraction.read(folder / EXTRACTION).sites(self.kernels)
+        sites = Extraction.read(folder / EXTRACTION).sites(self.kernels, self._number)
         seen: dict[bool, list[tuple[str, Any]]] = {False: [], True: []}
         plan, own = self._plan, self._plan.kernels
         for on in seen:
@@ -166,7 +197,7 @@ class _Case:
                 kernel.on = on and name in some
             plan.kernels = {name: spy(name) for name in own}
             with contextlib.suppress(Exception):  # a kernel may raise anything; what came before is told
-                self._model.run()
+                self.model.run()
             plan.kernels = own
         return [
             Step(kernel=name, site=site, error=error_of(tensors_in(found), tensors_in(wanted)))
@@ -179,9 +210,9 @@ class _Case:
         self.check(some)
         return {name: self._plan.kernels[name].calls - before[name] for name in some}
 
-    def other_sizes(self) -> str:
+    def other_sizes(self, known: Sequence[Sequence[torch.Size]]) -> str:
         """Whether inputs of twice the first size are the model's own forward's; "" where the model does not
-        take them."""
+        take them, or they are of a `known` shape."""
         import torch
         from torch.utils._pytree import tree_map
 
@@ -189,24 +220,26 @@ class _Case:
             return torch.cat([leaf, leaf]) if isinstance(leaf, torch.Tensor) and leaf.dim() else leaf
 
         doubled = replace(
-            self._model,
-            args=tree_map(twice, list(self._model.args)),
-            kwargs=tree_map(twice, dict(self._model.kwargs)),
+            self.model,
+            args=tree_map(twice, list(self.model.args)),
+            kwargs=tree_map(twice, dict(self.model.kwargs)),
         )
-        self._package.unload(self._model.module)
+        if [each.shape for each in doubled.inputs()] in known:
+            return ""
+        self._package.unload(self.model.module)
         try:
             wanted = [each.clone() for each in doubled.run()]
         except Exception:  # the model's own business
             return ""
         finally:
-            self._package.load(self._model.module)
+            self._package.load(self.model.module)
         found = doubled.run()
         same = all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
         self._plan.fallbacks.clear()
         return "inputs of another size: " + ("the model's own forward runs" if same else "NOT the same")
 
     def _tokens(self, found: Sequence[torch.Tensor]) -> float | None:
-        if not hasattr(self._model.module, "generate"):
+        if not hasattr(self.model.module, "generate"):
             return None
         for ours, logits in zip(found, self._eager, strict=False):
             if logits.is_floating_point() and logits.dim() == 3:
@@ -215,7 +248,7 @@ class _Case:
 
     @property
     def _plan(self) -> Any:
-        return _plan_of(self._model)
+        return _plan_of(self.model)
 
 
 def _in_float64(model: LoadedModel) -> list[torch.Tensor]:
@@ -238,68 +271,9 @@ def _in_float64(model: LoadedModel) -> list[torch.Tensor]:
         return []
 
 
-def _timed(
-    package: Any, task: Task, say: Callable[[str], None]
-) -> tuple[list[dict[str, list[float]]], dict[str, str]]:
-    """A session of the ways in turn, in ms, and why others could not be run."""
-    plain, fast = task.load(task.seed), task.load(task.seed)
-    package.load(fast.module, list(task.without))
-    runs: dict[str, Callable[[], Any]] = {}
-    failed: dict[str, str] = {}
-    for way in task.ways:
-        say(f"{WAYS[way]}: warming up")
-        try:
-            runs[way] = _warm(way, fast if way.startswith(OPTIMIZED) else plain)
-        except Exception as error:  # of the compiler, or of what it has made
-            failed[way] = f"{type(error).__name__}: {first_line(error)}"
-    calls = {
-        way: max(1, math.ceil(BLOCK_MS[task.device] / _block(run, 1, task.device)))
-        for way, run in runs.items()
-    }
-    ms: dict[str, list[float]] = {way: [] for way in runs}
-    order = list(runs)
-    shuffled = random.Random(task.seed)
-    for turn in range(task.turns):
-        shuffled.shuffle(order)
-        for way in order:
-            ms[way].append(_block(runs[way], calls[way], task.device))
-        if turn in (0, task.turns // 2):
-            say(f"turn {turn + 1} of {task.turns}")
-    return [ms], failed
-
-
-def _warm(way: str, model: LoadedModel) -> Callable[[], Any]:
-    """What runs the model in this way, after it has been run. Raises whatever that raises."""
-    import torch
-
-    module: Any = model.module
-    if "compile" in way:
-        module = torch.compile(module)
-    elif way == TUNED:
-        module = torch.compile(module, mode="max-autotune")
-    one = replace(model, module=module)
-    for _ in range(WARM):
-        one.run()
-    return one.run
-
-
 def _plan_of(model: LoadedModel) -> Any:
     """Of a model with kernels."""
     return type(model.module).plan  # type: ignore[attr-defined]
-
-
-def _block(run: Callable[[], Any], calls: int, device: str) -> float:
-    """Of one call, in ms, of so many back to back."""
-    import torch
-
-    if device != "cpu":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(calls):
-        run()
-    if device != "cpu":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - start) * 1e3 / calls
 
 
 def _say(line: str) -> None:

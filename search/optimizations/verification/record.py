@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ LEAST_ERROR = 16.0
 """Units of the type's epsilon: an error below this is none."""
 EAGER = "eager"
 OPTIMIZED = "optimized"
+Session = Mapping[str, Mapping[str, Sequence[float]]]
 FILE = "verification.json"
 
 
@@ -33,13 +34,14 @@ FILE = "verification.json"
 class Check:
     """One set of inputs and weights. `error`: of the model with kernels; `eager_error`: of the model, both
     against float64; None where that does not fit, and `error` is then against the model. `tokens`: the share
-    of positions whose most likely token is the model's, None without logits."""
+    of positions whose most likely token is the model's, None without logits. `shape`: of the inputs."""
 
     seed: int
     error: float
     eager_error: float | None
     allowed: float
     tokens: float | None = None
+    shape: str = ""
 
     @property
     def passes(self) -> bool:
@@ -61,15 +63,17 @@ class Step:
 class Verification:
     """`calls`: of each kernel in a forward; `left_out`: kernels that were taken out again, and why; `growth`:
     the errors from kernel to kernel where a check has failed. `sessions`: times of a forward in ms, by the
-    way of running it, those of a session in turn; `failed`: ways that could not be run."""
+    shape of its inputs and the way of running it, those of a session in turn; `failed`: ways that could not
+    be run. `shapes`: their weights, which come to 1, by their names; "" is that of one alone."""
 
     checks: Sequence[Check]
     calls: Mapping[str, int]
     left_out: Mapping[str, str] = field(default_factory=dict)
     growth: Sequence[Step] = ()
-    sessions: Sequence[Mapping[str, Sequence[float]]] = ()
+    sessions: Sequence[Session] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     other_sizes: str = ""
+    shapes: Mapping[str, float] = field(default_factory=lambda: {"": 1.0})
 
     @property
     def passes(self) -> bool:
@@ -84,32 +88,47 @@ class Verification:
     @property
     def ways(self) -> list[str]:
         """Of running the model, that were timed."""
-        return list(dict.fromkeys(way for session in self.sessions for way in session))
+        ways = (way for session in self.sessions for own in session.values() for way in own)
+        return list(dict.fromkeys(ways))
 
-    def ms(self, way: str) -> float:
-        """A forward, the median of the first session with this way."""
-        return statistics.median(self._session(way)[way])
+    def ms(self, way: str, shape: str | None = None) -> float:
+        """A forward, the median of the first session with this way; of no `shape` the mean of all."""
+        return statistics.median(self._turns(self._session(way), way, shape))
 
-    def speedup(self, way: str, over: str = EAGER) -> tuple[float, float, float]:
+    def speedup(self, way: str, over: str = EAGER, shape: str | None = None) -> tuple[float, float, float]:
         """Of one way over another with its 95 % interval: of the median of the ratios of turns, in the first
-        session with this way."""
+        session with this way. Of no `shape` it is that of the means of the times of all."""
         session = self._session(way)
-        turns = zip(session[over], session[way], strict=True)
+        turns = zip(self._turns(session, over, shape), self._turns(session, way, shape), strict=True)
         return median_interval([theirs / ours for theirs, ours in turns])
 
-    def _session(self, way: str) -> Mapping[str, Sequence[float]]:
-        return next(session for session in self.sessions if way in session)
+    def _session(self, way: str) -> Session:
+        return next(each for each in self.sessions if all(way in own for own in each.values()))
+
+    def _turns(self, session: Session, way: str, shape: str | None) -> list[float]:
+        if shape is not None:
+            return list(session[shape][way])
+        turns = zip(*(session[name][way] for name in self.shapes), strict=True)
+        return [
+            sum(weight * ms for weight, ms in zip(self.shapes.values(), turn, strict=True)) for turn in turns
+        ]
 
     def write(self, file: Path) -> None:
         """As JSON."""
-        follows = {way: list(self.speedup(way)) for way in self.ways}
-        fields = {**asdict(self), "follows": {"passes": self.passes, "speedup_over_eager": follows}}
+        speedups = {way: list(self.speedup(way)) for way in self.ways}
+        of_shapes = {
+            shape: {way: list(self.speedup(way, shape=shape)) for way in self.ways} for shape in self.shapes
+        }
+        follows = {"passes": self.passes, "speedup_over_eager": speedups, "of_shapes": of_shapes}
+        fields = {**asdict(self), "follows": follows}
         write_atomically(file, json.dumps(fields, indent=1))
 
     @classmethod
     def read(cls, file: Path) -> Verification:
-        """What `write` wrote. Raises OSError and ValueError."""
+        """What `write` wrote, in earlier versions of one shape. Raises OSError and ValueError."""
         fields = json.loads(file.read_text())
+        if "shapes" not in fields:
+            fields["sessions"] = [{"": session} for session in fields["sessions"]]
         fields.pop("follows")
         fields["checks"] = [Check(**each) for each in fields["checks"]]
         fields["growth"] = [Step(**each) for each in fields["growth"]]
@@ -178,8 +197,9 @@ def said_of(found: Verification) -> list[str]:
         against = "float64" if worst.eager_error is not None else "eager"
         eager = f", eager's own {worst.eager_error:.1e}" if worst.eager_error is not None else ""
         lines.append(
-            f"{said} on {len(found.checks)} sets of weights and inputs: error {worst.error:.1e} against "
-            f"{against}{eager}, {worst.allowed:.1e} allowed"
+            f"{said} on {len({each.seed for each in found.checks})} sets of weights and inputs"
+            f"{f' at each of {len(found.shapes)} shapes' if len(found.shapes) > 1 else ''}: "
+            f"error {worst.error:.1e} against {against}{eager}, {worst.allowed:.1e} allowed"
         )
     tokens = [each.tokens for each in found.checks if each.tokens is not None]
     if tokens:
@@ -188,15 +208,27 @@ def said_of(found: Verification) -> list[str]:
         lines.append(found.other_sizes)
     if OPTIMIZED in found.ways and not found.is_faster:
         lines.append("NOT surely faster than the model: its own forward is the better one here")
+    elif OPTIMIZED in found.ways:
+        slow = [shape for shape in found.shapes if not found.speedup(OPTIMIZED, shape=shape)[1] > 1]
+        lines += [f"NOT surely faster than the model at {shape}" for shape in slow]
     return lines + [f"taken out: {name}: {why}" for name, why in found.left_out.items()]
 
 
 def in_lines(found: Verification, title: Mapping[str, str]) -> list[str]:
     """All that there is to say, a line each; `title` has words for ways of running."""
     lines = said_of(found)
-    for way in found.ways:
-        speedup, low, high = found.speedup(way)
-        over = "" if way == EAGER else f"  {speedup:.3f}x [{low:.3f}, {high:.3f}]"
-        lines.append(f"{title.get(way, way):<34} {found.ms(way):9.3f} ms{over}")
+    if len(found.shapes) > 1 and found.ways:
+        for shape, weight in found.shapes.items():
+            lines += [f"at {shape}, {weight:.0%} of the calls:", *_times(found, title, shape)]
+        lines.append("on average, by the weights:")
+    lines += _times(found, title)
     lines += [f"{title.get(way, way):<34} failed: {why}" for way, why in found.failed.items()]
     return lines
+
+
+def _times(found: Verification, title: Mapping[str, str], shape: str | None = None) -> Iterator[str]:
+    """A line for each way of running."""
+    for way in found.ways:
+        speedup, low, high = found.speedup(way, shape=shape)
+        over = "" if way == EAGER else f"  {speedup:.3f}x [{low:.3f}, {high:.3f}]"
+        yield f"{title.get(way, way):<34} {found.ms(way, shape):9.3f} ms{over}"

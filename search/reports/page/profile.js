@@ -4,16 +4,20 @@ const filters = byId("filters");
 const SHOWN_OPERATORS = 16;
 const tenth = (share) => (known(share) ? `${(100 * share).toFixed(1)} %` : "-");
 const KIND_COLOURS = { contraction: "arm-0", light: "arm-1", chain: "arm-2", creation: "arm-4", view: "arm-6", other: "arm-5" };
+const withInterval = (each) => `${times(each.speedup)} [${each.low.toFixed(2)}, ${each.high.toFixed(2)}]`;
 const kindColour = (kind) => colour(KIND_COLOURS[kind] ?? "grey");
+
+const several = data.shapes.length > 1 ? data.shapes : [];  // sets of inputs
 
 function head() {
   byId("title").textContent = document.title;
   byId("state").textContent = `${data.backward ? "forward and backward" : "forward"}, ${data.dtype}, on ${data.device_name}`;
   byId("facts").append(...terms([["model", data.model], ["torch", data.torch], ["traced iterations", String(data.iterations)],
+    ...several.map((each) => ["shape", `${each.name}: ${milliseconds(each.wall_ms)} ms, ${tenth(each.weight)} of the calls`]),
     ...data.notes.map((note) => ["note", note])]));
   const waits = data.device === "cpu" ? "outside operators" : "device idle";
   byId("cards").append(
-    card(`${milliseconds(data.wall_ms)} ms`, "an iteration"),
+    card(`${milliseconds(data.wall_ms)} ms`, several.length ? "an iteration on average" : "an iteration"),
     card(`${milliseconds(data.device_ms)} ms`, data.device === "cpu" ? "of it in operators" : "on the device"),
     ...(data.kernels ? [card(String(data.kernels), "launches")] : []),
     card(tenth(data.idle_share), data.launch_bound ? `${waits}: launch-bound` : waits),
@@ -36,7 +40,8 @@ function outcome() {
   );
   const failed = Object.entries(found.failed).map(([name, why]) => `${name} failed: ${why}`);
   byId("said").append(...[...found.said, ...failed, ...found.growth].map((line) => element("li", {}, line)));
-  const kernel = (each) => (!each.kernel ? "" : `${times(each.kernel.speedup)} [${each.kernel.low.toFixed(2)}, ${each.kernel.high.toFixed(2)}]`);
+  shapesTable(found.shapes);
+  const kernel = (each) => (each.kernel ? withInterval(each.kernel) : "");
   const state = (each) => (each.used ? `in the model, ${each.used} calls` : each.left_out ? `taken out: ${each.left_out}` : each.kernel ? "another is better there" : "");
   table("problems", ["problem", "operators", "call sites", "share", "roofline", "kernel", "from", ""],
     found.problems.map((each) => [each.name, shorten(each.target, 80), each.sites.join(", "), tenth(each.share), times(each.ceiling),
@@ -46,13 +51,22 @@ function outcome() {
   byId("no-problems").querySelector("ul").append(...others.map(([name, why]) => element("li", {}, `${name}: ${why}`)));
 }
 
+/** A row for each set of inputs, a column for each way of running the model. */
+function shapesTable(shapes) {
+  byId("shapes-part").hidden = shapes.length < 2 || !shapes[0].ways.length;
+  if (byId("shapes-part").hidden) return;
+  const cell = (each) => `${milliseconds(each.ms)} ms${each.eager ? "" : `, ${withInterval(each)}`}`;
+  table("shapes", ["shape", "share of the calls", ...shapes[0].ways.map((each) => each.name)],
+    shapes.map((each) => [each.name, tenth(each.weight), ...each.ways.map(cell)]), [0]);
+}
+
 function waysChart() {
-  const ways = data.outcome.ways, text = (each) => (each.eager ? `${milliseconds(each.ms)} ms` : `${milliseconds(each.ms)} ms, ${times(each.speedup)} [${each.low.toFixed(2)}, ${each.high.toFixed(2)}]`);
+  const ways = data.outcome.ways, text = (each) => `${milliseconds(each.ms)} ms${each.eager ? "" : `, ${withInterval(each)}`}`;
   byId("chart-ways").style.height = `${6 + 2 * ways.length}rem`;
   chart("chart-ways", [{
     type: "bar", orientation: "h", x: ways.map((each) => each.ms), y: ways.map((each) => escaped(each.name)), text: ways.map(text), textposition: "auto",
     marker: { color: ways.map((each) => colour(each.name.startsWith("with the kernels") ? "string" : "grey")) }, hovertemplate: "%{y}<br>%{text}<extra></extra>",
-  }], { title: "A forward", showlegend: false, xaxis: { title: { text: "ms" }, rangemode: "tozero" }, yaxis: { autorange: "reversed" } }, "ways");
+  }], { title: several.length ? "A forward on average" : "A forward", showlegend: false, xaxis: { title: { text: "ms" }, rangemode: "tozero" }, yaxis: { autorange: "reversed" } }, "ways");
 }
 
 /** A bar for each operator, those that take most on top; the rest together, and the idle time. */
@@ -113,7 +127,7 @@ function targetsShown() {
 /** A share as a bar behind its number. */
 const bar = (share, text) => element("span", { style: `display:block;background:linear-gradient(90deg,var(--slow) ${(100 * share).toFixed(1)}%,transparent 0)` }, text);
 const casesOf = (each) => element("details", {}, element("summary", {}, each.name), element("pre", { class: "wrap" },
-  each.cases.map(([texts, calls, ms]) => `${calls} calls, ${milliseconds(ms)} ms\n${texts.map((text) => `  ${text || "no words for the arguments"}`).join("\n")}`).join("\n")));
+  each.cases.map(([texts, calls, ms, shape]) => `${calls} calls, ${milliseconds(ms)} ms${several.length ? ` at ${several[shape].name}` : ""}\n${texts.map((text) => `  ${text || "no words for the arguments"}`).join("\n")}`).join("\n")));
 const COLUMNS = [
   ["target", (each) => casesOf(each), "words problem"],
   ["kind", (each) => each.kind, "words"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +15,14 @@ from torch import nn
 
 from evaluators.config_errors import UsageError
 from search.optimizations import model_source
-from search.optimizations.architectures import Diffusers, Draw, Torchvision, Transformers
+from search.optimizations.architectures import Diffusers, Draw, Torchvision, Transformers, shapes_of
 from search.optimizations.model_source import (
     FileModel,
     LoadedModel,
     ModelSource,
     ModuleModel,
     ProblemModel,
+    Shape,
     import_package,
 )
 from search.optimizations.recording import record
@@ -53,7 +55,8 @@ SMALL = {"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 50, "bos_token_i
 
 
 def made(source: ModelSource, *, dtype: str | None = None, backward: bool = False) -> LoadedModel:
-    return source.load(device="cpu", dtype=dtype, backward=backward, seed=0)
+    [model] = source.load(device="cpu", dtype=dtype, backward=backward, seed=0)
+    return model
 
 
 def package(name: str) -> Any:
@@ -69,6 +72,41 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "my_model.py"
     path.write_text(SOURCE)
     return path
+
+
+def test_a_file_with_several_shapes(file: Path) -> None:
+    shapes = [{"sizes": {"rows": 3}, "weight": 3}, {"sizes": {"rows": 5}}]
+    how: dict[str, Any] = {"device": "cpu", "dtype": None, "backward": False, "seed": 0}
+    few, many = FileModel(path=str(file), shapes=shapes).load(**how)
+    assert [(each.shape, each.weight, each.args[0].shape) for each in (few, many)] == [
+        ("rows=3", 0.75, (3, 8)),
+        ("rows=5", 0.25, (5, 8)),
+    ]
+    assert few.module is many.module and many.title == f"{file} at rows=5"
+    file.write_text(SOURCE + f"\n\ndef get_cases():\n    return {[*shapes, {'layout': 'strided'}]}\n")
+    assert [each.shape for each in FileModel(path=str(file)).load(**how)] == ["rows=3", "rows=5"]
+    assert [each.shape for each in FileModel(path=str(file), shapes=[]).load(**how)] == [""]
+    problem = ProblemModel(name="level1/softmax", shapes=[{"sizes": {"batch": 2}}, {"sizes": {"batch": 3}}])
+    assert [each.args[0].shape[0] for each in problem.load(**how)] == [2, 3]
+
+
+def test_shapes_that_no_size_tells_apart_are_refused(file: Path) -> None:
+    file.write_text(SOURCE.replace("rows = 4", "rows = 4\nother = 1"))
+    source = FileModel(path=str(file), shapes=[{"sizes": {"other": 1}}, {"sizes": {"other": 2}}])
+    with pytest.raises(UsageError, match="at other=2: its inputs have the sizes of those at other=1"):
+        source.load(device="cpu", dtype=None, backward=False, seed=0)
+
+
+def test_an_architecture_with_several_shapes() -> None:
+    source = Torchvision(name="x", image=8, shapes=[{"batch": 2, "weight": 3.0}, {"image": 9}])
+    found = shapes_of(source, lambda one: Shape(inputs=lambda _: ((one.batch, one.image), {})))
+    assert [(each.name, each.weight, each.inputs(nn.Module())[0]) for each in found] == [
+        ("batch=2", 3.0, (2, 8)),
+        ("image=9", 1.0, (1, 9)),
+    ]
+    twice = replace(source, shapes=[{"batch": 2}, {"batch": 2, "weight": 2}])
+    with pytest.raises(UsageError, match="batch=2 stands in"):
+        shapes_of(twice, lambda one: found[0])
 
 
 def test_a_file_with_its_sizes_and_type(file: Path) -> None:

@@ -111,6 +111,50 @@ def test_a_model_in_and_a_model_with_kernels_out(
     assert json.loads((folder / "kernels.json").read_text())["1_addmm"]["low"] == 1.5
 
 
+SHAPES = "model.shapes=[{sizes:{rows:2},weight:3},{sizes:{rows:5}}]"
+
+
+@pytest.mark.slow
+def test_several_shapes_from_the_profile_to_the_model(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimize, "kernels_for", own_code)
+    given = ["model=my_model.py", SHAPES, "device=cpu", "iterations=1", "report=false", "compile=none"]
+    given += ["compared=1", "turns=6", "library.use=false", "least_gain=0.001", "stop_after=extract"]
+    assert main(given) == 0
+    [folder] = (place / "outputs" / "optimize").iterdir()
+    profile = read_profile(folder)
+    assert profile.weights == {"rows=2": 0.75, "rows=5": 0.25}
+    assert profile.wall_ms == pytest.approx(sum(each.weight * each.wall_ms for each in profile.shapes))
+    extraction = Extraction.read(folder / "extraction.json")
+    [addmm] = [each for each in extraction.problems if each.target == "addmm"]
+    assert [each.shape for each in addmm.places] == [0, 1]
+    assert "of the calls" in capsys.readouterr().out
+    assert main([f"resume={folder}", "stop_after=install"]) == 0
+    found = Verification.read(folder / "verification.json")
+    assert found.passes and found.shapes == profile.weights and found.calls["1_addmm"] == 2
+    assert "the same on 1 sets of weights and inputs at each of 2 shapes" in capsys.readouterr().out
+    text = (folder / "optimized" / "README.md").read_text()
+    assert "Code for each of these inputs: rows=2 (75% of the calls), rows=5" in text
+    assert "at rows=5, 25% of the calls:" in text
+    assert main([f"resume={folder}", "model.shapes=[]"]) == 2
+    assert "model.shapes is not what" in capsys.readouterr().err
+
+
+def test_a_folder_of_an_earlier_version_goes_on_with_one_shape(place: Path) -> None:
+    """Also where the file names cases, which were nothing to it then."""
+    cases = '\n\ndef get_cases():\n    return [{"sizes": {"rows": 2}}, {"sizes": {"rows": 5}}]\n'
+    (place / "my_model.py").write_text(SOURCE + cases)
+    given = ["model=my_model.py", "device=cpu", "iterations=1", "report=false", "library.use=false"]
+    assert main([*given, "stop_after=profile"]) == 0
+    [folder] = (place / "outputs" / "optimize").iterdir()
+    fields = json.loads((folder / "profile.json").read_text())
+    assert [each["name"] for each in fields.pop("shapes")] == ["rows=2", "rows=5"]
+    (folder / "profile.json").write_text(json.dumps(fields))
+    assert main([f"resume={folder}"]) == 0, "it has the shapes of the folder"
+    assert read_profile(folder).weights == {"": 1.0}
+
+
 def test_without_a_page(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["model=level1/softmax", "model.sizes.batch=2", "device=cpu", "iterations=1", "report=false"]
     assert main([*given, "library.use=false", "out=there", "stop_after=profile"]) == 0
@@ -165,7 +209,25 @@ def test_what_can_be_set_of_a_model() -> None:
         (["model=my_model.py", "itterations=3"], "unknown key itterations; did you mean iterations?"),
         (
             ["model=my_model.py", "model.batch=2"],
-            "model.batch is no key of model=my_model.py; it has model.sizes",
+            "model.batch is no key of model=my_model.py; it has model.shapes, model.sizes",
+        ),
+        (
+            ["model=my_model", "model.shapes=[{batch:2}]"],
+            "model.shapes is no key of model=my_model; it has none",
+        ),
+        (
+            ["model=my_model.py", "model.shapes=[{batch:2}]"],
+            "batch is no key of a shape in model.shapes; it has sizes, weight",
+        ),
+        (["model=my_model.py", "model.shapes=[{weight:0}]"], "the weight of a shape in model.shapes is 0"),
+        (
+            ["model=my_model.py", "model.shapes=[{weight:1},{}]"],
+            "the case as it is of my_model.py stands there",
+        ),
+        (["model=my_model.py", "model.shapes=[{sizes:{raws:2}}]"], "no module global raws to override"),
+        (
+            ["model=level1/softmax", "model.shapes=[{sizes:{batc:2}}]"],
+            "global batc to override; did you mean",
         ),
         (["model=my_model", "model.batch=2"], "model.batch is no key of model=my_model; it has none"),
         (["model=my_model.py", "model.bach=2"], "unknown key model.bach; did you mean model.batch?"),

@@ -13,7 +13,7 @@ from ideatree.commands import main as command
 from search.optimizations.extraction.record import EXTRACTION, Extracted, Extraction, Place
 from search.optimizations.outcome import KERNELS, outcome_of
 from search.optimizations.page import BadProfile, modules, page_data, write_page
-from search.optimizations.profile import Profile
+from search.optimizations.profile import Profile, ShapeTime
 from search.optimizations.verification.record import FILE, Check, Verification
 from tests.search.optimizations.test_profile import CHAIN, SOFTMAX, VIEW, case, profile, target
 from tests.search.reports.in_browser import ChartsInBrowser, browser, page
@@ -23,8 +23,17 @@ __all__ = ["browser", "page"]  # fixtures
 
 def made() -> Profile:
     layers = [case(0.5, 0.2, calls=2, site=f"h.{n}.mlp") for n in range(12)]
+    shapes = (
+        ShapeTime(name="few", weight=0.75, wall_ms=4.0),
+        ShapeTime(name="many", weight=0.25, wall_ms=28.0),
+    )
     return profile(
-        target("mm", *layers, kind="contraction"), SOFTMAX, VIEW, chains=(CHAIN,), notes=("rough",)
+        target("mm", *layers, kind="contraction"),
+        SOFTMAX,
+        VIEW,
+        chains=(CHAIN,),
+        notes=("rough",),
+        shapes=shapes,
     )
 
 
@@ -86,7 +95,13 @@ def with_outcome(folder: Path) -> Path:
     Verification(
         checks=[Check(seed=0, error=1e-7, eager_error=1e-7, allowed=4e-7)],
         calls={"1_softmax": 2},
-        sessions=[{"eager": [2.0] * 6, "optimized": [1.0] * 6}],
+        shapes={"few": 0.75, "many": 0.25},
+        sessions=[
+            {
+                "few": {"eager": [1.0] * 6, "optimized": [1.0] * 6},
+                "many": {"eager": [5.0] * 6, "optimized": [1.0] * 6},
+            }
+        ],
         failed={"max-autotune": "it took longer than 5 s"},
     ).write(folder / FILE)
     return folder
@@ -99,6 +114,10 @@ def test_what_became_of_the_model(tmp_path: Path) -> None:
     assert [(each["name"], each["speedup"]) for each in found["ways"]] == [
         ("eager", 1.0),
         ("with the kernels", 2.0),
+    ]
+    assert [(each["name"], each["ways"][1]["speedup"]) for each in found["shapes"]] == [
+        ("few", 1.0),
+        ("many", 5.0),
     ]
     first, second = found["problems"]
     assert (first["used"], first["kernel"]["speedup"], first["sites"]) == (2, 3.0, ["h.*.mlp"])
@@ -125,6 +144,7 @@ class TestInBrowser(ChartsInBrowser):
         expect(page.locator("#targets tbody tr")).to_have_count(3)
         page.locator("#targets summary").first.click()
         expect(page.locator("#targets pre").first).to_contain_text("T([4], f32)")
+        expect(page.locator("#targets pre").first).to_contain_text("ms at few")
 
     def test_the_model_with_the_kernels_comes_first(self, page: Page) -> None:
         expect(page.locator("#outcome-cards .card")).to_have_text(
@@ -134,6 +154,9 @@ class TestInBrowser(ChartsInBrowser):
                 "1kernel in it",
                 re.compile("of the time"),
             ]
+        )
+        expect(page.locator("#shapes tbody tr")).to_have_text(
+            ["few75.0 %1.00 ms1.00 ms, 1.00x [1.00, 1.00]", "many25.0 %5.00 ms1.00 ms, 5.00x [5.00, 5.00]"]
         )
         expect(page.locator("#problems tbody tr")).to_have_count(2)
         expect(page.locator("#problems")).to_contain_text("in the model, 2 calls")

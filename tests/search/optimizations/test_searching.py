@@ -18,7 +18,7 @@ from search.campaigns.progress import SearchProgress, Slice
 from search.optimizations.extraction.problems import extract
 from search.optimizations.searching import LibraryAnswers, ModelRules, SavedTime, Won, best_of, won
 from tests.search.optimizations.extraction.test_problems import profile_of
-from tests.search.optimizations.extraction.wholes import whole
+from tests.search.optimizations.extraction.wholes import at_shapes, whole
 from tests.search.optimizations.models import rand
 
 KERNEL = Kernel(source="x = 1", language="cpp")
@@ -81,16 +81,31 @@ class StubPool:
 
 def test_the_library_is_asked_once(tmp_path: Path) -> None:
     made = whole(lambda x: torch.softmax(x, -1), rand(4, 8))
-    found = extract(profile_of(made), made, tmp_path, most=1, gain=0.001)
+    found = extract(profile_of(made), [made], tmp_path, most=1, gain=0.001)
     problem = load_problem("file", path=str(tmp_path / found.problems[0].file))
     said: list[str] = []
     pool = StubPool()
     for _ in range(2):
-        answers = LibraryAnswers(tmp_path, FolderLibrary(str(tmp_path / "library")), made, said.append)
+        answers = LibraryAnswers(tmp_path, FolderLibrary(str(tmp_path / "library")), [made], said.append)
         best = asyncio.run(answers.ask(cast(Pool, pool), found.problems[0], problem))
         assert best is not None and best.origin == "library softmax/cpp"
     assert len(pool.evaluated) == 1, "the second time it is known"
     assert said == ["1_softmax: softmax/cpp of the library: 2.00x"] * 2
+
+
+def test_the_librarys_kernel_is_written_for_all_shapes(tmp_path: Path) -> None:
+    made = at_shapes(
+        lambda x, y: torch.mm(x.view(2 * x.shape[0], 4), y),
+        (rand(4, 8), rand(4, 3)),
+        (rand(6, 8), rand(4, 3)),
+    )
+    found = extract(profile_of(*made), made, tmp_path, most=1, gain=0.001)
+    problem = load_problem("file", path=str(tmp_path / found.problems[0].file))
+    answers = LibraryAnswers(tmp_path, FolderLibrary(str(tmp_path / "library")), made, lambda line: None)
+    pool = StubPool()
+    assert asyncio.run(answers.ask(cast(Pool, pool), found.problems[0], problem)) is not None
+    assert [dict(case.sizes)["X"] for case in problem.cases] == [(4, 8), (6, 8)]
+    assert ["reshape([-1, 4])" in each.source for each in pool.evaluated] == [True]
 
 
 def test_a_problem_that_cannot_be_judged_is_said(tmp_path: Path) -> None:
@@ -101,9 +116,9 @@ def test_a_problem_that_cannot_be_judged_is_said(tmp_path: Path) -> None:
             raise UnfitProblem("zeros pass")
 
     made = whole(lambda x: torch.softmax(x, -1), rand(4, 8))
-    found = extract(profile_of(made), made, tmp_path, most=1, gain=0.001)
+    found = extract(profile_of(made), [made], tmp_path, most=1, gain=0.001)
     problem = load_problem("file", path=str(tmp_path / found.problems[0].file))
     said: list[str] = []
-    answers = LibraryAnswers(tmp_path, FolderLibrary(str(tmp_path / "library")), made, said.append)
+    answers = LibraryAnswers(tmp_path, FolderLibrary(str(tmp_path / "library")), [made], said.append)
     assert asyncio.run(answers.ask(cast(Pool, Unfit()), found.problems[0], problem)) is None
     assert said == ["1_softmax: zeros pass"]

@@ -17,7 +17,15 @@ from kernel_library.entry import Entry, Measurement
 from search.optimizations.profile import Bound, Profile
 from search.optimizations.profiling import calls_of
 from search.optimizations.recording import RecordedRun, record
-from search.optimizations.targets import Machine, chains_of, common_site, family_name, floor_of, operators_of
+from search.optimizations.targets import (
+    Machine,
+    chains_of,
+    common_site,
+    family_name,
+    floor_of,
+    merged,
+    operators_of,
+)
 from search.optimizations.timing import Timing
 from tests.search.optimizations.models import PEAKS, Function, Mlp, loaded, rand
 
@@ -53,6 +61,28 @@ def test_the_calls_of_a_profile_are_those_of_the_run() -> None:
     made = Counter(f"{call.operator} {call.arguments}" for call in run.calls)
     written = {f"{each.operator} {write_arguments(each)}": each.count for each in calls_of(profile)}
     assert written == made and sum(made.values()) == len(run.calls)
+
+
+def test_targets_of_several_shapes_are_those_of_an_iteration_on_average() -> None:
+    runs = [record(loaded(Mlp(), rand(rows, 8))) for rows in (4, 6)]
+    found = [
+        operators_of(run, timed(run, call_ms=ms), MACHINE) for run, ms in zip(runs, (1.0, 5.0), strict=True)
+    ]
+    addmm, gelu = (
+        next(each for each in merged(found, [0.75, 0.25]) if each.name == name) for name in ("addmm", "gelu")
+    )
+    assert addmm.time_ms == 2 * (0.75 * 1.0 + 0.25 * 5.0) and addmm.calls == 4
+    assert [(each.shape, each.time_ms) for each in gelu.cases] == [(1, 1.25), (0, 0.75)]
+    assert gelu.floor_ms == pytest.approx(
+        sum(
+            w * t.floor_ms
+            for w, own in zip((0.75, 0.25), found, strict=True)
+            for t in own
+            if t.name == "gelu"
+        )
+    )
+    assert sum(each.time_ms for each in gelu.sites.values()) == gelu.time_ms
+    assert merged(found[:1], [1.0]) == found[0], "one shape is a list of one"
 
 
 def timed(run: RecordedRun, *, call_ms: float = 1.0, quickest_ms: float = 0.0) -> Timing:

@@ -16,13 +16,32 @@ from search.optimizations.extraction.problems import assigned, extract
 from search.optimizations.extraction.record import Extracted, Extraction, Place
 from search.optimizations.extraction.whole import Whole
 from search.optimizations.profile import Bound, Profile, SiteTime, Target, TargetCase
-from search.optimizations.targets import common_site
-from tests.search.optimizations.extraction.wholes import whole
+from search.optimizations.targets import common_site, merged
+from tests.search.optimizations.extraction.wholes import at_shapes, whole
 from tests.search.optimizations.models import Mlp, rand
 
 
-def profile_of(made: Whole, *, ms: float = 1.0, floor_ms: float = 0.1) -> Profile:
-    """Each call takes as long, and each target could be as fast."""
+def profile_of(*wholes: Whole, ms: float = 1.0, floor_ms: float = 0.1) -> Profile:
+    """Each call takes as long, and each target could be as fast; at each of the model's shapes."""
+    weights = [each.model.weight for each in wholes]
+    targets = merged([targets_of(each, ms=ms, floor_ms=floor_ms) for each in wholes], weights)
+    calls = [len(each.run.calls) for each in wholes]
+    return Profile(
+        model="tiny",
+        device="cpu",
+        device_name="test",
+        dtype="float32",
+        backward=False,
+        torch="2",
+        iterations=1,
+        wall_ms=ms * sum(weight * own for weight, own in zip(weights, calls, strict=True)),
+        kernels=0,
+        operators=tuple(each for each in targets if not each.is_chain),
+        chains=tuple(each for each in targets if each.is_chain),
+    )
+
+
+def targets_of(made: Whole, *, ms: float, floor_ms: float) -> list[Target]:
     groups = [(place,) for place in range(len(made.run.calls))]
     groups += [each.places for each in find_chains(made.run)]
     by_operators: dict[tuple[str, ...], dict[tuple[str, ...], list[tuple[int, ...]]]] = {}
@@ -53,19 +72,7 @@ def profile_of(made: Whole, *, ms: float = 1.0, floor_ms: float = 0.1) -> Profil
         if len(operators) == 1:
             kind = next(c.kind.value for c in made.run.calls if c.operator == operators[0])
         targets.append(Target(operators=operators, kind=kind, cases=tuple(listed)))
-    return Profile(
-        model="tiny",
-        device="cpu",
-        device_name="test",
-        dtype="float32",
-        backward=False,
-        torch="2",
-        iterations=1,
-        wall_ms=ms * len(made.run.calls),
-        kernels=0,
-        operators=tuple(each for each in targets if not each.is_chain),
-        chains=tuple(each for each in targets if each.is_chain),
-    )
+    return targets
 
 
 class Two(nn.Module):
@@ -84,7 +91,7 @@ class Two(nn.Module):
 
 def test_the_problem_is_the_models_code_with_its_own_inputs(tmp_path: Path) -> None:
     made = whole(Two(), rand(4, 8))
-    found = extract(profile_of(made), made, tmp_path, most=8, gain=0.001)
+    found = extract(profile_of(made), [made], tmp_path, most=8, gain=0.001)
     problem = next(each for each in found.problems if each.target == "addmm + gelu")
     assert (len(problem.places), problem.exact) == (2, True)
     assert {place.site for place in problem.places} == {"blocks.0", "blocks.1"}
@@ -103,7 +110,7 @@ def test_another_shape_is_a_case_and_another_code_a_problem(tmp_path: Path) -> N
         return x.exp(), y.exp(), torch.softmax(x, -1), torch.softmax(x, 0)
 
     made = whole(model, rand(4, 8), rand(2, 3))
-    found = extract(profile_of(made), made, tmp_path, most=8, gain=0.001)
+    found = extract(profile_of(made), [made], tmp_path, most=8, gain=0.001)
     by_target: dict[str, list[Extracted]] = {}
     for each in found.problems:
         by_target.setdefault(each.target, []).append(each)
@@ -114,19 +121,69 @@ def test_another_shape_is_a_case_and_another_code_a_problem(tmp_path: Path) -> N
     assert [case.weight for case in cases] == [0.5, 0.5]
 
 
+def test_places_at_several_shapes_are_cases_of_one_problem(tmp_path: Path) -> None:
+    made = at_shapes(lambda x: torch.softmax(x.exp(), -1), (rand(4, 8),), (rand(6, 8),))
+    found = extract(profile_of(*made), made, tmp_path, most=8, gain=0.001)
+    [chain] = found.problems
+    assert [(each.shape, each.calls, each.time_ms) for each in chain.places] == [
+        (0, (0, 1), 1.0),
+        (1, (0, 1), 1.0),
+    ]
+    assert chain.exact and chain.ceiling == pytest.approx(20.0)
+    problem = load_problem("file", path=str(tmp_path / chain.file))
+    assert [dict(case.sizes) for case in problem.cases] == [{"X": (4, 8)}, {"X": (6, 8)}]
+    assert "2 calls in forwards at 2 shapes of its inputs" in problem.source
+    found.write(tmp_path / "extraction.json")
+    assert Extraction.read(tmp_path / "extraction.json") == found
+
+
+def test_a_size_that_follows_from_others_is_left_open(tmp_path: Path) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.mm(x.view(x.shape[0] * 2, 4), x[:2].view(4, 4)).tanh()
+
+    made = at_shapes(model, (rand(4, 8),), (rand(6, 8),))
+    [problem] = extract(profile_of(*made), made, tmp_path, most=8, gain=0.001).problems
+    assert (
+        problem.target == "mm + tanh" and problem.exact and [each.shape for each in problem.places] == [0, 1]
+    )
+    opened = load_problem("file", path=str(tmp_path / problem.file))
+    assert "reshape([-1, 4])" in opened.source and "reshape([4, 4])" in opened.source
+    assert [dict(case.sizes) for case in opened.cases] == [{"X": (4, 8)}, {"X": (6, 8)}]
+    [alone] = extract(profile_of(made[0]), made[:1], tmp_path, most=8, gain=0.001).problems
+    assert "reshape([8, 4])" in (tmp_path / alone.file).read_text(), "one shape has its sizes"
+
+
+def test_code_that_differs_in_two_sizes_is_two_problems(tmp_path: Path) -> None:
+    inputs = [(rand(4, 8),), (rand(8, 4),)]
+    made = at_shapes(lambda x: x.view(x.shape[0] // 2, 64 // x.shape[0]).exp(), *inputs)
+    found = extract(profile_of(*made), made, tmp_path, most=8, gain=0.001)
+    assert [[place.shape for place in each.places] for each in found.problems] == [[0], [1]]
+
+
+def test_inputs_are_laid_out_as_those_of_their_shape(tmp_path: Path) -> None:
+    inputs = [(rand(2, 3, length).transpose(1, 2),) for length in (4, 6)]
+    made = at_shapes(lambda x: x.exp(), *inputs)
+    [exp] = extract(profile_of(*made), made, tmp_path, most=8, gain=0.001).problems
+    problem = load_problem("file", path=str(tmp_path / exp.file))
+    for case, (own,) in zip(problem.cases, inputs, strict=True):
+        module = load_module(problem.source, {**problem.overrides, **case.sizes})
+        [x] = make_inputs(module, seed=0, device="cpu", dtype="float32")
+        assert (x.shape, x.stride()) == (own.shape, own.stride())
+
+
 def test_the_limit_is_of_what_is_searched_and_the_library_is_asked_all_the_same(tmp_path: Path) -> None:
     made = whole(Two(), rand(4, 8))
     profile = profile_of(made)
-    only = extract(profile, made, tmp_path, most=1, gain=0.001)
+    only = extract(profile, [made], tmp_path, most=1, gain=0.001)
     assert [each.searched for each in only.problems] == [True]
-    asked = extract(profile, made, tmp_path, most=1, gain=0.001, known=lambda fragment: True)
+    asked = extract(profile, [made], tmp_path, most=1, gain=0.001, known=lambda fragment: True)
     assert sum(each.searched for each in asked.problems) == 1 < len(asked.problems)
-    assert not extract(profile, made, tmp_path, most=8, gain=100.0).problems
+    assert not extract(profile, [made], tmp_path, most=8, gain=100.0).problems
 
 
 def test_why_a_target_is_no_problem_is_kept(tmp_path: Path) -> None:
     made = whole(Mlp(), rand(4, 8))
-    found = extract(profile_of(made), made, tmp_path, most=8, gain=0.001)
+    found = extract(profile_of(made), [made], tmp_path, most=8, gain=0.001)
     assert found.left_out == {"addmm + gelu + addmm": "one matmul or convolution waits for all of another"}
     found.write(tmp_path / "extraction.json")
     assert Extraction.read(tmp_path / "extraction.json") == found
@@ -137,7 +194,7 @@ def test_tensors_of_two_types_are_told(tmp_path: Path) -> None:
         return x * y
 
     made = whole(model, rand(3), rand(3).double())
-    found = extract(profile_of(made), made, tmp_path, most=8, gain=0.001)
+    found = extract(profile_of(made), [made], tmp_path, most=8, gain=0.001)
     assert found.left_out == {"mul.Tensor": "it reads tensors of several floating types"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,14 @@ from tests.search.optimizations.models import Function, loaded
 def whole(module: nn.Module | Callable[..., Any], *inputs: torch.Tensor) -> Whole:
     model = module if isinstance(module, nn.Module) else Function(module)
     return whole_of(loaded(model.eval(), *inputs))
+
+
+def at_shapes(module: nn.Module | Callable[..., Any], *shapes: tuple[torch.Tensor, ...]) -> list[Whole]:
+    """One model with several sets of inputs, of equal weights: a, b, …"""
+    model = module if isinstance(module, nn.Module) else Function(module)
+    models = [loaded(model.eval(), *inputs) for inputs in shapes]
+    named = zip("abcd", models, strict=False)
+    return [whole_of(replace(each, shape=name, weight=1 / len(models))) for name, each in named]
 
 
 def places(made: Whole, *names: str) -> tuple[int, ...]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from search.optimizations.extraction.whole import Whole
 from search.optimizations.installation.package import write_package
 from search.optimizations.verification.process import load_package
 from tests.search.optimizations.extraction.test_problems import profile_of
-from tests.search.optimizations.extraction.wholes import whole
+from tests.search.optimizations.extraction.wholes import at_shapes, whole
 from tests.search.optimizations.models import Mlp, rand
 
 
@@ -43,9 +45,9 @@ class Blocks(nn.Module):
 
 def written(folder: Path, made: Whole) -> tuple[Any, dict[str, Extracted]]:
     """The package, with a copy of each problem's own code as its kernel."""
-    found = extract(profile_of(made), made, folder, most=9, gain=0.001).problems
+    found = extract(profile_of(made), [made], folder, most=9, gain=0.001).problems
     chosen = [each for each in found if each.target in ("addmm + gelu", "native_layer_norm")]
-    write_package(folder, made, kernels_of(folder, chosen), {each: each.places for each in chosen})
+    write_package(folder, [made], kernels_of(folder, chosen), {each: each.places for each in chosen})
     return load_package(folder), {each.target: each for each in chosen}
 
 
@@ -162,7 +164,7 @@ def test_what_nobody_reads_is_left_out(tmp_path: Path) -> None:
         torch.arange(3).sum().item()
         return x * 2
 
-    write_package(tmp_path, whole(model, rand(3)), {}, {})
+    write_package(tmp_path, [whole(model, rand(3))], {}, {})
     code = (tmp_path / "optimized" / "forward.py").read_text()
     assert "mul" in code and not any(word in code for word in ("exp", "arange", "check("))
 
@@ -177,14 +179,54 @@ def test_calls_in_place_go_with_what_a_kernel_replaces(tmp_path: Path) -> None:
     made = whole(model, rand(3))
     problem = next(
         each
-        for each in extract(profile_of(made), made, tmp_path, most=9, gain=0.001).problems
+        for each in extract(profile_of(made), [made], tmp_path, most=9, gain=0.001).problems
         if each.target == "mul.Tensor + relu_ + add.Tensor"
     )
-    write_package(tmp_path, made, kernels_of(tmp_path, [problem]), {problem: problem.places})
+    write_package(tmp_path, [made], kernels_of(tmp_path, [problem]), {problem: problem.places})
     code = (tmp_path / "optimized" / "forward.py").read_text()
     assert "aten.relu_" not in code and "aten.add_" in code, "what a kernel computes is computed once"
     found = load_package(tmp_path).load(made.model.module)(rand(3))
     assert all(torch.equal(*pair) for pair in zip(found, model(rand(3)), strict=True))
+
+
+def at_two(folder: Path) -> tuple[Any, list[Whole], Extracted, Kernel]:
+    """A model at two shapes, with a problem that has a place at each, whose own code is its kernel."""
+    made = at_shapes(Blocks(), (rand(4, 8),), (rand(6, 8),))
+    found = extract(profile_of(*made), made, folder, most=9, gain=0.001).problems
+    [norm] = [each for each in found if each.target == "native_layer_norm"]
+    [kernel] = kernels_of(folder, [norm]).values()
+    write_package(folder, made, {norm.name: kernel}, {norm: norm.places})
+    return load_package(folder), made, norm, kernel
+
+
+@torch.no_grad()
+def test_each_shape_has_a_forward_of_its_own(tmp_path: Path) -> None:
+    optimized, made, norm, _ = at_two(tmp_path)
+    own = copy.deepcopy(made[0].model.module)
+    model = optimized.load(made[0].model.module)
+    for rows, calls in ((4, 2), (6, 4), (4, 6)):
+        assert same(model(rand(rows, 8)), own(rand(rows, 8)))
+        assert plan(model).kernels[norm.name].calls == calls and not plan(model).fallbacks
+    assert same(model(rand(5, 8)), own(rand(5, 8)))
+    assert [*plan(model).fallbacks] == ["a tensor of 5x8 float32 on cpu, not 4x8 float32 on cpu"]
+    assert same(model(rand(6, 8), scale=2.0), own(rand(6, 8), scale=2.0))
+    assert sum(plan(model).fallbacks.values()) == 2 and plan(model).kernels[norm.name].calls == 6
+    files = {each.name for each in (tmp_path / "optimized").glob("forward*.py")}
+    assert files == {"forward_1.py", "forward_2.py"}
+
+
+@torch.no_grad()
+def test_a_kernel_that_declines_a_shape_runs_at_the_other(tmp_path: Path) -> None:
+    _, made, norm, kernel = at_two(tmp_path)
+    source = f"{kernel.source}\n\ndef supports(x, *weights):\n    return x.shape[0] == 6\n"
+    (tmp_path / "other").mkdir()
+    shutil.copytree(tmp_path / "problems", tmp_path / "other" / "problems")
+    write_package(tmp_path / "other", made, {norm.name: replace(kernel, source=source)}, {norm: norm.places})
+    own = copy.deepcopy(made[0].model.module)
+    model = load_package(tmp_path / "other").load(made[0].model.module)
+    for rows, calls in ((4, 0), (6, 2)):
+        assert same(model(rand(rows, 8)), own(rand(rows, 8)))
+        assert plan(model).kernels[norm.name].calls == calls and not plan(model).fallbacks
 
 
 @pytest.mark.slow

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,8 @@ SOURCE = """
 import torch
 from torch import nn
 
+rows = 6
+
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -30,19 +34,21 @@ class Model(nn.Module):
         return torch.softmax(self.second(torch.tanh(self.first(x))), -1)
 
 def get_inputs():
-    return [torch.randn(6, 8)]
+    return [torch.randn(rows, 8)]
 
 def get_init_inputs():
     return []
 """
 
 
-def verified(folder: Path, changed: dict[str, str], *ways: str) -> tuple[Verification, dict[str, str]]:
+def verified(
+    folder: Path, changed: dict[str, str], *ways: str, shapes: Sequence[Mapping[str, Any]] | None = None
+) -> tuple[Verification, dict[str, str]]:
     """With the problems' own code as kernels, of which some return something else; and names by operators."""
     (folder / "model.py").write_text(SOURCE)
-    model = FileModel(path=str(folder / "model.py")).load(device="cpu", dtype=None, backward=False, seed=0)
-    whole = whole_of(model)
-    found = extract(profile_of(whole), whole, folder, most=9, gain=0.001, known=lambda fragment: True)
+    source = FileModel(path=str(folder / "model.py"), shapes=shapes)
+    wholes = [*map(whole_of, source.load(device="cpu", dtype=None, backward=False, seed=0))]
+    found = extract(profile_of(*wholes), wholes, folder, most=9, gain=0.001, known=lambda fragment: True)
     found.write(folder / "extraction.json")
     chosen = [each for each in found.problems if each.target in ("tanh", "_softmax")]
     names = {each.target: each.name for each in chosen}
@@ -50,9 +56,14 @@ def verified(folder: Path, changed: dict[str, str], *ways: str) -> tuple[Verific
     for target, returned in changed.items():
         own = kernels[names[target]]
         kernels[names[target]] = replace(own, source=own.source.replace("return ", f"return {returned} ", 1))
-    write_package(folder, whole, kernels, {each: each.places for each in chosen})
+    write_package(folder, wholes, kernels, {each: each.places for each in chosen})
     task = Task(
-        model={"name": str(folder / "model.py")}, device="cpu", dtype=None, seeds=2, turns=6, ways=ways
+        model={"name": str(folder / "model.py"), "shapes": shapes},
+        device="cpu",
+        dtype=None,
+        seeds=2,
+        turns=6,
+        ways=ways,
     )
     return verify_apart(folder, task, list(names.values()), 120.0), names
 
@@ -67,6 +78,25 @@ def test_the_same_model_is_timed_and_a_wrong_kernel_is_taken_out(tmp_path: Path)
     assert found.growth[0].error == pytest.approx(0.01, rel=1e-3)
     assert found.ways == ["eager", "optimized"]
     assert found.other_sizes == "inputs of another size: the model's own forward runs"
+
+
+@pytest.mark.slow
+def test_a_kernel_that_is_wrong_at_one_shape_is_taken_out(tmp_path: Path) -> None:
+    shapes = [{"sizes": {"rows": 6}, "weight": 3}, {"sizes": {"rows": 12}}]
+    changed = {"tanh": "(1.01 if x.shape[0] == 12 else 1.0) *"}
+    found, names = verified(tmp_path, changed, "eager", "optimized", shapes=shapes)
+    assert found.passes and [*found.left_out] == [names["tanh"]]
+    assert "at rows=12: error" in found.left_out[names["tanh"]]
+    assert {(each.seed, each.shape) for each in found.checks} == {
+        (seed, shape) for seed in (0, 1) for shape in ("rows=6", "rows=12")
+    }
+    assert found.calls == {names["_softmax"]: 2}, "one at each shape"
+    assert [step.kernel for step in found.growth] == [names["tanh"], names["_softmax"]]
+    assert found.growth[0].error == pytest.approx(0.01, rel=1e-3)
+    assert found.shapes == {"rows=6": 0.75, "rows=12": 0.25}
+    [session] = found.sessions
+    assert [*session] == [*found.shapes] and found.ways == ["eager", "optimized"]
+    assert found.other_sizes == "inputs of another size: the model's own forward runs", "of 24 rows"
 
 
 @pytest.mark.slow
@@ -94,7 +124,7 @@ def test_what_the_compiler_tunes_is_added_to_the_record(
         if not task.seeds and died:
             return died
         check = Check(seed=0, error=0.0, eager_error=0.0, allowed=1.0)
-        session = {way: [1.0] * 6 for way in task.ways}
+        session = {"": {way: [1.0] * 6 for way in task.ways}}
         Verification(checks=[check][: task.seeds], calls={}, sessions=[session]).write(folder / FILE)
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -82,7 +83,7 @@ def made(error: float = 1e-7) -> Verification:
         calls={"1_mm": 3},
         left_out={"2_softmax": "the model is another with it"},
         growth=[Step(kernel="1_mm", site="h.0", error=0.1)],
-        sessions=[session, other],
+        sessions=[{"": session}, {"": other}],
         failed={"compile": "RuntimeError: no"},
     )
 
@@ -96,8 +97,36 @@ def test_speedups_are_of_a_session() -> None:
     assert not Verification(checks=[], calls={}).passes, "nothing was compared"
 
 
+def at_two_shapes() -> Verification:
+    few, many = {"eager": [1.0] * 6, "optimized": [2.0] * 6}, {"eager": [10.0] * 6, "optimized": [2.0] * 6}
+    return replace(made(), shapes={"few": 0.75, "many": 0.25}, sessions=[{"few": few, "many": many}])
+
+
+def test_the_speedup_of_several_shapes_is_that_of_their_mean_time(tmp_path: Path) -> None:
+    found = at_two_shapes()
+    assert found.speedup("optimized", shape="few")[0] == 0.5
+    assert found.speedup("optimized", shape="many")[0] == 5.0
+    assert found.ms("eager") == 3.25 and found.speedup("optimized")[0] == pytest.approx(3.25 / 2)
+    assert "NOT surely faster than the model at few" in said_of(found)
+    lines = in_lines(found, {})
+    assert "at few, 75% of the calls:" in lines and "on average, by the weights:" in lines
+    found.write(tmp_path / "verification.json")
+    assert Verification.read(tmp_path / "verification.json") == found
+
+
+def test_the_record_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    made().write(tmp_path / "verification.json")
+    fields = json.loads((tmp_path / "verification.json").read_text())
+    fields["sessions"] = [each[""] for each in fields["sessions"]]
+    del fields["shapes"]
+    for each in fields["checks"]:
+        del each["shape"]
+    (tmp_path / "verification.json").write_text(json.dumps(fields))
+    assert Verification.read(tmp_path / "verification.json") == made()
+
+
 def test_a_model_that_is_no_faster_is_told() -> None:
-    slow = replace(made(), sessions=[{"eager": [1.0] * 6, "optimized": [1.1] * 6}])
+    slow = replace(made(), sessions=[{"": {"eager": [1.0] * 6, "optimized": [1.1] * 6}}])
     assert made().is_faster and not slow.is_faster
     assert any(line.startswith("NOT surely faster") for line in said_of(slow))
     assert not any(line.startswith("NOT surely faster") for line in said_of(made()))
