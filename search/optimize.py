@@ -149,9 +149,9 @@ async def _make(making: Making, profile: Profile, models: Sequence[LoadedModel])
     """The stages after the profile."""
     wholes = [whole_of(each) for each in models]
     extraction = extracted(making, profile, wholes)
-    if making.config.stop_after == "extract" or not extraction.problems:
+    if making.config.stop_after == "extract":
         return 0
-    kernels = await kernels_for(making, profile, wholes, extraction)
+    kernels = await kernels_for(making, profile, wholes, extraction) if extraction.problems else {}
     if making.config.stop_after == "install":
         found = installed(making, profile, wholes, extraction, kernels)
         if found is not None:

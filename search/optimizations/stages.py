@@ -25,7 +25,7 @@ from search.optimizations.extraction.graph import NoGraphError
 from search.optimizations.extraction.problems import assigned, extract
 from search.optimizations.extraction.record import EXTRACTION, Extracted, Extraction
 from search.optimizations.extraction.whole import Whole
-from search.optimizations.installation.package import PACKAGE, write_package
+from search.optimizations.installation.package import PACKAGE, run_as_graph, write_package
 from search.optimizations.outcome import KERNELS
 from search.optimizations.profile import Profile
 from search.optimizations.readme import extracted_lines, readme, won_lines
@@ -37,8 +37,8 @@ from search.optimizations.searching import (
     best_of,
     of_search,
 )
-from search.optimizations.verification.apart import COMPILED, WAYS, Task, VerificationError, verify_apart
-from search.optimizations.verification.record import EAGER, OPTIMIZED, Verification, in_lines
+from search.optimizations.verification.apart import WAYS, Task, VerificationError, verify_apart, ways_of
+from search.optimizations.verification.record import Verification, in_lines
 
 SEARCHES = "searches"
 """The folder of the searches' run folders."""
@@ -152,8 +152,9 @@ def installed(
     extraction: Extraction,
     kernels: Mapping[str, Won],
 ) -> Verification | None:
-    """Writes `optimized/` with the kernels with which the model is the same, and says what they are worth;
-    None without any. Raises UsageError."""
+    """Writes `optimized/` with the kernels with which the model is the same, and says what they are worth. A
+    GPU may run the forward as a CUDA graph, which can be worth it without any kernel; None where nothing is.
+    Raises UsageError."""
     making.say(*won_lines(kernels, extraction.problems))
     sources = {name: each.kernel for name, each in kernels.items()}
     times = {each.name: each.time_ms for each in extraction.problems}
@@ -163,10 +164,10 @@ def installed(
         making.folder / KERNELS,
         json.dumps({name: each.to_json() for name, each in kernels.items()}, indent=1),
     )
-    if not places:
+    config = making.config
+    if not places and config.device == "cpu":
         making.say("nothing to put into the model")
         return None
-    config = making.config
     model = OmegaConf.to_container(config.model, resolve=True)
     assert isinstance(model, dict)
     task = Task(
@@ -176,7 +177,7 @@ def installed(
         seed=int(config.seed),
         seeds=int(config.compared),
         turns=int(config.turns),
-        ways=[EAGER, OPTIMIZED, *COMPILED[str(config.compile)]],
+        ways=ways_of(str(config.compile), str(config.device)),
     )
     try:
         write_package(making.folder, wholes, sources, places)
@@ -188,10 +189,15 @@ def installed(
         if found.left_out:
             left = {each: own for each, own in places.items() if each.name not in found.left_out}
             write_package(making.folder, wholes, sources, left)
+        if found.as_graph:
+            run_as_graph(making.folder)
     except (NoGraphError, VerificationError) as error:
         raise UsageError(f"model={profile.model}: no kernel can be put into it: {error}") from error
     kept = {each.name: kernels[each.name] for each in places if each.name not in found.left_out}
-    text = readme(profile, extraction, kept, found)
-    write_atomically(making.folder / PACKAGE / "README.md", text)
     making.say(*in_lines(found, WAYS))
+    if not kept and not found.is_faster:
+        shutil.rmtree(making.folder / PACKAGE)
+        making.say("nothing to put into the model")
+        return None
+    write_atomically(making.folder / PACKAGE / "README.md", readme(profile, extraction, kept, found))
     return found

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from torch import fx
 
 PACKAGE = "optimized"
-RUNTIME = Path(__file__).with_name("runtime.py")
+MANIFEST = "manifest.json"
+RUNTIME = tuple(Path(__file__).with_name(name) for name in ("runtime.py", "graphs.py"))
 INIT = '''"""{model}, with kernels in the place of parts of its forward.
 
     from {package} import load
@@ -43,9 +44,10 @@ from .runtime import unload
 __all__ = ["load", "unload"]
 
 
-def load(model, without=()):
-    """The same model, which from now on runs the kernels, but those named in `without`."""
-    return runtime.load(Path(__file__).parent, model, without)
+def load(model, without=(), as_graph=None):
+    """The same model, which from now on runs the kernels, but those named in `without`. `as_graph`: launched
+    together, as a CUDA graph; None: where that was faster."""
+    return runtime.load(Path(__file__).parent, model, without, as_graph)
 '''
 PROJECT = """[build-system]
 requires = ["setuptools"]
@@ -113,7 +115,8 @@ def write_package(
         used |= read - {*whole.graph.constants}
     (place / "__init__.py").write_text(INIT.format(model=name, package=PACKAGE), encoding="utf-8")
     (place / "pyproject.toml").write_text(PROJECT.format(package=PACKAGE), encoding="utf-8")
-    (place / RUNTIME.name).write_text(RUNTIME.read_text(encoding="utf-8"), encoding="utf-8")
+    for each in RUNTIME:
+        (place / each.name).write_text(each.read_text(encoding="utf-8"), encoding="utf-8")
     for extracted in places:
         source = kernels[extracted.name].source
         (place / "kernels" / f"{extracted.name}.py").write_text(source, encoding="utf-8")
@@ -122,12 +125,20 @@ def write_package(
         torch.save(constants, place / "constants.pt")
     manifest = {
         "shapes": shapes,
+        "as_graph": False,
         "device": model.device,
         "weights": {name: [list(each.shape), _dtype(each)] for name, each in weights.items() if name in used},
         "modules": {name: type(each).__name__ for name, each in module.named_modules() if name},
         "kernels": [{"name": each.name, "results": results[each]} for each in places],
     }
-    (place / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    (place / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
+
+def run_as_graph(folder: Path) -> None:
+    """From now on the folder's package runs as a CUDA graph, unless `load` is told otherwise."""
+    file = folder / PACKAGE / MANIFEST
+    manifest = {**json.loads(file.read_text(encoding="utf-8")), "as_graph": True}
+    file.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
 
 def _forward(graph: fx.Graph, whole: Whole) -> str:

@@ -16,6 +16,7 @@ import logging
 import operator
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
+
+from .graphs import Graph, NoGraphError
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +80,10 @@ class Shape:
     structure: Any
     values: Sequence[Any]
     output: Any
+    graphs: weakref.WeakKeyDictionary[nn.Module, Graph | NoGraphError] = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
+    """Of each model that has run as one, or why it cannot be recorded."""
 
     def why_not(self, leaves: Sequence[Any], structure: Any) -> str:
         """Why these arguments are others; "" where they are not."""
@@ -100,13 +107,16 @@ class Shape:
 class Plan:
     """What replaces forwards. `shapes`: by the sizes of the tensors among the arguments, the first is that
     which others are held against; `weight`: one of the model's, which has moved or changed its type when the
-    model has, with `kind`, its type and device. `fallbacks`: how often the model's own forward ran, by the
-    reason."""
+    model has, with `kind`, its type and device. `weights`: the names of those that the forwards read.
+    `as_graph`: whether a forward is recorded as a CUDA graph and launched as that. `fallbacks`: how often the
+    model's own forward ran, by the reason."""
 
     shapes: Mapping[tuple[torch.Size, ...], Shape]
     kernels: Mapping[str, Kernel]
     weight: Callable[[nn.Module], torch.Tensor] | None
     kind: tuple[torch.dtype, torch.device]
+    weights: Sequence[str] = ()
+    as_graph: bool = False
     fallbacks: collections.Counter[str] = field(default_factory=collections.Counter)
 
     def shape_of(self, tensors: Sequence[torch.Tensor]) -> Shape:
@@ -125,6 +135,24 @@ class Plan:
         if self.weight is not None and self._kind_of(model) != self.kind:
             return "the weights have another type, or are on another device"
         return ""
+
+    def run(self, model: nn.Module, shape: Shape, tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
+        """The forward of the shape. Raises OtherValueError, and what a kernel raises."""
+
+        def forward(*own: torch.Tensor) -> Sequence[Any]:
+            return shape.forward(model, self.kernels, shape.constants, check, *own)
+
+        if not self.as_graph or torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
+            return forward(*tensors)
+        graph = shape.graphs.get(model)
+        if graph is None or (isinstance(graph, Graph) and graph.is_stale()):
+            try:
+                graph = Graph(forward, tensors, [_owner(model, name) for name in self.weights])
+            except NoGraphError as error:
+                logger.warning("not as a CUDA graph: %s", error)
+                graph = error
+            shape.graphs[model] = graph
+        return graph(*tensors) if isinstance(graph, Graph) else forward(*tensors)
 
     def _kind_of(self, model: nn.Module) -> tuple[torch.dtype, torch.device]:
         assert self.weight is not None
@@ -156,19 +184,20 @@ class Optimized(nn.Module):
         why = plan.why_not(self) or shape.why_not(leaves, structure)
         if not why:
             try:
-                return pytree.tree_unflatten(
-                    shape.forward(self, plan.kernels, shape.constants, check, *tensors), shape.output
-                )
+                return pytree.tree_unflatten(plan.run(self, shape, tensors), shape.output)
             except OtherValueError as error:
                 why = str(error)
         plan.fell_back(why)
         return super().forward(*args, **kwargs)
 
 
-def load(folder: Path, model: nn.Module, without: Iterable[str] = ()) -> nn.Module:
-    """The same model, which from now on runs the kernels of the folder, but those named in `without`. No
-    weight is copied. Raises ValueError for a model with other modules or weights, or with hooks in it, and
-    what a kernel's source raises."""
+def load(
+    folder: Path, model: nn.Module, without: Iterable[str] = (), as_graph: bool | None = None
+) -> nn.Module:
+    """The same model, which from now on runs the kernels of the folder, but those named in `without`;
+    `as_graph`: as a CUDA graph, None: where that was faster when both were measured. No weight is copied.
+    Raises ValueError for a model with other modules or weights, or with hooks in it, and what a kernel's
+    source raises."""
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     if isinstance(model, Optimized):
         model = unload(model)
@@ -187,10 +216,19 @@ def load(folder: Path, model: nn.Module, without: Iterable[str] = ()) -> nn.Modu
         kernels=kernels,
         weight=operator.attrgetter(first[0]) if first else None,
         kind=(getattr(torch, first[1][1]), device) if first else (torch.float32, device),
+        weights=list(manifest["weights"]),
+        as_graph=device.type == "cuda" and bool(manifest["as_graph"] if as_graph is None else as_graph),
     )
     own = type(model)
     model.__class__ = type(own.__name__, (Optimized, own), {"plan": plan, "__module__": own.__module__})
     return model
+
+
+def _owner(model: nn.Module, weight: str) -> tuple[Mapping[str, Any], str]:
+    """Where the model keeps a parameter or buffer, and its name there."""
+    path, _, name = weight.rpartition(".")
+    module = model.get_submodule(path)
+    return (module._parameters if name in module._parameters else module._buffers), name
 
 
 def _shapes(

@@ -16,24 +16,44 @@ from omegaconf import OmegaConf
 from evaluators.atomic_write import write_atomically
 from search.optimizations.model_config import source_of
 from search.optimizations.model_source import LoadedModel
-from search.optimizations.verification.record import EAGER, FILE, OPTIMIZED, Verification, guilty
+from search.optimizations.verification.record import (
+    EAGER,
+    FILE,
+    GRAPH,
+    OPTIMIZED,
+    OPTIMIZED_GRAPH,
+    Verification,
+    guilty,
+)
 
 TASK = "verification_task.json"
 TUNED = "max-autotune"
+REDUCED = "reduce-overhead"
 WAYS = {
     EAGER: "eager",
     OPTIMIZED: "with the kernels",
+    GRAPH: "CUDA graph",
+    OPTIMIZED_GRAPH: "with the kernels, CUDA graph",
     "compile": "torch.compile",
     "optimized compile": "with the kernels, torch.compile",
+    REDUCED: "torch.compile, reduce-overhead",
+    f"optimized {REDUCED}": "with the kernels, reduce-overhead",
     TUNED: "torch.compile, max-autotune",
 }
 """Ways of running a model, in words."""
 COMPILED = {
     "none": (),
-    "default": ("compile", "optimized compile"),
-    "all": ("compile", "optimized compile", TUNED),
+    "default": ("compile", "optimized compile", REDUCED, f"optimized {REDUCED}"),
+    "all": ("compile", "optimized compile", REDUCED, f"optimized {REDUCED}", TUNED),
 }
 """Those of the compiler that are timed, by what `compile=` says."""
+
+
+def ways_of(compile: str, device: str) -> list[str]:
+    """Ways of running a model that are timed there: CUDA graphs, which two of the compiler's are as well, are
+    for GPUs."""
+    ways = [EAGER, OPTIMIZED, GRAPH, OPTIMIZED_GRAPH, *COMPILED[compile]]
+    return [way for way in ways if device == "cuda" or not (GRAPH in way or REDUCED in way)]
 
 
 class VerificationError(Exception):

@@ -30,6 +30,7 @@ from search.optimizations.model_source import LoadedModel
 from search.optimizations.verification.apart import TASK, Task
 from search.optimizations.verification.record import (
     FILE,
+    OPTIMIZED_GRAPH,
     Check,
     Step,
     Verification,
@@ -72,6 +73,9 @@ def _compared(folder: Path, package: Any, task: Task, say: Callable[[str], None]
                 say(f"seed {seed}: taken out: {', '.join(found)}")
                 left = [each for each in left if each not in found]
             checks += [each.check(left) for each in cases]
+            as_graph = cases if OPTIMIZED_GRAPH in task.ways else ()
+            if off := next(filter(None, (each.wrong_as_graph(left) for each in as_graph)), ""):
+                result = replace(result, failed={OPTIMIZED_GRAPH: off})
             if seed == task.seed:
                 calls = [each.calls(left) for each in cases]
                 result = replace(
@@ -177,6 +181,14 @@ class _Case:
             return ""
         at = f"at {self.model.shape}: " if self.model.shape else ""
         return at + (self._raised or f"error {found.error:.1e}, {found.allowed:.1e} allowed")
+
+    def wrong_as_graph(self, some: Sequence[str]) -> str:
+        """The same, when they run in a CUDA graph."""
+        self._plan.as_graph = True
+        try:
+            return self.wrong(some)
+        finally:
+            self._plan.as_graph = False
 
     def growth(self, some: Sequence[str], folder: Path) -> list[Step]:
         """The errors of these kernels' results, call by call, against the same forward without them."""

@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from evaluators.cause import first_line
+from search.optimizations.installation.graphs import Graph
 from search.optimizations.model_source import LoadedModel
-from search.optimizations.verification.apart import TUNED, WAYS, Task
-from search.optimizations.verification.record import OPTIMIZED, Verification
+from search.optimizations.verification.apart import REDUCED, TUNED, WAYS, Task
+from search.optimizations.verification.record import GRAPH, OPTIMIZED, OPTIMIZED_GRAPH, Verification
 
 BLOCK_MS = {"cpu": 30.0, "cuda": 20.0}
 """Of the calls between two readings of the clock, at least."""
@@ -27,8 +28,8 @@ def timed(package: Any, task: Task, compared: Verification, say: Callable[[str],
     plain, fast = task.load(task.seed), task.load(task.seed)
     package.load(fast[0].module, list(compared.left_out))
     runs: dict[tuple[str, str], Callable[[], Any]] = {}
-    failed: dict[str, str] = {}
-    for way in task.ways:
+    failed = dict(compared.failed)
+    for way in (each for each in task.ways if each not in failed):
         say(f"{WAYS[way]}: warming up")
         try:
             own = _warm(way, fast if way.startswith(OPTIMIZED) else plain)
@@ -59,6 +60,8 @@ def _warm(way: str, models: Sequence[LoadedModel]) -> dict[str, Callable[[], Any
     its own. Raises whatever that raises."""
     import torch
 
+    if way in (GRAPH, OPTIMIZED_GRAPH):
+        return {each.shape: _as_graph(way, each) for each in models}
     module: Any = models[0].module
     dynamic = None
     if len(models) > 1:
@@ -66,13 +69,34 @@ def _warm(way: str, models: Sequence[LoadedModel]) -> dict[str, Callable[[], Any
         torch._dynamo.config.recompile_limit = RECOMPILED * len(models)
     if "compile" in way:
         module = torch.compile(module, dynamic=dynamic)
-    elif way == TUNED:
-        module = torch.compile(module, mode="max-autotune", dynamic=dynamic)
+    elif REDUCED in way or way == TUNED:
+        module = torch.compile(module, mode=REDUCED if REDUCED in way else TUNED, dynamic=dynamic)
     runs = {each.shape: replace(each, module=module).run for each in models}
     for run in runs.values():
         for _ in range(WARM):
             run()
     return runs
+
+
+def _as_graph(way: str, model: LoadedModel) -> Callable[[], Any]:
+    """What runs the model at its shape as a CUDA graph. Raises NoGraphError."""
+    if way == GRAPH:
+        graph = Graph(lambda *_: model.run(), model.inputs(), [])
+        return lambda: graph(*model.inputs())
+    plan: Any = type(model.module).plan  # type: ignore[attr-defined]
+
+    def run() -> Any:
+        plan.as_graph = True
+        try:
+            return model.run()
+        finally:
+            plan.as_graph = False
+
+    run()
+    recorded = plan.shape_of(model.inputs()).graphs[model.module]
+    if isinstance(recorded, Exception):
+        raise recorded
+    return run
 
 
 def _block(run: Callable[[], Any], calls: int, device: str) -> float:

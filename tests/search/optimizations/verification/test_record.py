@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from search.optimizations.verification.apart import REDUCED, TUNED, ways_of
 from search.optimizations.verification.record import (
     Check,
     Step,
@@ -130,6 +131,21 @@ def test_a_model_that_is_no_faster_is_told() -> None:
     assert made().is_faster and not slow.is_faster
     assert any(line.startswith("NOT surely faster") for line in said_of(slow))
     assert not any(line.startswith("NOT surely faster") for line in said_of(made()))
+
+
+@pytest.mark.parametrize(("ms", "as_graph", "faster"), [(0.4, True, True), (0.99, False, False)])
+def test_a_cuda_graph_is_delivered_where_it_is_faster(ms: float, as_graph: bool, faster: bool) -> None:
+    times = {"eager": [1.0] * 6, "optimized": [0.99, 1.02] * 3, "optimized graph": [ms] * 6}
+    found = replace(made(), sessions=[{"": times}])
+    assert (found.as_graph, found.is_faster) == (as_graph, faster)
+    assert ("it runs as a CUDA graph, which is the faster way" in said_of(found)) == as_graph
+    assert any(line.startswith("NOT surely faster") for line in said_of(found)) != faster
+
+
+def test_cuda_graphs_are_for_gpus() -> None:
+    assert ways_of("default", "cpu") == ["eager", "optimized", "compile", "optimized compile"]
+    on_gpu = [*ways_of("none", "cuda"), *("compile", "optimized compile", REDUCED, f"optimized {REDUCED}")]
+    assert ways_of("all", "cuda") == [*on_gpu, TUNED]
 
 
 def test_the_record_is_read_back(tmp_path: Path) -> None:
