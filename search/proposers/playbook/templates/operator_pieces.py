@@ -80,8 +80,12 @@ def signatures(workload: Workload, results: Sequence[tuple[Signature, str]]) -> 
     """The dictionary SIGNATURES: by types and deciding constants what a kernel needs to know, each given as a
     Python expression, and the function `supports`."""
     names = tensor_names(workload.operator)
+    there = {signature for signature, _ in results}
+    partly = {each.tensors for each in workload.signatures if each not in there}
     rows = []
     for signature, result in results:
+        if signature.tensors in partly:  # `supports` sees no constants
+            continue
         types = [_type(name) for name in signature.tensors]
         rows.append(f"    ({', '.join([*types, *signature.deciding])},): {result},")
     listed = "\n".join(rows)
@@ -137,3 +141,36 @@ def keepdim_of(workload: Workload) -> str:
 
 def _argument_names(operator: str) -> list[str]:
     return [each.name for each in operator_of(operator)._schema.arguments]
+
+
+def product_tensors(workload: Workload) -> tuple[str | None, str, str]:
+    """What is added in a matrix product, and its factors, by their names."""
+    names = tensor_names(workload.operator)
+    return (None, *names) if len(names) == 2 else names  # type: ignore[return-value]
+
+
+def product_scalars(workload: Workload) -> str:
+    """The expressions for the factors of what is added and of the product."""
+    return "0, 1" if product_tensors(workload)[0] is None else "self.beta_, self.alpha_"
+
+
+def product_plan(workload: Workload) -> str:
+    """The function `plan` of a matrix product."""
+    added = (
+        "[0, 0, 0]"
+        if product_tensors(workload)[0] is None
+        else "spread((batches, m, n), shapes[0], strides[0])"
+    )
+    vector = workload.operator.split(".")[1] == "mv"
+    right = "(strides[-1][0], 0)" if vector else "strides[-1]"
+    return f'''
+def plan(shapes, strides):
+    """The output's shape; batches, rows, columns and depth, and the strides over batches and both dimensions
+    of a matrix: of the left factor, of the right one, and of what is added."""
+    *outer, m, k = shapes[-2]
+    batches, n = (outer or [1])[0], {"1" if vector else "shapes[-1][-1]"}
+    left, right = strides[-2], {right}
+    added = {added}
+    layout = [batches, m, n, k, *[0] * (3 - len(left)), *left, *[0] * (3 - len(right)), *right, *added]
+    return [*outer, m{"" if vector else ", n"}], layout
+'''

@@ -48,6 +48,10 @@ CALLS: dict[str, list[str]] = {
         "((T([3, 67], bf16), [67], None, T([67], bf16), 0.5,), {})",
         "((T([2, 3], f32), [3], None, None, 0.5,), {})",
     ],
+    "aten.mm.default": ["((T([5, 37], f32, [1, 5]), T([37, 19], f32),), {})"],
+    "aten.bmm.default": ["((T([3, 5, 33], f16), T([3, 33, 7], f16, [231, 1, 33]),), {})"],
+    "aten.addmm.default": ["((T([4], f32), T([3, 5], f32), T([5, 4], f32),), {'beta': 0.5, 'alpha': 2})"],
+    "aten.mv.default": ["((T([5, 37], f32), T([37], f32),), {})"],
 }
 """Some operators of each family, with odd shapes, strides and types."""
 ERRORS = {torch.float16: 2e-3, torch.bfloat16: 2e-2}

@@ -75,7 +75,7 @@ def is_wide(dims):
 '''
 
 
-def helpers(texts: Sequence[str]) -> str:
+def triton_helpers(texts: Sequence[str]) -> str:
     """The functions that these texts call."""
     body, found = " ".join(texts), []
     for name in reversed(list(HELPERS)):
@@ -102,27 +102,28 @@ def operator_kernel(
     knobs: Knobs,
     chosen: Sequence[Signature],
     functions: Sequence[str],
+    helpers: Sequence[str],
+    plan: str,
     forward: str,
     inputs: Sequence[str],
 ) -> str:
-    """A kernel in Triton for all calls of an operator. `functions` are those of the file that are this
-    template's own, the plan last; `forward` is the body of the model's, after the line that finds `compute`
-    and `dtypes`."""
+    """A kernel in Triton for all calls of an operator. `functions` are the template's own in Triton,
+    `helpers` those in Python that `plan` calls, which makes the layout; `forward` is the body of the model's,
+    after the line that finds `compute` and `dtypes`."""
     results = [
         (each, f"({COMPUTE[each.compute]}, ({''.join(f'torch.{name}, ' for name in each.outputs)}))")
         for each in chosen
     ]
-    *kernels, plan = functions
     code = module(
         PLACES,
-        helpers(kernels),
-        *kernels,
-        layout(knobs),
-        EXTENT,
+        triton_helpers(functions),
+        *functions,
+        layout(knobs, *helpers),
+        EXTENT if knobs["narrow"] else "",
         signatures(workload, results),
         remembered(knobs) + plan.strip(),
     )
-    imports = [*IMPORTS, *(["import functools"] if remembered(knobs) else [])]
+    imports = [*IMPORTS, *(f"import {name}" for name in ("functools", "math") if f"{name}." in code)]
     if "libdevice." in code:
         imports.append("from triton.language.extra import libdevice")
     return kernel_file(

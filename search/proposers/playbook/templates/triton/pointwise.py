@@ -6,6 +6,7 @@ from search.proposers.playbook.formulas import Formula, called_in, formula_of, i
 from search.proposers.playbook.move import Knobs, Move
 from search.proposers.playbook.operator_problem import in_place, tensor_names
 from search.proposers.playbook.templates.operator_moves import MERGE, NARROW
+from search.proposers.playbook.templates.operator_pieces import CONTIGUOUS, SPREAD
 from search.proposers.playbook.templates.triton.operator_pieces import known_signatures, operator_kernel
 from search.proposers.playbook.templates.triton.pieces import number
 from search.proposers.playbook.workload import Signature, Workload
@@ -79,7 +80,9 @@ class Pointwise:
             workload=workload,
             knobs=knobs,
             chosen=_signatures(workload),
-            functions=[_kernel(knobs, formula, len(names)), _plan(workload, knobs)],
+            functions=[_kernel(knobs, formula, len(names))],
+            helpers=[SPREAD, CONTIGUOUS],
+            plan=_plan(workload, knobs),
             forward=_forward(workload, knobs, formula),
             inputs=names,
         )
