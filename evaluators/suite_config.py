@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -92,7 +93,9 @@ def open_problem(name: str, *, device: str, rules: DictConfig | None = None) -> 
 
 
 def _listed(value: Any) -> str:
-    """A value as Hydra reads it back."""
+    """A value as Hydra reads it back: a number, a truth value, a text, or a list of texts."""
+    if isinstance(value, int | float):
+        return json.dumps(value)
     return f"[{','.join(map(quoted, value))}]" if isinstance(value, list) else quoted(value)
 
 
