@@ -5,9 +5,9 @@ Where to look, from the command down to the machine; each file says more at its 
     the command   evaluate, audit, baseline, score (operator_score), trace; report; what all commands
                   share: cli (Hydra applications), suite_config, device_config, config (what can be set),
                   config_errors, config_help, config_completion
-    words         problem, evaluation, cases, five_stages, scores, reference_audit, opening, verdict, timing
-                  (its statistics); cause, nearest, atomic_write, option, kept_lines; problems/ has the
-                  shipped references
+    words         problem, evaluation, cases, five_stages, overhead, scores, reference_audit, opening,
+                  verdict, timing (its statistics); cause, nearest, atomic_write, option, kept_lines;
+                  problems/ has the shipped references
     scheduler/    pool, on_cases, job, device_queue, device_health, retries; host: local_host (threads),
                   ray_host
     device/       worker, settings, watchdog, open_problems, child_processes

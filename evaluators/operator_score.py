@@ -28,7 +28,8 @@ from evaluators.device_config import host_of
 from evaluators.evaluation import Evaluation, Status
 from evaluators.five_stages import five_stages
 from evaluators.kept_lines import KeptLines
-from evaluators.problem import Problem
+from evaluators.overhead import NEAR, bound_cases, cheapest_call, speedup_beyond
+from evaluators.problem import Problem, reference_kernel
 from evaluators.scheduler.pool import Pool
 from evaluators.scores import Estimate, Scored, correct, fast_p, geometric_mean
 from evaluators.suite_config import evaluate_and_keep, open_problem
@@ -90,8 +91,9 @@ async def score_operators(config: DictConfig, output: Console) -> int:
         return judged
 
     with Pool(host_of(config)) as pool:
+        floor_ms = await _floor(pool, kept, config.device)
         found = list(await asyncio.gather(*(judge(pool, each) for each in versions)))
-    say(output, *_written(folder, found, strangers))
+    say(output, *_written(folder, found, strangers, floor_ms))
     return 0 if all(each.evaluation.status.is_of_the_kernel for each in found) else 1
 
 
@@ -134,6 +136,18 @@ async def _evaluated(
     return await evaluate_and_keep(pool, problem, kernel, kept, key)
 
 
+async def _floor(pool: Pool, kept: KeptLines, device: str) -> float:
+    """The eager time of the cheapest call, in ms; 0, below which no case is, where it cannot be measured."""
+    problem = cheapest_call(device)
+    kernel = reference_kernel(problem)
+    key = f"the cheapest call {problem.id} {kernel.id}"
+    known = kept.of(key)
+    found = Evaluation.from_json(known) if known else None
+    if found is None:
+        found = await evaluate_and_keep(pool, replace(problem, libraries="any"), kernel, kept, key)
+    return found.timing.eager_ms if found.timing else 0.0
+
+
 def _in_a_line(judged: JudgedVersion) -> str:
     found, name = judged.evaluation, f"{judged.version.operator} {judged.version.name}"
     if (timing := found.timing) is None:
@@ -143,7 +157,9 @@ def _in_a_line(judged: JudgedVersion) -> str:
     return f"{name}: {found.status.value} on {len(judged.cases)} cases, {interval}"
 
 
-def _written(folder: Path, judged: Sequence[JudgedVersion], strangers: Sequence[str]) -> list[str]:
+def _written(
+    folder: Path, judged: Sequence[JudgedVersion], strangers: Sequence[str], floor_ms: float
+) -> list[str]:
     """Writes the files; returns what is to be said."""
     unfit = {
         each.version.operator: each.evaluation.cause
@@ -151,7 +167,8 @@ def _written(folder: Path, judged: Sequence[JudgedVersion], strangers: Sequence[
         if each.evaluation.status is Status.UNFIT_REFERENCE
     }
     best = best_of([each for each in judged if each.version.operator not in unfit])
-    found = measures(best)
+    found = measures(best, floor_ms)
+    bound = {name: bound_cases(each.evaluation, floor_ms) for name, each in best.items()}
     shares = sorted(_by_type(best.values()).items())
     types = {dtype: f"{passed} of {there}" for dtype, (passed, there) in shares}
     counts = dict(Counter(each.evaluation.status.value for each in judged).most_common())
@@ -161,6 +178,8 @@ def _written(folder: Path, judged: Sequence[JudgedVersion], strangers: Sequence[
         "measures": {name: asdict(each) for name, each in found.items()},
         "cases that pass, by type": types,
         "statuses": counts,
+        "floor_ms": floor_ms,
+        "cases bound by overhead": {name: cases for name, cases in bound.items() if cases},
         "left out": left_out,
     }
     write_atomically(folder / "operator_scores.json", json.dumps(body, indent=1) + "\n")
@@ -169,9 +188,11 @@ def _written(folder: Path, judged: Sequence[JudgedVersion], strangers: Sequence[
     return [
         "",
         f"{len(judged)} versions of {len(best)} operators ({statuses})",
-        *(f"{name:<16}{each}" for name, each in found.items()),
+        *(f"{name:<18}{each}" for name, each in found.items()),
         *(f"cases of {dtype}: {share} pass" for dtype, share in types.items()),
         *(f"left out: {name}: {why}" for name, why in left_out.items()),
+        f"{sum(map(len, bound.values()))} timed cases are bound by overhead: eager takes less than "
+        f"{NEAR:g} times the cheapest call's {floor_ms:.3g} ms",
         f"{folder}/operator_scores.json, operator_cases.csv",
     ]
 
@@ -190,13 +211,19 @@ def _rank(judged: JudgedVersion) -> tuple[float, int]:
     return judged.speedup, len(judged.passed)
 
 
-def measures(best: Mapping[str, JudgedVersion]) -> dict[str, Estimate]:
+def measures(best: Mapping[str, JudgedVersion], floor_ms: float = 0.0) -> dict[str, Estimate]:
     """Over operators, each with its best version: the share that is correct on all cases, the geometric mean
-    of the speedups of those, and perf@p, the share that is correct and more than p times as fast."""
+    of the speedups of those, with and without the cases that are bound by overhead, and perf@p, the share
+    that is correct and more than p times as fast. `floor_ms`: the time of the cheapest call."""
+    beyond = {name: speedup_beyond(each.evaluation, floor_ms) for name, each in best.items()}
+    rest = [
+        Scored(problem=name, speedups=[value], compiled=[True]) for name, value in beyond.items() if value
+    ]
     scored = [Scored(problem=name, speedups=[each.speedup], compiled=[True]) for name, each in best.items()]
     return {
         "correct": correct(scored),
         "geometric mean": geometric_mean(scored),
+        "without overhead": geometric_mean(rest),
         **{f"perf@{p:g}": fast_p(scored, p) for p in THRESHOLDS},
     }
 

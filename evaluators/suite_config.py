@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -35,6 +36,8 @@ class RulesConfig:
     libraries: str | None = option(None, "any | no_library: whether a kernel may leave the work to libraries")
     floor: bool | None = option(None, "reject a kernel that is faster than the machine can be")
     allow_degenerate: bool | None = option(None, "accept a reference that cannot judge")
+    types: list[str] | None = option(None, "of an operator's calls those with tensors of these types alone")
+    most_cases: int | None = option(None, "of an operator's calls the largest at each type, so many")
     sizes: dict[str, Any] = option({}, "module globals to replace, in the references that have them")
 
 
@@ -78,7 +81,7 @@ def open_problem(name: str, *, device: str, rules: DictConfig | None = None) -> 
     `RulesConfig`. Raises UsageError."""
     held: dict[str, Any] = {} if rules is None else dict(OmegaConf.to_container(rules))  # type: ignore[arg-type]
     sizes = held.pop("sizes", None) or {}
-    set_ones = [f"problem.{key}={quoted(value)}" for key, value in held.items() if value is not None]
+    set_ones = [f"problem.{key}={_listed(value)}" for key, value in held.items() if value is not None]
     config = compose_config(ProblemConfig, [*chosen(name), *set_ones])
     plain: Problem = build(config.problem, device=device)
     names = assigned_names(plain.source)
@@ -87,6 +90,13 @@ def open_problem(name: str, *, device: str, rules: DictConfig | None = None) -> 
         return plain
     changed: Problem = build(config.problem, device=device, sizes={**config.problem.sizes, **there})
     return changed
+
+
+def _listed(value: Any) -> str:
+    """A value as Hydra reads it back: a number, a truth value, a text, or a list of texts."""
+    if isinstance(value, int | float):
+        return json.dumps(value)
+    return f"[{','.join(map(quoted, value))}]" if isinstance(value, list) else quoted(value)
 
 
 def chosen(name: str) -> list[str]:

@@ -108,7 +108,12 @@ def _read_measurement(data: Mapping[str, Any], reference: str | None) -> Measure
 
 def _evaluation(data: Mapping[str, Any]) -> Evaluation:
     environment = {key: str(value) for key, value in data.get("environment", {}).items()}  # 9.0 is a text
-    return Evaluation.from_json({"timing": None, "correctness": None, **data, "environment": environment})
+    nothing = {"timing": None, "correctness": None}
+    cases = [
+        {**each, "evaluation": {**nothing, "environment": {}, **each["evaluation"]}}
+        for each in data.get("cases", ())
+    ]
+    return Evaluation.from_json({**nothing, **data, "environment": environment, "cases": cases})
 
 
 def _without_empty(value: Any) -> Any:

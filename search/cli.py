@@ -36,7 +36,7 @@ MOVED = {
 }
 """Where the configs of earlier runs found what has another place today."""
 RUN_FOLDER = {
-    "run": {"dir": "${run_folder:${out},${problem.name},${problem.path}}"},
+    "run": {"dir": "${run_folder:${out},${problem.name},${oc.select:problem.path,null}}"},
     "sweep": {"dir": "${out}/multirun/${now:%Y-%m-%d_%H-%M-%S}", "subdir": "${hydra.job.num}"},
 }
 """Hydra's settings for a command that leaves a run folder."""

@@ -32,6 +32,7 @@ LAYERS = {
     "evaluators.trace": "commands",
     "evaluators.scores": "evaluators",
     "evaluators.five_stages": "records",
+    "evaluators.overhead": "records",
     "evaluators.cause": "records",
     "evaluators.evaluation": "records",
     "evaluators.timing": "records",

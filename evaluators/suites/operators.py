@@ -116,10 +116,18 @@ class OperatorSuite:
         return [Entry(problem=f"{self.name}/{operator}") for operator in operators]
 
 
-def load_problem(name: str, *, cases: Sequence[Mapping[str, Any]] | None = None, **rules: Any) -> Problem:
-    """The problem `operators/<suite>/<operator>`: `operators/opinfo/aten.addmm.default`. `rules`: of
-    `evaluators.reference.loading.make_problem`. Raises SuiteMissing, and BadReference where the suite has no
-    such operator."""
+def load_problem(
+    name: str,
+    *,
+    cases: Sequence[Mapping[str, Any]] | None = None,
+    types: Sequence[str] = (),
+    most_cases: int | None = None,
+    **rules: Any,
+) -> Problem:
+    """The problem `operators/<suite>/<operator>`: `operators/opinfo/aten.addmm.default`. Of the suite's calls
+    those are its cases whose tensors are of `types` alone, all where that is empty, and at each type the
+    `most_cases` largest. `rules`: of `evaluators.reference.loading.make_problem`. Raises SuiteMissing, and
+    BadReference where the suite has no such operator, or no such call of it."""
     suite, _, operator = name.rpartition("/")
     if suite not in SOURCES:
         raise BadReference(f"{name} is no operator of a suite: operators/opinfo/aten.addmm.default is one")
@@ -127,13 +135,23 @@ def load_problem(name: str, *, cases: Sequence[Mapping[str, Any]] | None = None,
     if operator not in found:
         near = nearest(operator, list(found))
         raise BadReference(f"{suite} has no {operator}" + (f"; did you mean {near}?" if near else ""))
-    calls = found[operator]
+    calls = _chosen(found[operator], types, most_cases)
+    if not calls:
+        raise BadReference(f"{name} has no call with tensors of {', '.join(types)} alone")
     first = max(calls, key=_bytes)
     if cases is None:
         cases = list(map(case_of, calls, _weights(suite, calls)))
     rules["dtype"] = rules.get("dtype") or dtype_of(first)
     source = reference_of(operator, first, len(calls))
     return make_problem(source, where=name, name=name, cases=cases, **rules)
+
+
+def _chosen(calls: Sequence[Call], types: Sequence[str], most: int | None) -> list[Call]:
+    """Raises BadReference for less than one case."""
+    if most is not None and most < 1:
+        raise BadReference(f"problem.most_cases is {most}; it must be at least 1")
+    wanted = [each for each in calls if not types or {one.dtype for one in _tensors(each)} <= {*types}]
+    return [each for alike in _by_type(wanted) for each in sorted(alike, key=_bytes, reverse=True)[:most]]
 
 
 def reference_of(operator: str, call: Call, count: int) -> str:

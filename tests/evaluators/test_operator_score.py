@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from evaluators import score
 from evaluators.evaluation import CaseResult, Evaluation, Status
 from evaluators.operator_score import JudgedVersion, best_of, measures
+from evaluators.overhead import bound_cases, speedup_beyond
 from evaluators.reference.loading import load_module
 from evaluators.suites import operators
 from evaluators.suites.operator_call import as_aten
@@ -120,6 +122,25 @@ def test_the_best_version_counts_and_what_crashed_is_a_failure() -> None:
     assert found["correct"].value == 0.5
     assert found["geometric mean"].value == pytest.approx(3.0)
     assert (found["perf@1"].value, found["perf@2"].value) == (0.5, 0.5)
+
+
+def test_cases_that_take_what_any_call_takes_are_told_apart() -> None:
+    small, large = correct(0.5, kernel_ms=0.004), correct(3.0)
+    cases = [
+        CaseResult(name="a", weight=1.0, held_out=False, evaluation=small),
+        CaseResult(name="b", weight=1.0, held_out=False, evaluation=large),
+        CaseResult(name="c", weight=0.0, held_out=False, evaluation=small),
+    ]
+    found = replace(correct(1.2), cases=tuple(cases))
+    assert bound_cases(found, 0.0011) == ["a"]
+    assert speedup_beyond(found, 0.0011) == pytest.approx(3.0)
+    assert speedup_beyond(found, 0.0009) == pytest.approx(1.5**0.5)
+    assert speedup_beyond(found, 10.0) == 0.0
+    alone = replace(correct(0.5), cases=(cases[0],))
+    best = best_of([judged("v1", found), judged("v1", alone, operator="aten.mm.default")])
+    means = measures(best, 0.0011)
+    assert means["geometric mean"].value == pytest.approx(0.6**0.5)
+    assert means["without overhead"].value == pytest.approx(3.0)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from datetime import date
 import pytest
 import yaml
 
-from evaluators.evaluation import Evaluation, Status
+from evaluators.evaluation import CaseResult, Evaluation, Status
 from kernel_library import cards
 from kernel_library.entry import Check, Entry, Lineage
 from kernel_library.library import SEEDS, FolderLibrary
@@ -58,6 +58,16 @@ def test_a_card_is_read_as_it_was_written() -> None:
     two = replace(one, measurements=(*one.measurements, *entry(odd).measurements))
     assert cards.load(cards.dump(two), source=source) == two  # by the names of shipped problems
     assert yaml.safe_load(cards.dump(two))["dtypes"] == ["float16"]
+
+
+def test_cases_without_a_time_are_read_too() -> None:
+    one = entry(SOFTMAX, source="import triton\n", speedup=1.5)
+    drawn = CaseResult(name="n=3", weight=0.0, held_out=True, evaluation=Evaluation(status=Status.CORRECT))
+    (measured,) = one.measurements
+    several = replace(measured, evaluation=replace(measured.evaluation, cases=(drawn,)))
+    one = replace(one, measurements=(several,))
+    read = cards.load(cards.dump(one), source=one.kernel.source, reference=SOFTMAX.source)
+    assert read.measurements[0].evaluation.cases == (drawn,)
 
 
 def test_what_the_measurement_cost_is_not_in_a_card() -> None:

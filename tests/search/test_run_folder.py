@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel
+from search.cli import RUN_FOLDER
 from search.events import IdeaProposed, ModelCalled, RunFinished, RunStarted, VariantWritten
 from search.journal import replay
 from search.llm import Cause, ModelCall, Purpose, Usage
@@ -202,3 +204,11 @@ def test_events_are_enough_for_the_folder(tmp_path: Path) -> None:
     needed = (RunStarted, IdeaProposed, VariantWritten)
     RunFolder(tmp_path, [e for e in replay(tmp_path / "journal.jsonl") if isinstance(e, needed)])
     assert len(list((tmp_path / "variants").iterdir())) == 12
+
+
+@pytest.mark.parametrize(
+    "problem", [{"name": "operators/opinfo/aten.relu.default"}, {"name": "x", "path": None}]
+)
+def test_a_problem_without_a_file_has_a_run_folder_too(problem: dict[str, Any]) -> None:
+    config = OmegaConf.create({"problem": problem, "out": "outputs", "dir": RUN_FOLDER["run"]["dir"]})
+    assert str(config.dir).startswith(f"outputs/{problem['name']}/")

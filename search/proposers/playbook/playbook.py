@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from evaluators.problem import Kernel, Problem
 from search.proposers.playbook.bench import Bench, knobs_of
 from search.proposers.playbook.move import Template
+from search.proposers.playbook.operator_problem import operator_workload
 from search.proposers.playbook.plan import Draft, Plan
 from search.proposers.playbook.scores import Scores
 from search.proposers.playbook.templates import template_for
@@ -22,6 +23,7 @@ from search.tree import Expansion, Idea, Outcome, Seed, Variant
 
 LANGUAGES = {"cpu": "cpp", "cuda": "triton"}
 OPS = ("conv2d", "matmul", "softmax", "layernorm")
+"""Beside the families of operators (docs/operators.md)."""
 REPETITION = 0.7
 """What an idea loses for each other idea of the expansion that makes the same move, in log gain."""
 
@@ -45,7 +47,8 @@ class Playbook:
         language = LANGUAGES[problem.device]
         return (
             f"the playbook does not know what {problem.name} computes; in {language} it knows "
-            f"{', '.join(OPS)}, and ReLU and max-pool after a conv2d"
+            f"{', '.join(OPS)}, ReLU and max-pool after a conv2d, and PyTorch's operators of four families "
+            "(docs/operators.md)"
         )
 
     def extends(self, problem: Problem, kernel: Kernel) -> bool:
@@ -114,7 +117,7 @@ class Playbook:
     def _templates(self, problem: Problem) -> tuple[Workload, Template] | None:
         """What the problem computes and the template for it, looked up once."""
         if problem.id not in self._known:
-            workload = recognise(problem)
+            workload = operator_workload(problem) or recognise(problem)
             language = LANGUAGES[problem.device]
             template = template_for(workload.op, language) if workload else None
             fits = workload is not None and template is not None and template.valid(workload, template.naive)

@@ -25,6 +25,18 @@ CONV_SIZES = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class Signature:
+    """Types with which an operator is called. `tensors`: of each argument that may be a tensor, PyTorch's
+    name of its type, "" where it is left out; `deciding`: as Python writes them, the constants on which the
+    types of the `outputs` depend, too; `compute`: in what is computed, `float32`, `float64` or `int64`."""
+
+    tensors: tuple[str, ...]
+    deciding: tuple[str, ...]
+    outputs: tuple[str, ...]
+    compute: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Workload:
     """The operation that a reference computes, as the templates need it.
 
@@ -36,13 +48,16 @@ class Workload:
     `Model.__init__`, `def` at column 0 ("" where it has none). `dtype` is the floating dtype of inputs
     and weights, `shape` that of the first input.
 
+    An operator's problem (`operator_problem.py`) has no sizes: `op` is a family of operators (`pointwise`,
+    `reduction`, `normalisation`, `product`), `operator` its name, and `signatures` are those of its cases.
+
     Sizes by op: conv2d N C H W K R S stride_h stride_w pad_h pad_w dilation_h dilation_w groups bias P Q
     (output height and width), with maxpool also pool pool_stride pool_pad PP PQ; matmul M N K;
     softmax rows cols; layernorm rows cols (normalised elements) affine bias (0 or 1 each).
     """
 
     op: str
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, int] = field(default_factory=dict)
     module: str = ""
     epilogue: tuple[str, ...] = ()
     eps: float = 0.0
@@ -52,6 +67,8 @@ class Workload:
     """The types to which factors of products may be rounded (`Problem.lower_precisions`)."""
     dtype: str = "float32"
     shape: tuple[int, ...] = ()
+    operator: str = ""
+    signatures: tuple[Signature, ...] = ()
 
 
 def recognise(problem: Problem) -> Workload | None:

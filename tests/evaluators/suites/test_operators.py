@@ -130,6 +130,18 @@ def test_unknown_operators_are_one_line() -> None:
         load_problem("operators/elsewhere/aten.add.Tensor")
 
 
+def test_some_of_the_calls_can_be_chosen() -> None:
+    name = "operators/traced/aten.add_.Tensor"
+    narrow = load_problem(name, types=["bfloat16"])
+    assert [each.dtype for each in narrow.cases] == ["bfloat16"]
+    assert narrow.dtype == "bfloat16"
+    assert len(load_problem(name, most_cases=1).cases) == 2  # one of each type
+    with pytest.raises(BadReference, match="has no call with tensors of int64 alone"):
+        load_problem(name, types=["int64"])
+    with pytest.raises(BadReference, match="must be at least 1"):
+        load_problem(name, most_cases=0)
+
+
 def test_of_many_calls_some_from_the_largest_to_the_smallest_are_kept() -> None:
     calls = [
         Call(operator="aten.relu.default", arguments=(Tensor(shape=(n,), dtype=dtype),), count=n == 37)

@@ -1,0 +1,155 @@
+"""Reads a problem that is one of PyTorch's operators (`evaluators/suites/operators.py`): which family of
+templates it belongs to, and in which types it is called."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from evaluators.problem import Problem
+from evaluators.reference.containers import map_tensors
+from evaluators.suites.trace_grammar import parse_arguments
+from evaluators.suites.trace_inputs import make_arguments, operator_of, takes_tensors
+from evaluators.suites.traced_call import Call, Tensor, Value
+from search.proposers.playbook.constructor import constructor_of
+from search.proposers.playbook.formulas import formula_of
+from search.proposers.playbook.passes import NORMALISATIONS, REDUCTIONS
+from search.proposers.playbook.workload import Signature, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+PRODUCTS = tuple(f"aten.{name}.default" for name in ("mm", "bmm", "addmm", "baddbmm", "mv"))
+DECIDING = ("dtype", "half_to_float", "rounding_mode")
+"""Constants on which the type of the output depends, beside the types of the tensors."""
+
+
+def operator_workload(problem: Problem) -> Workload | None:
+    """The workload of an operator's problem; None for any other problem, and for an operator that belongs
+    to no family or has calls that its family cannot have."""
+    found = _assigned(problem.source)
+    if "OPERATOR" not in found or "call" not in found:
+        return None
+    operator = found["OPERATOR"]
+    family = family_of(operator)
+    code = constructor_of(problem)
+    texts = [str(each.sizes.get("call", found["call"])) for each in problem.cases]
+    texts = texts or [str(problem.overrides.get("call", found["call"]))]
+    calls = [_call(operator, each) for each in texts]
+    if family is None or code is None or not all(map(_is_plain, calls)):
+        return None
+    signatures = [each for call in calls if (each := _signature(call, problem.device)) is not None]
+    if not signatures:
+        return None
+    return Workload(
+        op=family,
+        header=code[0],
+        constructor=code[1],
+        dtype=problem.dtype,
+        operator=operator,
+        signatures=tuple(dict.fromkeys(signatures)),
+    )
+
+
+def family_of(operator: str) -> str | None:
+    """The family of templates that an operator belongs to; None for one of no family."""
+    if formula_of(operator) is not None:
+        return "pointwise"
+    families = {"reduction": REDUCTIONS, "normalisation": NORMALISATIONS, "product": PRODUCTS}
+    return next((name for name, operators in families.items() if operator in operators), None)
+
+
+def tensor_names(operator: str) -> tuple[str, ...]:
+    """The arguments of a reference's `forward`."""
+    arguments = operator_of(operator)._schema.arguments
+    names = [each.name for each in arguments if takes_tensors(each)]
+    return tuple("input" if name == "self" else name for name in names)
+
+
+def deciding_names(operator: str) -> tuple[str, ...]:
+    """The operator's constants of DECIDING."""
+    names = [each.name for each in operator_of(operator)._schema.arguments]
+    return tuple(name for name in DECIDING if name in names)
+
+
+def in_place(operator: str) -> bool:
+    """Whether the operator writes to its first argument."""
+    return operator.split(".")[1].endswith("_")
+
+
+def arguments_of(call: Call) -> Mapping[str, Value]:
+    """All arguments by their names, those that are left out with their defaults."""
+    arguments = operator_of(call.operator)._schema.arguments
+    names = [each.name for each in arguments]
+    given = {**dict(zip(names, call.arguments, strict=False)), **call.keywords}
+    return {each.name: given.get(each.name, each.default_value) for each in arguments}
+
+
+def _assigned(source: str) -> dict[str, str]:
+    """The texts that a module assigns to single names."""
+    return {
+        node.targets[0].id: node.value.value
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    }
+
+
+def _call(operator: str, text: str) -> Call:
+    arguments, keywords = parse_arguments(text)
+    return Call(operator=operator, arguments=arguments, keywords=keywords)
+
+
+def _is_plain(call: Call) -> bool:
+    """Whether every argument that may be a tensor is one, or left out: no lists."""
+    given = arguments_of(call)
+    arguments = operator_of(call.operator)._schema.arguments
+    values = [given[each.name] for each in arguments if takes_tensors(each)]
+    return all(value is None or isinstance(value, Tensor) for value in values)
+
+
+def _signature(call: Call, device: str) -> Signature | None:
+    """None where the operator does not take the call's arguments, or computes with complex numbers. Types
+    may differ between devices: on a CPU the tensors are fake ones, otherwise on the meta device."""
+    import torch
+
+    names = [each.name for each in operator_of(call.operator)._schema.arguments]
+    takes = [takes_tensors(each) for each in operator_of(call.operator)._schema.arguments]
+    given = arguments_of(call)
+    values = [given[name] for name, tensor in zip(names, takes, strict=True) if tensor]
+    tensors = tuple(each.dtype if isinstance(each, Tensor) else "" for each in values)
+    arguments, keywords = make_arguments(call, "meta", 0)
+    made = {**given, **dict(zip(names, arguments, strict=False)), **keywords}
+    try:
+        result = _made(call.operator, arguments, keywords, device)
+    except Exception:  # an operator may raise anything
+        return None
+    outputs = tuple(str(each.dtype)[6:] for each in (result if isinstance(result, tuple) else (result,)))
+    types = [getattr(torch, each) for each in (*tensors, *outputs) if each]
+    if any(each.is_complex for each in types):
+        return None
+    compute = "float32" if any(each.is_floating_point for each in types) else "int64"
+    return Signature(
+        tensors=tensors,
+        deciding=tuple(repr(made[name]) for name in deciding_names(call.operator)),
+        outputs=outputs,
+        compute="float64" if torch.float64 in types else compute,
+    )
+
+
+def _made(operator: str, arguments: list[Any], keywords: dict[str, Any], device: str) -> Any:
+    """What the operator returns for tensors like these of the meta device. Raises what it raises."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    if device != "cpu":
+        return operator_of(operator)(*arguments, **keywords)
+    with FakeTensorMode():
+        given, named = map_tensors(_on_cpu, [arguments, keywords])
+        return operator_of(operator)(*given, **named)
+
+
+def _on_cpu(like: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="cpu")

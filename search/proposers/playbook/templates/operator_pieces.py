@@ -1,0 +1,176 @@
+"""What the kernels for operators have in common in every language: layouts, types, `supports`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evaluators.suites.trace_inputs import operator_of
+from search.proposers.playbook.move import Knobs
+from search.proposers.playbook.operator_problem import (
+    deciding_names,
+    tensor_names,
+)
+from search.proposers.playbook.workload import Signature, Workload
+
+MOST_DIMENSIONS = 8
+INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "bool")
+FLOATING = ("float32", "float16", "bfloat16", "float64")
+
+DIMENSIONS = '''
+def dimensions(shape, *strides):
+    """Size and strides of every dimension that has more than one element, outermost first."""
+    return [each for each in zip(shape, *strides) if each[0] != 1] or [(1,) + (0,) * len(strides)]
+'''
+MERGED = '''
+def dimensions(shape, *strides):
+    """Size and strides of every dimension, outermost first; neighbours that all tensors cross in one stride
+    are one dimension."""
+    found = []
+    for size, *own in zip(shape, *strides):
+        if size == 1:
+            continue
+        if found and all(outer == size * inner for outer, inner in zip(found[-1][1:], own)):
+            found[-1] = (found[-1][0] * size, *own)
+        else:
+            found.append((size, *own))
+    return found or [(1,) + (0,) * len(strides)]
+'''
+SPREAD = '''
+def spread(shape, own, strides):
+    """The strides of a tensor that is broadcast to a shape."""
+    steps = [0 if size == 1 else stride for size, stride in zip(own, strides)]
+    return [0] * (len(shape) - len(own)) + steps
+'''
+CONTIGUOUS = '''
+def contiguous(shape):
+    """The strides of a new tensor."""
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * size)
+    return strides[: len(shape)]
+'''
+REDUCED = '''
+def reduced(dim, rank):
+    """The dimensions that are reduced: all where none is named."""
+    named = [dim] if isinstance(dim, int) else list(dim or range(rank))
+    return {each % rank for each in named} if rank else set()
+'''
+NESTS = '''
+def nests(shape, inside, *strides):
+    """Sizes and strides of the dimensions outside and inside of those given."""
+    several = [[], []]
+    for place, each in enumerate(zip(shape, *strides)):
+        several[place in inside].append(each)
+    return [dimensions(*zip(*each)) if each else dimensions((), *strides) for each in several]
+'''
+
+
+def layout(knobs: Knobs, *more: str) -> str:
+    """The functions of a kernel with which it makes its layouts: `dimensions`, and those that it asks for."""
+    chosen = [MERGED if knobs["merged"] else DIMENSIONS, *more]
+    return "\n\n".join(each.strip("\n") + "\n" for each in chosen)
+
+
+def remembered(knobs: Knobs) -> str:
+    """The decorator of a function of shapes and strides alone."""
+    return "@functools.lru_cache(maxsize=256)\n" if knobs["remembered"] else ""
+
+
+def signatures(workload: Workload, results: Sequence[tuple[Signature, str]]) -> str:
+    """The dictionary SIGNATURES: by types and deciding constants what a kernel needs to know, each given as a
+    Python expression, and the function `supports`."""
+    names = tensor_names(workload.operator)
+    there = {signature for signature, _ in results}
+    partly = {each.tensors for each in workload.signatures if each not in there}
+    rows = []
+    for signature, result in results:
+        if signature.tensors in partly:  # `supports` sees no constants
+            continue
+        types = [_type(name) for name in signature.tensors]
+        rows.append(f"    ({', '.join([*types, *signature.deciding])},): {result},")
+    listed = "\n".join(rows)
+    given = ", ".join(names)
+    return f'''SIGNATURES = {{
+{listed}
+}}
+TYPES = {{each[:{len(names)}] for each in SIGNATURES}}
+
+
+def types_of(*tensors):
+    """Of tensors, some of which may be left out."""
+    return tuple(None if each is None else each.dtype for each in tensors)
+
+
+def supports({given}):
+    """Whether the kernel is for such tensors. A tensor without dimensions does not always count in the type
+    of the result: where types differ, it is for none."""
+    tensors = [each for each in ({given},) if each is not None]
+    several = len({{each.dtype for each in tensors}} - {{torch.bool}}) > 1
+    dims = [each.dim() for each in tensors]
+    plain = all(0 < each or not several for each in dims) and all(each <= {MOST_DIMENSIONS} for each in dims)
+    return plain and types_of({given}) in TYPES'''
+
+
+def found_signature(workload: Workload, names: str) -> str:
+    """The line that looks a call's signature up."""
+    deciding = "".join(f", self.{name}_" for name in deciding_names(workload.operator))
+    given = ", ".join(tensor_names(workload.operator))
+    return f"{names} = SIGNATURES[(*types_of({given}){deciding},)]"
+
+
+def kept(workload: Workload, types: Sequence[str]) -> list[Signature]:
+    """The signatures of the workload of which all tensors are of these types."""
+    return [each for each in workload.signatures if {*each.tensors, *each.outputs} <= {*types, ""}]
+
+
+def _type(name: str) -> str:
+    return f"torch.{name}" if name else "None"
+
+
+def dims_of(workload: Workload) -> str:
+    """The expression for the dimensions that an operator reduces."""
+    if "dim" not in _argument_names(workload.operator):
+        return "None"
+    return "tuple(self.dim_) if isinstance(self.dim_, list) else self.dim_"
+
+
+def keepdim_of(workload: Workload) -> str:
+    """The expression for whether these stay, with one element each."""
+    return "self.keepdim_" if "keepdim" in _argument_names(workload.operator) else "False"
+
+
+def _argument_names(operator: str) -> list[str]:
+    return [each.name for each in operator_of(operator)._schema.arguments]
+
+
+def product_tensors(workload: Workload) -> tuple[str | None, str, str]:
+    """What is added in a matrix product, and its factors, by their names."""
+    names = tensor_names(workload.operator)
+    return (None, *names) if len(names) == 2 else names  # type: ignore[return-value]
+
+
+def product_scalars(workload: Workload) -> str:
+    """The expressions for the factors of what is added and of the product."""
+    return "0, 1" if product_tensors(workload)[0] is None else "self.beta_, self.alpha_"
+
+
+def product_plan(workload: Workload) -> str:
+    """The function `plan` of a matrix product."""
+    added = (
+        "[0, 0, 0]"
+        if product_tensors(workload)[0] is None
+        else "spread((batches, m, n), shapes[0], strides[0])"
+    )
+    vector = workload.operator.split(".")[1] == "mv"
+    right = "(strides[-1][0], 0)" if vector else "strides[-1]"
+    return f'''
+def plan(shapes, strides):
+    """The output's shape; batches, rows, columns and depth, and the strides over batches and both dimensions
+    of a matrix: of the left factor, of the right one, and of what is added."""
+    *outer, m, k = shapes[-2]
+    batches, n = (outer or [1])[0], {"1" if vector else "shapes[-1][-1]"}
+    left, right = strides[-2], {right}
+    added = {added}
+    layout = [batches, m, n, k, *[0] * (3 - len(left)), *left, *[0] * (3 - len(right)), *right, *added]
+    return [*outer, m{"" if vector else ", n"}], layout
+'''

@@ -1,0 +1,191 @@
+"""Element-wise operators in Triton, with broadcasting, over tensors in any strides and types."""
+
+from __future__ import annotations
+
+from search.proposers.playbook.formulas import Formula, called_in, formula_of, in_language
+from search.proposers.playbook.move import Knobs, Move
+from search.proposers.playbook.operator_problem import in_place, tensor_names
+from search.proposers.playbook.templates.operator_moves import MERGE, NARROW
+from search.proposers.playbook.templates.operator_pieces import CONTIGUOUS, SPREAD
+from search.proposers.playbook.templates.triton.operator_pieces import known_signatures, operator_kernel
+from search.proposers.playbook.templates.triton.pieces import number
+from search.proposers.playbook.workload import Signature, Workload
+from search.tree import Category
+
+MOVES = (
+    MERGE,
+    NARROW,
+    Move(
+        name="larger blocks",
+        text="Give each program more elements, several for each lane, so that enough loads are in flight to "
+        "hide the latency of memory, and contiguous ones become wide.",
+        category=Category.LATENCY,
+        gain=1.3,
+        varies={"block": (1024, 512, 2048, 4096), "warps": (4, 8, 2)},
+    ),
+    Move(
+        name="fitting blocks",
+        text="Make the block of a small tensor as small as the tensor: no lane computes what is masked.",
+        category=Category.PARALLELISM,
+        gain=1.05,
+        sets={"fit": True},
+    ),
+    Move(
+        name="several blocks",
+        text="Let each program do several blocks one after the other: fewer programs have to be started.",
+        category=Category.PARALLELISM,
+        gain=1.02,
+        varies={"blocks": (2, 4, 8)},
+    ),
+    Move(
+        name="streaming stores",
+        text="Let results stream past the caches, where nobody of this kernel reads them again.",
+        category=Category.MEMORY,
+        gain=1.03,
+        needs={"stores": ("cached",)},
+        sets={"stores": "streaming"},
+    ),
+)
+
+NAIVE: Knobs = {
+    "block": 128,
+    "blocks": 1,
+    "warps": 4,
+    "fit": False,
+    "merged": False,
+    "narrow": False,
+    "remembered": True,
+    "stores": "cached",
+}
+
+
+class Pointwise:
+    """The family of element-wise kernels."""
+
+    op = "pointwise"
+    language = "triton"
+    naive = NAIVE
+    moves = MOVES
+
+    def valid(self, workload: Workload, knobs: Knobs) -> bool:
+        """There is a signature that it can have; at most 64 elements a lane."""
+        return bool(_signatures(workload)) and number(knobs, "block") <= 64 * 32 * number(knobs, "warps")
+
+    def render(self, workload: Workload, knobs: Knobs) -> str:
+        """The kernel with these knobs."""
+        names = tensor_names(workload.operator)
+        formula = _formula(workload)
+        return operator_kernel(
+            summary=f"{workload.operator} in Triton: {knobs['blocks']} blocks of the output a program.",
+            workload=workload,
+            knobs=knobs,
+            chosen=_signatures(workload),
+            functions=[_kernel(knobs, formula, len(names))],
+            helpers=[SPREAD, CONTIGUOUS],
+            plan=_plan(workload, knobs),
+            forward=_forward(workload, knobs, formula),
+            inputs=names,
+        )
+
+
+TEMPLATE = Pointwise()
+
+
+def _formula(workload: Workload) -> Formula:
+    formula = formula_of(workload.operator)
+    if formula is None:
+        raise ValueError(f"{workload.operator} is no element-wise operator")
+    return formula
+
+
+def _signatures(workload: Workload) -> list[Signature]:
+    """Of truth values `~` is no operation on bits; `/` is none of whole numbers."""
+    formula = _formula(workload)
+    found = known_signatures(workload, called_in(formula.text))
+    if "/" in formula.text:
+        found = [each for each in found if each.compute == "float32"]
+    return [each for each in found if "~" not in formula.text or "bool" not in each.tensors]
+
+
+def _kernel(knobs: Knobs, formula: Formula, count: int) -> str:
+    scalars = list(formula.scalars)
+    tensors = [f"x{n}" for n in range(count)]
+    strides = [f"{name}_strides" for name in tensors]
+    arguments = [
+        "out",
+        *tensors,
+        *(f"{name}_given" for name in scalars),
+        "count",
+        "sizes",
+        "out_strides",
+        *strides,
+    ]
+    lines = [f"    {name} = tl.cast({name}_given, COMPUTE)" for name in scalars]
+    loads = [
+        f"        at = places(index, sizes, {name}_strides, DIMS)\n"
+        f"        {operand} = tl.load({name} + at, mask=inside).to(COMPUTE)"
+        for operand, name in zip("abc", tensors, strict=False)
+    ]
+    cache = ', cache_modifier=".cs"' if knobs["stores"] == "streaming" else ""
+    return f'''
+@triton.jit
+def pointwise(
+    {", ".join(arguments)},
+    COMPUTE: tl.constexpr, DIMS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+):
+    """One program: BLOCKS blocks of the output's elements."""
+    start = tl.program_id(0)
+    if WIDE:
+        start = start.to(tl.int64)
+{chr(10).join(lines) or "    # There are no numbers beside the tensors."}
+    for block in range(BLOCKS):
+        index = (start * BLOCKS + block) * BLOCK + tl.arange(0, BLOCK)
+        inside = index < count
+{chr(10).join(loads)}
+        value = tl.cast({in_language(formula.text, 1)}, COMPUTE)
+        if out.dtype.element_ty == tl.int1:
+            value = value != 0
+        at = places(index, sizes, out_strides, DIMS)
+        tl.store(out + at, value.to(out.dtype.element_ty), mask=inside{cache})
+'''
+
+
+def _plan(workload: Workload, knobs: Knobs) -> str:
+    own = "strides[0]" if in_place(workload.operator) else "contiguous(shape)"
+    wide = "is_wide(dims)" if knobs["narrow"] else "True"
+    block = f"min({knobs['block']}, triton.next_power_of_2(count))" if knobs["fit"] else str(knobs["block"])
+    return f'''
+def plan(shapes, strides):
+    """The output's shape, the number of its elements, sizes and strides, those of the output first, whether
+    places are beyond 32 bits, and the block's size."""
+    shape = torch.broadcast_shapes(*shapes)
+    count = shape.numel()
+    dims = dimensions(shape, {own}, *(spread(shape, *each) for each in zip(shapes, strides)))
+    return shape, count, list(zip(*dims)), {wide}, {block}
+'''
+
+
+def _forward(workload: Workload, knobs: Knobs, formula: Formula) -> str:
+    names = tensor_names(workload.operator)
+    first, *others = names
+    optional = "" in {each for signature in _signatures(workload) for each in signature.tensors}
+    tensors = ", ".join([first, *(f"{first} if {each} is None else {each}" for each in others)])
+    tensors = tensors if optional else ", ".join(names)
+    if in_place(workload.operator):
+        out = f"out = {first}"
+    else:
+        out = f"out = torch.empty(shape, dtype=dtypes[0], device={first}.device)"
+    scalars = "".join(f"float({each}), " for each in formula.scalars.values())
+    return f"""
+tensors = ({tensors},)
+shape, count, layout, wide, block = plan(
+    tuple(each.shape for each in tensors), tuple(each.stride() for each in tensors)
+)
+{out}
+pointwise[(triton.cdiv(count, block * {knobs["blocks"]}),)](
+    out, *tensors, {scalars}count, *layout,
+    COMPUTE=compute, DIMS=len(layout[0]), WIDE=wide, BLOCK=block, BLOCKS={knobs["blocks"]},
+    num_warps={knobs["warps"]},
+)
+return out
+"""

@@ -1,0 +1,111 @@
+"""Reductions over any dimensions in Triton, of tensors in any strides and types."""
+
+from __future__ import annotations
+
+import textwrap
+
+from search.proposers.playbook.formulas import called_in
+from search.proposers.playbook.move import Knobs
+from search.proposers.playbook.operator_problem import tensor_names
+from search.proposers.playbook.passes import REDUCTIONS, Reduction
+from search.proposers.playbook.templates.operator_pieces import (
+    CONTIGUOUS,
+    NESTS,
+    REDUCED,
+    dims_of,
+    keepdim_of,
+)
+from search.proposers.playbook.templates.triton import passes
+from search.proposers.playbook.templates.triton.operator_pieces import known_signatures, operator_kernel
+from search.proposers.playbook.workload import Signature, Workload
+
+
+class ReductionTemplate:
+    """The family of reductions."""
+
+    op = "reduction"
+    language = "triton"
+    naive = passes.NAIVE
+    moves = passes.MOVES
+
+    def valid(self, workload: Workload, knobs: Knobs) -> bool:
+        """There is a signature that it can have; see `passes.valid`."""
+        return bool(_signatures(workload)) and passes.valid(knobs)
+
+    def render(self, workload: Workload, knobs: Knobs) -> str:
+        """The kernel with these knobs."""
+        found = REDUCTIONS[workload.operator]
+        return operator_kernel(
+            summary=f"{workload.operator} in Triton: {knobs['rows']} rows of reduced elements a program.",
+            workload=workload,
+            knobs=knobs,
+            chosen=_signatures(workload),
+            functions=[*passes.merges(found.passes), _kernel(found)],
+            helpers=[CONTIGUOUS, NESTS, REDUCED, passes.BLOCKS],
+            plan=_plan(knobs),
+            forward=_forward(workload, found, knobs),
+            inputs=tensor_names(workload.operator),
+        )
+
+
+TEMPLATE = ReductionTemplate()
+
+
+def _signatures(workload: Workload) -> list[Signature]:
+    found = REDUCTIONS[workload.operator]
+    texts = " ".join(f"{each.step} {each.merge} {each.finish}" for each in found.passes)
+    return known_signatures(workload, called_in(texts))
+
+
+def _kernel(found: Reduction) -> str:
+    given = "".join(f"{name}_given, " for name in found.scalars)
+    last = "m" if len(found.passes) == 1 else "r"
+    return f'''
+@triton.jit
+def reduction(
+    out, x, {given}kept_count, reduced_count, kept_sizes, kept_x, reduced_sizes, reduced_x,
+    COMPUTE: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr, WIDE: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr,
+):
+    """One program: ROWS elements of the output."""
+    program = tl.program_id(0)
+    if WIDE:
+        program = program.to(tl.int64)
+    rows = program * ROWS + tl.arange(0, ROWS)
+    source = places(rows, kept_sizes, kept_x, KEPT)[:, None]
+{textwrap.indent(passes.passes(found.passes, list(found.scalars)), "    ")}
+    if out.dtype.element_ty == tl.int1:
+        {last} = {last} != 0
+    tl.store(out + rows[:, None], {last}.to(out.dtype.element_ty), mask=inside)
+'''
+
+
+def _plan(knobs: Knobs) -> str:
+    wide = "is_wide(kept) or is_wide(inner)" if knobs["narrow"] else "True"
+    return f'''
+def plan(shape, strides, dim, keepdim):
+    """The output's shape, numbers of rows and of their elements, sizes and strides of both nests of loops,
+    whether places are beyond 32 bits, the block's size, and whether it is a whole row."""
+    inside = reduced(dim, len(shape))
+    result = [1 if place in inside else size for place, size in enumerate(shape)]
+    result = result if keepdim else [size for place, size in enumerate(shape) if place not in inside]
+    kept, inner = nests(shape, inside, strides)
+    counts = math.prod(each[0] for each in kept), math.prod(each[0] for each in inner)
+    block, whole = blocks(counts[1], {knobs["rows"]}, {knobs["block"]}, {knobs["fit"]}, {knobs["whole"]})
+    return result, counts, [*zip(*kept), *zip(*inner)], {wide}, block, whole
+'''
+
+
+def _forward(workload: Workload, found: Reduction, knobs: Knobs) -> str:
+    scalars = "".join(f"float({each}), " for each in found.scalars.values())
+    return f"""
+dim = {dims_of(workload)}
+shape, counts, layout, wide, block, whole = plan(input.shape, input.stride(), dim, {keepdim_of(workload)})
+out = torch.empty(shape, dtype=dtypes[0], device=input.device)
+reduction[(triton.cdiv(counts[0], {knobs["rows"]}),)](
+    out, input, {scalars}*counts, *layout,
+    COMPUTE=compute, KEPT=len(layout[0]), REDUCED=len(layout[2]), WIDE=wide,
+    ROWS={knobs["rows"]}, BLOCK=block, WHOLE=whole, num_warps={knobs["warps"]},
+)
+return out
+"""

@@ -1,0 +1,44 @@
+"""The C++ templates of operators, naive and with random valid knobs, against PyTorch over odd calls."""
+
+from pathlib import Path
+
+import pytest
+
+from search.proposers.playbook.templates import template_for
+from tests.search.proposers.playbook.operator_calls import (
+    CALLS,
+    imported,
+    walked,
+    workload,
+    wrong_calls,
+)
+
+
+@pytest.fixture(autouse=True)
+def _build_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.getbasetemp()))
+
+
+@pytest.mark.parametrize("operator", CALLS)
+def test_kernels_are_right(operator: str, tmp_path: Path) -> None:
+    of = workload(operator, CALLS[operator])
+    template = template_for(of.op, "cpp")
+    assert template is not None
+    assert template.valid(of, template.naive)
+    for seed in range(2):
+        knobs = walked(template, of, seed) if seed else template.naive
+        kernel = imported(template.render(of, knobs), tmp_path)
+        declined = [f"{operator} {CALLS[operator][2]}: declined"] if operator == "aten.add.Tensor" else []
+        assert wrong_calls(kernel, operator, CALLS[operator]) == declined, knobs
+
+
+def test_a_kernel_declines_types_that_no_case_has(tmp_path: Path) -> None:
+    import torch
+
+    of = workload("aten.exp.default", ["((T([3], f32),), {})"])
+    template = template_for(of.op, "cpp")
+    assert template is not None
+    kernel = imported(template.render(of, template.naive), tmp_path)
+    assert kernel.supports(torch.zeros(2, 2))
+    assert not kernel.supports(torch.zeros(2, dtype=torch.float64))
+    assert not kernel.supports(torch.zeros([1] * 9))
