@@ -37,9 +37,9 @@ def operator_workload(problem: Problem) -> Workload | None:
     texts = [str(each.sizes.get("call", found["call"])) for each in problem.cases]
     texts = texts or [str(problem.overrides.get("call", found["call"]))]
     calls = [_call(operator, each) for each in texts]
-    if family is None or code is None or not all(map(_is_plain, calls)):
+    if family is None or code is None or not all(map(has_no_lists, calls)):
         return None
-    signatures = [each for call in calls if (each := _signature(call, problem.device)) is not None]
+    signatures = [each for call in calls if (each := signature_of(call, problem.device)) is not None]
     if not signatures:
         return None
     return Workload(
@@ -101,7 +101,7 @@ def _call(operator: str, text: str) -> Call:
     return Call(operator=operator, arguments=arguments, keywords=keywords)
 
 
-def _is_plain(call: Call) -> bool:
+def has_no_lists(call: Call) -> bool:
     """Whether every argument that may be a tensor is one, or left out: no lists."""
     given = arguments_of(call)
     arguments = operator_of(call.operator)._schema.arguments
@@ -109,7 +109,7 @@ def _is_plain(call: Call) -> bool:
     return all(value is None or isinstance(value, Tensor) for value in values)
 
 
-def _signature(call: Call, device: str) -> Signature | None:
+def signature_of(call: Call, device: str) -> Signature | None:
     """None where the operator does not take the call's arguments, or computes with complex numbers. Types
     may differ between devices: on a CPU the tensors are fake ones, otherwise on the meta device."""
     import torch

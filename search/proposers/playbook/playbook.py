@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from evaluators.problem import Kernel, Problem
 from search.proposers.playbook.bench import Bench, knobs_of
 from search.proposers.playbook.move import Template
+from search.proposers.playbook.one_operator import one_operator_workload
 from search.proposers.playbook.operator_problem import operator_workload
 from search.proposers.playbook.plan import Draft, Plan
 from search.proposers.playbook.scores import Scores
@@ -117,7 +118,8 @@ class Playbook:
     def _templates(self, problem: Problem) -> tuple[Workload, Template] | None:
         """What the problem computes and the template for it, looked up once."""
         if problem.id not in self._known:
-            workload = operator_workload(problem) or recognise(problem)
+            read = (operator_workload, recognise, one_operator_workload)
+            workload = next(filter(None, (each(problem) for each in read)), None)
             language = LANGUAGES[problem.device]
             template = template_for(workload.op, language) if workload else None
             fits = workload is not None and template is not None and template.valid(workload, template.naive)
