@@ -6,7 +6,6 @@ They take half a minute to make, and are kept, as a trace, in the user's cache f
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Any
 
 from evaluators.suites.random_operators import is_random
 from evaluators.suites.suite import SuiteMissing
-from evaluators.suites.telling_calls import takes_other_numbers
+from evaluators.suites.telling_calls import takes_other_numbers_apart
 from evaluators.suites.trace_recording import PLAIN, kind_of, recorded_calls
 from evaluators.suites.traced_call import Call
 from evaluators.suites.traces import read_trace, write_trace
@@ -55,24 +54,22 @@ def sampled_calls(dtypes: Sequence[str] = DTYPES, only: str = "") -> list[Call]:
             for dtype in dtypes:
                 for call in _calls_of(op, dtype):
                     found.setdefault(f"{call.operator} {call.arguments} {call.keywords}", call)
-    return list(found.values())
+    calls = list(found.values())
+    takes = takes_other_numbers_apart(calls)
+    return [call for call, does in zip(calls, takes, strict=True) if does or _computes_nothing(call)]
 
 
 @contextmanager
 def _quietly_in_one_thread() -> Iterator[None]:
-    """More threads wait for one another longer than such small tensors take. Of some samples PyTorch's own
-    code, which knows nothing of Python's filters, warns on the process's standard error."""
+    """More threads wait for one another longer than such small tensors take."""
     import torch
 
-    threads, errors = torch.get_num_threads(), os.dup(2)
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with warnings.catch_warnings(action="ignore"), open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
-        os.dup2(errors, 2)
-        os.close(errors)
         torch.set_num_threads(threads)
 
 
@@ -100,7 +97,7 @@ def _calls_of(op: Any, dtype: str) -> Iterator[Call]:
         for _ in range(MOST_SAMPLES):
             sample = next(samples)
             made = recorded_calls(partial(op, sample.input, *sample.args, **sample.kwargs))
-            if len(made) == 1 and (_computes_nothing(made[0]) or takes_other_numbers(made[0])):
+            if len(made) == 1:
                 yield made[0]
     except StopIteration:
         return

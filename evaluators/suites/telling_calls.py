@@ -1,13 +1,25 @@
-"""Which calls of an operator tell something of a kernel for it."""
+"""Which calls of an operator tell something of a kernel for it.
+
+    python -m evaluators.suites.telling_calls FILE START
+
+tries the calls in FILE, as JSON lines, from the one at START on, and writes for each whether it takes other
+numbers, 1 or 0.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evaluators.reference.containers import tensors_in
 from evaluators.suites.random_operators import is_random
+from evaluators.suites.trace_grammar import parse_arguments, write_arguments
 from evaluators.suites.trace_inputs import make_arguments, operator_of
 from evaluators.suites.traced_call import Call
 
@@ -28,6 +40,24 @@ def takes_other_numbers(call: Call) -> bool:
         logger.debug("%s: %s", call.operator, error)
         return False
     return is_random(call) or first == second
+
+
+def takes_other_numbers_apart(calls: Sequence[Call]) -> list[bool]:
+    """The same of each call, in a process of its own: numbers that an operator does not check may end it."""
+    found: list[bool] = []
+    lines = [json.dumps([call.operator, write_arguments(call)]) + "\n" for call in calls]
+    with tempfile.TemporaryDirectory() as folder:
+        file, answers = Path(folder) / "calls.jsonl", Path(folder) / "answers"
+        file.write_text("".join(lines))
+        while len(found) < len(calls):
+            command = [sys.executable, "-m", "evaluators.suites.telling_calls", str(file), str(len(found))]
+            with answers.open("wb") as out:
+                subprocess.run(command, stdout=out, stderr=subprocess.DEVNULL, check=False)
+            found += [each == "1" for each in answers.read_text()]
+            if len(found) < len(calls):  # it has ended at the next one
+                logger.info("%s ends the process", calls[len(found)].operator)
+                found.append(False)
+    return found
 
 
 def tells(call: Call) -> bool:
@@ -65,3 +95,21 @@ def _tells(output: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
         return False
     alike = (each.to(output.dtype) for each in inputs if each.shape == output.shape)
     return not any(torch.equal(each, output) for each in alike)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The process."""
+    import torch
+
+    torch.set_num_threads(1)
+    for line in Path(arguments[0]).read_text().splitlines()[int(arguments[1]) :]:
+        operator, text = json.loads(line)
+        given, named = parse_arguments(text)
+        call = Call(operator=operator, arguments=given, keywords=named)
+        sys.stdout.write(str(int(takes_other_numbers(call))))
+        sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

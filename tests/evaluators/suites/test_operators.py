@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import torch
@@ -21,12 +21,12 @@ from evaluators.reference.loading import (
 )
 from evaluators.scheduler.local_host import LocalHost
 from evaluators.scheduler.pool import Pool
-from evaluators.suites import operators
+from evaluators.suites import operators, telling_calls
 from evaluators.suites.op_samples import sampled_calls
 from evaluators.suites.operator_call import call_like
 from evaluators.suites.operators import OperatorSuite, fit, load_problem
 from evaluators.suites.out_forms import out_forms
-from evaluators.suites.telling_calls import takes_other_numbers, tells
+from evaluators.suites.telling_calls import takes_other_numbers, takes_other_numbers_apart, tells
 from evaluators.suites.trace_grammar import parse_arguments
 from evaluators.suites.traced_call import Call, Tensor, tensors_of
 from evaluators.suites.traces import TRACES
@@ -189,10 +189,30 @@ def test_calls_that_tell_nothing_of_a_kernel_are_left_out() -> None:
     its_input = Call(operator="aten.hardshrink.default", arguments=(three, -0.5))
     of_some_matrices = Call(operator="aten.cholesky.default", arguments=(square,))
     as_many_as_chosen = Call(operator="aten.masked_select.default", arguments=(three, mask))
-    impossible = Call(operator="aten.add.Tensor", arguments=(three, square))
-    assert not any(map(tells, (constant, its_input, of_some_matrices, as_many_as_chosen, impossible)))
+    assert not any(map(tells, (constant, its_input, of_some_matrices, as_many_as_chosen, impossible())))
     assert all(map(takes_other_numbers, (constant, its_input)))
-    assert not any(map(takes_other_numbers, (of_some_matrices, as_many_as_chosen, impossible)))
+    assert not any(map(takes_other_numbers, (of_some_matrices, as_many_as_chosen, impossible())))
+
+
+def test_a_call_that_ends_the_process_takes_no_other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    three = Tensor(shape=(3,), dtype="float32")
+    names = ("relu", "sigmoid", "abs", "sigmoid")
+    calls = [Call(operator=f"aten.{name}.default", arguments=(three,)) for name in names]
+    assert takes_other_numbers_apart([calls[0], impossible()]) == [True, False]
+
+    def ends_at_sigmoid(command: list[str], stdout: BinaryIO, **_: object) -> None:
+        for line in Path(command[-2]).read_text().splitlines()[int(command[-1]) :]:
+            if "sigmoid" in line:
+                return
+            stdout.write(b"1")
+
+    monkeypatch.setattr(telling_calls.subprocess, "run", ends_at_sigmoid)
+    assert takes_other_numbers_apart(calls) == [True, False, True, False]
+
+
+def impossible() -> Call:
+    three, square = Tensor(shape=(3,), dtype="float32"), Tensor(shape=(5, 5), dtype="float32")
+    return Call(operator="aten.add.Tensor", arguments=(three, square))
 
 
 NO_OP = """
