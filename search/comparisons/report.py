@@ -8,7 +8,7 @@ import math
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 from evaluators.atomic_write import write_atomically
 from search.comparisons.curves import Searched, curve, spent_at_most
@@ -72,8 +72,15 @@ def _curves(comparison: Comparison, searches: Sequence[Searched]) -> Iterator[li
 
 def _versions(comparison: Comparison) -> dict[str, str]:
     """Of what has searched; on kernels with the device's facts, as the first search has them."""
-    found = {"ideatree": version("ideatree"), "python": platform.python_version()}
+    found = {"ideatree": _own_version(), "python": platform.python_version()}
     journals = (task.folder / "journal.jsonl" for task in comparison.searches)
     if (first := next((each for each in journals if each.exists()), None)) is not None:
         found |= next((each.environment for each in replay(first) if isinstance(each, RunStarted)), {})
     return found
+
+
+def _own_version() -> str:
+    try:
+        return version("ideatree")
+    except PackageNotFoundError:  # from a folder that is not installed
+        return "not installed"

@@ -24,6 +24,7 @@ TEMPLATE = """
 
 # As a problem of a model: by search.optimize.
 
+aten = torch.ops.aten
 library_kernel = {function}() if isinstance({function}, type) else {function}
 
 

@@ -86,5 +86,13 @@ def _record(run: Callable[[], Sequence[Any]]) -> tuple[torch.cuda.CUDAGraph, Seq
             found = run()
     except Exception as error:  # of the model or of a kernel: any
         torch.cuda.synchronize()
-        raise NoGraphError(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
+        _end_capture_of_random_numbers()
+        first = error.__context__ or error  # that the capture could not end comes of it
+        raise NoGraphError(f"{type(first).__name__}: {str(first).partition(chr(10))[0]}") from error
     return graph, found
+
+
+def _end_capture_of_random_numbers() -> None:
+    """A capture that fails leaves the GPU's generator as if it went on: it would refuse to draw."""
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    generator.graphsafe_set_state(generator.clone_state())

@@ -106,6 +106,7 @@ def test_what_cannot_be_recorded_runs_without(tmp_path: Path, caplog: pytest.Log
     assert same(model(x), wanted) and same(model(x), wanted)
     assert sum(WORDS in each.message for each in caplog.records) == 1
     assert not plan(model).fallbacks
+    assert torch.randn(4, device="cuda").isfinite().all(), "random numbers can be drawn again"
     big = torch.full((4, 8), 1e9, device="cuda")
     own = model(big)
     assert plan(model).fallbacks, "the number that it reads is another"

@@ -14,8 +14,8 @@ from search.optimizations.extraction.whole import whole_of
 from search.optimizations.installation.package import write_package
 from search.optimizations.model_source import FileModel
 from search.optimizations.verification import apart
-from search.optimizations.verification.apart import Task, VerificationError, verify_apart
-from search.optimizations.verification.record import FILE, Check, Verification
+from search.optimizations.verification.apart import Task, VerificationError, verify_apart, ways_of
+from search.optimizations.verification.record import FILE, OPTIMIZED_GRAPH, Check, Verification
 from tests.search.optimizations.extraction.test_problems import profile_of
 from tests.search.optimizations.installation.test_package import kernels_of
 
@@ -111,6 +111,25 @@ def test_a_kernel_that_raises_is_taken_out(tmp_path: Path) -> None:
     found, names = verified(tmp_path, {"tanh": "1 / 0 *"})
     assert [*found.left_out] == [names["tanh"]]
     assert found.left_out[names["tanh"]].endswith("ZeroDivisionError: division by zero")
+
+
+def test_a_cuda_graph_that_ends_the_process_costs_no_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stub(folder: Path, task: Task, timeout_s: float) -> str | None:
+        if OPTIMIZED_GRAPH in task.ways:
+            return "exit status 1"
+        check = Check(seed=0, error=0.0, eager_error=0.0, allowed=1.0)
+        session = {"": {way: [1.0] * 6 for way in task.ways}}
+        Verification(checks=[check], calls={}, sessions=[session]).write(folder / FILE)
+        return None
+
+    monkeypatch.setattr(apart, "_run", stub)
+    task = Task(model={}, device="cuda", dtype=None, ways=ways_of("none", "cuda"))
+    found = verify_apart(tmp_path, task, ["norm"], 1.0)
+    assert found.ways == ["eager", "optimized"] and not found.left_out
+    assert found.failed == {OPTIMIZED_GRAPH: "exit status 1"}
+    assert Verification.read(tmp_path / FILE) == found
 
 
 @pytest.mark.parametrize("died", [None, "it took longer than 1 s"])
