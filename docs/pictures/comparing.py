@@ -3,8 +3,8 @@
     python docs/pictures/comparing.py
     python docs/pictures/comparing.py outputs/compare/<date_time>
 
-The first draws all, of `landscape/`, `softmax_h200/` and `sensitivity.json` beside this file; the second that
-of another comparison, as `curves.svg` in its folder.
+The first draws all, of `landscape/`, `softmax_h200/`, `matmul_h100/` and `sensitivity.json` beside this file;
+the second that of another comparison, as `curves.svg` in its folder.
 
 The folders have the `comparison.json` and `curves.csv` that `search.compare` wrote into its own;
 `sensitivity.json` is written by `python benchmarks/landscape.py sensitivity=true out=…`.
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+ON_KERNELS = ("softmax_h200", "matmul_h100")
 WIDTH, LEFT, TOP, BOTTOM, LABELS = 760, 52, 64, 52, 215
 """Of a picture; `LABELS` is the room at the right for the names."""
 TICKS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 7, 10)
@@ -177,6 +178,7 @@ if __name__ == "__main__":
         (Path(sys.argv[1]) / "curves.svg").write_text(curves(Path(sys.argv[1])), encoding="utf-8")
     else:
         (HERE / "comparison.svg").write_text(curves(HERE / "landscape"), encoding="utf-8")
-        (HERE / "softmax_h200.svg").write_text(curves(HERE / "softmax_h200"), encoding="utf-8")
+        for name in ON_KERNELS:
+            (HERE / f"{name}.svg").write_text(curves(HERE / name), encoding="utf-8")
         data = json.loads((HERE / "sensitivity.json").read_text(encoding="utf-8"))
         (HERE / "sensitivity.svg").write_text(sensitivity(data, ranked(HERE / "landscape")), encoding="utf-8")

@@ -57,9 +57,10 @@ def test_the_tables_are_those_of_the_cards(name: str) -> None:
     assert tables.with_tables(page, *made) == page, "python docs/tables.py writes them anew"
 
 
-def test_the_comparison_on_kernels_is_that_of_its_data() -> None:
-    folder = DOCS / "pictures" / "softmax_h200"
-    assert (DOCS / "pictures" / "softmax_h200.svg").read_text() == comparing.curves(folder)
+@pytest.mark.parametrize("name", comparing.ON_KERNELS)
+def test_the_comparison_on_kernels_is_that_of_its_data(name: str) -> None:
+    folder = DOCS / "pictures" / name
+    assert (DOCS / "pictures" / f"{name}.svg").read_text() == comparing.curves(folder)
     said, page = json.loads((folder / "comparison.json").read_text()), (DOCS / "comparing.md").read_text()
     for arm, mean in said["arms"].items():
         assert re.search(
