@@ -121,7 +121,8 @@ def _problem(making: Making, each: Extracted) -> Problem:
 
 def _campaign(making: Making, profile: Profile, extraction: Extraction) -> Campaign:
     config = making.config
-    shared = [*given_config_folders(), f"rounds={config.rounds}", *making.shared]
+    rules = [f"rounds={config.rounds}", f"problem.libraries={config.problem.libraries}"]
+    shared = [*given_config_folders(), *rules, *making.shared]
     planned = [
         Planned(
             problem=each.name,
