@@ -61,6 +61,19 @@ def test_it_computes_what_the_operator_does(entries: dict[str, Entry]) -> None:
         assert space["ModelNew"]()(rand(2, 2)).tolist() == [[7.0, 7.0]] * 2  # type: ignore[operator]
 
 
+def test_views_without_words_are_torchs_operators(entries: dict[str, Entry]) -> None:
+    made = whole(lambda x: torch.softmax(x.split([2, 4], 1)[1], -1), rand(4, 6))
+    names = [call.name for call in made.run.calls]
+    fragment = fragment_of(made.graph, made.run, tuple(range(len(names))))
+    kernel = adapted(entries["softmax/cpp"], fragment, made.views)
+    assert kernel is not None and "aten.split" in kernel.source
+    stub = kernel.source.replace(kernel.source.partition("# As a problem")[0], "")
+    space: dict[str, object] = {"torch": torch, "softmax": lambda x: torch.softmax(x, -1)}
+    exec(stub, space)
+    wanted = torch.softmax(rand(4, 6)[:, 2:], -1)
+    assert torch.equal(space["ModelNew"]()(rand(4, 6)), wanted)  # type: ignore[operator]
+
+
 def test_rmsnorm_is_known_as_it_is_written_out(entries: dict[str, Entry]) -> None:
     weight = nn.Parameter(torch.ones(8))
 
