@@ -15,7 +15,7 @@ from evaluators.reference.containers import map_tensors
 from evaluators.reference.loading import load_module
 from evaluators.suites.trace_inputs import operator_of, takes_tensors
 from evaluators.suites.trace_recording import call_of
-from evaluators.suites.traced_call import Constant, Value
+from evaluators.suites.traced_call import Call, Constant, Value
 from search.proposers.playbook.constructor import constructor_of
 from search.proposers.playbook.operator_problem import (
     arguments_of,
@@ -32,30 +32,36 @@ NO_CONSTRUCTOR = "def __init__(self):\n    super().__init__()"
 
 
 def one_operator_workload(problem: Problem) -> Workload | None:
-    """The workload; None for every other reference, and for one with cases, whose constants may differ."""
+    """The workload; None for every other reference, and for one with cases in which the operator is given
+    other numbers beside its tensors."""
     code = constructor_of(problem)
-    if problem.cases or code is None:
+    if code is None:
         return None
+    alone = [problem.of_case(each) for each in problem.cases] or [problem]
     try:
-        found = _only_call(problem)
+        made = [_only_call(each) for each in alone]
     except Exception as error:
         # The reference is the user's code: whatever it raises, it cannot be run without numbers.
         logger.info("the playbook cannot run %s on meta tensors: %s", problem.name, error)
         return None
-    if found is None or (family := family_of(found.operator)) is None or in_place(found.operator):
+    calls = [call_of(each.operator, each.arguments, each.keywords, "meta") for each in made if each]
+    if len(calls) < len(made) or len({(each.operator, _constants(each)) for each in calls}) > 1:
         return None
-    call = call_of(found.operator, found.arguments, found.keywords, "meta")
-    signature = signature_of(call, problem.device) if has_no_lists(call) else None
-    if signature is None:
+    first = calls[0]
+    family = family_of(first.operator)
+    if family is None or in_place(first.operator) or not all(map(has_no_lists, calls)):
+        return None
+    signatures = [each for call in calls if (each := signature_of(call, problem.device)) is not None]
+    if not signatures:
         return None
     header, constructor = code
     return Workload(
         op=family,
         header=header,
-        constructor=_with_constants(constructor, arguments_of(call), found.operator),
+        constructor=_with_constants(constructor, first),
         dtype=problem.dtype,
-        operator=found.operator,
-        signatures=(signature,),
+        operator=first.operator,
+        signatures=tuple(dict.fromkeys(signatures)),
     )
 
 
@@ -116,13 +122,18 @@ def _watching() -> Any:
     return Watch()
 
 
-def _with_constants(constructor: str, given: Mapping[str, Value], operator: str) -> str:
+def _with_constants(constructor: str, call: Call) -> str:
     """A constructor that stores what the operator is given beside tensors as the templates want it."""
     text = constructor or NO_CONSTRUCTOR
     indent = " " * ast.parse(text).body[0].body[0].col_offset  # type: ignore[attr-defined]
-    constants = [each.name for each in operator_of(operator)._schema.arguments if not takes_tensors(each)]
-    lines = [f"{indent}self.{name}_ = {_written(given[name])}" for name in constants]
-    return "\n".join([text, *lines])
+    return "\n".join([text, *(f"{indent}self.{name}_ = {value}" for name, value in _constants(call))])
+
+
+def _constants(call: Call) -> tuple[tuple[str, str], ...]:
+    """What the operator is given beside tensors, by its names, as Python writes it."""
+    arguments = operator_of(call.operator)._schema.arguments
+    given = arguments_of(call)
+    return tuple((each.name, _written(given[each.name])) for each in arguments if not takes_tensors(each))
 
 
 def _written(value: Value) -> str:

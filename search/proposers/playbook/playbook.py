@@ -118,13 +118,18 @@ class Playbook:
     def _templates(self, problem: Problem) -> tuple[Workload, Template] | None:
         """What the problem computes and the template for it, looked up once."""
         if problem.id not in self._known:
-            read = (operator_workload, recognise, one_operator_workload)
-            workload = next(filter(None, (each(problem) for each in read)), None)
+            workload = _workload(problem)
             language = LANGUAGES[problem.device]
             template = template_for(workload.op, language) if workload else None
             fits = workload is not None and template is not None and template.valid(workload, template.naive)
             self._known[problem.id] = (workload, template) if fits and workload and template else None
         return self._known[problem.id]
+
+
+def _workload(problem: Problem) -> Workload | None:
+    """What `recognise` knows is written for one shape: a problem with cases is none of its."""
+    of_one_shape = None if problem.cases else recognise(problem)
+    return operator_workload(problem) or of_one_shape or one_operator_workload(problem)
 
 
 def _idea(draft: Draft, plan: Plan, expansion: Expansion, history: Sequence[Outcome]) -> Idea:

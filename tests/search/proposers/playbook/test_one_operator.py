@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from evaluators.problem import Problem
+from evaluators.problem import Case, Problem
 from evaluators.reference.loading import load_module
 from search.proposers.playbook.one_operator import one_operator_workload
+from search.proposers.playbook.playbook import Playbook
 from search.proposers.playbook.templates import template_for
 from tests.search.proposers.playbook.operator_calls import imported
 
@@ -55,6 +57,26 @@ def test_kernels_are_right(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     init, inputs = module.get_init_inputs(), module.get_inputs()
     kernel = imported(template.render(found, template.naive), tmp_path)
     torch.testing.assert_close(kernel.ModelNew(*init)(*inputs), module.Model(*init)(*inputs))
+
+
+WIDE = "torch.randn(rows, 6)"
+SIZES = [Case(sizes={"rows": rows}, dtype=dtype) for rows, dtype in ((4, "float32"), (9, "float64"))]
+
+
+def test_a_problem_with_cases_has_one_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    one = plain("torch.softmax(x, dim=-1)", WIDE)
+    problem = replace(one, source=f"{one.source}\nrows = 4\n", cases=tuple(SIZES))
+    found = one_operator_workload(problem)
+    template = template_for(found.op, "cpp") if found else None
+    assert found is not None and template is not None
+    assert [each.tensors for each in found.signatures] == [("float32",), ("float64",)]
+    kernel = imported(template.render(found, template.naive), tmp_path).ModelNew()
+    for x in (torch.randn(4, 6), torch.randn(9, 6).double()):
+        torch.testing.assert_close(kernel(x), torch.softmax(x, -1))
+    assert Playbook().refusal(problem) is None
+    other = f"{plain('x * rows', WIDE).source}\nrows = 4\n"
+    assert one_operator_workload(replace(problem, source=other)) is None, "a number differs"
 
 
 @pytest.mark.parametrize(
