@@ -43,15 +43,26 @@ OF_NUMBERS = ("where", "greater", "smaller", "abs", "infinite")
 @dataclass(frozen=True, kw_only=True)
 class Formula:
     """`scalars` are further names in the text, each with a Python expression over the reference's attributes
-    and the arguments of `forward`."""
+    and the arguments of `forward`; `steps` are names with what they stand for, each a text over those before
+    it."""
 
     text: str
     scalars: Mapping[str, str] = field(default_factory=dict)
+    steps: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> list[str]:
+        """All of it."""
+        return [*self.steps.values(), self.text]
 
 
 def in_language(text: str, language: int) -> str:
     """A text with the functions of C++ (0) or of Triton (1)."""
     return re.sub(r"[a-z]\w*(?=\()", lambda found: FUNCTIONS[found[0]][language], text)
+
+
+OPERANDS = "abcdef"
+"""The names of tensors in a formula, in their order."""
 
 
 def called_in(text: str) -> set[str]:

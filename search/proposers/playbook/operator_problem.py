@@ -67,6 +67,11 @@ def tensor_names(operator: str) -> tuple[str, ...]:
     return tuple("input" if name == "self" else name for name in names)
 
 
+def names_of(workload: Workload) -> tuple[str, ...]:
+    """The arguments of a kernel's `forward`."""
+    return workload.inputs or tensor_names(workload.operator)
+
+
 def deciding_names(operator: str) -> tuple[str, ...]:
     """The operator's constants of DECIDING."""
     names = [each.name for each in operator_of(operator)._schema.arguments]
@@ -74,8 +79,8 @@ def deciding_names(operator: str) -> tuple[str, ...]:
 
 
 def in_place(operator: str) -> bool:
-    """Whether the operator writes to its first argument."""
-    return operator.split(".")[1].endswith("_")
+    """Whether the operator writes to its first argument; a chain, which has no name, does not."""
+    return operator != "" and operator.split(".")[1].endswith("_")
 
 
 def arguments_of(call: Call) -> Mapping[str, Value]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from evaluators.problem import LOWER, Problem
 from evaluators.reference.loading import load_module
 from search.proposers.playbook.constructor import constructor_of
+from search.proposers.playbook.formulas import Formula
 
 if TYPE_CHECKING:
     from torch import fx, nn
@@ -69,6 +70,10 @@ class Workload:
     shape: tuple[int, ...] = ()
     operator: str = ""
     signatures: tuple[Signature, ...] = ()
+    formula: Formula | None = None
+    inputs: tuple[str, ...] = ()
+    """Of a chain of element-wise operators, which has no `operator`: what it computes, and the arguments of
+    `forward`."""
 
 
 def recognise(problem: Problem) -> Workload | None:

@@ -8,6 +8,7 @@ from evaluators.suites.trace_inputs import operator_of
 from search.proposers.playbook.move import Knobs
 from search.proposers.playbook.operator_problem import (
     deciding_names,
+    names_of,
     tensor_names,
 )
 from search.proposers.playbook.workload import Signature, Workload
@@ -79,7 +80,7 @@ def remembered(knobs: Knobs) -> str:
 def signatures(workload: Workload, results: Sequence[tuple[Signature, str]]) -> str:
     """The dictionary SIGNATURES: by types and deciding constants what a kernel needs to know, each given as a
     Python expression, and the function `supports`."""
-    names = tensor_names(workload.operator)
+    names = names_of(workload)
     there = {signature for signature, _ in results}
     partly = {each.tensors for each in workload.signatures if each not in there}
     rows = []
@@ -113,8 +114,9 @@ def supports({given}):
 
 def found_signature(workload: Workload, names: str) -> str:
     """The line that looks a call's signature up."""
-    deciding = "".join(f", self.{name}_" for name in deciding_names(workload.operator))
-    given = ", ".join(tensor_names(workload.operator))
+    decide = deciding_names(workload.operator) if workload.operator else ()
+    deciding = "".join(f", self.{name}_" for name in decide)
+    given = ", ".join(names_of(workload))
     return f"{names} = SIGNATURES[(*types_of({given}){deciding},)]"
 
 

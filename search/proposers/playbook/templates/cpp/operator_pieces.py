@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from search.proposers.playbook.move import Knobs
-from search.proposers.playbook.operator_problem import tensor_names
+from search.proposers.playbook.operator_problem import names_of
 from search.proposers.playbook.templates.cpp import pieces
 from search.proposers.playbook.templates.operator_pieces import (
     FLOATING,
@@ -201,6 +201,6 @@ for place in range({len(chosen)}):
         knobs=knobs,
         imports=[f"import {name}" for name in imports if f"{name}." in code],
         code=code,
-        inputs=tensor_names(workload.operator),
+        inputs=names_of(workload),
         forward=found_signature(workload, "run, dtypes") + "\n" + forward.strip("\n"),
     )

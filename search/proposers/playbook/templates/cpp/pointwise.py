@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from search.proposers.playbook.formulas import Formula, formula_of, in_language
+from search.proposers.playbook.formulas import OPERANDS, Formula, formula_of, in_language
 from search.proposers.playbook.move import Knobs, Move
-from search.proposers.playbook.operator_problem import in_place, tensor_names
+from search.proposers.playbook.operator_problem import in_place, names_of
 from search.proposers.playbook.templates.cpp import pieces
 from search.proposers.playbook.templates.cpp.operator_pieces import (
     ELEMENTS,
@@ -90,16 +90,16 @@ class Pointwise:
     def render(self, workload: Workload, knobs: Knobs) -> str:
         """The kernel with these knobs."""
         formula, chosen = _formula(workload), _signatures(workload)
-        names = tensor_names(workload.operator)
+        names = names_of(workload)
         source = pieces.joined(
             ELEMENTS,
-            functions([in_language(formula.text, 0)]),
+            functions([in_language(each, 0) for each in formula.texts]),
             _compute(formula, len(names)),
             _loops(knobs, len(names)),
             *(_entry(place, each) for place, each in enumerate(chosen)),
         )
         return operator_kernel(
-            summary=f"{workload.operator} in C++: one loop over the output's elements.",
+            summary=f"{workload.operator or 'a chain'} in C++: one loop over the output's elements.",
             workload=workload,
             knobs=knobs,
             source=source,
@@ -112,10 +112,12 @@ class Pointwise:
 
 
 TEMPLATE = Pointwise()
+KINDS = "ABDEFG"
+"""The types of the operands; C is the one in which is computed."""
 
 
 def _formula(workload: Workload) -> Formula:
-    formula = formula_of(workload.operator)
+    formula = workload.formula or formula_of(workload.operator)
     if formula is None:
         raise ValueError(f"{workload.operator} is no element-wise operator")
     return formula
@@ -124,22 +126,24 @@ def _formula(workload: Workload) -> Formula:
 def _signatures(workload: Workload) -> list[Signature]:
     """Of truth values `~` is no operation on bits."""
     found = kept(workload, KNOWN)
-    return [each for each in found if "~" not in _formula(workload).text or "bool" not in each.tensors]
+    bits = "~" in " ".join(_formula(workload).texts)
+    return [each for each in found if not bits or "bool" not in each.tensors]
 
 
 def _compute(formula: Formula, count: int) -> str:
     """The function that makes an element of the output."""
     scalars = [f"    const C {name} = C(s[{place}]);" for place, name in enumerate(formula.scalars)]
-    operands = ", ".join(f"C {name}" for name in "abc"[:count])
-    body = "\n".join([*scalars, f"    return C({in_language(formula.text, 0)});"])
+    steps = [f"    const C {name} = C({in_language(text, 0)});" for name, text in formula.steps.items()]
+    operands = ", ".join(f"C {name}" for name in OPERANDS[:count])
+    body = "\n".join([*scalars, *steps, f"    return C({in_language(formula.text, 0)});"])
     return f"template <class C>\nstatic inline C compute({operands}, const double* s) {{\n{body}\n}}"
 
 
 def _loops(knobs: Knobs, count: int) -> str:
     """The function `pointwise`. The layout: number of elements and of dimensions, their sizes, and for each
     tensor, the output first, its strides."""
-    types = ", ".join(f"class {name}" for name in "ABD"[:count])
-    tensors = ", ".join(f"const {kind}* x{place}" for place, kind in enumerate("ABD"[:count]))
+    types = ", ".join(f"class {name}" for name in KINDS[:count])
+    tensors = ", ".join(f"const {kind}* x{place}" for place, kind in enumerate(KINDS[:count]))
     head = f"""template <class C, class O, {types}>
 static void pointwise(O* out, {tensors}, const int64_t* layout, const double* s, int threads) {{
     const int64_t count = layout[0], dims = layout[1], *size = layout + 2, *stride = size + dims;"""
@@ -147,8 +151,7 @@ static void pointwise(O* out, {tensors}, const int64_t* layout, const double* s,
 
 
 def _value(count: int, places: Sequence[str]) -> str:
-    kinds = "ABD"
-    loads = ", ".join(f"load<C, {kinds[n]}>(x{n}[{places[n + 1]}])" for n in range(count))
+    loads = ", ".join(f"load<C, {KINDS[n]}>(x{n}[{places[n + 1]}])" for n in range(count))
     return f"out[{places[0]}] = store<O, C>(compute<C>({loads}, s));"
 
 
@@ -228,7 +231,7 @@ def plan(shapes, strides):
 
 
 def _forward(workload: Workload, formula: Formula) -> str:
-    names = tensor_names(workload.operator)
+    names = names_of(workload)
     first, *others = names
     tensors = ", ".join([first, *(f"{first} if {name} is None else {name}" for name in others)])
     optional = "" in {each for signature in _signatures(workload) for each in signature.tensors}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from search.proposers.playbook.formulas import Formula, called_in, formula_of, in_language
+from search.proposers.playbook.formulas import OPERANDS, Formula, called_in, formula_of, in_language
 from search.proposers.playbook.move import Knobs, Move
-from search.proposers.playbook.operator_problem import in_place, tensor_names
+from search.proposers.playbook.operator_problem import in_place, names_of
 from search.proposers.playbook.templates.operator_moves import MERGE, NARROW
 from search.proposers.playbook.templates.operator_pieces import CONTIGUOUS, SPREAD
 from search.proposers.playbook.templates.triton.operator_pieces import known_signatures, operator_kernel
@@ -73,10 +73,10 @@ class Pointwise:
 
     def render(self, workload: Workload, knobs: Knobs) -> str:
         """The kernel with these knobs."""
-        names = tensor_names(workload.operator)
+        names, what = names_of(workload), workload.operator or "a chain"
         formula = _formula(workload)
         return operator_kernel(
-            summary=f"{workload.operator} in Triton: {knobs['blocks']} blocks of the output a program.",
+            summary=f"{what} in Triton: {knobs['blocks']} blocks of the output a program.",
             workload=workload,
             knobs=knobs,
             chosen=_signatures(workload),
@@ -92,7 +92,7 @@ TEMPLATE = Pointwise()
 
 
 def _formula(workload: Workload) -> Formula:
-    formula = formula_of(workload.operator)
+    formula = workload.formula or formula_of(workload.operator)
     if formula is None:
         raise ValueError(f"{workload.operator} is no element-wise operator")
     return formula
@@ -101,10 +101,11 @@ def _formula(workload: Workload) -> Formula:
 def _signatures(workload: Workload) -> list[Signature]:
     """Of truth values `~` is no operation on bits; `/` is none of whole numbers."""
     formula = _formula(workload)
-    found = known_signatures(workload, called_in(formula.text))
-    if "/" in formula.text:
+    text = " ".join(formula.texts)
+    found = known_signatures(workload, called_in(text))
+    if "/" in text:
         found = [each for each in found if each.compute == "float32"]
-    return [each for each in found if "~" not in formula.text or "bool" not in each.tensors]
+    return [each for each in found if "~" not in text or "bool" not in each.tensors]
 
 
 def _kernel(knobs: Knobs, formula: Formula, count: int) -> str:
@@ -124,7 +125,10 @@ def _kernel(knobs: Knobs, formula: Formula, count: int) -> str:
     loads = [
         f"        at = places(index, sizes, {name}_strides, DIMS)\n"
         f"        {operand} = tl.load({name} + at, mask=inside).to(COMPUTE)"
-        for operand, name in zip("abc", tensors, strict=False)
+        for operand, name in zip(OPERANDS, tensors, strict=False)
+    ]
+    steps = [
+        f"        {name} = tl.cast({in_language(text, 1)}, COMPUTE)" for name, text in formula.steps.items()
     ]
     cache = ', cache_modifier=".cs"' if knobs["stores"] == "streaming" else ""
     return f'''
@@ -141,7 +145,7 @@ def pointwise(
     for block in range(BLOCKS):
         index = (start * BLOCKS + block) * BLOCK + tl.arange(0, BLOCK)
         inside = index < count
-{chr(10).join(loads)}
+{chr(10).join([*loads, *steps])}
         value = tl.cast({in_language(formula.text, 1)}, COMPUTE)
         if out.dtype.element_ty == tl.int1:
             value = value != 0
@@ -166,7 +170,7 @@ def plan(shapes, strides):
 
 
 def _forward(workload: Workload, knobs: Knobs, formula: Formula) -> str:
-    names = tensor_names(workload.operator)
+    names = names_of(workload)
     first, *others = names
     optional = "" in {each for signature in _signatures(workload) for each in signature.tensors}
     tensors = ", ".join([first, *(f"{first} if {each} is None else {each}" for each in others)])

@@ -1,0 +1,92 @@
+"""The calls that a plain reference's forward comes to, on tensors without numbers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from evaluators.problem import Problem
+from evaluators.reference.containers import map_tensors
+from evaluators.reference.loading import load_module
+from evaluators.suites.trace_inputs import operator_of
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A call as it is made."""
+
+    operator: str
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    result: Any
+
+    def given(self) -> dict[str, Any]:
+        """All arguments by their names, those that are left out with their defaults."""
+        schema = operator_of(self.operator)._schema.arguments
+        found = {**dict(zip((each.name for each in schema), self.arguments, strict=False)), **self.keywords}
+        return {each.name: found.get(each.name, each.default_value) for each in schema}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forward:
+    """A forward of a model without weights: its inputs, all of them tensors, calls and output."""
+
+    inputs: Sequence[torch.Tensor]
+    calls: Sequence[Made]
+    output: torch.Tensor
+
+
+def forwards_of(problem: Problem) -> list[Forward] | None:
+    """Of each case, or of the problem where it has none; None where the reference cannot be run so, has
+    weights, or has other inputs or outputs than tensors."""
+    alone = [problem.of_case(each) for each in problem.cases] or [problem]
+    try:
+        found = [_forward(each) for each in alone]
+    except Exception as error:
+        # The reference is the user's code: whatever it raises, it cannot be run without numbers.
+        logger.info("the playbook cannot run %s on meta tensors: %s", problem.name, error)
+        return None
+    known = [each for each in found if each is not None]
+    return known if len(known) == len(found) else None
+
+
+def _forward(problem: Problem) -> Forward | None:
+    import torch
+
+    module = load_module(problem.source, problem.overrides, name="playbook_reference")
+    dtype: torch.dtype = getattr(torch, problem.dtype)
+    with torch.device("meta"), torch.no_grad():
+        model = module.Model(*module.get_init_inputs()).to(dtype)
+        made = module.get_inputs()
+        inputs = map_tensors(lambda each: each.to(dtype) if each.is_floating_point() else each, list(made))
+        with (watch := _watching()):
+            output = model(*inputs)
+    plain = all(isinstance(each, torch.Tensor) for each in (*inputs, output))
+    if not plain or [*model.parameters(), *model.buffers()]:
+        return None
+    return Forward(inputs=inputs, calls=watch.calls, output=output)
+
+
+def _watching() -> Any:
+    """A block in which `calls` has every call that is dispatched."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __init__(self) -> None:
+            super().__init__()  # type: ignore[no-untyped-call]
+            self.calls: list[Made] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            keywords = dict(kwargs or {})
+            result = func(*args, **keywords)
+            self.calls.append(Made(operator=str(func), arguments=args, keywords=keywords, result=result))
+            return result
+
+    return Watch()
