@@ -14,7 +14,6 @@ import torch
 
 WARM = 2
 """Calls before the recording: kernels are compiled in the first."""
-_POOL: list[Any] = []
 
 
 class NoGraphError(Exception):
@@ -80,9 +79,7 @@ def _record(run: Callable[[], Sequence[Any]]) -> tuple[torch.cuda.CUDAGraph, Seq
             for _ in range(WARM):
                 run()
         torch.cuda.current_stream().wait_stream(side)
-        if not _POOL:
-            _POOL.append(torch.cuda.graph_pool_handle())
-        with torch.cuda.graph(graph, pool=_POOL[0]):
+        with torch.cuda.graph(graph):  # with memory of its own: others may run at the same time
             found = run()
     except Exception as error:  # of the model or of a kernel: any
         torch.cuda.synchronize()
