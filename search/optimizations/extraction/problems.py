@@ -19,10 +19,18 @@ from search.optimizations.extraction.record import FOLDER, Extracted, Extraction
 from search.optimizations.extraction.references import reference_of
 from search.optimizations.extraction.whole import Whole
 from search.optimizations.profile import Profile, Target, TargetCase, amdahl
+from search.optimizations.recording import Kind
 from search.optimizations.targets import common_site
 
 LONGEST = 40
 """Characters of a problem's name."""
+OPERATOR, PRODUCT, LIGHT = "operator", "chain with a matmul", "chain without"
+SHARES_NONE: Mapping[str, Sequence[str]] = {
+    OPERATOR: (OPERATOR, PRODUCT, LIGHT),
+    PRODUCT: (PRODUCT,),
+    LIGHT: (LIGHT,),
+}
+"""Kinds of problems, and those with whose problems one of them has no call in common."""
 LEFT_OUT = ("view", "creation")
 """Kinds of operators that no kernel is searched for."""
 
@@ -42,7 +50,8 @@ def extract(
     """Writes the problems of the targets from which the model can gain most, none of which could not raise
     its speedup to 1 + `gain`: at most so many that are searched, and those that the library has something for
     (`known`). Of those that are searched no two share a call, except that a chain may have the calls of an
-    operator's problem that is more promising. Which of two kernels is used at a place is seen when both are
+    operator's problem that is more promising, and one without a matmul those of one with: the larger one has
+    more to win, the smaller one is easier. Which of two kernels is used at a place is seen when both are
     there. Raises OSError."""
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     extractor = _Extractor(profile, wholes, folder, most=most, gain=gain, known=known)
@@ -53,7 +62,7 @@ def extract(
 
 
 class _Extractor:
-    """Problems so far, and the calls that those have that are searched: of chains, and of operators."""
+    """Problems so far, and the calls that those have that are searched, by their kind."""
 
     def __init__(
         self,
@@ -69,7 +78,7 @@ class _Extractor:
         self.left_out: dict[str, str] = {}
         self._profile, self._wholes, self._folder = profile, wholes, folder
         self._most, self._gain, self._known = most, gain, known
-        self._taken: dict[bool, set[tuple[int, int]]] = {True: set(), False: set()}
+        self._taken: dict[str, set[tuple[int, int]]] = {kind: set() for kind in SHARES_NONE}
 
     def add(self, target: Target) -> None:
         """The problems of a target; where there are none it is kept why."""
@@ -102,7 +111,8 @@ class _Extractor:
 
     def _add(self, target: Target, own: Own) -> None:
         """The problem of these places, unless it is not worth it. Raises NoFragmentError."""
-        taken = self._taken[True] if target.is_chain else self._taken[True] | self._taken[False]
+        kind = self._kind(target, own[0][0])
+        taken = set[tuple[int, int]]().union(*(self._taken[each] for each in SHARES_NONE[kind]))
         free = [each for each in own if taken.isdisjoint(each[0].members)]
         searched = bool(free) and sum(each.searched for each in self.problems) < self._most
         if not self._known(own[0][1]):
@@ -127,7 +137,14 @@ class _Extractor:
         write_atomically(self._folder / extracted.file, source)
         self.problems.append(extracted)
         if searched:
-            self._taken[target.is_chain].update(call for place, _, _ in own for call in place.members)
+            self._taken[kind].update(call for place, _, _ in own for call in place.members)
+
+    def _kind(self, target: Target, place: Place) -> str:
+        """One of SHARES_NONE."""
+        calls = self._wholes[place.shape].run.calls
+        if not target.is_chain:
+            return OPERATOR
+        return PRODUCT if any(calls[each].kind is Kind.CONTRACTION for each in place.calls) else LIGHT
 
 
 def _at_all_shapes(groups: Iterable[Own]) -> list[Own]:

@@ -105,6 +105,25 @@ def test_the_problem_is_the_models_code_with_its_own_inputs(tmp_path: Path) -> N
     assert float(weight.std()) == pytest.approx(float(own.std()), rel=0.3)
 
 
+def test_of_a_chain_behind_a_matmul_what_is_elementwise_is_a_problem_too(tmp_path: Path) -> None:
+    class Swish(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            inner = self.fc(x)
+            return inner * torch.sigmoid(inner) + 1
+
+    made = whole(Swish(), rand(4, 8))
+    found = extract(profile_of(made), [made], tmp_path, most=8, gain=0.001)
+    searched = [each.target for each in found.problems if each.searched]
+    assert searched == ["addmm + sigmoid + mul.Tensor + add.Tensor", "sigmoid + mul.Tensor + add.Tensor"]
+    both = {each: each.places for each in found.problems}
+    larger, smaller = both
+    assert assigned({larger.name: 1.0, smaller.name: 2.0}, found.problems) == {smaller: smaller.places}
+
+
 def test_another_shape_is_a_case_and_another_code_a_problem(tmp_path: Path) -> None:
     def model(x: torch.Tensor, y: torch.Tensor) -> Any:
         return x.exp(), y.exp(), torch.softmax(x, -1), torch.softmax(x, 0)
