@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,9 +9,8 @@ from pathlib import Path
 from evaluators.cli import build, compose_config
 from evaluators.evaluate import EvaluateConfig
 from evaluators.problem import Kernel, Problem
-from kernel_library.choice import best_of
 from kernel_library.entry import Entry
-from kernel_library.use import candidates
+from kernel_library.use import best_entry
 
 PARTS = Path(__file__).parent / "peers" / "operators"
 COMPILED = """
@@ -84,13 +82,8 @@ class Case:
 
     def ours(self, entries: Sequence[Entry], architecture: str) -> Entry | None:
         """The library's kernel for it, None where it has none."""
-        of = {each.id: each for each in entries if each.op == self.operator.op and each.function}
         shapes = self.operator.inputs(self.sizes)
-        fitting = [
-            each for each in candidates([*of.values()]) if each.takes(shapes, self.dtype, architecture)
-        ]
-        chosen = best_of(fitting, architecture, self.dtype, math.prod(shapes[0]))
-        return of[chosen.name] if chosen else None
+        return best_entry(entries, self.operator.op, shapes, self.dtype, architecture)
 
     def peer(self, name: str, problem: Problem) -> Kernel | None:
         """Somebody else's kernel for it, None where they have none."""

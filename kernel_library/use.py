@@ -53,18 +53,26 @@ def best(
         capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
     architecture = architecture_of(device.type, capability)
     known = FolderLibrary(root).entries()
-    entries = {entry.id: entry for entry in known if entry.op == op and entry.function}
     shapes = [each.shape for each in tensors]
-    fitting = [each for each in candidates([*entries.values()]) if each.takes(shapes, dtype, architecture)]
-    if not fitting:
+    chosen = best_entry(known, op, shapes, dtype, architecture)
+    if chosen is None:
         have = sorted({entry.op for entry in known if entry.function})
         what = f"{op} of {dtype} {', '.join(shape_text(each.shape) for each in tensors)} on {architecture}"
         raise LookupError(
             f"the library has no function for {what}; it has {', '.join(have) or 'none at all'}"
         )
-    chosen = best_of(fitting, architecture, dtype, tensors[0].numel())
-    assert chosen is not None, "one fits"
-    return _forward_only(load(entries[chosen.name]), chosen.name)
+    return _forward_only(load(chosen), chosen.id)
+
+
+def best_entry(
+    known: Sequence[Entry], op: str, shapes: Sequence[Sequence[int]], dtype: str, architecture: str
+) -> Entry | None:
+    """Of these entries the fastest with a function that computes `op` for first inputs of such shapes; None
+    where none fits."""
+    entries = {entry.id: entry for entry in known if entry.op == op and entry.function}
+    fitting = [each for each in candidates([*entries.values()]) if each.takes(shapes, dtype, architecture)]
+    chosen = best_of(fitting, architecture, dtype, math.prod(shapes[0]))
+    return entries[chosen.name] if chosen else None
 
 
 def _forward_only(function: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -34,12 +34,7 @@ SEEDS = (0, 1)
 def takes_other_numbers(call: Call) -> bool:
     """Whether the operator takes other numbers in the call's tensors, of which a trace keeps none, and gives
     results of the same sizes for them. The call is made on the CPU."""
-    try:
-        first, second = (_sizes(_answers(call, seed)[1]) for seed in SEEDS)
-    except Exception as error:  # an operator may raise anything
-        logger.debug("%s: %s", call.operator, error)
-        return False
-    return is_random(call) or first == second
+    return _made_twice(call) is not None
 
 
 def takes_other_numbers_apart(calls: Sequence[Call]) -> list[bool]:
@@ -61,12 +56,23 @@ def takes_other_numbers_apart(calls: Sequence[Call]) -> list[bool]:
 
 
 def tells(call: Call) -> bool:
-    """Whether the call, which takes other numbers, gives something else than a constant or one of its
-    inputs."""
-    if not takes_other_numbers(call):
+    """Whether the call takes other numbers, and gives something else than a constant or one of its inputs."""
+    made = _made_twice(call)
+    if made is None:
         return False
-    before, found = _answers(call, SEEDS[0])
+    before, found = made
     return is_random(call) or all(_tells(each, before) for each in found)
+
+
+def _made_twice(call: Call) -> tuple[list[torch.Tensor], list[torch.Tensor]] | None:
+    """The tensors of the first of two calls with different numbers, and those of its results; None where one
+    of them fails, or their results differ in size."""
+    try:
+        first, second = (_answers(call, seed) for seed in SEEDS)
+    except Exception as error:  # an operator may raise anything
+        logger.debug("%s: %s", call.operator, error)
+        return None
+    return first if is_random(call) or _sizes(first[1]) == _sizes(second[1]) else None
 
 
 def _answers(call: Call, seed: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

@@ -13,7 +13,7 @@ from evaluators.suites.trace_grammar import parse_arguments
 from evaluators.suites.trace_inputs import make_arguments, operator_of, takes_tensors
 from evaluators.suites.traced_call import Call, Tensor, Value
 from search.proposers.playbook.constructor import constructor_of
-from search.proposers.playbook.formulas import formula_of
+from search.proposers.playbook.formulas import Formula, formula_of
 from search.proposers.playbook.passes import NORMALISATIONS, REDUCTIONS
 from search.proposers.playbook.workload import Signature, Workload
 
@@ -70,6 +70,14 @@ def tensor_names(operator: str) -> tuple[str, ...]:
 def names_of(workload: Workload) -> tuple[str, ...]:
     """The arguments of a kernel's `forward`."""
     return workload.inputs or tensor_names(workload.operator)
+
+
+def formula_for(workload: Workload) -> Formula:
+    """Of an element-wise operator, or of a chain of them. Raises ValueError for another workload."""
+    formula = workload.formula or formula_of(workload.operator)
+    if formula is None:
+        raise ValueError(f"{workload.operator} is no element-wise operator")
+    return formula
 
 
 def deciding_names(operator: str) -> tuple[str, ...]:

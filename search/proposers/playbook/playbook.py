@@ -53,6 +53,11 @@ class Playbook:
             "(docs/operators.md)"
         )
 
+    def workload(self, problem: Problem) -> Workload | None:
+        """What the problem computes; None where there is no template for it."""
+        known = self._templates(problem)
+        return known[0] if known else None
+
     def extends(self, problem: Problem, kernel: Kernel) -> bool:
         """One whose knobs it can read: others it could only replace."""
         known = self._templates(problem)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from search.proposers.playbook.formulas import OPERANDS, Formula, formula_of, in_language
+from search.proposers.playbook.formulas import OPERANDS, Formula, in_language
 from search.proposers.playbook.move import Knobs, Move
-from search.proposers.playbook.operator_problem import in_place, names_of
+from search.proposers.playbook.operator_problem import formula_for, in_place, names_of
 from search.proposers.playbook.templates.cpp import pieces
 from search.proposers.playbook.templates.cpp.operator_pieces import (
     ELEMENTS,
@@ -89,7 +89,7 @@ class Pointwise:
 
     def render(self, workload: Workload, knobs: Knobs) -> str:
         """The kernel with these knobs."""
-        formula, chosen = _formula(workload), _signatures(workload)
+        formula, chosen = formula_for(workload), _signatures(workload)
         names = names_of(workload)
         source = pieces.joined(
             ELEMENTS,
@@ -116,17 +116,10 @@ KINDS = "ABDEFG"
 """The types of the operands; C is the one in which is computed."""
 
 
-def _formula(workload: Workload) -> Formula:
-    formula = workload.formula or formula_of(workload.operator)
-    if formula is None:
-        raise ValueError(f"{workload.operator} is no element-wise operator")
-    return formula
-
-
 def _signatures(workload: Workload) -> list[Signature]:
     """Of truth values `~` is no operation on bits."""
     found = kept(workload, KNOWN)
-    bits = "~" in " ".join(_formula(workload).texts)
+    bits = "~" in " ".join(formula_for(workload).texts)
     return [each for each in found if not bits or "bool" not in each.tensors]
 
 

@@ -47,8 +47,7 @@ TEMPLATE = NormalisationTemplate()
 
 def _signatures(workload: Workload) -> list[Signature]:
     found = NORMALISATIONS[workload.operator]
-    texts = " ".join(f"{each.step} {each.merge} {each.finish}" for each in found.passes)
-    return known_signatures(workload, called_in(f"{texts} {found.write}"))
+    return known_signatures(workload, passes.called(found.passes) | called_in(found.write))
 
 
 def _kernel(found: Normalisation) -> str:

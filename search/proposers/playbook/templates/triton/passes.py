@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from search.proposers.playbook.formulas import in_language
+from search.proposers.playbook.formulas import called_in, in_language
 from search.proposers.playbook.move import Knobs, Move
 from search.proposers.playbook.passes import Pass
 from search.proposers.playbook.templates.operator_moves import MERGE, NARROW
@@ -75,6 +75,11 @@ def blocks(count, rows, block, fit, whole):
 def valid(knobs: Knobs) -> bool:
     """A tile must fit into the registers of a program."""
     return number(knobs, "rows") * number(knobs, "block") <= min(MOST_WHOLE, 4096 * number(knobs, "warps"))
+
+
+def called(several: Sequence[Pass]) -> set[str]:
+    """The functions of formulas that the passes call."""
+    return called_in(" ".join(f"{each.step} {each.merge} {each.finish}" for each in several))
 
 
 def merges(several: Sequence[Pass]) -> list[str]:

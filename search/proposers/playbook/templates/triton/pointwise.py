@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from search.proposers.playbook.formulas import OPERANDS, Formula, called_in, formula_of, in_language
+from search.proposers.playbook.formulas import OPERANDS, Formula, called_in, in_language
 from search.proposers.playbook.move import Knobs, Move
-from search.proposers.playbook.operator_problem import in_place, names_of
+from search.proposers.playbook.operator_problem import formula_for, in_place, names_of
 from search.proposers.playbook.templates.operator_moves import MERGE, NARROW
 from search.proposers.playbook.templates.operator_pieces import CONTIGUOUS, SPREAD
 from search.proposers.playbook.templates.triton.operator_pieces import known_signatures, operator_kernel
@@ -74,7 +74,7 @@ class Pointwise:
     def render(self, workload: Workload, knobs: Knobs) -> str:
         """The kernel with these knobs."""
         names, what = names_of(workload), workload.operator or "a chain"
-        formula = _formula(workload)
+        formula = formula_for(workload)
         return operator_kernel(
             summary=f"{what} in Triton: {knobs['blocks']} blocks of the output a program.",
             workload=workload,
@@ -91,16 +91,9 @@ class Pointwise:
 TEMPLATE = Pointwise()
 
 
-def _formula(workload: Workload) -> Formula:
-    formula = workload.formula or formula_of(workload.operator)
-    if formula is None:
-        raise ValueError(f"{workload.operator} is no element-wise operator")
-    return formula
-
-
 def _signatures(workload: Workload) -> list[Signature]:
     """Of truth values `~` is no operation on bits; `/` is none of whole numbers."""
-    formula = _formula(workload)
+    formula = formula_for(workload)
     text = " ".join(formula.texts)
     found = known_signatures(workload, called_in(text))
     if "/" in text:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 
-from search.proposers.playbook.formulas import called_in
 from search.proposers.playbook.move import Knobs
 from search.proposers.playbook.operator_problem import tensor_names
 from search.proposers.playbook.passes import REDUCTIONS, Reduction
@@ -52,9 +51,7 @@ TEMPLATE = ReductionTemplate()
 
 
 def _signatures(workload: Workload) -> list[Signature]:
-    found = REDUCTIONS[workload.operator]
-    texts = " ".join(f"{each.step} {each.merge} {each.finish}" for each in found.passes)
-    return known_signatures(workload, called_in(texts))
+    return known_signatures(workload, passes.called(REDUCTIONS[workload.operator].passes))
 
 
 def _kernel(found: Reduction) -> str:
