@@ -2,7 +2,7 @@
 
 # problem: tanhs
 # device: cpu
-# verdict: rejected
+# verdict: rejected|no_gain
 # rule: not still
 # defence: how long a process has run is held against when it was to
 
