@@ -1,4 +1,4 @@
-"""Whether the calls that runs of `search.optimize` have recorded are those that PyTorch's own profiler counts.
+"""Whether the calls that runs of `search.optimize` record are those that PyTorch's own profiler counts.
 
     python benchmarks/model_calls.py outputs/optimize/2026-01-31_12-00-00 [FOLDER …]
 
@@ -79,8 +79,10 @@ def counted(calls: Sequence[Call]) -> Counter[Counted]:
     found: Counter[Counted] = Counter()
     for call in calls:
         values = [*call.arguments, *call.keywords.values()]
-        tensors = tuple((each.shape, each.dtype) for each in values if isinstance(each, Tensor) and each.shape)
-        found[call.operator.split(".")[1], tensors] += call.count
+        tensors = tuple(
+            (each.shape, each.dtype) for each in values if isinstance(each, Tensor) and each.shape
+        )
+        found[call.operator.split(".")[1], tuple((each.shape, each.dtype) for each in tensors)] += call.count
     return found
 
 
