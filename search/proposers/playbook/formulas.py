@@ -58,10 +58,13 @@ class Formula:
 
 def in_language(text: str, language: int) -> str:
     """A text with the functions of C++ (0) or of Triton (1)."""
-    return re.sub(r"[a-z]\w*(?=\()", lambda found: FUNCTIONS[found[0]][language], text)
+    named = re.sub(r"[a-z]\w*(?=\()", lambda found: FUNCTIONS[found[0]][language], text)
+    return re.sub(r"\bINF\b", INFINITY[language], named)
 
 
-OPERANDS = "abcdef"
+INFINITY = ("INFINITY", 'float("inf")')
+"""As a formula's `INF` is written in each language."""
+OPERANDS = "abcdefghklopqvwxyz"
 """The names of tensors in a formula, in their order."""
 
 

@@ -112,7 +112,7 @@ class Pointwise:
 
 
 TEMPLATE = Pointwise()
-KINDS = "ABDEFG"
+KINDS = "ABDEFGHJKLMNPQRSTU"
 """The types of the operands; C is the one in which is computed."""
 
 
