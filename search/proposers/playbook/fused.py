@@ -1,9 +1,9 @@
 """Reads a plain reference of several operators: the part of it that one kernel computes, with PyTorch's own
 calls around it.
 
-That part is the largest one that is element-wise or has reductions over the same dimensions, or else the only
-matrix product. Views become views of the kernel's operands and of its result. What else there is PyTorch
-computes, before the kernel or after it, where a kernel may leave work to libraries.
+That part is the largest one that is element-wise or has reductions over the same dimensions, or else the
+only matrix product or convolution. Views become views of the kernel's operands and of its result. What else
+there is PyTorch computes, before the kernel or after it, where a kernel may leave work to libraries.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from search.proposers.playbook.operator_problem import PRODUCTS, has_no_lists
 from search.proposers.playbook.passes import Rows
 from search.proposers.playbook.region import Operand, Region, View
 from search.proposers.playbook.values import SAME, NotReadError, Value, values_of
-from search.proposers.playbook.workload import Around, Signature, Workload
+from search.proposers.playbook.workload import CONV_SIZES, Around, Signature, Workload
 
 logger = logging.getLogger(__name__)
 
+CONVOLUTION = "aten.convolution.default"
 ATTENTION = "aten._safe_softmax.default"
 """What is in the place of attention on tensors without numbers; nobody calls it by itself."""
 
@@ -47,10 +48,11 @@ def fused_workload(problem: Problem) -> Workload | None:
     first = several[0]
     return replace(
         first.workload,
-        header=code[0],
+        header="\n".join(filter(None, (code[0], first.workload.header))),
         constructor=with_constants(code[1], first.constants),
         dtype=problem.dtype,
-        signatures=tuple(dict.fromkeys(each.workload.signatures[0] for each in several)),
+        lower=problem.lower_precisions,
+        signatures=tuple(dict.fromkeys(one for each in several for one in each.workload.signatures)),
         around=around,
     )
 
@@ -106,7 +108,7 @@ def _read(forward: Forward, problem: Problem) -> _Read:
     if any(each.operator == ATTENTION for each in output.reached):
         raise NotReadError("attention is left to the library")
     names = dict(zip(inputs, forward.names, strict=True))
-    regions = _regions(output)
+    regions = _regions(output, problem.device)
     for each in regions:
         lines = _Lines(names, each.root, list(each.operands))
         if problem.libraries != "any" and lines.computed(output):
@@ -115,15 +117,19 @@ def _read(forward: Forward, problem: Problem) -> _Read:
             return _of_region(each, lines, forward, output)
         except NotReadError:
             continue
-    return _of_product(names, forward, output)
+    computed = [each for each in output.reached if each.operator and not each.is_view and not each.is_same]
+    if len(computed) != 1:
+        raise NotReadError("there is nothing to compute, or more than a kernel can")
+    alone = _of_convolution if computed[0].operator == CONVOLUTION else _of_product
+    return alone(computed[0], names, forward, output)
 
 
-def _regions(output: Value) -> list[Region]:
+def _regions(output: Value, device: str) -> list[Region]:
     """The parts of what leads to the output that a kernel could compute, the largest first."""
     found = []
     for value in output.reached:
         try:
-            found.append(Region(value))
+            found.append(Region(value, device))
         except NotReadError:
             continue
     return sorted(found, key=lambda each: -each.worth)
@@ -161,12 +167,10 @@ def _signature(region: Region, types: list[str]) -> Signature:
     return Signature(tensors=tuple(types), deciding=(), outputs=(out,), compute=compute)
 
 
-def _of_product(names: dict[Value, str], forward: Forward, output: Value) -> _Read:
-    """The only matrix product. Raises NotReadError where there is none, or more than views beside it."""
-    computed = [each for each in output.reached if each.operator and not each.is_view and not each.is_same]
-    if len(computed) != 1 or computed[0].operator not in PRODUCTS:
-        raise NotReadError("there is nothing to compute, or more than a kernel can")
-    (root,) = computed
+def _of_product(root: Value, names: dict[Value, str], forward: Forward, output: Value) -> _Read:
+    """A matrix product with nothing but views beside it. Raises NotReadError."""
+    if root.operator not in PRODUCTS:
+        raise NotReadError(f"{root.operator} is no matrix product")
     schema = operator_of(root.operator)._schema.arguments
     factors = [root.given[each.name] for each in schema if takes_tensors(each)]
     lines = _Lines(names, root, [(each, ()) for each in factors])
@@ -184,12 +188,37 @@ def _of_product(names: dict[Value, str], forward: Forward, output: Value) -> _Re
     )
 
 
-class _Lines:
-    """The lines of a forward around the kernel that makes `root` of its operands. `names`: of the inputs."""
+def _of_convolution(root: Value, names: dict[Value, str], forward: Forward, output: Value) -> _Read:
+    """A convolution in two dimensions. Raises NotReadError."""
+    given = root.given
+    x, weight, bias = given["input"], given["weight"], given["bias"]
+    if len(x.shape) != 4 or given["groups"] != 1 or given["transposed"]:
+        raise NotReadError("it is another convolution")
+    steps = (*given["stride"], *given["padding"], *given["dilation"])
+    values = (*x.shape, *weight.shape[:1], *weight.shape[2:], *steps, 1, bias is not None, *root.shape[2:])
+    lines = _Lines(names, root, [(each, ()) for each in (x, weight, bias) if each is not None], "weights")
+    return _Read(
+        workload=Workload(
+            op="conv2d",
+            sizes={name: int(value) for name, value in zip(CONV_SIZES, values, strict=True)},
+            module="weights",
+            header="from types import SimpleNamespace",
+            shape=x.shape,
+        ),
+        around=lines.around(output, forward),
+    )
 
-    def __init__(self, names: dict[Value, str], root: Value, operands: list[Operand]) -> None:
+
+class _Lines:
+    """The lines of a forward around the kernel that makes `root` of its operands. `names`: of the inputs.
+    `module`: the attribute that has the weight and the bias, for a kernel that is given the first operand
+    alone."""
+
+    def __init__(
+        self, names: dict[Value, str], root: Value, operands: list[Operand], module: str = ""
+    ) -> None:
         self.inputs = list(names)
-        self._names, self._root, self._operands = dict(names), root, operands
+        self._names, self._root, self._operands, self._module = dict(names), root, operands, module
         self._taken = {*names.values(), "self", "torch"}
         self._codes: dict[str, str] = {}
 
@@ -221,6 +250,11 @@ class _Lines:
         if value not in self._names:
             if value is self._root:
                 given = [self._seen(*each) for each in self._operands]
+                if self._module:
+                    pairs = zip(("weight", "bias"), given[1:], strict=False)
+                    named = ", ".join(f"{name}={each}" for name, each in pairs)
+                    self._codes[f"SimpleNamespace({named})"] = f"self.{self._module}"
+                    given = given[:1]
                 self._names[value] = self._line(f"self.kernel({', '.join(given)})", "out")
             else:
                 names = {each: self._name(each) for each in value.sources}

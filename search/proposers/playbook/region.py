@@ -25,8 +25,12 @@ BATCH_NORMS = tuple(
     f"aten.{name}.default"
     for name in ("native_batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm")
 )
-BATCH_NORM = "(a - d) * (1 / sqrt(e + s0)) * b + c"
-"""Of input, weight, bias, mean and variance, where these are not computed of the input."""
+BATCH_NORM = {
+    "cpu": "a * (b * (1 / sqrt(e + s0))) + (c - d * (b * (1 / sqrt(e + s0))))",
+    "cuda": "(a - d) * (1 / sqrt(e + s0)) * b + c",
+}
+"""Of input, weight, bias, mean and variance, where these are not computed of the input: in PyTorch's order on
+each device, on which it depends what comes of infinities."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +87,9 @@ class Region:
     end; `last` is the step that is the result. `kept`: there is one element for each row that is reduced.
     `covered`: the values that the kernel computes. Raises NotReadError where it computes nothing."""
 
-    def __init__(self, root: Value) -> None:
+    def __init__(self, root: Value, device: str) -> None:
         self.root, self.shape, self.kept, self.keepdim = root, root.shape, False, False
-        self._found, self._inside = _Found(), 0
+        self._device, self._found, self._inside = device, _Found(), 0
         if (first := _reduction_before(root)) is not None:
             source, dims = _reduced(first)
             self.shape, self.kept, self._found.dims = source.shape, True, dims
@@ -221,7 +225,7 @@ class Region:
             own = (View(channel.code, shape), wide) if views else (View(channel.code, shape),)
             words[name] = self._name(each, (*own, *views))
         self._found.covered.add(value)
-        return self._step(_filled(BATCH_NORM, words))
+        return self._step(_filled(BATCH_NORM[self._device], words))
 
     def _reduction(self, value: Value, views: tuple[View, ...]) -> str:
         """One value for all elements that are reduced."""
