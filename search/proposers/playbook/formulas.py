@@ -87,6 +87,8 @@ _CLAMPED = f"where(s3 != 0, smaller({_ABOVE}, s1), {_ABOVE})"
 _HARD = "smaller(greater(a + 3, 0), 6)"
 _TANH = "0.5 * a * (1 + tanh(0.7978845608028654 * (a + 0.044715 * a * a * a)))"
 _ERF = "0.5 * a * (1 + erf(a * 0.7071067811865476))"
+GELUS: Mapping[str, Formula] = {"none": _of(_ERF), "tanh": _of(_TANH)}
+"""The forms of `gelu`, where it is known which one it is."""
 _MODES = "where(s0 == 0, quotient(a, b), where(s0 == 1, trunc(quotient(a, b)), floored(a, b)))"
 _MODE = "{'trunc': 1, 'floor': 2}.get(self.rounding_mode_, 0)"
 

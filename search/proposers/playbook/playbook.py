@@ -49,8 +49,8 @@ class Playbook:
         language = LANGUAGES[problem.device]
         return (
             f"the playbook does not know what {problem.name} computes; in {language} it knows "
-            f"{', '.join(OPS)}, ReLU and max-pool after a conv2d, and PyTorch's operators of four families "
-            "(docs/operators.md)"
+            f"{', '.join(OPS)}, ReLU and max-pool after a conv2d, and chains of PyTorch's operators of four "
+            "families (docs/operators.md)"
         )
 
     def workload(self, problem: Problem) -> Workload | None:

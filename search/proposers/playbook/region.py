@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from evaluators.suites.trace_inputs import operator_of, takes_tensors
-from search.proposers.playbook.formulas import OPERANDS, formula_of
+from search.proposers.playbook.formulas import GELUS, OPERANDS, formula_of
 from search.proposers.playbook.passes import NORMALISATIONS, REDUCTIONS, Pass
 from search.proposers.playbook.values import NotReadError, Value
 
@@ -182,7 +182,7 @@ class Region:
 
     def _element(self, value: Value, views: tuple[View, ...]) -> str:
         """An element-wise operator."""
-        formula = formula_of(value.operator)
+        formula = GELUS.get(value.given.get("approximate", "")) or formula_of(value.operator)
         assert formula is not None
         schema, given = operator_of(value.operator)._schema.arguments, value.given
         tensors = [given[each.name] for each in schema if takes_tensors(each)]

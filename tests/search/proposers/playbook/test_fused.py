@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,6 +111,31 @@ FAMILIES = {"pointwise": CHAINS | VIEWS, "rows": ROWS, "product": PRODUCTS, "con
 KNOWN = CHAINS | VIEWS | ROWS | BESIDE | PRODUCTS | CONVOLUTIONS
 
 
+INTERPRETED = """
+import sys
+from pathlib import Path
+from tests.search.proposers.playbook.operator_calls import imported
+from tests.search.proposers.playbook.test_fused import KNOWN, close, given
+for kernel in sys.argv[2:]:
+    module = imported(Path(kernel).read_text(), Path(kernel).parent)
+    inputs, expected = given(KNOWN[sys.argv[1]])
+    close(module.ModelNew()(*inputs), expected)
+"""
+
+
+def given(problem: Problem) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Inputs of a reference, and its output."""
+    module, dtype = load_module(problem.source, {}, name="reference"), getattr(torch, problem.dtype)
+    inputs = [each.to(dtype) if each.is_floating_point() else each for each in module.get_inputs()]
+    return inputs, module.Model()(*inputs)
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """A kernel does not round between its steps, as PyTorch does."""
+    off = {} if expected.dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
+    torch.testing.assert_close(found, expected, **off)
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_kernels_are_right(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -114,15 +143,11 @@ def test_kernels_are_right(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     found = fused_workload(problem)
     template = template_for(found.op, "cpp") if found else None
     assert found is not None and template is not None
-    module = load_module(problem.source, {}, name="reference")
-    dtype = getattr(torch, problem.dtype)
-    inputs = [each.to(dtype) if each.is_floating_point() else each for each in module.get_inputs()]
-    expected = module.Model()(*inputs)
-    off = {} if problem.dtype == "float32" else {"rtol": 2e-2, "atol": 2e-2}
+    inputs, expected = given(problem)
     for knobs in (template.naive, *([] if found.op == "conv2d" else [walked(template, found, 3)])):
         kernel = imported(template.render(found, knobs), tmp_path)
         assert found.op == "conv2d" or kernel.supports(*inputs)
-        torch.testing.assert_close(kernel.ModelNew()(*inputs), expected, **off)
+        close(kernel.ModelNew()(*inputs), expected)
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -135,6 +160,25 @@ def test_they_are_written_in_triton(name: str) -> None:
     names = {each.name for each in ast.parse(source).body if isinstance(each, ast.FunctionDef)}
     assert found.op == "conv2d" or {"supports", "plan"} <= names
     assert Playbook().refusal(problem) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*ROWS, *VIEWS])
+def test_triton_kernels_are_right_in_the_interpreter(name: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("needs triton")
+    found = fused_workload(replace(KNOWN[name], device="cpu"))  # batch norm in the order of a CPU
+    template = template_for(found.op, "triton") if found else None
+    assert found is not None and template is not None
+    for number, knobs in enumerate([template.naive, walked(template, found, 1), walked(template, found, 4)]):
+        (tmp_path / f"{number}.py").write_text(template.render(found, knobs))
+    done = subprocess.run(
+        [sys.executable, "-c", INTERPRETED, name, *map(str, tmp_path.glob("*.py"))],
+        env=dict(os.environ, TRITON_INTERPRET="1"),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.parametrize("op", FAMILIES)
