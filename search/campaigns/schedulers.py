@@ -53,12 +53,15 @@ class ExpectedGain:
 
     def expected(self, search: SearchProgress) -> float:
         """What its next slice is expected to be worth."""
-        gains = search.gains
-        recent = gains[-self._window :]
-        idle = next((n for n, gain in enumerate(reversed(gains)) if gain > 0), len(gains))
-        gain = sum(recent) / len(recent) + self._hope / (1 + idle)
-        worth = search.weight * min(gain, search.headroom)
+        worth = search.weight * self.gain(search)
         if self._target is None or search.speedup > self._target:
             return worth
         can = search.ceiling is None or search.ceiling > self._target
         return worth * (self._boost if can else 1.0)
+
+    def gain(self, search: SearchProgress) -> float:
+        """By how much its next slice is expected to raise the logarithm of the speedup."""
+        gains = search.gains
+        recent = gains[-self._window :]
+        idle = next((n for n, gain in enumerate(reversed(gains)) if gain > 0), len(gains))
+        return min(sum(recent) / len(recent) + self._hope / (1 + idle), search.headroom)

@@ -18,7 +18,7 @@ from evaluators.problem import Kernel, Problem
 from evaluators.scheduler.pool import Pool
 from kernel_library.entry import architecture_of
 from kernel_library.library import FolderLibrary
-from search.campaigns.progress import SearchProgress, StopRules
+from search.campaigns.progress import NOTHING, SearchProgress, StopRules
 from search.campaigns.running import state_of
 from search.campaigns.schedulers import ExpectedGain
 from search.library_seeds import library_seeds
@@ -31,6 +31,8 @@ ASKED = "library.jsonl"
 """What the library's kernels were worth on the model's problems."""
 FIRST_GAIN = 0.5
 """What a search is expected to gain in its first slice, in the logarithm of the speedup."""
+AHEAD = 2
+"""Slices over which the gain of a search is expected."""
 MOST_ENTRIES = 4
 """Of the library, that are tried on one problem."""
 
@@ -134,7 +136,8 @@ class LibraryAnswers:
 class SavedTime(ExpectedGain):
     """The next slice goes where it is expected to save most of the model's time, as it is now: a search's
     weight is the time of its calls before, which the speedup that it has reached divides. So the ranking is
-    made anew after each kernel that was found."""
+    made anew after each kernel that was found. A kernel that is slower than eager saves nothing: such a
+    search counts by how far above eager it is expected to be in `AHEAD` slices."""
 
     def __init__(self, **how: Any) -> None:
         super().__init__(target=None, **how)
@@ -149,7 +152,9 @@ class SavedTime(ExpectedGain):
         if not search.slices:
             most = math.inf if search.ceiling is None else math.log(max(1.0, search.ceiling))
             return search.weight * min(FIRST_GAIN, most)
-        return super().expected(search) / max(1.0, search.speedup)
+        level = math.log(max(NOTHING, search.speedup))
+        won = max(0.0, level + AHEAD * self.gain(search)) - max(0.0, level)
+        return search.weight * won / AHEAD / max(1.0, search.speedup)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,13 +101,10 @@ async def kernels_for(
     if searched:
         for each in extraction.problems:
             found[each.name].append(of_search(making.folder / SEARCHES / each.name))
-        making.say(
-            *(
-                f"{each.problem}: {each.unfit or each.stopped}"
-                for each in run.searches
-                if each.unfit or each.stopped
-            )
-        )
+        ended: dict[str, list[str]] = {}
+        for search in run.searches:
+            ended.setdefault(search.unfit or search.stopped, []).append(search.problem)
+        making.say(*(f"{', '.join(names)}: {why}" for why, names in ended.items() if why))
     else:
         making.say("no budget.evaluations, seconds, calls, tokens or dollars: the library alone was asked")
     return best_of(found)

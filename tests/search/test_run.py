@@ -139,7 +139,7 @@ def test_a_gpu_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[s
             "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n"
             "        return x.cumsum(0)\n"
             "def get_inputs(): return [torch.randn(2)]\ndef get_init_inputs(): return []\n",
-            "does not know what file/mine computes",
+            "the playbook does not know what this computes",
         ),
     ],
 )

@@ -48,7 +48,7 @@ class Playbook:
             return None
         language = LANGUAGES[problem.device]
         return (
-            f"the playbook does not know what {problem.name} computes; in {language} it knows "
+            f"the playbook does not know what this computes; in {language} it knows "
             f"{', '.join(OPS)}, ReLU and max-pool after a conv2d, and chains of PyTorch's operators of four "
             "families (docs/operators.md)"
         )

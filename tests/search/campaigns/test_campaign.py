@@ -16,7 +16,7 @@ from search.campaigns.results import over_budget
 from search.campaigns.running import Campaign, CampaignRun, Planned, state_of
 from search.campaigns.schedulers import Equal
 from tests.evaluators.scheduler.fake_host import FakeHost
-from tests.evaluators.suites.clone import make_clone
+from tests.evaluators.suites.clone import SOURCE, make_clone
 from tests.search.interrupted import interrupted
 
 LANDSCAPE = ("problem=landscape", "proposer=landscape", "library.use=false", "branch=2", "rounds=100000")
@@ -127,9 +127,16 @@ def test_a_suite_from_the_command_line(
 
 @pytest.mark.slow
 def test_what_cannot_be_searched_is_named(
-    tmp_path: Path, suite: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    suite: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = tmp_path / "campaign"
+    clone = make_clone(tmp_path / "other")
+    monkeypatch.setenv("KERNELBENCH_ROOT", str(clone))
+    file = clone / "KernelBench" / "level2" / "3_Scaled_sum_.py"
+    file.write_text(SOURCE.format(expression="x.cumsum(-1)"))
     call = ["suite=kernelbench/level2", *suite[2:], "budget.evaluations=8", f"hydra.run.dir={folder}"]
     assert campaign.main(call) == 0
     said = capsys.readouterr().out

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 import torch
 
 from evaluators.evaluation import Evaluation, Status
@@ -55,6 +56,16 @@ def test_the_budget_goes_where_the_model_gains_most() -> None:
     assert scheduler.choose([short, done], {short.key: 10}) is done
     assert scheduler.choose([], {}) is None
     assert SavedTime().expected(search("x", 4.0, ceiling=1.0)) == 0, "it is at its roofline"
+
+
+def test_a_kernel_that_is_slower_than_eager_saves_nothing() -> None:
+    hopeless, near, faster = (
+        search(name, 10.0, speedup) for name, speedup in (("a", 0.12), ("b", 0.6), ("c", 1.5))
+    )
+    expected = SavedTime().expected
+    assert expected(hopeless) == 0 and 0 < expected(near) < expected(search("b", 10.0, 0.9))
+    assert expected(faster) == pytest.approx(10 * SavedTime().gain(faster) / 1.5)
+    assert SavedTime().choose([hopeless], {}) is hopeless, "where nothing else is left"
 
 
 def test_a_search_ends_when_the_model_can_gain_no_more() -> None:
