@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.strided_layouts import clone
+from search.optimizations.extraction.readable import RESHAPES
 from search.optimizations.model_source import LoadedModel
 from search.optimizations.recording import changed_by
 from search.optimizations.values import Values, place_of
@@ -186,6 +187,8 @@ class _Builder:
         given = [self._as_argument(each) for each in args]
         named = {name: self._as_argument(each) for name, each in kwargs.items()}
         out = func(*args, **kwargs)
+        if str(func) in RESHAPES:
+            given[1] = list(out.shape)  # in place of a -1: which size follows from others is decided later
         node = self.graph.call_function(func, tuple(given), named)
         self.calls.append(node)
         if isinstance(out, torch.Tensor):

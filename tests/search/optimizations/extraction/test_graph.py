@@ -79,6 +79,11 @@ def test_a_weight_that_is_seen_past_its_parameter_is_a_view_of_it() -> None:
     assert not made.graph.constants, "no weight is copied"
 
 
+def test_a_size_that_the_model_leaves_open_is_that_of_the_run() -> None:
+    made = whole(lambda x: x.view(3, -1).exp(), rand(2, 6))
+    assert made.graph.calls[0].args[1] == [3, 4]
+
+
 def test_what_is_computed_past_the_dispatcher_is_told() -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy((x * 2).numpy()) + 1
