@@ -60,6 +60,7 @@ LIGHT = (
         "_adaptive_avg_pool2d",
         "nll_loss_forward",
     ),
+    *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_bilinear2d"),
     *("nll_loss", "mse_loss", "masked_fill", "where", "tril", "triu", "glu", "repeat", "constant_pad_nd"),
 )
 """Beside what PyTorch marks as elementwise or a reduction; the backward forms (`…_backward`) too."""
