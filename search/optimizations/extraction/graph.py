@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.strided_layouts import clone
 from search.optimizations.extraction.readable import RESHAPES
-from search.optimizations.model_source import LoadedModel
+from search.optimizations.model_source import LoadedModel, as_written
 from search.optimizations.recording import changed_by
 from search.optimizations.values import Values, place_of
 
@@ -58,7 +58,7 @@ def capture(model: LoadedModel) -> Graph:
     from torch.utils._pytree import tree_flatten
 
     builder = _Builder(model)
-    with torch.no_grad(), builder.recording():
+    with as_written(), torch.no_grad(), builder.recording():
         out = model.module(*model.args, **model.kwargs)
     leaves, tree = tree_flatten(out)
     found = [builder.node_of(each) if isinstance(each, torch.Tensor) else each for each in leaves]
