@@ -29,19 +29,17 @@ NEEDED_WITH: Mapping[str, Sequence[str]] = {
     "num_embeds_ada_norm": ("timestep", "class_labels"),
     "num_class_embeds": ("class_labels",),
     "cross_attention_dim": ("encoder_hidden_states",),
-    "pooled_projection_dim": (
-        "encoder_hidden_states",
-        "pooled_projections",
-        "timestep",
-        "img_ids",
-        "txt_ids",
-    ),
+    "joint_attention_dim": ("encoder_hidden_states", "timestep", "img_ids", "txt_ids"),
+    "pooled_projection_dim": ("pooled_projections",),
     "guidance_embeds": ("guidance",),
     ADDITION: ("added_cond_kwargs",),
 }
 """Inputs of diffusers that are optional to the signature of `forward` and not to the model, by the key of the
 config that makes them so."""
-TEXT_WIDTHS = ("encoder_hid_dim", "caption_channels", "joint_attention_dim", "cross_attention_dim")
+TEXT_WIDTHS = (
+    *("encoder_hid_dim", "caption_channels", "cap_feat_dim", "text_dim", "text_embed_dim"),
+    *("joint_attention_dim", "cross_attention_dim"),
+)
 """Keys of the config that say how wide the text is that conditions diffusers, the first that is set."""
 
 
@@ -234,6 +232,7 @@ class Diffusers:
             "hidden_states": image,
             "timestep": lambda: draw.integers((self.batch,), 1000),
             "encoder_hidden_states": lambda: draw.floats((self.batch, self.sequence, text)),
+            "encoder_attention_mask": lambda: draw.integers((self.batch, self.sequence), 1) + 1,
             "class_labels": lambda: draw.integers((self.batch,), classes),
             "pooled_projections": lambda: draw.floats((self.batch, config["pooled_projection_dim"])),
             "guidance": lambda: draw.floats((self.batch,)),

@@ -112,6 +112,8 @@ def test_what_the_config_makes_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert inputs_of(monkeypatch, image, text) == {**plain, "encoder_hidden_states": (2, 5, 16)}
     caption = inputs_of(monkeypatch, image, {**text, "caption_channels": 8})
     assert caption["encoder_hidden_states"] == (2, 5, 8)
+    joint = inputs_of(monkeypatch, image, {**config, "joint_attention_dim": 16})
+    assert joint == {**plain, "encoder_hidden_states": (2, 5, 16), "timestep": (2,)}
     classes = inputs_of(monkeypatch, image, {**config, "num_embeds_ada_norm": 7})
     assert classes == {**plain, "timestep": (2,), "class_labels": (2,)}
 
