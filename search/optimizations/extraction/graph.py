@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PLAIN = (int, float, str, type(None))
 """Types of an output's values besides tensors."""
+EXPAND = "aten.expand.default"
 CONSTANT = "_constant_{}"
 """The attribute of a tensor that is neither a weight nor made in the run."""
 
@@ -187,8 +188,8 @@ class _Builder:
         given = [self._as_argument(each) for each in args]
         named = {name: self._as_argument(each) for name, each in kwargs.items()}
         out = func(*args, **kwargs)
-        if str(func) in RESHAPES:
-            given[1] = list(out.shape)  # in place of a -1: which size follows from others is decided later
+        if str(func) in (*RESHAPES, EXPAND):
+            given[1] = _sizes(str(func), args[0], out)
         node = self.graph.call_function(func, tuple(given), named)
         self.calls.append(node)
         if isinstance(out, torch.Tensor):
@@ -227,6 +228,15 @@ def _shape_depends_on_numbers(func: Any, args: Sequence[Any]) -> bool:
     if str(func) == "aten.index.Tensor":
         return any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in args[1])
     return True
+
+
+def _sizes(operator: str, tensor: torch.Tensor, out: torch.Tensor) -> list[int]:
+    """That the call is to name: all of a reshape's, since which one follows from the others is decided later;
+    of an expansion those that it changes."""
+    if operator != EXPAND:
+        return list(out.shape)
+    before = [0] * (out.dim() - tensor.dim()) + list(tensor.shape)
+    return [-1 if size == own else size for size, own in zip(out.shape, before, strict=True)]
 
 
 def _plain(value: Any) -> Any:

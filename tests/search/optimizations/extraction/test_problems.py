@@ -182,6 +182,13 @@ def test_a_size_that_the_model_leaves_open_is_not_left_open_twice(tmp_path: Path
     assert "reshape([-1, 6, 4])" in (tmp_path / problem.file).read_text()
 
 
+def test_a_product_of_four_dimensions_is_one_problem_at_two_batches(tmp_path: Path) -> None:
+    """PyTorch expands what it multiplies to the sizes that it has."""
+    made = at_shapes(lambda x: torch.softmax(x @ x.mT, -1), (rand(2, 3, 4, 5),), (rand(6, 3, 4, 5),))
+    [problem] = extract(profile_of(*made), made, tmp_path, most=8, gain=0.001).problems
+    assert problem.target == "bmm + _softmax" and {each.shape for each in problem.places} == {0, 1}
+
+
 def test_a_group_norm_takes_its_sizes_from_what_it_is_given(tmp_path: Path) -> None:
     made = at_shapes(nn.GroupNorm(2, 4), (rand(1, 4, 3, 3),), (rand(2, 4, 5, 3),))
     [problem] = extract(profile_of(*made), made, tmp_path, most=8, gain=0.001).problems
