@@ -16,7 +16,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from search.optimizations.extraction.graph import Graph
-from search.optimizations.extraction.readable import RESHAPES, SAME, Words, is_first_alone, readable
+from search.optimizations.extraction.readable import RESHAPES, Words, is_first_alone, is_same, readable
 from search.optimizations.recording import Kind, RecordedCall, RecordedRun
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def _code(fragment: Fragment, words: Mapping[str, Words]) -> Iterator[str]:
             source, place = node.args
             called[node] = called[source] if source in whole else f"{called[source]}[{place}]"  # type: ignore
             continue
-        if str(node.target) in SAME and node not in outputs:
+        if is_same(node) and node not in outputs:
             called[node] = called[node.all_input_nodes[0]]
             continue
         if str(node.target) in words and is_first_alone(node):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.strided_layouts import clone
-from search.optimizations.extraction.readable import RESHAPES
+from search.optimizations.extraction.readable import EXPAND, RESHAPES
 from search.optimizations.model_source import LoadedModel, as_written
 from search.optimizations.recording import changed_by
 from search.optimizations.values import Values, place_of
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 PLAIN = (int, float, str, type(None))
 """Types of an output's values besides tensors."""
-EXPAND = "aten.expand.default"
 CONSTANT = "_constant_{}"
 """The attribute of a tensor that is neither a weight nor made in the run."""
 

@@ -42,6 +42,12 @@ def is_first_alone(node: fx.Node) -> bool:
     return str(node.target) in FIRST and all(user.args[1] == 0 or not user.users for user in node.users)
 
 
+def is_same(node: fx.Node) -> bool:
+    """Whether the call gives what it is given."""
+    sizes: Any = node.args[1] if str(node.target) == EXPAND else [0]
+    return str(node.target) in SAME or all(size == -1 for size in sizes)
+
+
 def _text(value: Any, names: Mapping[fx.Node, str]) -> str:
     from torch import device, fx
 
@@ -172,6 +178,7 @@ FIRST = (*NORMS, GROUP_NORM, *ATTENTIONS)
 """Functions that give the first result of an operator with several."""
 RESHAPES = dict.fromkeys(("aten.view.default", "aten._unsafe_view.default"), "aten.reshape.default")
 """The same, also where a tensor's strides are not those of the recorded run, as under `torch.compile`."""
+EXPAND = "aten.expand.default"
 SAME = ("aten.alias.default", "aten.detach.default")
 """Operators that give what they are given."""
 FUNCTIONS = (

@@ -187,6 +187,7 @@ def test_a_product_of_four_dimensions_is_one_problem_at_two_batches(tmp_path: Pa
     made = at_shapes(lambda x: torch.softmax(x @ x.mT, -1), (rand(2, 3, 4, 5),), (rand(6, 3, 4, 5),))
     [problem] = extract(profile_of(*made), made, tmp_path, most=8, gain=0.001).problems
     assert problem.target == "bmm + _softmax" and {each.shape for each in problem.places} == {0, 1}
+    assert "expand" not in (tmp_path / problem.file).read_text(), "it changes no size"
 
 
 def test_a_group_norm_takes_its_sizes_from_what_it_is_given(tmp_path: Path) -> None:
