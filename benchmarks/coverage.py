@@ -1,16 +1,22 @@
-"""Which problems of a suite the playbook has a template for.
+"""Which problems of a suite, or of a model, the playbook has a template for.
 
     python benchmarks/coverage.py suite=kernelbench/level1 [device=cuda]
+    python benchmarks/coverage.py model=transformers/GPT2LMHeadModel device=cpu [out=folder]
 
-Nothing is run on a device, so that none has to be there. Prints the problems by the operation or family that
-they are, and how many are not known.
+Nothing of a suite is run on a device, so that none has to be there. Prints the problems by the operation or
+family that they are, and how many are not known. A model is profiled and its problems are extracted, as by
+`python -m search.optimize`, whose keys this takes: prints for each problem the share of an iteration that its
+calls take and what the playbook knows it as, and which share the calls of the known problems have together.
+`out`: where the problems are kept.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
+import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -18,29 +24,81 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from evaluators.cli import build, compose_config
 from evaluators.config_errors import UsageError
 from evaluators.suite_config import SuiteConfig, entries_of, open_problem
+from search.optimizations.extraction.problems import extract, places_of
+from search.optimizations.extraction.record import Extracted
+from search.optimizations.extraction.whole import Whole, whole_of
+from search.optimizations.model_config import named, source_of
+from search.optimizations.profile import Profile
+from search.optimizations.profiling import profile_of
+from search.optimize import OptimizeConfig
 from search.proposers.playbook.playbook import Playbook
 
 
 def main(arguments: Sequence[str]) -> int:
     """Prints it; returns the exit status."""
     given = dict(argument.partition("=")[::2] for argument in arguments)
+    if "model" in given:
+        out = given.pop("out", "")
+        overrides = named([f"{key}={value}" for key, value in given.items()])
+        with tempfile.TemporaryDirectory() as scratch:
+            return _of_model(overrides, Path(out or scratch))
     if unknown := given.keys() - {"suite", "device"}:
-        raise UsageError(f"unknown key {min(unknown)}; there are suite, device")
+        raise UsageError(f"unknown key {min(unknown)}; there are suite, device, or those of a model")
     if "suite" not in given:
-        raise UsageError("name a suite: suite=kernelbench/level1")
-    suite = build(compose_config(SuiteConfig, [f"suite={given['suite']}"]).suite)
+        raise UsageError("name a suite or a model: suite=kernelbench/level1")
+    return _of_suite(given["suite"], given.get("device", "cuda"))
+
+
+def _of_suite(name: str, device: str) -> int:
+    suite = build(compose_config(SuiteConfig, [f"suite={name}"]).suite)
     playbook = Playbook()
     found: dict[str, list[str]] = defaultdict(list)
     entries = entries_of(suite, [])
     for each in entries:
-        problem = open_problem(each.problem, device=given.get("device", "cuda"))
-        workload = playbook.workload(problem)
+        workload = playbook.workload(open_problem(each.problem, device=device))
         found[workload.op if workload else ""].append(each.problem.rpartition("/")[2])
     unknown_ones = found.pop("", [])
     for op, names in sorted(found.items()):
         print(f"{op:<14}{len(names):>4}  {', '.join(names)}")
     print(f"{len(entries) - len(unknown_ones)} of {len(entries)} problems are known")
     return 0
+
+
+def _of_model(overrides: Sequence[str], folder: Path) -> int:
+    logging.disable(logging.WARNING)
+    config = compose_config(OptimizeConfig, overrides)
+    config.problem.libraries = config.problem.libraries or "any"  # as search.optimize has it
+    models = source_of(config.model).load(
+        device=config.device, dtype=config.dtype, backward=False, seed=config.seed
+    )
+    profile = profile_of(models, entries=[], warmup=1, iterations=config.iterations, say=lambda line: None)
+    wholes = [*map(whole_of, models)]
+    problems = extract(profile, wholes, folder, most=config.targets, gain=config.least_gain).problems
+    playbook = Playbook()
+    known = []
+    for each in problems:
+        problem = open_problem(str(folder / each.file), device=config.device, rules=config.problem)
+        workload = playbook.workload(problem)
+        known += [each] if workload else []
+        print(f"{each.time_ms / profile.total_ms:6.1%}  {workload.op if workload else '-':14}{each.target}")
+    times = _times(profile, wholes)
+    of_known, of_all = (_calls_ms(each, times) / profile.total_ms for each in (known, problems))
+    print(
+        f"{len(known)} of {len(problems)} problems are known, {of_known:.1%} of the time; all: {of_all:.1%}"
+    )
+    return 0
+
+
+def _times(profile: Profile, wholes: Sequence[Whole]) -> dict[tuple[int, int], float]:
+    """The time of each call of an iteration, in ms."""
+    singles = [places_of(each, wholes) for each in profile.targets if not each.is_chain]
+    return {call: place.time_ms for several in singles for place, _ in several for call in place.members}
+
+
+def _calls_ms(problems: Iterable[Extracted], times: Mapping[tuple[int, int], float]) -> float:
+    """The time of the calls that any of the problems has."""
+    calls = {call for each in problems for place in each.places for call in place.members}
+    return sum(times.get(call, 0.0) for call in calls)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ model = load(model)  # the same model, with its weights
 
 It needs torch, and Triton or a compiler where a kernel does. The kernels run in eval mode, under
 `torch.no_grad()`, for arguments as in `manifest.json`. For everything else the model's own forward runs;
-`type(model).plan.fallbacks` says why. `load(model, without=["…"])` leaves kernels out, `unload(model)` all.
+`type(model).plan.fallbacks` says why. `torch.compile(load(model))` runs those kernels that are faster than
+the compiler's own code, where that was measured. `load(model, without=["…"])` leaves kernels out, `unload(model)` all.
 
 ## End to end
 

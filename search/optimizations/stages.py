@@ -25,7 +25,7 @@ from search.optimizations.extraction.graph import NoGraphError
 from search.optimizations.extraction.problems import assigned, extract
 from search.optimizations.extraction.record import EXTRACTION, Extracted, Extraction
 from search.optimizations.extraction.whole import Whole
-from search.optimizations.installation.package import PACKAGE, run_as_graph, write_package
+from search.optimizations.installation.package import PACKAGE, set_way, write_package
 from search.optimizations.outcome import KERNELS
 from search.optimizations.profile import Profile
 from search.optimizations.readme import extracted_lines, readme, won_lines
@@ -190,8 +190,7 @@ def installed(
         if found.left_out:
             left = {each: own for each, own in places.items() if each.name not in found.left_out}
             write_package(making.folder, wholes, sources, left)
-        if found.as_graph:
-            run_as_graph(making.folder)
+        set_way(making.folder, as_graph=found.as_graph, in_compiled=found.in_compiled)
     except (NoGraphError, VerificationError) as error:
         raise UsageError(f"model={profile.model}: no kernel can be put into it: {error}") from error
     kept = {each.name: kernels[each.name] for each in places if each.name not in found.left_out}

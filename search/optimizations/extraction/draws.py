@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 CONSTANT_STD = 0.1
 """Of a tensor that is the same everywhere, as a bias at its initialisation: after training it is not."""
+SHARES = ("zeros", "masked")
+"""Arguments of `drawn` that are 0 where they are left out."""
 DRAWN = '''def drawn(shape, mean, std, low, high, zeros=0.0, masked=0.0, dtype=torch.float32):
     """Normal, within the range; shares of it are 0, and minus infinity."""
     tensor = (mean + std * torch.randn(shape)).clamp(low, high)
@@ -48,9 +50,7 @@ class Draw:
         elif _is_whole(self.dtype):
             text = f"torch.randint({self.low:.0f}, {self.high + 1:.0f}, {shape}, dtype=torch.{self.dtype})"
         else:
-            parts = [
-                f"{name}={value:.4g}" for name, value in self._spread() if value or name in ("mean", "std")
-            ]
+            parts = [f"{name}={value:.4g}" for name, value in self._spread() if value or name not in SHARES]
             kind = "" if self.dtype == "float32" else f", dtype=torch.{self.dtype}"
             text = f"drawn({shape}, {', '.join(parts)}{kind})"
         return f"strided({text}, {laid_out})" if laid_out else text

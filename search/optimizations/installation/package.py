@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import operator
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PACKAGE = "optimized"
 MANIFEST = "manifest.json"
-RUNTIME = tuple(Path(__file__).with_name(name) for name in ("runtime.py", "graphs.py"))
+RUNTIME = tuple(Path(__file__).with_name(name) for name in ("runtime.py", "kernel.py", "graphs.py"))
 INIT = '''"""{model}, with kernels in the place of parts of its forward.
 
     from {package} import load
@@ -126,6 +126,7 @@ def write_package(
     manifest = {
         "shapes": shapes,
         "as_graph": False,
+        "in_compiled": None,
         "device": model.device,
         "weights": {name: [list(each.shape), _dtype(each)] for name, each in weights.items() if name in used},
         "modules": {name: type(each).__name__ for name, each in module.named_modules() if name},
@@ -134,10 +135,12 @@ def write_package(
     (place / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
 
-def run_as_graph(folder: Path) -> None:
-    """From now on the folder's package runs as a CUDA graph, unless `load` is told otherwise."""
+def set_way(folder: Path, *, as_graph: bool, in_compiled: Collection[str] | None) -> None:
+    """How the folder's package runs from now on: as a CUDA graph unless `load` is told otherwise; in compiled
+    code with these kernels alone, None: with all."""
     file = folder / PACKAGE / MANIFEST
-    manifest = {**json.loads(file.read_text(encoding="utf-8")), "as_graph": True}
+    way = {"as_graph": as_graph, "in_compiled": None if in_compiled is None else list(in_compiled)}
+    manifest = {**json.loads(file.read_text(encoding="utf-8")), **way}
     file.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
 

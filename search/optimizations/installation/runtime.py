@@ -9,16 +9,12 @@ autocast.
 from __future__ import annotations
 
 import collections
-import hashlib
-import importlib.util
 import json
 import logging
 import operator
-import os
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +23,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .graphs import Graph, NoGraphError
+from .kernel import Kernel, load_kernel, load_module
 
 logger = logging.getLogger(__name__)
 
@@ -42,29 +39,6 @@ def check(value: Any, expected: Any) -> None:
     """Raises OtherValueError unless they are equal."""
     if value != expected:
         raise OtherValueError(f"{value} where {expected} is expected")
-
-
-@dataclass(eq=False)
-class Kernel:
-    """A kernel and the operators that it stands for; `on` says which of them runs, and `supports`, where the
-    kernel has that, for which tensors it is. `calls`: how often the kernel did, outside of compiled code."""
-
-    name: str
-    run: Callable[..., Any]
-    reference: Callable[..., Any]
-    operator: Callable[..., Any]
-    supports: Callable[..., Any] | None = None
-    on: bool = True
-    calls: int = 0
-
-    def __call__(self, *inputs: torch.Tensor) -> Any:
-        """The kernel, in compiled code as an operator; what it stands for where it is off or declines."""
-        if not self.on or (self.supports is not None and not self.supports(*inputs)):
-            return self.reference(*inputs)
-        if torch.compiler.is_compiling():
-            return self.operator(*inputs)
-        self.calls += 1
-        return self.run(*inputs)
 
 
 @dataclass(eq=False)
@@ -159,6 +133,12 @@ class Plan:
         weight = self.weight(model)
         return weight.dtype, weight.device
 
+    def compiles(self, names: Iterable[str]) -> None:
+        """Those are the kernels that run in compiled code."""
+        chosen = set(names)
+        for name, kernel in self.kernels.items():
+            kernel.in_compiled = name in chosen
+
     def fell_back(self, why: str) -> None:
         """Counts it; the log says so once."""
         if not self.fallbacks[why]:
@@ -205,7 +185,7 @@ def load(
     _check_weights(model, manifest["weights"])
     device = torch.empty(0, device=manifest["device"]).device
     kernels = {
-        each["name"]: _kernel(folder, each["name"], int(each["results"]), device)
+        each["name"]: load_kernel(folder, each["name"], int(each["results"]), device)
         for each in manifest["kernels"]
     }
     for name in without:
@@ -219,6 +199,7 @@ def load(
         weights=list(manifest["weights"]),
         as_graph=device.type == "cuda" and bool(manifest["as_graph"] if as_graph is None else as_graph),
     )
+    plan.compiles(kernels if manifest["in_compiled"] is None else manifest["in_compiled"])
     own = type(model)
     model.__class__ = type(own.__name__, (Optimized, own), {"plan": plan, "__module__": own.__module__})
     return model
@@ -245,7 +226,7 @@ def _shapes(
         ]
         found[tuple([shape for shape, *_ in inputs])] = Shape(
             name=each["name"],
-            forward=_module(folder / each["forward"]).forward,
+            forward=load_module(folder / each["forward"]).forward,
             constants=own,
             inputs=inputs,
             structure=pytree.treespec_loads(each["structure"]),
@@ -283,74 +264,3 @@ def _check_weights(model: nn.Module, wanted: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"the weight {name} is {list(tensor.shape)} {tensor.dtype}; it must be {shape} torch.{dtype}"
             )
-
-
-_KERNELS: dict[tuple[str, str], Kernel] = {}
-
-
-def _kernel(folder: Path, name: str, results: int, device: torch.device) -> Kernel:
-    """A kernel of the folder, loaded once in a process."""
-    key = str(folder.resolve()), name
-    if key not in _KERNELS:
-        reference = _module(folder / "references" / f"{name}.py").Model()
-        source = _module(folder / "kernels" / f"{name}.py")
-        module = source.ModelNew().to(device).eval()
-        _KERNELS[key] = Kernel(
-            name=name,
-            run=module,
-            reference=reference,
-            operator=_operator(key, module, reference, results),
-            supports=getattr(source, "supports", None),
-        )
-    return replace(_KERNELS[key])
-
-
-def _operator(
-    key: tuple[str, str], run: Callable[..., Any], reference: nn.Module, results: int
-) -> Callable[..., Any]:
-    """The kernel as an operator that `torch.compile` calls as a whole. Compiled code relies on the strides of
-    what it gives: whatever a kernel leaves is contiguous there."""
-    inputs = reference.forward.__code__.co_varnames[1 : reference.forward.__code__.co_argcount]
-    returned = "Tensor" if results == 1 else f"({', '.join(['Tensor'] * results)})"
-    schema = f"({', '.join(f'Tensor {name}' for name in inputs)}) -> {returned}"
-    space = f"optimized_{_short(key[0])}"
-
-    def called(*tensors: torch.Tensor) -> Any:
-        return pytree.tree_map(torch.Tensor.contiguous, run(*tensors))
-
-    def fake(*tensors: torch.Tensor) -> Any:
-        return pytree.tree_map(torch.Tensor.contiguous, reference(*tensors))
-
-    made = torch.library.custom_op(f"{space}::kernel_{key[1]}", called, mutates_args=(), schema=schema)
-    made.register_fake(fake)
-    return made
-
-
-def _short(text: str) -> str:
-    """The same for the same text, in every process: caches go by it."""
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _module(file: Path) -> Any:
-    """A file's module; what torch builds for it is kept in a folder of its own."""
-    name = f"optimized_{_short(str(file.resolve()))}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    built = os.environ.get("TORCH_EXTENSIONS_DIR")
-    os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(file).parent / "build" / file.stem)
-    Path(os.environ["TORCH_EXTENSIONS_DIR"]).mkdir(parents=True, exist_ok=True)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    finally:
-        if built is None:
-            del os.environ["TORCH_EXTENSIONS_DIR"]
-        else:
-            os.environ["TORCH_EXTENSIONS_DIR"] = built
-    return module

@@ -3,6 +3,7 @@ theirs."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -17,34 +18,36 @@ from evaluators.atomic_write import write_atomically
 from search.optimizations.model_config import source_of
 from search.optimizations.model_source import LoadedModel
 from search.optimizations.verification.record import (
+    COMPILE,
+    COMPILED_PAIRS,
     EAGER,
     FILE,
     GRAPH,
     OPTIMIZED,
     OPTIMIZED_GRAPH,
+    REDUCED,
     Verification,
     guilty,
 )
 
 TASK = "verification_task.json"
 TUNED = "max-autotune"
-REDUCED = "reduce-overhead"
 WAYS = {
     EAGER: "eager",
     OPTIMIZED: "with the kernels",
     GRAPH: "CUDA graph",
     OPTIMIZED_GRAPH: "with the kernels, CUDA graph",
-    "compile": "torch.compile",
-    "optimized compile": "with the kernels, torch.compile",
+    COMPILE: "torch.compile",
+    f"{OPTIMIZED} {COMPILE}": "with the kernels, torch.compile",
     REDUCED: "torch.compile, reduce-overhead",
-    f"optimized {REDUCED}": "with the kernels, reduce-overhead",
+    f"{OPTIMIZED} {REDUCED}": "with the kernels, reduce-overhead",
     TUNED: "torch.compile, max-autotune",
 }
 """Ways of running a model, in words."""
 COMPILED = {
     "none": (),
-    "default": ("compile", "optimized compile", REDUCED, f"optimized {REDUCED}"),
-    "all": ("compile", "optimized compile", REDUCED, f"optimized {REDUCED}", TUNED),
+    "default": tuple(itertools.chain(*COMPILED_PAIRS)),
+    "all": (*itertools.chain(*COMPILED_PAIRS), TUNED),
 }
 """Those of the compiler that are timed, by what `compile=` says."""
 

@@ -28,6 +28,7 @@ from search.optimizations.extraction.record import EXTRACTION, Extraction
 from search.optimizations.installation.package import PACKAGE
 from search.optimizations.model_source import LoadedModel
 from search.optimizations.verification.apart import TASK, Task
+from search.optimizations.verification.compiler import plan_of
 from search.optimizations.verification.record import (
     FILE,
     OPTIMIZED_GRAPH,
@@ -260,7 +261,7 @@ class _Case:
 
     @property
     def _plan(self) -> Any:
-        return _plan_of(self.model)
+        return plan_of(self.model)
 
 
 def _in_float64(model: LoadedModel) -> list[torch.Tensor]:
@@ -281,11 +282,6 @@ def _in_float64(model: LoadedModel) -> list[torch.Tensor]:
         return [each.detach() for each in wide.run()]
     except (RuntimeError, TypeError, ValueError, NotImplementedError, MemoryError):
         return []
-
-
-def _plan_of(model: LoadedModel) -> Any:
-    """Of a model with kernels."""
-    return type(model.module).plan  # type: ignore[attr-defined]
 
 
 def _say(line: str) -> None:

@@ -28,6 +28,10 @@ EAGER = "eager"
 OPTIMIZED = "optimized"
 GRAPH = "graph"
 OPTIMIZED_GRAPH = f"{OPTIMIZED} {GRAPH}"
+COMPILE = "compile"
+REDUCED = "reduce-overhead"
+COMPILED_PAIRS = tuple((way, f"{OPTIMIZED} {way}") for way in (COMPILE, REDUCED))
+"""Ways of the compiler, alone and around the kernels."""
 Session = Mapping[str, Mapping[str, Sequence[float]]]
 FILE = "verification.json"
 
@@ -66,7 +70,9 @@ class Verification:
     """`calls`: of each kernel in a forward; `left_out`: kernels that were taken out again, and why; `growth`:
     the errors from kernel to kernel where a check has failed. `sessions`: times of a forward in ms, by the
     shape of its inputs and the way of running it, those of a session in turn; `failed`: ways that could not
-    be run. `shapes`: their weights, which come to 1, by their names; "" is that of one alone."""
+    be run. `shapes`: their weights, which come to 1, by their names; "" is that of one alone.
+    `over_compiled`: the speedup of each kernel over its operators with its interval, both in compiled code;
+    empty where no compiled code was timed."""
 
     checks: Sequence[Check]
     calls: Mapping[str, int]
@@ -76,6 +82,7 @@ class Verification:
     failed: Mapping[str, str] = field(default_factory=dict)
     other_sizes: str = ""
     shapes: Mapping[str, float] = field(default_factory=lambda: {"": 1.0})
+    over_compiled: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def passes(self) -> bool:
@@ -96,6 +103,31 @@ class Verification:
     def delivered(self) -> str:
         """The way in which the model with the kernels runs."""
         return OPTIMIZED_GRAPH if self.as_graph else OPTIMIZED
+
+    @property
+    def faster_compiled(self) -> list[str]:
+        """The kernels that surely are faster than what the compiler makes of their operators."""
+        return [name for name, (_, low, _) in self.over_compiled.items() if low > 1]
+
+    @property
+    def compiled_pays(self) -> bool:
+        """Whether the model as a whole is not surely slower by them in compiled code: a kernel keeps the
+        compiler from fusing its operators with their neighbours."""
+        timed = [each for each in COMPILED_PAIRS if {*each} <= {*self.ways}]
+        pairs = [self.speedup(ours, theirs) for theirs, ours in timed]
+        return all(high >= 1 for *_, high in pairs) or any(low > 1 for _, low, _ in pairs)
+
+    @property
+    def in_compiled(self) -> list[str] | None:
+        """The kernels that run in compiled code; None where that was not looked into: all of them do."""
+        if not any(ours in self.ways for _, ours in COMPILED_PAIRS):
+            return None
+        return self.faster_compiled if self.compiled_pays else []
+
+    @property
+    def fastest(self) -> str:
+        """The way of running the model that is the fastest."""
+        return max(self.ways, key=lambda way: self.speedup(way)[0])
 
     @property
     def ways(self) -> list[str]:
@@ -225,7 +257,23 @@ def said_of(found: Verification) -> list[str]:
     elif OPTIMIZED in found.ways:
         slow = [shape for shape in found.shapes if not found.speedup(found.delivered, shape=shape)[1] > 1]
         lines += [f"NOT surely faster than the model at {shape}" for shape in slow]
+    if found.over_compiled:
+        lines.append(_compiled_line(found))
     return lines + [f"taken out: {name}: {why}" for name, why in found.left_out.items()]
+
+
+def _compiled_line(found: Verification) -> str:
+    """Which kernels run in compiled code."""
+    if found.faster_compiled and not found.compiled_pays:
+        return "in compiled code no kernel runs: the compiled model is slower with them"
+    used = [
+        f"{name} {speedup:.2f}x [{low:.2f}, {high:.2f}]"
+        for name, (speedup, low, high) in found.over_compiled.items()
+        if low > 1
+    ]
+    left = len(found.over_compiled) - len(used)
+    said = f"in compiled code {', '.join(used) if used else 'no kernel'} runs"
+    return said + (f"; {left} no faster than the compiler's own code" if left else "")
 
 
 def in_lines(found: Verification, title: Mapping[str, str]) -> list[str]:
@@ -236,6 +284,8 @@ def in_lines(found: Verification, title: Mapping[str, str]) -> list[str]:
             lines += [f"at {shape}, {weight:.0%} of the calls:", *_times(found, title, shape)]
         lines.append("on average, by the weights:")
     lines += _times(found, title)
+    if found.ways:
+        lines.append(f"the fastest way: {title.get(found.fastest, found.fastest)}")
     lines += [f"{title.get(way, way):<34} failed: {why}" for way, why in found.failed.items()]
     return lines
 

@@ -58,10 +58,13 @@ class Formula:
 
 def in_language(text: str, language: int) -> str:
     """A text with the functions of C++ (0) or of Triton (1)."""
-    return re.sub(r"[a-z]\w*(?=\()", lambda found: FUNCTIONS[found[0]][language], text)
+    named = re.sub(r"[a-z]\w*(?=\()", lambda found: FUNCTIONS[found[0]][language], text)
+    return re.sub(r"\bINF\b", INFINITY[language], named)
 
 
-OPERANDS = "abcdef"
+INFINITY = ("INFINITY", 'float("inf")')
+"""As a formula's `INF` is written in each language."""
+OPERANDS = "abcdefghklopqvwxyz"
 """The names of tensors in a formula, in their order."""
 
 
@@ -84,6 +87,8 @@ _CLAMPED = f"where(s3 != 0, smaller({_ABOVE}, s1), {_ABOVE})"
 _HARD = "smaller(greater(a + 3, 0), 6)"
 _TANH = "0.5 * a * (1 + tanh(0.7978845608028654 * (a + 0.044715 * a * a * a)))"
 _ERF = "0.5 * a * (1 + erf(a * 0.7071067811865476))"
+GELUS: Mapping[str, Formula] = {"none": _of(_ERF), "tanh": _of(_TANH)}
+"""The forms of `gelu`, where it is known which one it is."""
 _MODES = "where(s0 == 0, quotient(a, b), where(s0 == 1, trunc(quotient(a, b)), floored(a, b)))"
 _MODE = "{'trunc': 1, 'floor': 2}.get(self.rounding_mode_, 0)"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from evaluators.problem import Problem
@@ -36,8 +38,10 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True)
 class Forward:
-    """A forward of a model without weights: its inputs, all of them tensors, calls and output."""
+    """A forward of a model without weights: its inputs, all of them tensors, with their names, calls and
+    output."""
 
+    names: tuple[str, ...]
     inputs: Sequence[torch.Tensor]
     calls: Sequence[Made]
     output: torch.Tensor
@@ -71,7 +75,10 @@ def _forward(problem: Problem) -> Forward | None:
     plain = all(isinstance(each, torch.Tensor) for each in (*inputs, output))
     if not plain or [*model.parameters(), *model.buffers()]:
         return None
-    return Forward(inputs=inputs, calls=watch.calls, output=output)
+    names = tuple(islice(inspect.signature(model.forward).parameters, len(inputs)))
+    if len(names) < len(inputs):
+        names = tuple(f"x{place}" for place in range(len(inputs)))
+    return Forward(names=names, inputs=inputs, calls=watch.calls, output=output)
 
 
 def _watching() -> Any:

@@ -32,7 +32,8 @@ def one_operator_workload(problem: Problem) -> Workload | None:
         return None
     calls = [_only_call(each) for each in forwards_of(problem) or ()]
     known = [each for each in calls if each is not None]
-    if not known or len(known) < len(calls) or len({(each.operator, _constants(each)) for each in known}) > 1:
+    different = {(each.operator, constants_of(each)) for each in known}
+    if not known or len(known) < len(calls) or len(different) > 1:
         return None
     first = known[0]
     family = family_of(first.operator)
@@ -45,7 +46,7 @@ def one_operator_workload(problem: Problem) -> Workload | None:
     return Workload(
         op=family,
         header=header,
-        constructor=_with_constants(constructor, first),
+        constructor=with_constants(constructor, constants_of(first)),
         dtype=problem.dtype,
         operator=first.operator,
         signatures=tuple(dict.fromkeys(signatures)),
@@ -66,14 +67,16 @@ def _only_call(forward: Forward) -> Call | None:
     return call_of(made.operator, made.arguments, made.keywords, "meta")
 
 
-def _with_constants(constructor: str, call: Call) -> str:
-    """A constructor that stores what the operator is given beside tensors as the templates want it."""
+def with_constants(constructor: str, constants: tuple[tuple[str, str], ...]) -> str:
+    """A constructor that stores what an operator is given beside tensors as the templates want it."""
+    if not constants:
+        return constructor
     text = constructor or NO_CONSTRUCTOR
     indent = " " * ast.parse(text).body[0].body[0].col_offset  # type: ignore[attr-defined]
-    return "\n".join([text, *(f"{indent}self.{name}_ = {value}" for name, value in _constants(call))])
+    return "\n".join([text, *(f"{indent}self.{name}_ = {value}" for name, value in constants)])
 
 
-def _constants(call: Call) -> tuple[tuple[str, str], ...]:
+def constants_of(call: Call) -> tuple[tuple[str, str], ...]:
     """What the operator is given beside tensors, by its names, as Python writes it."""
     arguments = operator_of(call.operator)._schema.arguments
     given = arguments_of(call)

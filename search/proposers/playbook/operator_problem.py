@@ -80,6 +80,17 @@ def formula_for(workload: Workload) -> Formula:
     return formula
 
 
+def texts_of(workload: Workload) -> list[str]:
+    """All texts of formulas that the workload has."""
+    if workload.rows is not None:
+        return workload.rows.texts
+    passes = (REDUCTIONS | NORMALISATIONS).get(workload.operator)  # type: ignore[operator]
+    if passes is None:
+        return formula_for(workload).texts
+    several = [text for each in passes.passes for text in (each.step, each.merge, each.finish)]
+    return [*several, getattr(passes, "write", "")]
+
+
 def deciding_names(operator: str) -> tuple[str, ...]:
     """The operator's constants of DECIDING."""
     names = [each.name for each in operator_of(operator)._schema.arguments]

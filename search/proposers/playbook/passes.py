@@ -7,8 +7,11 @@ elements, and `m` what the pass before came to. `s0` is the operator's scalar.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from search.proposers.playbook.formulas import OPERANDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,53 @@ class Normalisation:
     dims: str
     scalars: Mapping[str, str] = field(default_factory=dict)
     more: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Element-wise steps with passes among them, which all gather over the dimensions `dims`, counted from
+    the end. `steps`: names with texts over those before them, over the operands and over `n`, the number of
+    elements of a row; a pass is what it gathered, before `finish`. `last`: the step that is the result; with
+    `kept` it is one element for each row, and the dimensions stay where `keepdim` says so."""
+
+    steps: Mapping[str, str | Pass]
+    last: str
+    dims: tuple[int, ...]
+    kept: bool
+    keepdim: bool
+
+    @property
+    def elements(self) -> set[str]:
+        """The names of steps that differ within a row."""
+        found: set[str] = set()
+        for name, text in self.steps.items():
+            if isinstance(text, str) and any(word in found or word in OPERANDS for word in words_of(text)):
+                found.add(name)
+        return found
+
+    def needed(self, text: str) -> list[str]:
+        """The operands and the steps within a row that a text is over, in their order."""
+        elements, found, waiting = self.elements, set(), words_of(text)
+        while waiting:
+            word = waiting.pop()
+            if word not in found and (word in elements or word in OPERANDS):
+                found.add(word)
+                step = self.steps.get(word, "")
+                waiting += words_of(step) if isinstance(step, str) else []
+        return [each for each in (*OPERANDS, *self.steps) if each in found]
+
+    @property
+    def texts(self) -> list[str]:
+        """All of it."""
+        several = [
+            [each] if isinstance(each, str) else [each.step, each.merge] for each in self.steps.values()
+        ]
+        return [text for each in several for text in each]
+
+
+def words_of(text: str) -> list[str]:
+    """The names in a text, without those of functions."""
+    return re.findall(r"\b[a-z]\w*\b(?!\()", text)
 
 
 SUM = Pass(step="t + v")

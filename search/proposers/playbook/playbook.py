@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from evaluators.problem import Kernel, Problem
 from search.proposers.playbook.bench import Bench, knobs_of
-from search.proposers.playbook.chain import chain_workload
+from search.proposers.playbook.fused import fused_workload
 from search.proposers.playbook.move import Template
 from search.proposers.playbook.one_operator import one_operator_workload
 from search.proposers.playbook.operator_problem import operator_workload
@@ -49,8 +49,8 @@ class Playbook:
         language = LANGUAGES[problem.device]
         return (
             f"the playbook does not know what {problem.name} computes; in {language} it knows "
-            f"{', '.join(OPS)}, ReLU and max-pool after a conv2d, and PyTorch's operators of four families "
-            "(docs/operators.md)"
+            f"{', '.join(OPS)}, ReLU and max-pool after a conv2d, and chains of PyTorch's operators of four "
+            "families (docs/operators.md)"
         )
 
     def workload(self, problem: Problem) -> Workload | None:
@@ -136,7 +136,7 @@ def _workload(problem: Problem) -> Workload | None:
     """What `recognise` knows is written for one shape: a problem with cases is none of its."""
     of_one_shape = None if problem.cases else recognise(problem)
     of_one_call = operator_workload(problem) or of_one_shape or one_operator_workload(problem)
-    return of_one_call or chain_workload(problem)
+    return of_one_call or fused_workload(problem)
 
 
 def _idea(draft: Draft, plan: Plan, expansion: Expansion, history: Sequence[Outcome]) -> Idea:

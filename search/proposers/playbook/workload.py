@@ -12,6 +12,7 @@ from evaluators.problem import LOWER, Problem
 from evaluators.reference.loading import load_module
 from search.proposers.playbook.constructor import constructor_of
 from search.proposers.playbook.formulas import Formula
+from search.proposers.playbook.passes import Rows
 
 if TYPE_CHECKING:
     from torch import fx, nn
@@ -35,6 +36,16 @@ class Signature:
     deciding: tuple[str, ...]
     outputs: tuple[str, ...]
     compute: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Around:
+    """What a forward does around the kernel, by PyTorch's own calls: its `arguments`, and its `lines`, one of
+    which calls `self.kernel`. `types`: those of the arguments, of each case."""
+
+    arguments: tuple[str, ...]
+    lines: tuple[str, ...]
+    types: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +84,11 @@ class Workload:
     formula: Formula | None = None
     inputs: tuple[str, ...] = ()
     """Of a chain of element-wise operators, which has no `operator`: what it computes, and the arguments of
-    `forward`."""
+    the kernel."""
+    rows: Rows | None = None
+    """Of a chain with reductions."""
+    around: Around | None = None
+    """Of a kernel that is a part of the forward."""
 
 
 def recognise(problem: Problem) -> Workload | None:

@@ -11,6 +11,7 @@ from search.proposers.playbook.operator_problem import (
     names_of,
     tensor_names,
 )
+from search.proposers.playbook.passes import Rows
 from search.proposers.playbook.workload import Signature, Workload
 
 MOST_DIMENSIONS = 8
@@ -80,7 +81,6 @@ def remembered(knobs: Knobs) -> str:
 def signatures(workload: Workload, results: Sequence[tuple[Signature, str]]) -> str:
     """The dictionary SIGNATURES: by types and deciding constants what a kernel needs to know, each given as a
     Python expression, and the function `supports`."""
-    names = names_of(workload)
     there = {signature for signature, _ in results}
     partly = {each.tensors for each in workload.signatures if each not in there}
     rows = []
@@ -90,11 +90,10 @@ def signatures(workload: Workload, results: Sequence[tuple[Signature, str]]) -> 
         types = [_type(name) for name in signature.tensors]
         rows.append(f"    ({', '.join([*types, *signature.deciding])},): {result},")
     listed = "\n".join(rows)
-    given = ", ".join(names)
     return f'''SIGNATURES = {{
 {listed}
 }}
-TYPES = {{each[:{len(names)}] for each in SIGNATURES}}
+{_types(workload)}
 
 
 def types_of(*tensors):
@@ -102,7 +101,25 @@ def types_of(*tensors):
     return tuple(None if each is None else each.dtype for each in tensors)
 
 
-def supports({given}):
+{_supports(workload)}'''
+
+
+def _types(workload: Workload) -> str:
+    """The types of a forward's arguments."""
+    if workload.around is None:
+        return f"TYPES = {{each[:{len(names_of(workload))}] for each in SIGNATURES}}"
+    rows = ", ".join(f"({''.join(f'{_type(name)}, ' for name in own)})" for own in workload.around.types)
+    return f"TYPES = {{{rows}}}"
+
+
+def _supports(workload: Workload) -> str:
+    if workload.around is not None:
+        given = ", ".join(workload.around.arguments)
+        return f'''def supports({given}):
+    """Whether the kernel is for tensors of these types."""
+    return types_of({given}) in TYPES'''
+    given = ", ".join(names_of(workload))
+    return f'''def supports({given}):
     """Whether the kernel is for such tensors. A tensor without dimensions does not always count in the type
     of the result: where types differ, it is for none."""
     tensors = [each for each in ({given},) if each is not None]
@@ -176,3 +193,28 @@ def plan(shapes, strides):
     layout = [batches, m, n, k, *[0] * (3 - len(left)), *left, *[0] * (3 - len(right)), *right, *added]
     return [*outer, m{"" if vector else ", n"}], layout
 '''
+
+
+def rows_of(workload: Workload) -> Rows:
+    """The chain with reductions. Raises ValueError for another workload."""
+    if workload.rows is None:
+        raise ValueError(f"{workload.op} has no reductions among its steps")
+    return workload.rows
+
+
+def rows_plan(found: Rows) -> str:
+    """The beginning of the function `plan` of a chain with reductions: the output's shape (`result`), and
+    both nests of loops (`kept`, `inner`)."""
+    own, result = "contiguous(shape)", "shape"
+    if found.kept:
+        own = "[0 if place in inside else stride for place, stride in enumerate(contiguous(ones))]"
+        result = "ones" if found.keepdim else "[n for place, n in enumerate(shape) if place not in inside]"
+    return f'''
+def plan(shapes, strides):
+    """The output's shape, and the layout of the loops over rows, and of those over their elements."""
+    shape = torch.broadcast_shapes(*shapes)
+    inside = {{each + len(shape) for each in {found.dims}}}
+    ones = [1 if place in inside else size for place, size in enumerate(shape)]
+    result = {result}
+    own = {own}
+    kept, inner = nests(shape, inside, own, *(spread(shape, *each) for each in zip(shapes, strides)))'''

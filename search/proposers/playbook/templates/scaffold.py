@@ -65,21 +65,27 @@ def kernel_file(
     forward: str,
 ) -> str:
     """A whole kernel file. `code` is what stands between the imports and `ModelNew`, `inputs` are the
-    arguments of `forward` after `self`, and `forward` is its body, starting at column 0."""
+    arguments of `forward` after `self`, and `forward` is its body, starting at column 0; where the workload
+    has something around the kernel, they are those of `kernel`."""
     header = workload.header.splitlines()
     future = [line for line in header if line.startswith("from __future__")]
     rest = [line for line in header if line not in future and line != "import torch"]
     plain = sorted(line for line in imports if line != "import torch")
     top = "\n".join([f"# {summary}", stamp(workload.op, language, knobs), *future, *plain])
     constructor = [textwrap.indent(workload.constructor, "    "), ""] if workload.constructor else []
-    model = [
-        "class ModelNew(torch.nn.Module):",
-        *constructor,
-        f"    def forward({', '.join(['self', *inputs])}):",
-        textwrap.indent(forward.strip("\n"), "        "),
-    ]
+    methods = [("forward", inputs, forward)]
+    if workload.around is not None:
+        around = workload.around
+        methods = [("forward", around.arguments, "\n".join(around.lines)), ("kernel", inputs, forward)]
+    several = [_method(*each) for each in methods]
+    model = ["class ModelNew(torch.nn.Module):", *constructor, "\n\n".join(several)]
     middle = "\n".join(["import torch", *rest])
     return f"{top}\n\n{middle}\n\n\n{code.strip()}\n\n\n" + "\n".join(model) + "\n"
+
+
+def _method(name: str, arguments: Sequence[str], body: str) -> str:
+    lines = textwrap.indent(body.strip("\n"), "        ")
+    return f"    def {name}({', '.join(['self', *arguments])}):\n{lines}"
 
 
 def cpp_kernel(

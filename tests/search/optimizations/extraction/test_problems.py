@@ -11,7 +11,7 @@ from torch import nn
 
 from evaluators.reference.loading import load_module, load_problem, make_inputs
 from search.optimizations.chains import find_chains
-from search.optimizations.extraction.draws import draw_of
+from search.optimizations.extraction.draws import DRAWN, draw_of
 from search.optimizations.extraction.problems import assigned, extract
 from search.optimizations.extraction.record import Extracted, Extraction, Place
 from search.optimizations.extraction.whole import Whole
@@ -281,6 +281,13 @@ class TestDraws:
     def test_strides_are_the_tensors(self) -> None:
         assert draw_of([rand(3, 4).t()]).strides == (1, 4)
         assert draw_of([rand(3, 1).expand(3, 4)]).strides == ()
+
+    def test_a_range_that_ends_at_zero_is_drawn(self) -> None:
+        """As what a ReLU gives is."""
+        code = draw_of([torch.tensor([0.0, 1, 2, 3])]).code("(50,)")
+        names: dict[str, Any] = {"torch": torch}
+        exec(f"{DRAWN}\nfound = {code}", names)
+        assert names["found"].min() == 0 and 0 < names["found"].max() <= 3
 
     def test_a_constant_is_drawn_around_it(self) -> None:
         found = draw_of([torch.ones(4)])

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from search.optimizations.extraction.whole import Whole, whole_of
-from search.optimizations.installation.package import run_as_graph
+from search.optimizations.installation.package import set_way
 from tests.search.optimizations.installation.test_package import Blocks, plan, same, written
 from tests.search.optimizations.models import Mlp, loaded, rand
 
@@ -45,7 +45,7 @@ def test_on_a_cpu_there_is_none(tmp_path: Path) -> None:
     made = whole_of(loaded(Blocks().eval(), rand(4, 8)))
     model, wanted = made.model.module, made.model.module(rand(4, 8))
     optimized, _ = written(tmp_path, made)
-    run_as_graph(tmp_path)
+    set_way(tmp_path, as_graph=True, in_compiled=None)
     optimized.load(model)
     assert same(model(rand(4, 8)), wanted) and not plan(model).as_graph and not graphs(model)
 
@@ -58,7 +58,7 @@ def test_replays_give_the_models_answers(tmp_path: Path) -> None:
     model = made.model.module
     plain = copy.deepcopy(model)
     optimized, _ = written(tmp_path, made)
-    run_as_graph(tmp_path)
+    set_way(tmp_path, as_graph=True, in_compiled=None)
     optimized.load(model)
     inputs = [torch.randn(4, 8, device="cuda") for _ in range(4)]
     found = [model(each) for each in inputs]
@@ -80,7 +80,7 @@ def test_weights_are_the_models_own(tmp_path: Path) -> None:
     made = on_gpu(Layers())
     model = made.model.module
     optimized, _ = written(tmp_path, made)
-    run_as_graph(tmp_path)
+    set_way(tmp_path, as_graph=True, in_compiled=None)
     optimized.load(model)
     x = torch.randn(4, 8, device="cuda")
     model(x)

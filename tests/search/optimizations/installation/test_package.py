@@ -6,7 +6,7 @@ import copy
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from evaluators.problem import Kernel
 from search.optimizations.extraction.problems import extract
 from search.optimizations.extraction.record import Extracted
 from search.optimizations.extraction.whole import Whole
-from search.optimizations.installation.package import write_package
+from search.optimizations.installation.package import set_way, write_package
 from search.optimizations.verification.process import load_package
 from tests.search.optimizations.extraction.test_problems import profile_of
 from tests.search.optimizations.extraction.wholes import at_shapes, whole
@@ -45,10 +45,15 @@ class Blocks(nn.Module):
 
 def written(folder: Path, made: Whole) -> tuple[Any, dict[str, Extracted]]:
     """The package, with a copy of each problem's own code as its kernel."""
-    found = extract(profile_of(made), [made], folder, most=9, gain=0.001).problems
-    chosen = [each for each in found if each.target in ("addmm + gelu", "native_layer_norm")]
+    chosen = [
+        each for each in _extracted(folder, made) if each.target in ("addmm + gelu", "native_layer_norm")
+    ]
     write_package(folder, [made], kernels_of(folder, chosen), {each: each.places for each in chosen})
     return load_package(folder), {each.target: each for each in chosen}
+
+
+def _extracted(folder: Path, made: Whole) -> Sequence[Extracted]:
+    return extract(profile_of(made), [made], folder, most=9, gain=0.001).problems
 
 
 def kernels_of(folder: Path, problems: list[Extracted]) -> Mapping[str, Kernel]:
@@ -86,6 +91,27 @@ def test_it_is_the_same_model_and_each_kernel_runs(tmp_path: Path) -> None:
     assert not same(model(rand(4, 8)), wanted), "weights are the model's own"
     optimized.unload(model)
     assert type(model) is Blocks
+
+
+@torch.no_grad()
+def test_compiled_code_has_the_kernels_that_the_manifest_names(tmp_path: Path) -> None:
+    made = whole(Mlp(), x := rand(4, 8))
+    [problem] = (each for each in _extracted(tmp_path, made) if each.target == "addmm + gelu")
+    kernels = kernels_of(tmp_path, [problem])
+    wrong = {
+        name: replace(each, source=each.source.replace("return ", "return 2 * "))
+        for name, each in kernels.items()
+    }
+    write_package(tmp_path, [made], wrong, {problem: problem.places})
+    set_way(tmp_path, as_graph=False, in_compiled=[])
+    model, wanted = made.model.module, made.model.module(x)
+    load_package(tmp_path).load(model)
+    assert not torch.allclose(model(x), wanted)
+    assert torch.allclose(torch.compile(model, backend="eager")(x), wanted)
+    set_way(tmp_path, as_graph=False, in_compiled=[problem.name])
+    torch._dynamo.reset()
+    load_package(tmp_path).load(model)
+    assert not torch.allclose(torch.compile(model, backend="eager")(x), wanted)
 
 
 @torch.no_grad()

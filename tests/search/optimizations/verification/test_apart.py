@@ -81,6 +81,17 @@ def test_the_same_model_is_timed_and_a_wrong_kernel_is_taken_out(tmp_path: Path)
 
 
 @pytest.mark.slow
+def test_kernels_are_held_against_compiled_code(tmp_path: Path) -> None:
+    slow = {"tanh": "0 * sum(torch.ones(99).sum() for _ in range(999)) +"}
+    found, names = verified(tmp_path, slow, "eager", "optimized", "compile", "optimized compile")
+    assert found.passes and not found.failed
+    assert {*found.over_compiled} == {*names.values()}
+    speedup, low, high = found.over_compiled[names["tanh"]]
+    assert low <= speedup <= high < 0.5 and names["tanh"] not in found.faster_compiled
+    assert found.ms("optimized compile") < found.ms("optimized") / 2, "compiled code does without it"
+
+
+@pytest.mark.slow
 def test_a_kernel_that_is_wrong_at_one_shape_is_taken_out(tmp_path: Path) -> None:
     shapes = [{"sizes": {"rows": 6}, "weight": 3}, {"sizes": {"rows": 12}}]
     changed = {"tanh": "(1.01 if x.shape[0] == 12 else 1.0) *"}

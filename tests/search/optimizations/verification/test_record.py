@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from search.optimizations.verification.apart import REDUCED, TUNED, ways_of
+from search.optimizations.verification.apart import TUNED, ways_of
 from search.optimizations.verification.record import (
     Check,
     Step,
@@ -142,9 +142,35 @@ def test_a_cuda_graph_is_delivered_where_it_is_faster(ms: float, as_graph: bool,
     assert any(line.startswith("NOT surely faster") for line in said_of(found)) != faster
 
 
+@pytest.mark.parametrize(
+    ("ms", "used", "said"),
+    [
+        (
+            0.7,
+            ["norm"],
+            "in compiled code norm 1.50x [1.40, 1.60] runs; 1 no faster than the compiler's own code",
+        ),
+        (0.9, [], "in compiled code no kernel runs: the compiled model is slower with them"),
+    ],
+)
+def test_compiled_code_has_the_kernels_that_are_faster_there(ms: float, used: list[str], said: str) -> None:
+    times = {"eager": [1.0] * 6, "optimized": [0.9] * 6, "compile": [0.8] * 6, "optimized compile": [ms] * 6}
+    over = {"norm": (1.5, 1.4, 1.6), "gelu": (1.2, 0.9, 1.4)}
+    found = replace(made(), sessions=[{"": times}], over_compiled=over)
+    assert found.faster_compiled == ["norm"] and found.in_compiled == used
+    assert said in said_of(found)
+    assert found.fastest == ("optimized compile" if used else "compile")
+    assert f"the fastest way: {found.fastest}" in in_lines(found, {})
+
+
+def test_compiled_code_that_was_not_timed_keeps_all_kernels() -> None:
+    assert made().in_compiled is None and not any("in compiled code" in line for line in said_of(made()))
+
+
 def test_cuda_graphs_are_for_gpus() -> None:
     assert ways_of("default", "cpu") == ["eager", "optimized", "compile", "optimized compile"]
-    on_gpu = [*ways_of("none", "cuda"), *("compile", "optimized compile", REDUCED, f"optimized {REDUCED}")]
+    on_gpu = [*ways_of("none", "cuda"), "compile", "optimized compile"]
+    on_gpu += ["reduce-overhead", "optimized reduce-overhead"]
     assert ways_of("all", "cuda") == [*on_gpu, TUNED]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from search.proposers.playbook.move import Knobs
 from search.proposers.playbook.operator_problem import names_of
 from search.proposers.playbook.templates.cpp import pieces
+from search.proposers.playbook.templates.cpp.vector_functions import vectorised
 from search.proposers.playbook.templates.operator_pieces import (
     FLOATING,
     INTEGERS,
@@ -168,7 +169,7 @@ def operator_kernel(
     function that makes the layout, `helpers` are what it calls, and `forward` is the body of the model's,
     after the line that finds `run` and `dtypes`.
     """
-    text = "\n".join(f"#include <{name}>" for name in INCLUDES) + "\n\n" + source.strip()
+    text = "\n".join(f"#include <{name}>" for name in INCLUDES) + "\n\n" + vectorised(source, knobs).strip()
     results = [
         (each, f"(LIBRARY.run_{place}, ({''.join(f'torch.{name}, ' for name in each.outputs)}))")
         for place, each in enumerate(chosen)

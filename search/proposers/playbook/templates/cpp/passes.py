@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from search.proposers.playbook.formulas import in_language
 from search.proposers.playbook.move import Knobs, Move
 from search.proposers.playbook.passes import Pass
-from search.proposers.playbook.templates.cpp import pieces
+from search.proposers.playbook.templates.cpp import pieces, vector_functions
 from search.proposers.playbook.templates.operator_moves import MERGE, OPTIMISER, REMEMBER
 from search.proposers.playbook.workload import Signature
 from search.tree import Category
@@ -20,6 +20,7 @@ MOVES = (
     REMEMBER,
     MERGE,
     OPTIMISER,
+    vector_functions.MOVE,
     Move(
         name="lanes",
         text="Gather in several independent lanes along the innermost dimension, and combine them at the "
@@ -63,6 +64,7 @@ NAIVE: Knobs = {
     "lanes": 16,
     "sums": "double",
     "flags": "-O2",
+    "functions": "library",
     "merged": False,
     "remembered": False,
     "threads": False,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from search.proposers.playbook.formulas import OPERANDS, Formula, in_language
 from search.proposers.playbook.move import Knobs, Move
 from search.proposers.playbook.operator_problem import formula_for, in_place, names_of
-from search.proposers.playbook.templates.cpp import pieces
+from search.proposers.playbook.templates.cpp import pieces, vector_functions
 from search.proposers.playbook.templates.cpp.operator_pieces import (
     ELEMENTS,
     KNOWN,
@@ -24,6 +24,7 @@ MOVES = (
     REMEMBER,
     MERGE,
     OPTIMISER,
+    vector_functions.MOVE,
     Move(
         name="rows",
         text="Run through the innermost dimension in a loop of its own, without a division for each "
@@ -66,6 +67,7 @@ MOVES = (
 NAIVE: Knobs = {
     "loop": "elements",
     "flags": "-O2",
+    "functions": "library",
     "merged": False,
     "remembered": False,
     "threads": False,
@@ -112,7 +114,7 @@ class Pointwise:
 
 
 TEMPLATE = Pointwise()
-KINDS = "ABDEFG"
+KINDS = "ABDEFGHJKLMNPQRSTU"
 """The types of the operands; C is the one in which is computed."""
 
 

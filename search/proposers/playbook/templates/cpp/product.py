@@ -132,7 +132,7 @@ def _loops(knobs: Knobs) -> str:
 template <class C, class O, class A>
 static void product(O* out, const A* added, const A* left, const A* right,
                     const int64_t* layout, const double* s, int threads) {{
-    constexpr int64_t WIDTH = {width};
+    constexpr int64_t WIDTH = {width}, DEPTH = 32;
     const int64_t batches = layout[0], m = layout[1], n = layout[2], k = layout[3];
     const int64_t *l = layout + 4, *r = l + 3, *a = r + 3;
     const C beta = C(s[0]), alpha = C(s[1]);
@@ -143,14 +143,20 @@ static void product(O* out, const A* added, const A* left, const A* right,
             const int64_t width = first + WIDTH <= n ? WIDTH : n - first;
             const A* columns = right + batch * r[0] + first * r[2];
             C sums[WIDTH] = {{}};
-            if (width == WIDTH && r[2] == 1)
-                for (int64_t d = 0; d < k; ++d)
-                    for (int64_t j = 0; j < WIDTH; ++j)
-                        sums[j] += load<C, A>(from[d * l[2]]) * load<C, A>(columns[d * r[1] + j]);
-            else
-                for (int64_t d = 0; d < k; ++d)
-                    for (int64_t j = 0; j < width; ++j)
-                        sums[j] += load<C, A>(from[d * l[2]]) * load<C, A>(columns[d * r[1] + j * r[2]]);
+            for (int64_t start = 0; start < k; start += DEPTH) {{  // sums of sums round less
+                const int64_t end = std::min(k, start + DEPTH);
+                C parts[WIDTH] = {{}};
+                if (width == WIDTH && r[2] == 1)
+                    for (int64_t d = start; d < end; ++d)
+                        for (int64_t j = 0; j < WIDTH; ++j)
+                            parts[j] += load<C, A>(from[d * l[2]]) * load<C, A>(columns[d * r[1] + j]);
+                else
+                    for (int64_t d = start; d < end; ++d)
+                        for (int64_t j = 0; j < width; ++j)
+                            parts[j] += load<C, A>(from[d * l[2]]) * load<C, A>(columns[d * r[1] + j * r[2]]);
+                for (int64_t j = 0; j < width; ++j)
+                    sums[j] += parts[j];
+            }}
             for (int64_t j = 0; j < width; ++j) {{
                 C value = alpha * sums[j];
                 if (beta != 0)

@@ -42,3 +42,17 @@ def test_a_kernel_declines_types_that_no_case_has(tmp_path: Path) -> None:
     assert kernel.supports(torch.zeros(2, 2))
     assert not kernel.supports(torch.zeros(2, dtype=torch.float64))
     assert not kernel.supports(torch.zeros([1] * 9))
+
+
+def test_a_long_product_in_single_sums_is_as_exact_as_sums_of_sums_are(tmp_path: Path) -> None:
+    """Of equal elements, whose rounding errors all have one sign, one sum after the other was off by 2e-6."""
+    import torch
+
+    of = workload("aten.mm.default", ["((T([2, 512], f32), T([512, 16], f32),), {})"])
+    template = template_for(of.op, "cpp")
+    assert template is not None
+    knobs = {**template.naive, "loop": "columns", "sums": "float"}
+    left, right = torch.full((2, 512), 0.1117), torch.full((512, 16), 0.00719)
+    made = imported(template.render(of, knobs), tmp_path).ModelNew()(left, right)
+    exact = left.double() @ right.double()
+    assert ((made - exact) / exact).abs().max() < 5e-7

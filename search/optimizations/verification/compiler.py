@@ -1,0 +1,93 @@
+"""Which kernels are worth their place in compiled code. There the compiler fuses the operators that a kernel
+stands for, so that a kernel has to be faster than the compiler's own code, not than eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from evaluators.cause import first_line
+from evaluators.timing import median_interval
+from search.optimizations.model_source import LoadedModel
+from search.optimizations.verification.blocks import in_turn, warm
+
+
+def over_compiled(
+    models: Sequence[LoadedModel], turns: int, say: Callable[[str], None]
+) -> dict[str, tuple[float, float, float]]:
+    """How many times as fast as the operators that it stands for, compiled, each kernel is that is on, with
+    its 95 % interval, by its name: both in compiled code, on the inputs of its first call in the forward, the
+    mean of all shapes by their weights. `models`: one at each shape, with kernels. A kernel that the compiler
+    cannot call, or whose operators it cannot compile, has no figure; the reason is said."""
+    import torch
+
+    calls = [_first_calls(each) for each in models]
+    found = {}
+    for name, kernel in plan_of(models[0]).kernels.items():
+        pairs = zip(models, calls, strict=True)
+        own = [(each.weight, inputs[name]) for each, inputs in pairs if name in inputs]
+        if not kernel.on or not own:
+            continue
+        torch._dynamo.reset()  # each is compiled anew, however many there are
+        try:
+            found[name] = _speedup(kernel, own, models[0].device, turns)
+        except Exception as error:  # of the compiler, or of what it has made
+            say(f"{name}: not compared with compiled code: {type(error).__name__}: {first_line(error)}")
+    torch._dynamo.reset()
+    return found
+
+
+def _speedup(
+    kernel: Any, cases: Sequence[tuple[float, Sequence[Any]]], device: str, turns: int
+) -> tuple[float, float, float]:
+    """Over its operators. Raises whatever the compiler raises."""
+    import torch
+
+    def operators(*inputs: Any) -> Any:
+        return kernel.reference(*inputs)
+
+    def called(*inputs: Any) -> Any:
+        return kernel.operator(*inputs)
+
+    dynamic = False if len(cases) > 1 else None
+    compiled = [torch.compile(each, dynamic=dynamic) for each in (called, operators)]
+    runs: dict[tuple[int, int], Callable[[], Any]] = {}
+    for case, (_, inputs) in enumerate(cases):
+        for way, function in enumerate(compiled):
+            runs[case, way] = lambda function=function, inputs=inputs: function(*inputs)  # type: ignore[misc]
+    with torch.no_grad():
+        for run in runs.values():
+            warm(run)
+        ms = in_turn(runs, turns, device)
+    weights = [weight for weight, _ in cases]
+    ours, theirs = (
+        [sum(w * ms[case, way][turn] for case, w in enumerate(weights)) for turn in range(turns)]
+        for way in range(2)
+    )
+    return median_interval([slow / fast for fast, slow in zip(ours, theirs, strict=True)])
+
+
+def _first_calls(model: LoadedModel) -> dict[str, tuple[Any, ...]]:
+    """The inputs of each kernel's first call in a forward, by its name."""
+    plan, found = plan_of(model), dict[str, tuple[Any, ...]]()
+    own: Mapping[str, Any] = plan.kernels
+
+    def spy(name: str) -> Callable[..., Any]:
+        def call(*inputs: Any) -> Any:
+            found.setdefault(name, inputs)
+            return own[name](*inputs)
+
+        return call
+
+    plan.kernels = {name: spy(name) for name in own}
+    try:
+        model.run()
+    finally:
+        plan.kernels = own
+    return found
+
+
+def plan_of(model: LoadedModel) -> Any:
+    """Of a model with kernels."""
+    return type(model.module).plan  # type: ignore[attr-defined]

@@ -1,0 +1,335 @@
+"""Reads which part of a forward one kernel can compute: element-wise operators, with views among them, and
+reductions over the same dimensions.
+
+A view only says which element of what it shows an element is. So what is computed element by element of a
+view is the view of what is computed, and all views move to the kernel's operands.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+from evaluators.suites.trace_inputs import operator_of, takes_tensors
+from search.proposers.playbook.formulas import GELUS, OPERANDS, formula_of
+from search.proposers.playbook.passes import NORMALISATIONS, REDUCTIONS, Pass
+from search.proposers.playbook.values import NotReadError, Value
+
+POWERS = {"1.0": "a", "2.0": "a * a", "3.0": "a * a * a", "0.5": "sqrt(a)", "-0.5": "1 / sqrt(a)"}
+"""Of `pow` with such a number."""
+BATCH_NORMS = tuple(
+    f"aten.{name}.default"
+    for name in ("native_batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm")
+)
+BATCH_NORM = {
+    "cpu": "a * (b * (1 / sqrt(e + s0))) + (c - d * (b * (1 / sqrt(e + s0))))",
+    "cuda": "(a - d) * (1 / sqrt(e + s0)) * b + c",
+}
+"""Of input, weight, bias, mean and variance, where these are not computed of the input: in PyTorch's order on
+each device, on which it depends what comes of infinities."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A view as Python code of `{}`, and the shape that it gives."""
+
+    code: str
+    shape: tuple[int, ...]
+
+    @property
+    def is_reshape(self) -> bool:
+        """Whether it keeps all elements in their order."""
+        return self.code.startswith(("{}.reshape(", "torch.ops.aten.unsqueeze."))
+
+
+def reshape(*shape: int) -> View:
+    """To this shape."""
+    return View(f"{{}}.reshape({list(shape)})", shape)
+
+
+def view_of(value: Value) -> View:
+    """What a view does with the one tensor that it shows. Raises NotReadError."""
+    (source,) = value.sources
+    return View(value.code({source: "{}"}), value.shape)
+
+
+Operand = tuple[Value, tuple[View, ...]]
+
+
+@dataclass
+class _Found:
+    """What was read so far."""
+
+    steps: dict[str, str | Pass] = field(default_factory=dict)
+    operands: dict[Operand, str] = field(default_factory=dict)
+    names: dict[Any, str] = field(default_factory=dict)
+    covered: set[Value] = field(default_factory=set)
+    dims: tuple[int, ...] | None = None
+
+    def copied(self) -> _Found:
+        """One that changes by itself."""
+        return replace(
+            self,
+            steps=dict(self.steps),
+            operands=dict(self.operands),
+            names=dict(self.names),
+            covered=set(self.covered),
+        )
+
+
+class Region:
+    """What leads to `root`, as far as one kernel can compute it. `steps` are names with texts over those
+    before them and over `operands`, or passes over the dimensions `dims` of `shape`, which count from the
+    end; `last` is the step that is the result. `kept`: there is one element for each row that is reduced.
+    `covered`: the values that the kernel computes. Raises NotReadError where it computes nothing."""
+
+    def __init__(self, root: Value, device: str) -> None:
+        self.root, self.shape, self.kept, self.keepdim = root, root.shape, False, False
+        self._device, self._found, self._inside = device, _Found(), 0
+        if (first := _reduction_before(root)) is not None:
+            source, dims = _reduced(first)
+            self.shape, self.kept, self._found.dims = source.shape, True, dims
+            self.keepdim = len(root.shape) == len(source.shape)
+        self.last = self._name(root, ())
+        found = self._found
+        self.steps, self.operands, self.covered, self.dims = (
+            found.steps,
+            found.operands,
+            found.covered,
+            found.dims,
+        )
+        if not self.operands or root not in self.covered or all(each.is_same for each in self.covered):
+            raise NotReadError("nothing is computed")
+        shapes = [views[-1].shape if views else value.shape for value, views in self.operands]
+        if _broadcast(shapes) != self.shape:
+            raise NotReadError("the operands alone do not have the shape")
+
+    @property
+    def worth(self) -> int:
+        """Elements that are computed."""
+        return sum(math.prod(each.sources[0].shape) for each in self.covered)
+
+    def _name(self, value: Any, views: tuple[View, ...]) -> str:
+        """The step or operand that is the value seen through the views."""
+        if isinstance(value, bool | int | float):
+            return self._number(float(value))
+        if value is None:
+            raise NotReadError("an argument is left out")
+        key = (value, views)
+        if key not in self._found.names:
+            before = self._found.copied()
+            try:
+                name = self._made(value, views)
+            except NotReadError:
+                self._found = before
+                name = self._operand(value, views)
+            self._found.names[key] = name
+        return self._found.names[key]
+
+    def _made(self, value: Value, views: tuple[View, ...]) -> str:
+        """The step that makes it. Raises NotReadError where the kernel is to be given it."""
+        if value.is_same:
+            self._found.covered.add(value)
+            return self._name(value.sources[0], views)
+        if value.is_view:
+            (source,) = value.sources
+            return self._name(source, _joined(source, view_of(value), views))
+        if not value.operator:
+            raise NotReadError("an input")
+        if formula_of(value.operator) is not None:
+            return self._element(value, views)
+        if value.operator in BATCH_NORMS and value.part == 0 and value.given.get("training") is False:
+            return self._batch_norm(value, views)
+        if value.operator in REDUCTIONS:
+            return self._reduction(value, views)
+        if value.operator in NORMALISATIONS and value.part in (None, 0) and not views:
+            return self._normalisation(value)
+        raise NotReadError(value.operator)
+
+    def _operand(self, value: Value, views: tuple[View, ...]) -> str:
+        """The kernel's operand that it is."""
+        if self.kept and not self._inside and math.prod(value.shape) > 1 and not self.keepdim:
+            ones = [1 if n - len(self.shape) in self._dims else n_ for n, n_ in enumerate(self.shape)]
+            wide = View(f"{{}}.expand({list(self.root.shape)})", self.root.shape)
+            views = (*views, wide, reshape(*ones))
+        operands = self._found.operands
+        if (value, views) not in operands:
+            if len(operands) == len(OPERANDS):
+                raise NotReadError("too many operands")
+            operands[value, views] = OPERANDS[len(operands)]
+        return operands[value, views]
+
+    @property
+    def _dims(self) -> tuple[int, ...]:
+        return self._found.dims or ()
+
+    def _number(self, value: float) -> str:
+        """The step that is this number."""
+        text = repr(value).replace("inf", "INF")
+        if value != value:
+            raise NotReadError("a number is none")
+        return self._step(text)
+
+    def _step(self, text: str | Pass) -> str:
+        known = next((name for name, each in self._found.steps.items() if each == text), None)
+        name = known or f"t{len(self._found.steps)}"
+        self._found.steps[name] = text
+        return name
+
+    def _element(self, value: Value, views: tuple[View, ...]) -> str:
+        """An element-wise operator."""
+        formula = GELUS.get(value.given.get("approximate", "")) or formula_of(value.operator)
+        assert formula is not None
+        schema, given = operator_of(value.operator)._schema.arguments, value.given
+        tensors = [given[each.name] for each in schema if takes_tensors(each)]
+        words = {
+            name: self._name(each, _broadcasting(each, value, views))
+            for name, each in zip(OPERANDS, tensors, strict=False)
+        }
+        words |= self._scalars(formula.scalars, given)
+        power = POWERS.get(str(self._found.steps.get(words.get("s0", ""), "")))
+        self._found.covered.add(value)
+        return self._step(_filled(power if "pow" in value.operator and power else formula.text, words))
+
+    def _scalars(self, wanted: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, str]:
+        """The steps that are an operator's numbers. Raises NotReadError."""
+        own, found = SimpleNamespace(**{f"{name}_": each for name, each in given.items()}), {}
+        for name, expression in wanted.items():
+            try:
+                number = float(eval(expression, {"self": own}))  # an expression of the playbook's own
+            except (NameError, TypeError, ValueError) as error:
+                raise NotReadError(str(error)) from error
+            found[name] = self._number(number)
+        return found
+
+    def _batch_norm(self, value: Value, views: tuple[View, ...]) -> str:
+        given = value.given
+        channel = reshape(-1, *[1] * (len(value.shape) - 2))
+        words = {"a": self._name(given["input"], views), "s0": self._number(given.get("eps", 0.0))}
+        for name, argument, otherwise in (
+            ("b", "weight", 1.0),
+            ("c", "bias", 0.0),
+            ("d", "running_mean", None),
+            ("e", "running_var", None),
+        ):
+            each = given[argument]
+            if each is None:
+                words[name] = self._name(otherwise, ())
+                continue
+            shape = (*each.shape, *[1] * (len(value.shape) - 2))
+            wide = View(f"{{}}.expand({list(value.shape)})", value.shape)
+            own = (View(channel.code, shape), wide) if views else (View(channel.code, shape),)
+            words[name] = self._name(each, (*own, *views))
+        self._found.covered.add(value)
+        return self._step(_filled(BATCH_NORM[self._device], words))
+
+    def _reduction(self, value: Value, views: tuple[View, ...]) -> str:
+        """One value for all elements that are reduced."""
+        source, dims = _reduced(value)
+        ones = tuple(1 if n - len(source.shape) in dims else size for n, size in enumerate(source.shape))
+        shape = views[-1].shape if views else value.shape
+        whole = not any(size > 1 for size in ones) and math.prod(shape) == 1
+        aligned = self.kept or shape == ones or whole
+        if not aligned or not all(each.is_reshape for each in views):
+            raise NotReadError("it is not seen along the rows")
+        self._check_rows(source, dims)
+        found = REDUCTIONS[value.operator]
+        of = self._gathered_of(source)
+        scalars = self._scalars(found.scalars, value.given)
+        self._found.covered.add(value)
+        return self._passes(found.passes, of, scalars)[-1]
+
+    def _normalisation(self, value: Value) -> str:
+        """One value for each element, of what is gathered over all of its row."""
+        found, given = NORMALISATIONS[value.operator], value.given
+        source = value.sources[0]
+        own = SimpleNamespace(**{f"{name}_": each for name, each in given.items()})
+        dims = tuple(sorted(_from_the_end(eval(found.dims, {"self": own}), len(source.shape))))
+        self._check_rows(source, dims)
+        of = self._gathered_of(source)
+        m, r = self._passes(found.passes, of, self._scalars(found.scalars, given))
+        words = {"v": of, "m": m, "r": r}
+        for name, argument, otherwise in (("w", "weight", 1.0), ("b", "bias", 0.0)):
+            if argument in given:
+                words[name] = self._name(otherwise if given[argument] is None else given[argument], ())
+        self._found.covered.add(value)
+        return self._step(_filled(found.write, words))
+
+    def _check_rows(self, source: Value, dims: tuple[int, ...]) -> None:
+        """Raises NotReadError unless these dimensions are reduced at the other places, too."""
+        if source.shape != self.shape or self._found.dims not in (None, dims) or self._inside > 1:
+            raise NotReadError("it has other rows")
+        self._found.dims = dims
+
+    def _gathered_of(self, source: Value) -> str:
+        self._inside += 1
+        try:
+            return self._name(source, ())
+        finally:
+            self._inside -= 1
+
+    def _passes(self, passes: tuple[Pass, ...], of: str, scalars: Mapping[str, str]) -> list[str]:
+        """The steps that the passes come to."""
+        results: list[str] = []
+        for each in passes:
+            words = {"v": of, "m": results[0] if results else "", **scalars}
+            own = replace(each, step=_filled(each.step, words), merge=each.merge, finish="t")
+            name = self._step(own)
+            finish = _filled(each.finish, {**words, "t": name})
+            results.append(name if finish == name else self._step(finish))
+        return results
+
+
+def _reduction_before(root: Value) -> Value | None:
+    """The reduction that gives a root its shape, where only element-wise operators are between them."""
+    waiting = [root]
+    while waiting:
+        value = waiting.pop()
+        if value.operator in REDUCTIONS and value.shape == root.shape != value.sources[0].shape:
+            return value
+        if value.operator and (value.is_same or formula_of(value.operator) is not None):
+            waiting += value.sources
+    return None
+
+
+def _reduced(value: Value) -> tuple[Value, tuple[int, ...]]:
+    """What a reduction reduces, and its dimensions, which count from the end."""
+    source = value.sources[0]
+    return source, tuple(sorted(_from_the_end(value.given.get("dim"), len(source.shape))))
+
+
+def _from_the_end(dim: Any, rank: int) -> set[int]:
+    named = [dim] if isinstance(dim, int) else list(dim or range(rank))
+    return {each % rank - rank for each in named} if rank else set()
+
+
+def _filled(text: str, words: Mapping[str, str]) -> str:
+    """A formula with its names replaced."""
+    return re.sub(r"\b([a-z]|s\d)\b(?!\()", lambda found: words.get(found[0], found[0]), text)
+
+
+def _joined(source: Value, view: View, views: tuple[View, ...]) -> tuple[View, ...]:
+    """A view before others; of two reshapes the last counts, and one that changes nothing is none."""
+    if view.is_reshape and view.shape == source.shape:
+        return views
+    if views and views[0].is_reshape and view.is_reshape:
+        return _joined(source, reshape(*views[0].shape), views[1:])
+    return (view, *views)
+
+
+def _broadcasting(given: Any, value: Value, views: tuple[View, ...]) -> tuple[View, ...]:
+    """The views of an operator's result, for one of its tensors."""
+    if not views or not isinstance(given, Value) or given.shape == value.shape:
+        return views
+    return (View(f"{{}}.expand({list(value.shape)})", value.shape), *views)
+
+
+def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    import torch
+
+    found: torch.Size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+    return tuple(found)

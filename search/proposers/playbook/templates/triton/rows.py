@@ -1,0 +1,174 @@
+"""Element-wise operators with reductions among them over the same dimensions, in Triton: softmax of what is
+scaled and masked, a normalisation of a sum, RMS norm that is written out."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from search.proposers.playbook.formulas import OPERANDS, called_in, in_language
+from search.proposers.playbook.move import Knobs
+from search.proposers.playbook.operator_problem import names_of
+from search.proposers.playbook.passes import Pass, Rows
+from search.proposers.playbook.templates.operator_pieces import (
+    CONTIGUOUS,
+    NESTS,
+    SPREAD,
+    rows_of,
+    rows_plan,
+)
+from search.proposers.playbook.templates.triton import passes
+from search.proposers.playbook.templates.triton.operator_pieces import known_signatures, operator_kernel
+from search.proposers.playbook.workload import Signature, Workload
+
+
+class RowsTemplate:
+    """The family of chains with reductions."""
+
+    op = "rows"
+    language = "triton"
+    naive = passes.NAIVE
+    moves = passes.MOVES
+
+    def valid(self, workload: Workload, knobs: Knobs) -> bool:
+        """There is a signature that it can have; see `passes.valid`."""
+        return bool(_signatures(workload)) and passes.valid(knobs)
+
+    def render(self, workload: Workload, knobs: Knobs) -> str:
+        """The kernel with these knobs."""
+        found, names = rows_of(workload), names_of(workload)
+        gathers = [each for each in found.steps.values() if isinstance(each, Pass)]
+        return operator_kernel(
+            summary=f"a chain with reductions in Triton: {knobs['rows']} rows a program.",
+            workload=workload,
+            knobs=knobs,
+            chosen=_signatures(workload),
+            functions=[*passes.merges(gathers), _kernel(found, len(names))],
+            helpers=[SPREAD, CONTIGUOUS, NESTS, passes.BLOCKS],
+            plan=_plan(found, knobs),
+            forward=_forward(names, knobs),
+            inputs=names,
+        )
+
+
+TEMPLATE = RowsTemplate()
+
+
+def _signatures(workload: Workload) -> list[Signature]:
+    return known_signatures(workload, called_in(" ".join(rows_of(workload).texts)))
+
+
+def _kernel(found: Rows, count: int) -> str:
+    tensors = ["out", *(f"x{n}" for n in range(count))]
+    strides = [f"{nest}_{name}" for nest in ("kept", "reduced") for name in tensors]
+    sources = [f"source{n} = places(rows, kept_sizes, kept_x{n}, KEPT)[:, None]" for n in range(count)]
+    lines = [*sources, *_body(found, count)]
+    return f'''
+@triton.jit
+def rows_of(
+    {", ".join(tensors)}, kept_count, reduced_count,
+    kept_sizes, {", ".join(strides[: count + 1])},
+    reduced_sizes, {", ".join(strides[count + 1 :])},
+    COMPUTE: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr, WIDE: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr,
+):
+    """One program: ROWS rows."""
+    program = tl.program_id(0)
+    if WIDE:
+        program = program.to(tl.int64)
+    rows = program * ROWS + tl.arange(0, ROWS)
+    inside = (rows < kept_count)[:, None]
+    n = tl.cast(reduced_count, COMPUTE)
+    target = places(rows, kept_sizes, kept_out, KEPT)[:, None]
+{textwrap.indent(chr(10).join(lines), "    ")}
+'''
+
+
+def _body(found: Rows, count: int) -> list[str]:
+    """The lines of a program."""
+    lines = ["if WHOLE:", *_indented(_loads(range(count), "0"))]
+    gathers = 0
+    for name, step in found.steps.items():
+        if isinstance(step, Pass):
+            lines += _gather(found, name, step, gathers)
+            gathers += 1
+        elif name not in found.elements:
+            lines.append(f"{name} = tl.cast({in_language(step, 1)}, COMPUTE)")
+    if found.kept:
+        for n in _operands(found, found.last):
+            lines.append(f"{OPERANDS[n]} = tl.load(x{n} + source{n}, mask=inside, other=0).to(COMPUTE)")
+        lines += _steps(found, found.last)
+        value = f"tl.broadcast_to(tl.cast({found.last}, COMPUTE), (ROWS, 1))"
+        return [*lines, f"tl.store(out + target, {value}.to(out.dtype.element_ty), mask=inside)"]
+    write = [
+        *_steps(found, found.last),
+        "at = target + places(index, reduced_sizes, reduced_out, REDUCED)[None, :]",
+        f"tl.store(out + at, {found.last}.to(out.dtype.element_ty), mask=here)",
+    ]
+    return [*lines, *_over_blocks(found, found.last, write)]
+
+
+def _over_blocks(found: Rows, text: str, body: Sequence[str]) -> list[str]:
+    """The lines that do something with what is loaded, once or for each block."""
+    loads = _loads(_operands(found, text), "first")
+    loop = ["for first in range(0, reduced_count, BLOCK):", *_indented([*loads, *body])]
+    return ["if WHOLE:", *_indented(body), "else:", *_indented(loop)]
+
+
+def _gather(found: Rows, name: str, step: Pass, number: int) -> list[str]:
+    """The lines that leave in a variable what a pass gathers, a column."""
+    start = passes.LIMITS.get(step.start, step.start)
+    body = [*_steps(found, step.step), f"t = tl.where(here, {in_language(step.step, 1)}, t)"]
+    return [
+        f"t = tl.full([ROWS, BLOCK], {start}, COMPUTE)",
+        *_over_blocks(found, step.step, body),
+        f"{name} = tl.reduce(t, 1, merge_{number}, keep_dims=True)",
+    ]
+
+
+def _loads(operands: Sequence[int], first: str) -> list[str]:
+    """The lines that load a block of operands."""
+    lines = [f"index = {first} + tl.arange(0, BLOCK)", "here = inside & (index < reduced_count)[None, :]"]
+    for n in operands:
+        place = f"source{n} + places(index, reduced_sizes, reduced_x{n}, REDUCED)[None, :]"
+        lines.append(f"{OPERANDS[n]} = tl.load(x{n} + {place}, mask=here, other=0).to(COMPUTE)")
+    return lines
+
+
+def _steps(found: Rows, text: str) -> list[str]:
+    """The lines that make what a text is over."""
+    steps = [(each, found.steps[each]) for each in found.needed(text) if each not in OPERANDS]
+    return [f"{name} = tl.cast({in_language(str(step), 1)}, COMPUTE)" for name, step in steps]
+
+
+def _operands(found: Rows, text: str) -> list[int]:
+    return [OPERANDS.index(each) for each in found.needed(text) if each in OPERANDS]
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"    {each}" for each in lines]
+
+
+def _plan(found: Rows, knobs: Knobs) -> str:
+    wide = "is_wide(kept) or is_wide(inner)" if knobs["narrow"] else "True"
+    return f"""{rows_plan(found)}
+    counts = math.prod(each[0] for each in kept), math.prod(each[0] for each in inner)
+    block, whole = blocks(counts[1], {knobs["rows"]}, {knobs["block"]}, {knobs["fit"]}, {knobs["whole"]})
+    return result, counts, [*zip(*kept), *zip(*inner)], {wide}, block, whole
+"""
+
+
+def _forward(names: Sequence[str], knobs: Knobs) -> str:
+    return f"""
+tensors = ({", ".join(names)},)
+shape, counts, layout, wide, block, whole = plan(
+    tuple(each.shape for each in tensors), tuple(each.stride() for each in tensors)
+)
+out = torch.empty(shape, dtype=dtypes[0], device={names[0]}.device)
+rows_of[(triton.cdiv(counts[0], {knobs["rows"]}),)](
+    out, *tensors, *counts, *layout,
+    COMPUTE=compute, KEPT=len(layout[0]), REDUCED=len(layout[-1]), WIDE=wide,
+    ROWS={knobs["rows"]}, BLOCK=block, WHOLE=whole, num_warps={knobs["warps"]},
+)
+return out
+"""
