@@ -1,8 +1,9 @@
-"""Which architectures of transformers go through extraction and installation unchanged, on the CPU.
+"""Which architectures of transformers and diffusers go through extraction and installation unchanged, on the
+CPU.
 
-    python benchmarks/architectures.py [only=GPT2LMHeadModel,BertModel]
+    python benchmarks/architectures.py [only=GPT2LMHeadModel,UNet2DConditionModel]
 
-Needs transformers. Each model is small, has random weights, and is run with one and with two sequences or
+Needs both packages. Each model is small, has random weights, and is run with one and with two sequences or
 images. It is recorded, its targets become problems, and the problems' own code goes back into its forward in
 the place of kernels: the answers have to be the model's bit for bit, and no call may go to the model's own
 forward. Exit status 0 when that is so of all.
@@ -21,11 +22,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from evaluators.config_errors import UsageError
 from evaluators.problem import Kernel
-from search.optimizations.architectures import Transformers
+from search.optimizations.architectures import Diffusers, Transformers
 from search.optimizations.extraction.problems import assigned, extract
 from search.optimizations.extraction.whole import whole_of
 from search.optimizations.installation import runtime
 from search.optimizations.installation.package import PACKAGE, write_package
+from search.optimizations.model_source import ModelSource
 from search.optimizations.profiling import profile_of
 from search.optimizations.verification.record import error_of
 
@@ -42,14 +44,22 @@ IMAGES = {key: value for key, value in SMALL.items() if key != "vocab_size"} | {
     "image_size": 32,
     "patch_size": 8,
 }
-ARCHITECTURES: dict[str, dict[str, Any]] = {
+PARTS = {"layers": 2, "attention_heads": 4, "ffn_dim": 256}
+LAYERS = {
+    **{f"{part}_{key}": size for part in ("encoder", "decoder") for key, size in PARTS.items()},
+    "d_model": 128,
+}
+ENDS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+TRANSFORMERS: dict[str, dict[str, Any]] = {
     "GPT2LMHeadModel": {"n_layer": 2, "n_embd": 128, "n_head": 4, "vocab_size": 500},
     "BertModel": SMALL,
     "RobertaModel": SMALL,
     "DistilBertModel": {"n_layers": 2, "dim": 128, "hidden_dim": 256, "n_heads": 4, "vocab_size": 500},
     "LlamaForCausalLM": FEW_HEADS,
     "Qwen2ForCausalLM": FEW_HEADS,
+    "Qwen3ForCausalLM": {**FEW_HEADS, "head_dim": 32},
     "Gemma2ForCausalLM": {**FEW_HEADS, "head_dim": 32},
+    "Gemma3ForCausalLM": {**FEW_HEADS, "head_dim": 32},
     "MixtralForCausalLM": {**FEW_HEADS, "num_local_experts": 4},
     "PhiForCausalLM": SMALL,
     "GPTNeoXForCausalLM": SMALL,
@@ -66,12 +76,107 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "num_heads": 4,
         "vocab_size": 500,
     },
+    "BartForConditionalGeneration": {**LAYERS, "vocab_size": 500},
+    "WhisperForConditionalGeneration": {**LAYERS, "vocab_size": 500, "max_source_positions": 64, **ENDS},
+    "ModernBertModel": {**SMALL, **ENDS, "cls_token_id": 0, "sep_token_id": 0},
     "CLIPTextModel": {**SMALL, "max_position_embeddings": 128},
+    "SiglipModel": {
+        "text_config": {**SMALL, "max_position_embeddings": 128, "projection_size": 128, **ENDS},
+        "vision_config": IMAGES,
+    },
     "ViTModel": IMAGES,
     "DeiTModel": IMAGES,
+    "Dinov2Model": {
+        **{key: value for key, value in IMAGES.items() if key != "intermediate_size"},
+        "mlp_ratio": 2,
+    },
+    "SwinModel": {
+        "image_size": 32,
+        "patch_size": 2,
+        "embed_dim": 32,
+        "depths": [1, 1],
+        "num_heads": [2, 4],
+        "window_size": 4,
+    },
     "ResNetModel": {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1]},
     "ConvNextModel": {"hidden_sizes": [16, 32], "depths": [1, 1], "num_stages": 2},
+    "Wav2Vec2Model": SMALL,
     "MambaForCausalLM": {"num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 500},
+}
+BLOCKS = {"block_out_channels": [32, 64], "layers_per_block": 1, "norm_num_groups": 8, "sample_size": 16}
+CROSS = {
+    **BLOCKS,
+    "attention_head_dim": 8,
+    "cross_attention_dim": 32,
+    "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
+    "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
+}
+HEADS = {"num_attention_heads": 4, "attention_head_dim": 16, "num_layers": 2, "sample_size": 16}
+DIFFUSERS: dict[str, dict[str, Any]] = {
+    "UNet2DModel": {
+        **BLOCKS,
+        "down_block_types": ["DownBlock2D", "AttnDownBlock2D"],
+        "up_block_types": ["AttnUpBlock2D", "UpBlock2D"],
+    },
+    "UNet2DConditionModel": CROSS,
+    "UNet2DConditionModel of SDXL": {
+        **CROSS,
+        "use_linear_projection": True,
+        "addition_embed_type": "text_time",
+        "addition_time_embed_dim": 8,
+        "projection_class_embeddings_input_dim": 80,
+    },
+    "AutoencoderKL": {
+        **BLOCKS,
+        "down_block_types": ["DownEncoderBlock2D"] * 2,
+        "up_block_types": ["UpDecoderBlock2D"] * 2,
+    },
+    "Transformer2DModel": {**HEADS, "in_channels": 32, "norm_num_groups": 8, "cross_attention_dim": 32},
+    "DiTTransformer2DModel": {**HEADS, "num_embeds_ada_norm": 10},
+    "PixArtTransformer2DModel": {**HEADS, "cross_attention_dim": 64, "caption_channels": 32},
+    "SanaTransformer2DModel": {
+        **HEADS,
+        "in_channels": 8,
+        "num_cross_attention_heads": 4,
+        "cross_attention_head_dim": 16,
+        "cross_attention_dim": 64,
+        "caption_channels": 32,
+    },
+    "SD3Transformer2DModel": {
+        **HEADS,
+        "joint_attention_dim": 32,
+        "caption_projection_dim": 64,
+        "pooled_projection_dim": 32,
+        "pos_embed_max_size": 16,
+    },
+    "FluxTransformer2DModel": {
+        "num_layers": 1,
+        "num_single_layers": 1,
+        "num_attention_heads": 4,
+        "attention_head_dim": 16,
+        "in_channels": 16,
+        "joint_attention_dim": 32,
+        "pooled_projection_dim": 32,
+        "axes_dims_rope": [4, 6, 6],
+    },
+    "AuraFlowTransformer2DModel": {
+        "sample_size": 16,
+        "num_mmdit_layers": 1,
+        "num_single_dit_layers": 1,
+        "num_attention_heads": 4,
+        "attention_head_dim": 16,
+        "joint_attention_dim": 32,
+        "caption_projection_dim": 64,
+        "pos_embed_max_size": 64,
+    },
+}
+"""The class is the first word."""
+ARCHITECTURES: dict[str, ModelSource] = {
+    **{name: Transformers(name=name, config=config, shapes=SHAPES) for name, config in TRANSFORMERS.items()},
+    **{
+        name: Diffusers(name=name.partition(" ")[0], config=config, sequence=16, shapes=SHAPES)
+        for name, config in DIFFUSERS.items()
+    },
 }
 
 
@@ -80,7 +185,7 @@ def main(arguments: list[str]) -> int:
     logging.disable(logging.WARNING)
     only = next((each[5:].split(",") for each in arguments if each.startswith("only=")), list(ARCHITECTURES))
     titles = f"{'calls':>7}{'problems':>10}{'at both':>9}{'used':>6}{'error':>10}{'seconds':>9}"
-    print(f"{'architecture':28}{titles}")
+    print(f"{'architecture':32}{titles}")
     results = [shown(name) for name in only]
     print(f"{sum(results)} of {len(results)} unchanged")
     return 0 if all(results) else 1
@@ -92,19 +197,18 @@ def shown(name: str) -> bool:
     try:
         calls, problems, at_both, used, error, fallbacks = through(name)
     except UsageError as why:
-        print(f"{name:28}{why}")
+        print(f"{name:32}{why}")
         return False
     seconds = time.monotonic() - start
     counts = f"{calls:7}{problems:10}{at_both:9}{used:6}"
-    print(f"{name:28}{counts}{error:10.1e}{seconds:9.1f}  {'; '.join(fallbacks)}", flush=True)
+    print(f"{name:32}{counts}{error:10.1e}{seconds:9.1f}  {'; '.join(fallbacks)}", flush=True)
     return error == 0 and not fallbacks and used > 0
 
 
 def through(name: str) -> tuple[int, int, int, int, float, list[str]]:
     """Calls of a forward, problems, those that are the same at both shapes, places that are used, the error,
     and why the model's own forward ran."""
-    source = Transformers(name=name, config=ARCHITECTURES[name], shapes=SHAPES)
-    models = source.load(device="cpu", dtype=None, backward=False, seed=0)
+    models = ARCHITECTURES[name].load(device="cpu", dtype=None, backward=False, seed=0)
     profile = profile_of(models, entries=[], warmup=1, iterations=1, say=lambda line: None)
     wholes = [*map(whole_of, models)]
     with tempfile.TemporaryDirectory() as place:

@@ -137,7 +137,7 @@ def opened(overrides: Sequence[str]) -> list[str]:
     for each in overrides:
         collection, names = _in_a_collection(each)
         found += [f"problem={collection}", f"problem.name={names}"] if collection else [each]
-    return [f"++{each}" if each.startswith(OPEN_ENDED) else each for each in found]
+    return [f"++{each}" if f"{each.partition('=')[0]}.".startswith(OPEN_ENDED) else each for each in found]
 
 
 def _in_a_collection(override: str) -> tuple[str, str]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,23 @@ if TYPE_CHECKING:
 
 IDS_BELOW = 100
 """Integers are drawn below this where no vocabulary says more."""
+ADDITION = "addition_embed_type"
+NEEDED_WITH: Mapping[str, Sequence[str]] = {
+    "num_embeds_ada_norm": ("timestep", "class_labels"),
+    "num_class_embeds": ("class_labels",),
+    "cross_attention_dim": ("encoder_hidden_states",),
+    "joint_attention_dim": ("encoder_hidden_states", "timestep", "img_ids", "txt_ids"),
+    "pooled_projection_dim": ("pooled_projections",),
+    "guidance_embeds": ("guidance",),
+    ADDITION: ("added_cond_kwargs",),
+}
+"""Inputs of diffusers that are optional to the signature of `forward` and not to the model, by the key of the
+config that makes them so."""
+TEXT_WIDTHS = (
+    *("encoder_hid_dim", "caption_channels", "cap_feat_dim", "text_dim", "text_embed_dim"),
+    *("joint_attention_dim", "cross_attention_dim"),
+)
+"""Keys of the config that say how wide the text is that conditions diffusers, the first that is set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +101,9 @@ class Transformers:
             "input_features": lambda: draw.floats(
                 (self.batch, getattr(config, "num_mel_bins", 80), 2 * config.max_source_positions)
             ),
-            "input_values": lambda: draw.floats((self.batch, self.sequence)),
+            "input_values": lambda: draw.floats(
+                (self.batch, self.sequence * math.prod(getattr(config, "conv_stride", ())))
+            ),
         }
         takes = inspect.signature(made.forward).parameters
         wanted = [key for key in ("input_ids", "pixel_values") if key in takes]
@@ -167,28 +187,11 @@ class Diffusers:
         )
 
     def _inputs(self, made: Any, config: Mapping[str, Any], draw: Draw) -> dict[str, Any]:
-        channels, size = config.get("in_channels", 4), self.sample or config.get("sample_size") or 32
-        height, width = size if isinstance(size, list | tuple) else (size, size)
-        text = config.get("cross_attention_dim") or config.get("joint_attention_dim") or 768
-        text = text[0] if isinstance(text, list | tuple) else text
-
-        def image() -> torch.Tensor:
-            return draw.floats((self.batch, channels, height, width))
-
-        known: dict[str, Callable[[], torch.Tensor]] = {
-            "sample": image,
-            "hidden_states": image,
-            "timestep": lambda: draw.integers((self.batch,), 1000),
-            "encoder_hidden_states": lambda: draw.floats((self.batch, self.sequence, text)),
-            "class_labels": lambda: draw.integers((self.batch,), config["num_embeds_ada_norm"]),
-            "pooled_projections": lambda: draw.floats((self.batch, config["pooled_projection_dim"])),
-        }
         takes = inspect.signature(made.forward).parameters
+        known = self._known(takes, config, draw)
         needed = [key for key, each in takes.items() if key != "self" and each.default is each.empty]
-        if config.get("num_embeds_ada_norm") and "class_labels" in takes:
-            needed += ["timestep", "class_labels"]
-        if config.get("pooled_projection_dim"):
-            needed += ["pooled_projections", "encoder_hidden_states", "timestep"]
+        needed += [key for name, keys in NEEDED_WITH.items() if config.get(name) for key in keys]
+        needed = [key for key in needed if key in takes]
         needed = [key for key in dict.fromkeys(needed) if key not in self.inputs]
         needed = [key for key in needed if takes[key].kind is not inspect.Parameter.VAR_KEYWORD]
         if unknown := [key for key in needed if key not in known]:
@@ -199,6 +202,44 @@ class Diffusers:
         return {key: known[key]() for key in needed} | draw.shaped(
             self.inputs, takes, f"diffusers/{self.name}", IDS_BELOW
         )
+
+    def _known(
+        self, takes: Collection[str], config: Mapping[str, Any], draw: Draw
+    ) -> dict[str, Callable[[], Any]]:
+        """What draws each input whose shape is known."""
+        channels, size = config.get("in_channels", 4), self.sample or config.get("sample_size") or 32
+        height, width = size if isinstance(size, list | tuple) else (size, size)
+        text = next((found for key in TEXT_WIDTHS if (found := config.get(key))), 768)
+        text = text[0] if isinstance(text, list | tuple) else text
+        tokens = "img_ids" in takes  # an image as rows of its patches
+        classes = config.get("num_class_embeds") or config.get("num_embeds_ada_norm") or IDS_BELOW
+
+        def image() -> torch.Tensor:
+            return draw.floats(
+                (self.batch, height * width, channels) if tokens else (self.batch, channels, height, width)
+            )
+
+        def text_and_time() -> dict[str, torch.Tensor]:
+            ids = 6
+            pooled = config["projection_class_embeddings_input_dim"] - ids * config["addition_time_embed_dim"]
+            return {
+                "text_embeds": draw.floats((self.batch, pooled)),
+                "time_ids": draw.integers((self.batch, ids), IDS_BELOW),
+            }
+
+        return {
+            "sample": image,
+            "hidden_states": image,
+            "timestep": lambda: draw.integers((self.batch,), 1000),
+            "encoder_hidden_states": lambda: draw.floats((self.batch, self.sequence, text)),
+            "encoder_attention_mask": lambda: draw.integers((self.batch, self.sequence), 1) + 1,
+            "class_labels": lambda: draw.integers((self.batch,), classes),
+            "pooled_projections": lambda: draw.floats((self.batch, config["pooled_projection_dim"])),
+            "guidance": lambda: draw.floats((self.batch,)),
+            "img_ids": lambda: draw.integers((height * width, 3), max(height, width)),
+            "txt_ids": lambda: draw.integers((self.sequence, 3), 1),
+            **({"added_cond_kwargs": text_and_time} if config.get(ADDITION) == "text_time" else {}),
+        }
 
 
 def shapes_of(source: Any, inputs: Callable[[Any], Shape]) -> list[Shape]:

@@ -166,6 +166,21 @@ class ModuleModel:
 
 
 @contextlib.contextmanager
+def as_written() -> Iterator[None]:
+    """In the block `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` call the operators that they are
+    written in. Without gradients and hooks they call one for the whole layer, of which no part can be a
+    kernel."""
+    import torch
+
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextlib.contextmanager
 def told(name: str) -> Iterator[None]:
     """An error of the user's model, which may be any, is one line. Raises UsageError."""
     try:

@@ -19,7 +19,7 @@ from evaluators.reference.containers import tensors_in
 from evaluators.suites.trace_grammar import write_arguments
 from evaluators.suites.trace_recording import CREATION, call_of, kind_of
 from evaluators.suites.traced_call import Call
-from search.optimizations.model_source import LoadedModel
+from search.optimizations.model_source import LoadedModel, as_written
 from search.optimizations.values import Values, place_of
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ LIGHT = (
         "_adaptive_avg_pool2d",
         "nll_loss_forward",
     ),
+    *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_bilinear2d"),
     *("nll_loss", "mse_loss", "masked_fill", "where", "tril", "triu", "glu", "repeat", "constant_pad_nd"),
 )
 """Beside what PyTorch marks as elementwise or a reduction; the backward forms (`…_backward`) too."""
@@ -103,7 +104,7 @@ class RecordedRun:
 def record(model: LoadedModel) -> RecordedRun:
     """Runs the model once. Raises what the model raises."""
     recorder = _Recorder(model.device)
-    with recorder.sites_of(model.module), recorder.recording():
+    with as_written(), recorder.sites_of(model.module), recorder.recording():
         left = model.run()
         lasting = [*left, *model.module.parameters(), *model.module.buffers(), *model.inputs()]
         kept = frozenset(value for each in lasting if (value := recorder.values.known(each)) is not None)

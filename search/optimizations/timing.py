@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from search.optimizations.model_source import LoadedModel
+from search.optimizations.model_source import LoadedModel, as_written
 
 MARK = "ideatree call "
 """Begins the names of the ranges of calls."""
@@ -42,14 +42,15 @@ def measure(
     model: LoadedModel, operators: Sequence[str], *, warmup: int, iterations: int, say: Callable[[str], None]
 ) -> Timing:
     """Times a model of which a run calls these operators. Raises what the model raises."""
-    for _ in range(warmup):
-        _run(model)
-    say(f"timing {BLOCKS * iterations} iterations")
     on_gpu = model.device != "cpu"
     block = iterations if on_gpu else 1
-    wall_ms = _typical([_block_ms(model, block) for _ in range(BLOCKS * iterations // block)], on_gpu)
-    say(f"tracing {iterations} iterations")
-    events = _traced(model, iterations)
+    with as_written():
+        for _ in range(warmup):
+            _run(model)
+        say(f"timing {BLOCKS * iterations} iterations")
+        wall_ms = _typical([_block_ms(model, block) for _ in range(BLOCKS * iterations // block)], on_gpu)
+        say(f"tracing {iterations} iterations")
+        events = _traced(model, iterations)
     return timing_of(events, operators, wall_ms=wall_ms, iterations=iterations, on_gpu=on_gpu)
 
 

@@ -136,6 +136,8 @@ def test_sizes_are_open_ended() -> None:
     )
     problem: Problem = build(config.problem, device="cpu")
     assert problem.overrides == {"batch": 2, "height": 9, "out_channels": 4}
+    together = ["problem.sizes={batch:2,out_channels:4}", "problem.cpu_sizes.height=9"]
+    assert compose_config(RunConfig, [CONV, *together]).problem == config.problem
 
 
 def test_a_size_that_the_reference_lacks_is_refused_with_the_nearest() -> None:

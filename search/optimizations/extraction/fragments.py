@@ -16,7 +16,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from search.optimizations.extraction.graph import Graph
-from search.optimizations.extraction.readable import RESHAPES, SAME, Words, is_first_alone, readable
+from search.optimizations.extraction.readable import RESHAPES, Words, is_first_alone, is_same, readable
 from search.optimizations.recording import Kind, RecordedCall, RecordedRun
 
 if TYPE_CHECKING:
@@ -150,8 +150,10 @@ def _check_order(graph: Graph, ordered: Sequence[fx.Node], outputs: Sequence[fx.
     for node in ordered:
         if any(each not in made for each in _changed(node)):
             raise NoFragmentError(f"{node.target} changes what goes in")
+    read = set[Any]().union(*(_memory(each) for node in ordered for each in node.all_input_nodes))
     for node in graph.graph.nodes:
-        if place[first] < place[node] < place[last] and node not in members and is_mutable(node):
+        between = place[first] < place[node] < place[last] and node not in members
+        if between and any(not read.isdisjoint(_memory(each)) for each in _changed(node)):
             raise NoFragmentError(f"{node.target} changes a tensor in between")
     for node in outputs:
         if any(place[user] < place[last] for user in set(node.users) - members):
@@ -167,16 +169,31 @@ def _new_memory(ordered: Sequence[fx.Node]) -> set[fx.Node]:
     return made
 
 
+def _memory(node: fx.Node) -> set[Any]:
+    """The nodes that made the memory in which it lies; "outside" for inputs and weights, of which one may lie
+    in another."""
+    made: set[Any] = set()
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        lying = _aliased(each) if each.op == "call_function" else []
+        waiting.extend(lying)
+        if not lying:
+            made.add(each if each.op == "call_function" else "outside")
+    return made
+
+
 def _aliased(node: fx.Node) -> list[fx.Node]:
     """The arguments in whose memory the results of a call may lie."""
     from torch import fx
 
-    if node.target is operator.getitem:
+    if node.target is operator.getitem or str(node.target) in RESHAPES:  # `_unsafe_view` does not say so
         return node.all_input_nodes
     arguments = node.target._schema.arguments  # type: ignore[union-attr]
     given = {**dict(zip((each.name for each in arguments), node.args, strict=False)), **node.kwargs}
     lying = [given.get(each.name) for each in arguments if each.alias_info is not None]
-    return [each for each in lying if isinstance(each, fx.Node)]
+    listed = [one for each in lying for one in (each if isinstance(each, list | tuple) else [each])]
+    return [each for each in listed if isinstance(each, fx.Node)]
 
 
 def _changed(node: fx.Node) -> list[fx.Node]:
@@ -228,7 +245,7 @@ def _code(fragment: Fragment, words: Mapping[str, Words]) -> Iterator[str]:
             source, place = node.args
             called[node] = called[source] if source in whole else f"{called[source]}[{place}]"  # type: ignore
             continue
-        if str(node.target) in SAME and node not in outputs:
+        if is_same(node) and node not in outputs:
             called[node] = called[node.all_input_nodes[0]]
             continue
         if str(node.target) in words and is_first_alone(node):

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.strided_layouts import clone
-from search.optimizations.model_source import LoadedModel
+from search.optimizations.extraction.readable import EXPAND, RESHAPES
+from search.optimizations.model_source import LoadedModel, as_written
 from search.optimizations.recording import changed_by
 from search.optimizations.values import Values, place_of
 
@@ -57,7 +58,7 @@ def capture(model: LoadedModel) -> Graph:
     from torch.utils._pytree import tree_flatten
 
     builder = _Builder(model)
-    with torch.no_grad(), builder.recording():
+    with as_written(), torch.no_grad(), builder.recording():
         out = model.module(*model.args, **model.kwargs)
     leaves, tree = tree_flatten(out)
     found = [builder.node_of(each) if isinstance(each, torch.Tensor) else each for each in leaves]
@@ -186,6 +187,8 @@ class _Builder:
         given = [self._as_argument(each) for each in args]
         named = {name: self._as_argument(each) for name, each in kwargs.items()}
         out = func(*args, **kwargs)
+        if str(func) in (*RESHAPES, EXPAND):
+            given[1] = _sizes(str(func), args[0], out)
         node = self.graph.call_function(func, tuple(given), named)
         self.calls.append(node)
         if isinstance(out, torch.Tensor):
@@ -224,6 +227,15 @@ def _shape_depends_on_numbers(func: Any, args: Sequence[Any]) -> bool:
     if str(func) == "aten.index.Tensor":
         return any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in args[1])
     return True
+
+
+def _sizes(operator: str, tensor: torch.Tensor, out: torch.Tensor) -> list[int]:
+    """That the call is to name: all of a reshape's, since which one follows from the others is decided later;
+    of an expansion those that it changes."""
+    if operator != EXPAND:
+        return list(out.shape)
+    before = [0] * (out.dim() - tensor.dim()) + list(tensor.shape)
+    return [-1 if size == own else size for size, own in zip(out.shape, before, strict=True)]
 
 
 def _plain(value: Any) -> Any:

@@ -23,6 +23,8 @@ def readable(
     of `aten.add.Tensor(x, y)`; `args` are in the place of the call's own."""
     operator = str(node.target)
     arguments = [_text(each, names) for each in (node.args if args is None else args)]
+    if operator == GROUP_NORM:
+        arguments = _sizes_of_its_own(*arguments)
     keywords = {key: _text(each, names) for key, each in node.kwargs.items()}
     first = operator in words and operator in FIRST and is_first_alone(node)
     if operator in words and (operator not in FIRST or first):
@@ -40,6 +42,12 @@ def is_first_alone(node: fx.Node) -> bool:
     return str(node.target) in FIRST and all(user.args[1] == 0 or not user.users for user in node.users)
 
 
+def is_same(node: fx.Node) -> bool:
+    """Whether the call gives what it is given."""
+    sizes: Any = node.args[1] if str(node.target) == EXPAND else [0]
+    return str(node.target) in SAME or all(size == -1 for size in sizes)
+
+
 def _text(value: Any, names: Mapping[fx.Node, str]) -> str:
     from torch import device, fx
 
@@ -52,6 +60,18 @@ def _text(value: Any, names: Mapping[fx.Node, str]) -> str:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return f'float("{value}")'
     return repr(value)
+
+
+def _sizes_of_its_own(x: str, weight: str, bias: str, *sizes: str) -> list[str]:
+    """The arguments of a group norm with the sizes of what it is given in place of those of the recorded run:
+    at another shape of the model's inputs they are others."""
+    _, channels, _, groups, eps = sizes
+    return [x, weight, bias, f"{x}.shape[0]", channels, f"{x}.shape[2:].numel()", groups, eps]
+
+
+def _group_norm(x: str, weight: str, bias: str, *sizes: str) -> str:
+    groups, eps = sizes[-2:]
+    return f"functional.group_norm({x}, {groups}, {weight}, {bias}, {eps})"
 
 
 def _softmax(x: str, dim: str, half_to_float: str) -> str | None:
@@ -153,10 +173,12 @@ ATTENTIONS = {
     "aten._scaled_dot_product_flash_attention_for_cpu.default": (None, 3, 4),
 }
 """Where the operators of attention have mask, dropout and causality."""
-FIRST = (*NORMS, *ATTENTIONS)
+GROUP_NORM = "aten.native_group_norm.default"
+FIRST = (*NORMS, GROUP_NORM, *ATTENTIONS)
 """Functions that give the first result of an operator with several."""
 RESHAPES = dict.fromkeys(("aten.view.default", "aten._unsafe_view.default"), "aten.reshape.default")
 """The same, also where a tensor's strides are not those of the recorded run, as under `torch.compile`."""
+EXPAND = "aten.expand.default"
 SAME = ("aten.alias.default", "aten.detach.default")
 """Operators that give what they are given."""
 FUNCTIONS = (
@@ -197,6 +219,7 @@ WORDS: Mapping[str, Words] = {
     "aten.neg.default": lambda x: f"-{x}",
     **{f"aten.{name}.default": _function(f"torch.{name}") for name in FUNCTIONS},
     **{name: _function(f"functional.{function}") for name, function in NORMS.items()},
+    GROUP_NORM: _group_norm,
     **{name: _attention(*places) for name, places in ATTENTIONS.items()},
     "aten.t.default": _method("t"),
     "aten.transpose.int": _method("transpose"),

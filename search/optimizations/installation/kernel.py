@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 
 @dataclass(eq=False)
@@ -66,18 +67,18 @@ def load_kernel(folder: Path, name: str, results: int, device: torch.device) -> 
 def _operator(
     key: tuple[str, str], run: Callable[..., Any], reference: nn.Module, results: int
 ) -> Callable[..., Any]:
-    """The kernel as an operator that `torch.compile` calls as a whole."""
+    """The kernel as an operator that `torch.compile` calls as a whole. Compiled code relies on the strides of
+    what it gives: whatever a kernel leaves is contiguous there."""
     inputs = reference.forward.__code__.co_varnames[1 : reference.forward.__code__.co_argcount]
     returned = "Tensor" if results == 1 else f"({', '.join(['Tensor'] * results)})"
     schema = f"({', '.join(f'Tensor {name}' for name in inputs)}) -> {returned}"
     space = f"optimized_{_short(key[0])}"
 
     def called(*tensors: torch.Tensor) -> Any:
-        return run(*tensors)
+        return pytree.tree_map(torch.Tensor.contiguous, run(*tensors))
 
     def fake(*tensors: torch.Tensor) -> Any:
-        found = reference(*tensors)
-        return found.contiguous() if results == 1 else found
+        return pytree.tree_map(torch.Tensor.contiguous, reference(*tensors))
 
     made = torch.library.custom_op(f"{space}::kernel_{key[1]}", called, mutates_args=(), schema=schema)
     made.register_fake(fake)

@@ -109,3 +109,8 @@ def test_attention_on_a_cpu_is_counted_half_of_it_where_it_is_causal() -> None:
 def test_a_call_without_words_for_its_arguments_is_there_all_the_same() -> None:
     run = record(loaded(Function(lambda x: (x * 1j).abs()), rand(4)))
     assert [(call.arguments, call.call) for call in called(run, "mul")] == [("", None)]
+
+
+def test_repeating_pixels_is_as_fast_as_memory_is() -> None:
+    run = record(loaded(nn.Upsample(scale_factor=2), rand(1, 2, 3, 3)))
+    assert {call.kind for call in called(run, "upsample_nearest2d")} == {Kind.LIGHT}

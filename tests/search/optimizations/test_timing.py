@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from search.optimizations.recording import Kind, record
 from search.optimizations.timing import label, measure, timing_of
+from tests.search.optimizations.extraction.wholes import whole
 from tests.search.optimizations.models import Mlp, loaded, rand
 
 OPERATORS = ("aten.addmm.default", "aten.gelu.default", "aten.view.default")
@@ -83,6 +85,15 @@ def test_a_model_is_timed_call_by_call() -> None:
     assert found.quickest_ms == pytest.approx(min(found.call_ms))
     assert said == ["timing 6 iterations", "tracing 2 iterations"]
     assert all(each.grad is None for each in model.module.parameters())
+
+
+def test_a_layer_that_is_one_operator_without_hooks_is_timed_as_it_is_written() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    made = whole(layer, rand(2, 3, 8))
+    assert "addmm" in {call.name for call in made.run.calls}, "and the graph has the same calls"
+    operators = made.graph.operators
+    assert measure(made.model, operators, warmup=0, iterations=1, say=lambda _: None).alike == 1
+    assert torch.backends.mha.get_fastpath_enabled()
 
 
 def test_a_model_that_does_not_repeat_itself_is_noticed() -> None:

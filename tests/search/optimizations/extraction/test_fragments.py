@@ -86,6 +86,39 @@ def test_a_change_by_others_in_between_is_not() -> None:
         fragment_of(made.graph, made.run, places(made, "mul", "exp"))
 
 
+def test_a_change_of_another_tensor_in_between_is_nothing_to_it() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        y, other = x * 2, x + 1
+        other.view(1, 3).mul_(3)
+        return y.exp() + other
+
+    made = whole(model, rand(3))
+    without = places(made, "mul", "exp")
+    assert fragment_of(made.graph, made.run, without).code(WORDS)
+    with pytest.raises(NoFragmentError, match="changes a tensor in between"):
+        fragment_of(made.graph, made.run, (*without, len(made.run.calls) - 1))
+
+
+def test_a_change_in_between_of_a_tensor_among_several_is_seen() -> None:
+    def model(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        torch._foreach_add_([other, torch.zeros(1)], 1.0)
+        return y.exp() * other
+
+    made = whole(model, rand(3), rand(3))
+    with pytest.raises(NoFragmentError, match="changes a tensor in between"):
+        fragment_of(made.graph, made.run, (places(made, "mul")[0], len(made.run.calls) - 1))
+
+
+def test_a_reshape_that_does_not_say_so_lies_in_what_goes_in() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten._unsafe_view(x * 2, [9]).add_(1)
+
+    made = whole(model, rand(3, 3))
+    with pytest.raises(NoFragmentError, match="changes what goes in"):
+        fragment_of(made.graph, made.run, places(made, "add_"))
+
+
 def test_a_part_that_is_read_before_the_end_is_not() -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         y = x.exp()

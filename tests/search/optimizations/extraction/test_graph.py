@@ -79,6 +79,20 @@ def test_a_weight_that_is_seen_past_its_parameter_is_a_view_of_it() -> None:
     assert not made.graph.constants, "no weight is copied"
 
 
+def test_a_size_that_the_model_leaves_open_is_that_of_the_run() -> None:
+    made = whole(lambda x: x.view(3, -1).exp(), rand(2, 6))
+    assert made.graph.calls[0].args[1] == [3, 4]
+
+
+def test_an_expansion_names_the_sizes_that_it_changes() -> None:
+    made = whole(lambda x: x.expand(4, 2, 3) * x.expand(1, 2, 3) + x.expand(2, 3), rand(1, 3))
+    named = [node.args[1] for node in made.graph.calls if "expand" in str(node.target)]
+    assert named == [[4, 2, -1], [1, 2, -1], [2, -1]]
+    assert torch.equal(
+        *(run(made.graph, made.model, made.graph.leaves)[made.graph.leaves[0]], *made.model.run())
+    )
+
+
 def test_what_is_computed_past_the_dispatcher_is_told() -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy((x * 2).numpy()) + 1

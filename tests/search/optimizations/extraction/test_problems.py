@@ -172,6 +172,33 @@ def test_a_size_that_follows_from_others_is_left_open(tmp_path: Path) -> None:
     assert "reshape([8, 4])" in (tmp_path / alone.file).read_text(), "one shape has its sizes"
 
 
+def test_a_size_that_the_model_leaves_open_is_not_left_open_twice(tmp_path: Path) -> None:
+    """Attention takes its heads apart with a batch that is named and a length that follows from it."""
+    made = at_shapes(
+        lambda x: x.view(x.shape[0], -1, 4).transpose(1, 2).exp(), (rand(2, 24),), (rand(6, 24),)
+    )
+    [problem] = extract(profile_of(*made), made, tmp_path, most=8, gain=0.001).problems
+    assert problem.exact and {each.shape for each in problem.places} == {0, 1}
+    assert "reshape([-1, 6, 4])" in (tmp_path / problem.file).read_text()
+
+
+def test_a_product_of_four_dimensions_is_one_problem_at_two_batches(tmp_path: Path) -> None:
+    """PyTorch expands what it multiplies to the sizes that it has."""
+    made = at_shapes(lambda x: torch.softmax(x @ x.mT, -1), (rand(2, 3, 4, 5),), (rand(6, 3, 4, 5),))
+    [problem] = extract(profile_of(*made), made, tmp_path, most=8, gain=0.001).problems
+    assert problem.target == "bmm + _softmax" and {each.shape for each in problem.places} == {0, 1}
+    assert "expand" not in (tmp_path / problem.file).read_text(), "it changes no size"
+
+
+def test_a_group_norm_takes_its_sizes_from_what_it_is_given(tmp_path: Path) -> None:
+    made = at_shapes(nn.GroupNorm(2, 4), (rand(1, 4, 3, 3),), (rand(2, 4, 5, 3),))
+    [problem] = extract(profile_of(*made), made, tmp_path, most=8, gain=0.001).problems
+    assert problem.exact and [each.shape for each in problem.places] == [0, 1]
+    assert "functional.group_norm(x, 2, weight, bias, 1e-05)" in (tmp_path / problem.file).read_text()
+    own = made[0].fragment(problem.places[0]).code({})
+    assert own[0].endswith("(x, weight, bias, x.shape[0], 4, x.shape[2:].numel(), 2, 1e-05)")
+
+
 def test_code_that_differs_in_two_sizes_is_two_problems(tmp_path: Path) -> None:
     inputs = [(rand(4, 8),), (rand(8, 4),)]
     made = at_shapes(lambda x: x.view(x.shape[0] // 2, 64 // x.shape[0]).exp(), *inputs)

@@ -255,6 +255,18 @@ def test_a_kernel_that_declines_a_shape_runs_at_the_other(tmp_path: Path) -> Non
         assert plan(model).kernels[norm.name].calls == calls and not plan(model).fallbacks
 
 
+def test_compiled_code_finds_the_strides_that_it_was_told(tmp_path: Path) -> None:
+    """A kernel may leave other strides than the operators that it stands for."""
+    made = whole(lambda x: (x * 2).exp(), rand(4, 3))
+    [problem] = extract(profile_of(made), [made], tmp_path, most=9, gain=0.001).problems
+    [kernel] = kernels_of(tmp_path, [problem]).values()
+    other = replace(kernel, source=kernel.source.replace("return exp", "return exp.t().contiguous().t()"))
+    write_package(tmp_path, [made], {problem.name: other}, {problem: problem.places})
+    installed = plan(load_package(tmp_path).load(made.model.module)).kernels[problem.name]
+    assert installed.run(rand(4, 3)).stride() == (1, 4)
+    torch.library.opcheck(installed.operator, (rand(4, 3),), test_utils="test_faketensor")
+
+
 @pytest.mark.slow
 def test_it_needs_nothing_of_this_project(tmp_path: Path) -> None:
     made = whole(Blocks(), rand(4, 8))
