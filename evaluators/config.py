@@ -131,12 +131,16 @@ def config_folder() -> Path:
 
 
 def opened(overrides: Sequence[str]) -> list[str]:
-    """The overrides as Hydra takes them: keys that the user names are added, and a problem of a collection
-    (`problem=kernelbench/level1/23`) is its config and its name."""
+    """The overrides as Hydra takes them: keys that the user names are added, a problem of a collection
+    (`problem=kernelbench/level1/23`) is its config and its name, and one by its file (`problem=my_model.py`)
+    its config and its path."""
     found: list[str] = []
     for each in overrides:
         collection, names = _in_a_collection(each)
-        found += [f"problem={collection}", f"problem.name={names}"] if collection else [each]
+        if each.startswith("problem=") and each.endswith(".py"):
+            found += ["problem=file", f"problem.path={quoted(each.removeprefix('problem='))}"]
+        else:
+            found += [f"problem={collection}", f"problem.name={names}"] if collection else [each]
     return [f"++{each}" if f"{each.partition('=')[0]}.".startswith(OPEN_ENDED) else each for each in found]
 
 

@@ -1,7 +1,7 @@
 """The verdict on one kernel, from the command line:
 
     python -m evaluators.evaluate problem=level1/softmax kernel=my_kernel.py
-    python -m evaluators.evaluate problem=file problem.path=my_model.py kernel=my_kernel.py repeat=5
+    python -m evaluators.evaluate problem=my_model.py kernel=my_kernel.py repeat=5
     python -m evaluators.evaluate problem=level1/softmax kernel=my_kernel.py json=true
 
 Exit status 0 when the kernel is correct (each time, with repeat=…), 1 when it is not, 2 when the call was

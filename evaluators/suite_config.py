@@ -82,7 +82,7 @@ def open_problem(name: str, *, device: str, rules: DictConfig | None = None) -> 
     held: dict[str, Any] = {} if rules is None else dict(OmegaConf.to_container(rules))  # type: ignore[arg-type]
     sizes = held.pop("sizes", None) or {}
     set_ones = [f"problem.{key}={_listed(value)}" for key, value in held.items() if value is not None]
-    config = compose_config(ProblemConfig, [*chosen(name), *set_ones])
+    config = compose_config(ProblemConfig, [f"problem={name}", *set_ones])
     plain: Problem = build(config.problem, device=device)
     names = assigned_names(plain.source)
     there = {key: value for key, value in sizes.items() if key in names}
@@ -97,13 +97,6 @@ def _listed(value: Any) -> str:
     if isinstance(value, int | float):
         return json.dumps(value)
     return f"[{','.join(map(quoted, value))}]" if isinstance(value, list) else quoted(value)
-
-
-def chosen(name: str) -> list[str]:
-    """The overrides that choose a problem, by its name or by its reference's file."""
-    if not name.endswith(".py"):
-        return [f"problem={name}"]
-    return ["problem=file", f"problem.path={quoted(name)}"]
 
 
 async def for_each_problem(

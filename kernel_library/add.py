@@ -1,7 +1,7 @@
 """A kernel for the library, from the command line:
 
     python -m kernel_library.add problem=level1/softmax kernel=my_kernel.py
-    python -m kernel_library.add problem=file problem.path=my_model.py kernel=my_kernel.py licence=Apache-2.0
+    python -m kernel_library.add problem=my_model.py kernel=my_kernel.py licence=Apache-2.0
 
 It is evaluated first, as `python -m evaluators.evaluate` does with `thorough=true`, and added when it is
 correct and surely faster than eager PyTorch: the interval of its speedup clears 1.00 (another bound:

@@ -1,7 +1,7 @@
 """A search steered by an agent, as an MCP server on standard input and output:
 
     python -m search.mcp problem=level1/conv2d
-    python -m search.mcp problem=file problem.path=my_model.py budget.evaluations=100
+    python -m search.mcp problem=my_model.py budget.evaluations=100
     python -m search.mcp run=outputs/level1/conv2d/2026-01-31_12-00-00
 
 Exit status 0 when the client has gone, 130 when it was interrupted, 1 when the search failed, 2 when the

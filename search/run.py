@@ -1,7 +1,7 @@
 """One search, from the command line:
 
     python -m search.run problem=level1/conv2d rounds=13 branch=8
-    python -m search.run problem=file problem.path=my_model.py
+    python -m search.run problem=my_model.py
     python -m search.run problem=level1/conv2d proposer=llm llm=openai budget.dollars=5
     python -m search.run proposer=replay replay.run=search/recordings/conv2d_h200
     python -m search.run resume=outputs/level1/conv2d/2026-01-31_12-00-00

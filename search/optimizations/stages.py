@@ -17,7 +17,7 @@ from evaluators.config_errors import UsageError
 from evaluators.device_config import host_of
 from evaluators.problem import Problem
 from evaluators.scheduler.pool import Pool
-from evaluators.suite_config import chosen, open_problem
+from evaluators.suite_config import open_problem
 from search.campaigns.running import LIMITS, Campaign, CampaignRun, Planned
 from search.campaigns.view import CampaignView
 from search.optimizations.adapters import adapted, is_for
@@ -125,7 +125,7 @@ def _campaign(making: Making, profile: Profile, extraction: Extraction) -> Campa
             problem=each.name,
             arm="search",
             weight=each.time_ms,
-            overrides=(*chosen(str(making.folder / each.file)), *shared),
+            overrides=(f"problem={making.folder / each.file}", *shared),
             folder=making.folder / SEARCHES / each.name,
             ceiling=each.ceiling,
         )

@@ -171,10 +171,13 @@ def test_limits_of_the_evaluator_are_positive(override: str) -> None:
         build(compose_config(RunConfig, [CONV, override]).evaluator)
 
 
-def test_a_file_problem(tmp_path: Path) -> None:
-    path = tmp_path / "mine.py"
+@pytest.mark.parametrize("overrides", [["problem=file", "problem.path='{}'"], ["problem={}"]])
+def test_a_file_problem(tmp_path: Path, overrides: list[str]) -> None:
+    path = tmp_path / "of (mine), this"
+    path.mkdir()
+    path /= "mine.py"
     path.write_text("N = 2\nclass Model: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ...\n")
-    overrides = ["problem=file", f"problem.path={path}", "problem.sizes.N=3"]
+    overrides = [*(each.format(path) for each in overrides), "problem.sizes.N=3"]
     problem: Problem = build(compose_config(RunConfig, overrides).problem, device="cpu")
     assert (problem.name, problem.overrides) == ("file/mine", {"N": 3})
 
