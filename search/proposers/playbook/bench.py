@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from search.proposers.playbook.move import Knob, Knobs, Move, Template
-from search.proposers.playbook.plan import CROSS_OVER, NAIVE, RESTART, RETUNE, Draft, Plan
+from search.proposers.playbook.plan import CROSS_OVER, NAIVE, RESTART, RETUNE, TOGETHER, Draft, Plan
 from search.proposers.playbook.templates.scaffold import read_stamp, without_stamp
 from search.proposers.playbook.workload import Workload
 from search.tree import Category, Outcome, Seed
@@ -43,7 +43,8 @@ class Bench:
         """Every idea for this parent, tried ones included."""
         if self._from_reference:
             single = [self._draft(self._knobs, move) for move in self._fitting(self._knobs)]
-            return [self._naive(), *single, *self._pairs()]
+            together = self._together() if self._workload.signatures else ()
+            return [self._naive(), *together, *single, *self._pairs()]
         moves = [self._draft(self._knobs, move) for move in self._fitting(self._knobs)]
         return [*moves, *self._retunings(rng), *self._cross_overs(rng), *self._restarts(rng)]
 
@@ -113,6 +114,23 @@ class Bench:
         fixed = {**knobs, **move.sets}
         text = move.text + _list_values("Values", move.varies)
         return Draft(moves=(move.name,), text=text, category=move.category, knobs=fixed, values=move.varies)
+
+    def _together(self) -> Iterator[Draft]:
+        """All moves that fit, one on the other, the most promising first, but for those that could make it
+        wrong. Operators are searched many at a time, with few evaluations each: so there is a good kernel
+        among the first."""
+        knobs: Knobs = self._template.naive
+        path: list[Move] = []
+        safe = [
+            each for each in self._template.moves if each.gain > 1 and each.category is not Category.PRECISION
+        ]
+        while fitting := [each for each in safe if each.fits(self._workload, knobs) and _keeps(path, each)]:
+            move = max(fitting, key=lambda each: each.gain)
+            path.append(move)
+            knobs = {**knobs, **_preferred(move.varies), **move.sets}
+        if len(path) > 2:
+            text = f"Write the kernel with all that usually pays: {_listed([each.name for each in path])}."
+            yield Draft(moves=(TOGETHER,), text=text, category=path[0].category, knobs=knobs, values={})
 
     def _pairs(self) -> Iterator[Draft]:
         """Two moves at once; the second may build on the first."""
@@ -277,6 +295,12 @@ def _known(value: Knob, values: set[Knob]) -> bool:
 
 def _rank(value: Knob) -> tuple[str, Knob]:
     return type(value).__name__, value
+
+
+def _keeps(path: Sequence[Move], move: Move) -> bool:
+    """Whether a move is none of those before it, and leaves their work alone."""
+    undone = any(each.sets.get(knob, value) != value for each in path for knob, value in move.sets.items())
+    return move not in path and not undone
 
 
 def _preferred(varies: Mapping[str, tuple[Knob, ...]]) -> dict[str, Knob]:

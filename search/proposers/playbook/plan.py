@@ -13,6 +13,7 @@ NAIVE = "naive"
 RETUNE = "retune"
 CROSS_OVER = "cross-over"
 RESTART = "restart"
+TOGETHER = "together"
 
 
 @dataclass(frozen=True, kw_only=True)

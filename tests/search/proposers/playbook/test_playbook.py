@@ -15,11 +15,13 @@ from evaluators.evaluation import Evaluation, Status, Timing
 from evaluators.problem import Kernel, Problem
 from evaluators.reference.loading import load_problem
 from kernel_library.library import FolderLibrary
-from search.proposers.playbook.plan import CROSS_OVER, NAIVE, RETUNE, Plan
-from search.proposers.playbook.playbook import Playbook
+from search.proposers.playbook.plan import CROSS_OVER, NAIVE, RETUNE, TOGETHER, Plan
+from search.proposers.playbook.playbook import LANGUAGES, Playbook
 from search.proposers.playbook.templates import template_for
 from search.proposers.playbook.templates.scaffold import read_stamp, without_stamp
 from search.tree import Category, Expansion, Idea, Outcome, Seed, Tree, Variant
+from tests.search.proposers.playbook.operator_calls import CALLS, workload
+from tests.search.proposers.playbook.operator_calls import problem as operator_problem
 
 CONV = load_problem("level2/conv2d_relu_maxpool", sizes={"batch": 2})
 PROBLEMS = {
@@ -173,6 +175,19 @@ def test_first_ideas_are_the_naive_kernel_and_steps_from_it() -> None:
     template = template_for("conv2d", "cpp")
     assert template is not None
     assert [read_stamp(kernel.source) for kernel in naive] == [("conv2d", "cpp", template.naive)]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("operator", ["aten.add.Tensor", "aten.sum.dim_IntList", "aten._softmax.default"])
+def test_an_operators_search_begins_with_all_that_pays(operator: str, device: str) -> None:
+    of = operator_problem(operator, CALLS[operator], device)
+    template = template_for(workload(operator, CALLS[operator], device).op, LANGUAGES[device])
+    assert template is not None
+    first, second, *_ = map(plan_of, propose(of, ideas=4))
+    assert (first.moves, second.moves) == ((NAIVE,), (TOGETHER,))
+    changed = {knob for knob, value in second.knobs.items() if value != template.naive[knob]}
+    assert len(changed) > 2 and "sums" not in changed, "what may make it wrong is an idea of its own"
+    assert len(second.settings()) == 3, "and further settings of the same"
 
 
 def test_one_round_does_not_repeat_one_move_throughout() -> None:
