@@ -155,6 +155,16 @@ def test_random_kernels_agree_with_torch(name: str, sample: int, tmp_path: Path)
     check(PROBLEMS[name], source, tmp_path, bf16=knobs.get("dtype") == "bf16")
 
 
+@pytest.mark.slow
+def test_a_narrow_image_keeps_its_border(tmp_path: Path) -> None:
+    """GCC 12 made a loop wrong there that copies seven elements at -O3 for AVX-512."""
+    narrow = conv((1, 7, 8, 7), "nn.Conv2d(7, 4, 3, padding=1)")
+    workload, template = known(narrow)
+    tiles = {"tile_q": 4, "tile_k": 2, "constants": True, "flags": "-O3 -march=native"}
+    knobs = {**template.naive, **tiles, "algorithm": "im2col", "border": "zeros"}
+    check(narrow, template.render(workload, knobs), tmp_path, bf16=False)
+
+
 @pytest.mark.parametrize("op", ["conv2d", "matmul", "softmax", "layernorm"])
 def test_moves_turn_known_knobs_and_cover_every_category(op: str) -> None:
     template = template_for(op, "cpp")
