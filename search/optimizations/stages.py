@@ -22,10 +22,11 @@ from search.campaigns.running import LIMITS, Campaign, CampaignRun, Planned
 from search.campaigns.view import CampaignView
 from search.optimizations.adapters import adapted, is_for
 from search.optimizations.extraction.graph import NoGraphError
-from search.optimizations.extraction.problems import assigned, extract
+from search.optimizations.extraction.problems import extract
 from search.optimizations.extraction.record import EXTRACTION, Extracted, Extraction
 from search.optimizations.extraction.whole import Whole
 from search.optimizations.installation.package import PACKAGE, set_way, write_package
+from search.optimizations.installation.placement import assigned
 from search.optimizations.outcome import KERNELS
 from search.optimizations.profile import Profile
 from search.optimizations.readme import extracted_lines, readme, won_lines

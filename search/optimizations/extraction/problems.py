@@ -180,22 +180,6 @@ def _sites(own: Own) -> set[str]:
     return {place.site for place, _, _ in own}
 
 
-def assigned(
-    saved_ms: Mapping[str, float], problems: Sequence[Extracted]
-) -> dict[Extracted, tuple[Place, ...]]:
-    """Where the kernel of each problem goes: that which saves most of the model's time comes first, and no
-    call has two. `saved_ms`: by the problems' names, of those that have a kernel."""
-    found: dict[Extracted, tuple[Place, ...]] = {}
-    taken: set[tuple[int, int]] = set()
-    with_kernel = [each for each in problems if each.name in saved_ms]
-    for each in sorted(with_kernel, key=lambda one: -saved_ms[one.name]):
-        free = tuple(place for place in each.places if taken.isdisjoint(place.members))
-        taken.update(call for place in free for call in place.members)
-        if free:
-            found[each] = free
-    return found
-
-
 def places_of(target: Target, wholes: Sequence[Whole]) -> list[tuple[Place, TargetCase]]:
     """Where the target's calls are in the runs, each with its case; they share the case's time evenly."""
     cases = {(case.shape, case.arguments): case for case in target.cases}

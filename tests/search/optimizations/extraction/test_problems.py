@@ -12,9 +12,10 @@ from torch import nn
 from evaluators.reference.loading import load_module, load_problem, make_inputs
 from search.optimizations.chains import find_chains
 from search.optimizations.extraction.draws import DRAWN, draw_of
-from search.optimizations.extraction.problems import assigned, extract
-from search.optimizations.extraction.record import Extracted, Extraction, Place
+from search.optimizations.extraction.problems import extract
+from search.optimizations.extraction.record import Extracted, Extraction
 from search.optimizations.extraction.whole import Whole
+from search.optimizations.installation.placement import assigned
 from search.optimizations.profile import Bound, Profile, SiteTime, Target, TargetCase
 from search.optimizations.targets import common_site, merged
 from tests.search.optimizations.extraction.wholes import at_shapes, whole
@@ -242,22 +243,6 @@ def test_tensors_of_two_types_are_told(tmp_path: Path) -> None:
     made = whole(model, rand(3), rand(3).double())
     found = extract(profile_of(made), [made], tmp_path, most=8, gain=0.001)
     assert found.left_out == {"mul.Tensor": "it reads tensors of several floating types"}
-
-
-def test_no_call_has_two_kernels() -> None:
-    def problem(name: str, *calls: tuple[int, ...]) -> Extracted:
-        own = tuple(Place(calls=each, site="", time_ms=1.0) for each in calls)
-        return Extracted(name=name, target=name, places=own, floor_ms=0.0, exact=True)
-
-    chain, single, other = problem("chain", (0, 1), (5, 6)), problem("single", (1,), (9,)), problem("o", (7,))
-    found = assigned({"chain": 3.0, "single": 1.0, "o": 0.5}, [single, chain, other])
-    assert {each.name: [place.calls for place in own] for each, own in found.items()} == {
-        "chain": [(0, 1), (5, 6)],
-        "single": [(9,)],
-        "o": [(7,)],
-    }
-    found = assigned({"chain": 1.0, "single": 3.0}, [single, chain, other])
-    assert [place.calls for place in found[chain]] == [(5, 6)]
 
 
 class TestDraws:
