@@ -78,6 +78,10 @@ class Rows:
                 waiting += words_of(step) if isinstance(step, str) else []
         return [each for each in (*OPERANDS, *self.steps) if each in found]
 
+    def operands(self, text: str) -> list[int]:
+        """The places of the operands that a text is over."""
+        return [OPERANDS.index(each) for each in self.needed(text) if each in OPERANDS]
+
     @property
     def texts(self) -> list[str]:
         """All of it."""

@@ -21,17 +21,10 @@ WEIGHTS = 2
 """The place of the weight among the tensors of a layout; the bias is the next."""
 
 
-class NormalisationTemplate:
+class NormalisationTemplate(passes.PassesTemplate):
     """The family of normalisations."""
 
     op = "normalisation"
-    language = "cpp"
-    naive = passes.NAIVE
-    moves = passes.MOVES
-
-    def valid(self, workload: Workload, knobs: Knobs) -> bool:
-        """There is a signature that it can have; see `passes.valid`."""
-        return bool(kept(workload, KNOWN)) and passes.valid(knobs)
 
     def render(self, workload: Workload, knobs: Knobs) -> str:
         """The kernel with these knobs."""
@@ -52,7 +45,7 @@ class NormalisationTemplate:
             knobs=knobs,
             source=source,
             chosen=chosen,
-            helpers=[CONTIGUOUS, NESTS, REDUCED],
+            helpers=[CONTIGUOUS, NESTS, REDUCED, passes.LAYOUT],
             plan=_plan(len(names)),
             forward=_forward(names, found),
             pointers=len(names) + (3 if found.more else 1),
@@ -134,11 +127,7 @@ def plan(shape, strides, dim, weights=()):
     """The shape of what is kept, and both nests of loops as C++ takes them."""
     inside = reduced(dim, len(shape))
     ones = [1 if place in inside else size for place, size in enumerate(shape)]
-    layout = []
-    for dims in nests(shape, inside, contiguous(shape), strides{weights}):
-        columns = list(zip(*dims))
-        layout += [math.prod(columns[0]), len(dims), *(value for column in columns for value in column)]
-    return ones, (ctypes.c_int64 * len(layout))(*layout)
+    return ones, layout_of(*nests(shape, inside, contiguous(shape), strides{weights}))
 '''
 
 

@@ -12,8 +12,10 @@ from search.proposers.playbook.formulas import in_language
 from search.proposers.playbook.move import Knobs, Move
 from search.proposers.playbook.passes import Pass
 from search.proposers.playbook.templates.cpp import pieces, vector_functions
+from search.proposers.playbook.templates.cpp.operator_pieces import KNOWN
 from search.proposers.playbook.templates.operator_moves import MERGE, OPTIMISER, REMEMBER
-from search.proposers.playbook.workload import Signature
+from search.proposers.playbook.templates.operator_pieces import kept
+from search.proposers.playbook.workload import Signature, Workload
 from search.tree import Category
 
 MOVES = (
@@ -90,6 +92,15 @@ struct Nest {
     int64_t step(int tensor) const { return stride[tensor * dims + dims - 1]; }
 };
 """
+LAYOUT = '''
+def layout_of(*nests):
+    """Nests of loops as C++ takes them."""
+    layout = []
+    for dims in nests:
+        columns = list(zip(*dims))
+        layout += [math.prod(columns[0]), len(dims), *(value for column in columns for value in column)]
+    return (ctypes.c_int64 * len(layout))(*layout)
+'''
 LIMITS = {
     "lowest": "std::numeric_limits<C>::has_infinity ? -std::numeric_limits<C>::infinity() : "
     "std::numeric_limits<C>::lowest()",
@@ -100,9 +111,18 @@ INPUT = 1
 """The place of the tensor that is reduced among those of a layout; the output is the first."""
 
 
-def valid(knobs: Knobs) -> bool:
-    """Sums in float32 are as exact as PyTorch's in many lanes alone."""
-    return knobs["sums"] == "double" or (knobs["loop"] == "lanes" and int(knobs["lanes"]) >= 8)
+class PassesTemplate:
+    """What the families with passes share."""
+
+    language = "cpp"
+    naive = NAIVE
+    moves = MOVES
+
+    def valid(self, workload: Workload, knobs: Knobs) -> bool:
+        """There is a signature that it can have; sums in float32 are as exact as PyTorch's in many lanes
+        alone."""
+        exact = knobs["sums"] == "double" or (knobs["loop"] == "lanes" and int(knobs["lanes"]) >= 8)
+        return exact and bool(kept(workload, KNOWN))
 
 
 def gathered(signature: Signature, knobs: Knobs) -> str:

@@ -23,17 +23,10 @@ from search.proposers.playbook.templates.operator_pieces import (
 from search.proposers.playbook.workload import Signature, Workload
 
 
-class ReductionTemplate:
+class ReductionTemplate(passes.PassesTemplate):
     """The family of reductions."""
 
     op = "reduction"
-    language = "cpp"
-    naive = passes.NAIVE
-    moves = passes.MOVES
-
-    def valid(self, workload: Workload, knobs: Knobs) -> bool:
-        """There is a signature that it can have; see `passes.valid`."""
-        return bool(kept(workload, KNOWN)) and passes.valid(knobs)
 
     def render(self, workload: Workload, knobs: Knobs) -> str:
         """The kernel with these knobs."""
@@ -52,7 +45,7 @@ class ReductionTemplate:
             knobs=knobs,
             source=source,
             chosen=chosen,
-            helpers=[CONTIGUOUS, NESTS, REDUCED],
+            helpers=[CONTIGUOUS, NESTS, REDUCED, passes.LAYOUT],
             plan=PLAN,
             forward=_forward(workload, found),
             pointers=2,
@@ -68,11 +61,7 @@ def plan(shape, strides, dim, keepdim):
     ones = [1 if place in inside else size for place, size in enumerate(shape)]
     own = [0 if place in inside else stride for place, stride in enumerate(contiguous(ones))]
     result = ones if keepdim else [size for place, size in enumerate(shape) if place not in inside]
-    layout = []
-    for dims in nests(shape, inside, own, strides):
-        columns = list(zip(*dims))
-        layout += [math.prod(columns[0]), len(dims), *(value for column in columns for value in column)]
-    return result, (ctypes.c_int64 * len(layout))(*layout)
+    return result, layout_of(*nests(shape, inside, own, strides))
 '''
 
 

@@ -29,17 +29,10 @@ from search.proposers.playbook.templates.operator_pieces import (
 from search.proposers.playbook.workload import Signature, Workload
 
 
-class RowsTemplate:
+class RowsTemplate(passes.PassesTemplate):
     """The family of chains with reductions."""
 
     op = "rows"
-    language = "cpp"
-    naive = passes.NAIVE
-    moves = passes.MOVES
-
-    def valid(self, workload: Workload, knobs: Knobs) -> bool:
-        """There is a signature that it can have; see `passes.valid`."""
-        return bool(kept(workload, KNOWN)) and passes.valid(knobs)
 
     def render(self, workload: Workload, knobs: Knobs) -> str:
         """The kernel with these knobs."""
@@ -57,22 +50,14 @@ class RowsTemplate:
             knobs=knobs,
             source=source,
             chosen=chosen,
-            helpers=[SPREAD, CONTIGUOUS, NESTS],
-            plan=rows_plan(found) + PLAN,
+            helpers=[SPREAD, CONTIGUOUS, NESTS, passes.LAYOUT],
+            plan=f"{rows_plan(found)}\n    return result, layout_of(kept, inner)\n",
             forward=_forward(names),
             pointers=len(names) + 1,
         )
 
 
 TEMPLATE = RowsTemplate()
-
-PLAN = """
-    layout = []
-    for dims in (kept, inner):
-        columns = list(zip(*dims))
-        layout += [math.prod(columns[0]), len(dims), *(value for column in columns for value in column)]
-    return result, (ctypes.c_int64 * len(layout))(*layout)
-"""
 
 
 def _loop(found: Rows, knobs: Knobs, count: int) -> str:
@@ -120,13 +105,9 @@ def _elements(found: Rows, text: str, places: Sequence[str]) -> str:
     return " ".join(lines)
 
 
-def _operands(found: Rows, text: str) -> list[int]:
-    return [OPERANDS.index(each) for each in found.needed(text) if each in OPERANDS]
-
-
 def _gather(found: Rows, name: str, step: Pass, knobs: Knobs) -> str:
     """The lines that leave in a variable what a pass gathers."""
-    start, used = passes.LIMITS.get(step.start, step.start), _operands(found, step.step)
+    start, used = passes.LIMITS.get(step.start, step.start), found.operands(step.step)
     count = len(OPERANDS)
     lanes = knobs["lanes"] if knobs["loop"] == "lanes" else 1
     text, merge = in_language(step.step, 0), in_language(step.merge, 0)
@@ -165,7 +146,7 @@ def _gather(found: Rows, name: str, step: Pass, knobs: Knobs) -> str:
 
 def _write(found: Rows, knobs: Knobs) -> str:
     """The lines that write the elements of a row."""
-    count, used = len(OPERANDS), _operands(found, found.last)
+    count, used = len(OPERANDS), found.operands(found.last)
     strided = _elements(found, found.last, [f"at{n} + j * reduced.step({n + 1})" for n in range(count)])
     dense = _elements(found, found.last, [f"at{n} + j" for n in range(count)])
     starts = "".join(f"    const int64_t at{n} = reduced.place(first, {n + 1});\n" for n in used)

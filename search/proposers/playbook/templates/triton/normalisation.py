@@ -14,17 +14,15 @@ from search.proposers.playbook.templates.triton.operator_pieces import known_sig
 from search.proposers.playbook.workload import Signature, Workload
 
 
-class NormalisationTemplate:
+class NormalisationTemplate(passes.PassesTemplate):
     """The family of normalisations."""
 
     op = "normalisation"
-    language = "triton"
-    naive = passes.NAIVE
-    moves = passes.MOVES
 
-    def valid(self, workload: Workload, knobs: Knobs) -> bool:
-        """There is a signature that it can have; see `passes.valid`."""
-        return bool(_signatures(workload)) and passes.valid(knobs)
+    def signatures(self, workload: Workload) -> list[Signature]:
+        """See `PassesTemplate`."""
+        found = NORMALISATIONS[workload.operator]
+        return known_signatures(workload, passes.called(found.passes) | called_in(found.write))
 
     def render(self, workload: Workload, knobs: Knobs) -> str:
         """The kernel with these knobs."""
@@ -33,7 +31,7 @@ class NormalisationTemplate:
             summary=f"{workload.operator} in Triton: {knobs['rows']} rows a program.",
             workload=workload,
             knobs=knobs,
-            chosen=_signatures(workload),
+            chosen=self.signatures(workload),
             functions=[*passes.merges(found.passes), _kernel(found)],
             helpers=[CONTIGUOUS, NESTS, REDUCED, passes.BLOCKS],
             plan=_plan(knobs, found),
@@ -43,11 +41,6 @@ class NormalisationTemplate:
 
 
 TEMPLATE = NormalisationTemplate()
-
-
-def _signatures(workload: Workload) -> list[Signature]:
-    found = NORMALISATIONS[workload.operator]
-    return known_signatures(workload, passes.called(found.passes) | called_in(found.write))
 
 
 def _kernel(found: Normalisation) -> str:
@@ -106,7 +99,6 @@ def _write(found: Normalisation) -> str:
 
 
 def _plan(knobs: Knobs, found: Normalisation) -> str:
-    wide = "is_wide(kept) or is_wide(inner)" if knobs["narrow"] else "True"
     more = ", *([0] * (len(shape) - len(each)) + list(each) for each in weights)" if found.more else ""
     return f'''
 def plan(shape, strides, dim, weights=()):
@@ -115,10 +107,7 @@ def plan(shape, strides, dim, weights=()):
     inside = reduced(dim, len(shape))
     ones = [1 if place in inside else size for place, size in enumerate(shape)]
     kept, inner = nests(shape, inside, contiguous(shape), strides{more})
-    counts = math.prod(each[0] for each in kept), math.prod(each[0] for each in inner)
-    block, whole = blocks(counts[1], {knobs["rows"]}, {knobs["block"]}, {knobs["fit"]}, {knobs["whole"]})
-    return ones, counts, [*zip(*kept), *zip(*inner)], {wide}, block, whole
-'''
+{passes.planned("ones", knobs)}'''
 
 
 def _forward(names: tuple[str, ...], found: Normalisation, knobs: Knobs) -> str:

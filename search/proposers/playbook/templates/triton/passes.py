@@ -14,6 +14,7 @@ from search.proposers.playbook.move import Knobs, Move
 from search.proposers.playbook.passes import Pass
 from search.proposers.playbook.templates.operator_moves import MERGE, NARROW
 from search.proposers.playbook.templates.triton.pieces import number
+from search.proposers.playbook.workload import Signature, Workload
 from search.tree import Category
 
 MOST_WHOLE = 16384
@@ -72,9 +73,32 @@ def blocks(count, rows, block, fit, whole):
 '''
 
 
-def valid(knobs: Knobs) -> bool:
-    """A tile must fit into the registers of a program."""
-    return number(knobs, "rows") * number(knobs, "block") <= min(MOST_WHOLE, 4096 * number(knobs, "warps"))
+class PassesTemplate:
+    """What the families with passes share."""
+
+    language = "triton"
+    naive = NAIVE
+    moves = MOVES
+
+    def signatures(self, workload: Workload) -> list[Signature]:
+        """Those of the workload that a kernel can have."""
+        raise NotImplementedError
+
+    def valid(self, workload: Workload, knobs: Knobs) -> bool:
+        """There is a signature that it can have, and a tile fits into the registers of a program."""
+        most = min(MOST_WHOLE, 4096 * number(knobs, "warps"))
+        return number(knobs, "rows") * number(knobs, "block") <= most and bool(self.signatures(workload))
+
+
+def planned(result: str, knobs: Knobs) -> str:
+    """The end of a function `plan`, which returns a result, numbers of rows and of their elements, sizes and
+    strides of the nests `kept` and `inner`, whether places are beyond 32 bits, the block's size, and whether
+    it is a whole row."""
+    wide = "is_wide(kept) or is_wide(inner)" if knobs["narrow"] else "True"
+    return f"""    counts = math.prod(each[0] for each in kept), math.prod(each[0] for each in inner)
+    block, whole = blocks(counts[1], {knobs["rows"]}, {knobs["block"]}, {knobs["fit"]}, {knobs["whole"]})
+    return {result}, counts, [*zip(*kept), *zip(*inner)], {wide}, block, whole
+"""
 
 
 def called(several: Sequence[Pass]) -> set[str]:

@@ -19,17 +19,14 @@ from search.proposers.playbook.templates.triton.operator_pieces import known_sig
 from search.proposers.playbook.workload import Signature, Workload
 
 
-class ReductionTemplate:
+class ReductionTemplate(passes.PassesTemplate):
     """The family of reductions."""
 
     op = "reduction"
-    language = "triton"
-    naive = passes.NAIVE
-    moves = passes.MOVES
 
-    def valid(self, workload: Workload, knobs: Knobs) -> bool:
-        """There is a signature that it can have; see `passes.valid`."""
-        return bool(_signatures(workload)) and passes.valid(knobs)
+    def signatures(self, workload: Workload) -> list[Signature]:
+        """See `PassesTemplate`."""
+        return known_signatures(workload, passes.called(REDUCTIONS[workload.operator].passes))
 
     def render(self, workload: Workload, knobs: Knobs) -> str:
         """The kernel with these knobs."""
@@ -38,7 +35,7 @@ class ReductionTemplate:
             summary=f"{workload.operator} in Triton: {knobs['rows']} rows of reduced elements a program.",
             workload=workload,
             knobs=knobs,
-            chosen=_signatures(workload),
+            chosen=self.signatures(workload),
             functions=[*passes.merges(found.passes), _kernel(found)],
             helpers=[CONTIGUOUS, NESTS, REDUCED, passes.BLOCKS],
             plan=_plan(knobs),
@@ -48,10 +45,6 @@ class ReductionTemplate:
 
 
 TEMPLATE = ReductionTemplate()
-
-
-def _signatures(workload: Workload) -> list[Signature]:
-    return known_signatures(workload, passes.called(REDUCTIONS[workload.operator].passes))
 
 
 def _kernel(found: Reduction) -> str:
@@ -78,7 +71,6 @@ def reduction(
 
 
 def _plan(knobs: Knobs) -> str:
-    wide = "is_wide(kept) or is_wide(inner)" if knobs["narrow"] else "True"
     return f'''
 def plan(shape, strides, dim, keepdim):
     """The output's shape, numbers of rows and of their elements, sizes and strides of both nests of loops,
@@ -87,10 +79,7 @@ def plan(shape, strides, dim, keepdim):
     result = [1 if place in inside else size for place, size in enumerate(shape)]
     result = result if keepdim else [size for place, size in enumerate(shape) if place not in inside]
     kept, inner = nests(shape, inside, strides)
-    counts = math.prod(each[0] for each in kept), math.prod(each[0] for each in inner)
-    block, whole = blocks(counts[1], {knobs["rows"]}, {knobs["block"]}, {knobs["fit"]}, {knobs["whole"]})
-    return result, counts, [*zip(*kept), *zip(*inner)], {wide}, block, whole
-'''
+{passes.planned("result", knobs)}'''
 
 
 def _forward(workload: Workload, found: Reduction, knobs: Knobs) -> str:

@@ -22,17 +22,14 @@ from search.proposers.playbook.templates.triton.operator_pieces import known_sig
 from search.proposers.playbook.workload import Signature, Workload
 
 
-class RowsTemplate:
+class RowsTemplate(passes.PassesTemplate):
     """The family of chains with reductions."""
 
     op = "rows"
-    language = "triton"
-    naive = passes.NAIVE
-    moves = passes.MOVES
 
-    def valid(self, workload: Workload, knobs: Knobs) -> bool:
-        """There is a signature that it can have; see `passes.valid`."""
-        return bool(_signatures(workload)) and passes.valid(knobs)
+    def signatures(self, workload: Workload) -> list[Signature]:
+        """See `PassesTemplate`."""
+        return known_signatures(workload, called_in(" ".join(rows_of(workload).texts)))
 
     def render(self, workload: Workload, knobs: Knobs) -> str:
         """The kernel with these knobs."""
@@ -42,20 +39,16 @@ class RowsTemplate:
             summary=f"a chain with reductions in Triton: {knobs['rows']} rows a program.",
             workload=workload,
             knobs=knobs,
-            chosen=_signatures(workload),
+            chosen=self.signatures(workload),
             functions=[*passes.merges(gathers), _kernel(found, len(names))],
             helpers=[SPREAD, CONTIGUOUS, NESTS, passes.BLOCKS],
-            plan=_plan(found, knobs),
+            plan=f"{rows_plan(found)}\n{passes.planned('result', knobs)}",
             forward=_forward(names, knobs),
             inputs=names,
         )
 
 
 TEMPLATE = RowsTemplate()
-
-
-def _signatures(workload: Workload) -> list[Signature]:
-    return known_signatures(workload, called_in(" ".join(rows_of(workload).texts)))
 
 
 def _kernel(found: Rows, count: int) -> str:
@@ -95,7 +88,7 @@ def _body(found: Rows, count: int) -> list[str]:
         elif name not in found.elements:
             lines.append(f"{name} = tl.cast({in_language(step, 1)}, COMPUTE)")
     if found.kept:
-        for n in _operands(found, found.last):
+        for n in found.operands(found.last):
             lines.append(f"{OPERANDS[n]} = tl.load(x{n} + source{n}, mask=inside, other=0).to(COMPUTE)")
         lines += _steps(found, found.last)
         value = f"tl.broadcast_to(tl.cast({found.last}, COMPUTE), (ROWS, 1))"
@@ -110,7 +103,7 @@ def _body(found: Rows, count: int) -> list[str]:
 
 def _over_blocks(found: Rows, text: str, body: Sequence[str]) -> list[str]:
     """The lines that do something with what is loaded, once or for each block."""
-    loads = _loads(_operands(found, text), "first")
+    loads = _loads(found.operands(text), "first")
     loop = ["for first in range(0, reduced_count, BLOCK):", *_indented([*loads, *body])]
     return ["if WHOLE:", *_indented(body), "else:", *_indented(loop)]
 
@@ -141,21 +134,8 @@ def _steps(found: Rows, text: str) -> list[str]:
     return [f"{name} = tl.cast({in_language(str(step), 1)}, COMPUTE)" for name, step in steps]
 
 
-def _operands(found: Rows, text: str) -> list[int]:
-    return [OPERANDS.index(each) for each in found.needed(text) if each in OPERANDS]
-
-
 def _indented(lines: Sequence[str]) -> list[str]:
     return [f"    {each}" for each in lines]
-
-
-def _plan(found: Rows, knobs: Knobs) -> str:
-    wide = "is_wide(kept) or is_wide(inner)" if knobs["narrow"] else "True"
-    return f"""{rows_plan(found)}
-    counts = math.prod(each[0] for each in kept), math.prod(each[0] for each in inner)
-    block, whole = blocks(counts[1], {knobs["rows"]}, {knobs["block"]}, {knobs["fit"]}, {knobs["whole"]})
-    return result, counts, [*zip(*kept), *zip(*inner)], {wide}, block, whole
-"""
 
 
 def _forward(names: Sequence[str], knobs: Knobs) -> str:
