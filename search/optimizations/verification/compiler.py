@@ -4,13 +4,14 @@ stands for, so that a kernel has to be faster than the compiler's own code, not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from evaluators.cause import first_line
 from evaluators.timing import median_interval
 from search.optimizations.model_source import LoadedModel
 from search.optimizations.verification.blocks import in_turn, warm
+from search.optimizations.verification.plans import plan_of, watched
 
 
 def over_compiled(
@@ -70,24 +71,7 @@ def _speedup(
 
 def _first_calls(model: LoadedModel) -> dict[str, tuple[Any, ...]]:
     """The inputs of each kernel's first call in a forward, by its name."""
-    plan, found = plan_of(model), dict[str, tuple[Any, ...]]()
-    own: Mapping[str, Any] = plan.kernels
-
-    def spy(name: str) -> Callable[..., Any]:
-        def call(*inputs: Any) -> Any:
-            found.setdefault(name, inputs)
-            return own[name](*inputs)
-
-        return call
-
-    plan.kernels = {name: spy(name) for name in own}
-    try:
+    found: dict[str, tuple[Any, ...]] = {}
+    with watched(plan_of(model), lambda name, inputs, _: found.setdefault(name, inputs)):
         model.run()
-    finally:
-        plan.kernels = own
     return found
-
-
-def plan_of(model: LoadedModel) -> Any:
-    """Of a model with kernels."""
-    return type(model.module).plan  # type: ignore[attr-defined]

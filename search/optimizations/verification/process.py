@@ -28,7 +28,7 @@ from search.optimizations.extraction.record import EXTRACTION, Extraction
 from search.optimizations.installation.package import PACKAGE
 from search.optimizations.model_source import LoadedModel
 from search.optimizations.verification.apart import TASK, Task
-from search.optimizations.verification.compiler import plan_of
+from search.optimizations.verification.plans import plan_of, watched
 from search.optimizations.verification.record import (
     FILE,
     OPTIMIZED_GRAPH,
@@ -195,23 +195,14 @@ class _Case:
         """The errors of these kernels' results, call by call, against the same forward without them."""
         sites = Extraction.read(folder / EXTRACTION).sites(self.kernels, self._number)
         seen: dict[bool, list[tuple[str, Any]]] = {False: [], True: []}
-        plan, own = self._plan, self._plan.kernels
-        for on in seen:
-
-            def spy(name: str, on: bool = on) -> Callable[..., Any]:
-                def call(*inputs: torch.Tensor) -> Any:
-                    found = own[name](*inputs)
-                    seen[on].append((name, found))
-                    return found
-
-                return call
-
-            for name, kernel in own.items():
+        for on, results in seen.items():
+            for name, kernel in self._plan.kernels.items():
                 kernel.on = on and name in some
-            plan.kernels = {name: spy(name) for name in own}
-            with contextlib.suppress(Exception):  # a kernel may raise anything; what came before is told
+            with (
+                watched(self._plan, lambda name, _, found, results=results: results.append((name, found))),  # type: ignore[misc]
+                contextlib.suppress(Exception),  # a kernel may raise anything; what came before is told
+            ):
                 self.model.run()
-            plan.kernels = own
         return [
             Step(kernel=name, site=site, error=error_of(tensors_in(found), tensors_in(wanted)))
             for (name, found), (_, wanted), site in zip(seen[True], seen[False], sites, strict=False)

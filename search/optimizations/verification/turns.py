@@ -11,7 +11,8 @@ from search.optimizations.installation.graphs import Graph
 from search.optimizations.model_source import LoadedModel
 from search.optimizations.verification.apart import TUNED, WAYS, Task
 from search.optimizations.verification.blocks import in_turn, warm
-from search.optimizations.verification.compiler import over_compiled, plan_of
+from search.optimizations.verification.compiler import over_compiled
+from search.optimizations.verification.plans import plan_of
 from search.optimizations.verification.record import (
     COMPILED_PAIRS,
     GRAPH,

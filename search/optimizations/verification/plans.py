@@ -1,0 +1,34 @@
+"""The kernels of a model that runs them, and what goes in and comes out of each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from search.optimizations.model_source import LoadedModel
+
+
+def plan_of(model: LoadedModel) -> Any:
+    """Of a model with kernels."""
+    return type(model.module).plan  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def watched(plan: Any, told: Callable[[str, tuple[Any, ...], Any], Any]) -> Iterator[None]:
+    """In the block `told` is given the name, the inputs and the result of each call of a kernel."""
+    own = plan.kernels
+
+    def watch(name: str) -> Callable[..., Any]:
+        def call(*inputs: Any) -> Any:
+            found = own[name](*inputs)
+            told(name, inputs, found)
+            return found
+
+        return call
+
+    plan.kernels = {name: watch(name) for name in own}
+    try:
+        yield
+    finally:
+        plan.kernels = own
