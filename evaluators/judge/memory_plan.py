@@ -21,6 +21,8 @@ CONTEXT_BYTES = int(0.6 * GIB)
 """Of CUDA, in each process that uses the device."""
 BASELINES = 2
 """Runners beside the candidates': eager's, and that of `torch.compile`."""
+WEIGHT_SETS = 3
+"""Of a runner, at most."""
 COPIED_CALLS = 3
 """Of a block, whose outputs the judge process copies before it checks them, at most."""
 COMPARED_BYTES = 3 * GIB
@@ -61,8 +63,9 @@ class MemoryPlan:
     weight_bytes: int
 
     def runner_bytes(self, calls: int) -> int:
-        """What a runner needs: it holds the outputs of all calls of a block until they are copied."""
-        return CONTEXT_BYTES + self.weight_bytes + calls * self.output_bytes
+        """What a runner needs: it holds the outputs of all calls of a block until they are copied, and, while
+        its weights are changed, those that it had and the largest of them anew."""
+        return CONTEXT_BYTES + WEIGHT_SETS * self.weight_bytes + calls * self.output_bytes
 
     def needed_bytes(self, whole: int, candidates: int = 1, calls: int | None = None) -> int:
         """Everything that comes after `free_bytes` was seen. The session's own shared buffers are for `whole`

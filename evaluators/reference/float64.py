@@ -2,6 +2,8 @@
 
 Attention is computed by its formula there. PyTorch's fused kernels leave masked keys out, for which the
 formula has zero times their value: what infinities come to depends on the kernel, and this tells where.
+Convolutions are PyTorch's own: cuDNN's transposed ones take up to 30 times as long in float64 (KernelBench's
+`level1/69` on an H200).
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class DoubleReference:
         import torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        with torch.no_grad(), _default_dtype(torch.float64), sdpa_kernel(SDPBackend.MATH):
+        plain = sdpa_kernel(SDPBackend.MATH)
+        with torch.no_grad(), _default_dtype(torch.float64), plain, _without_cudnn():
             wide = map_tensors(_wide_copy if changes_inputs else _wide, inputs)
             return tensors_of(self.module(*wide)), wide
 
@@ -71,6 +74,17 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
     known = tensor.dtype in (torch.float64, torch.complex128)
     return tensor if known or not (tensor.is_floating_point() or tensor.is_complex()) else _wide_copy(tensor)
+
+
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
+    import torch
+
+    before, torch.backends.cudnn.enabled = torch.backends.cudnn.enabled, False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = before
 
 
 @contextmanager

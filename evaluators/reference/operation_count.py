@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 logger = logging.getLogger(__name__)
+
+LONGEST_S = 10.0
+"""For the operators of one pass. Backward of `cumprod` runs over all pairs of elements of a row once there is
+a zero: hours for KernelBench's `level1/90`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,12 +154,15 @@ def _counted(run: Callable[[], Any]) -> tuple[Any, int, int]:
     class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operations = 0
         products = 0
+        deadline = time.monotonic() + LONGEST_S
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
             return False  # torch would import its compiler, for seconds, to keep it out of here
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if time.monotonic() > self.deadline:
+                raise TimeoutError(f"it takes more than {LONGEST_S:.0f} s")
             out = func(*args, **(kwargs or {}))
             if (formula := flop_registry.get(func._overloadpacket)) is not None:
                 operations = formula(*args, **(kwargs or {}), out_val=out)

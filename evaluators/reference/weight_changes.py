@@ -33,6 +33,8 @@ FACTOR, ADDED = (0.5, 1.5), 0.25
 of the tensor's rms. Statistics, and weights whose signs the reference does not bear, keep their signs."""
 ZERO = 1 / 8
 """What zeros become where the two sides' forms differ, and all other elements are halved."""
+PART = 2**24
+"""Elements at a time, so that what a change takes besides is some 100 MiB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +115,8 @@ def moments() -> Iterator[bool]:
 
 def change(module: nn.Module, how: WeightChange, *, alike: bool) -> list[torch.Tensor]:
     """Changes the weights in place and returns what they were, for `restore`. The same for the same change,
-    device and forms where the two sides are `alike`."""
+    device and forms where the two sides are `alike`. Takes the memory of the weights once more, and that of
+    the largest of them, in float32 at least."""
     import torch
 
     weights = weights_of(module, how.buffers)
@@ -122,7 +125,8 @@ def change(module: nn.Module, how: WeightChange, *, alike: bool) -> list[torch.T
         for number, each in enumerate(weights):
             if not alike:
                 zero = 0.0 if how.padded and each.any() else ZERO
-                each.copy_(torch.where(each == 0, zero, each / 2))
+                zeros = each == 0
+                each.div_(2).masked_fill_(zeros, zero)
             elif each.numel() and how.turn is None:
                 signs = how.signed and isinstance(each, torch.nn.Parameter)
                 each.copy_(_all_changed(each, how.seed + number, signed=signs))
@@ -136,22 +140,23 @@ def _all_changed(tensor: torch.Tensor, seed: int, *, signed: bool) -> torch.Tens
     import torch
 
     generator = torch.Generator(tensor.device).manual_seed(seed)
-    wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32)).reshape(
-        -1
-    )  # in one order on both sides
 
-    def drawn(least: float, most: float) -> torch.Tensor:
-        share = torch.rand(wide.shape, generator=generator, device=wide.device, dtype=wide.dtype)
-        found = least + (most - least) * share
+    def drawn(part: torch.Tensor, least: float, most: float) -> torch.Tensor:
+        found = torch.rand(part.shape, generator=generator, device=part.device, dtype=part.dtype)
+        found.mul_(most - least).add_(least)
         if signed:
-            minus = torch.randint(2, wide.shape, generator=generator, device=wide.device)
-            found = torch.where(minus == 0, -found, found)
+            minus = torch.randint(2, part.shape, generator=generator, device=part.device, dtype=torch.int8)
+            found.mul_(1 - 2 * minus)
         return found
 
-    square = torch.where(wide.isfinite(), wide, 0).square().mean()
-    typical = torch.where(square > 0, square.sqrt(), 1.0)
-    added = typical * drawn(0.0, ADDED)
-    found = wide * drawn(*FACTOR) + (added if signed else torch.where(wide < 0, -added, added))
+    found = _wide_copy(tensor)
+    parts = torch.split(found, PART)
+    square = torch.stack([_finite(part).double().square().sum() for part in parts]).sum() / found.numel()
+    typical = torch.where(square > 0, square.sqrt(), 1.0).to(found.dtype)
+    for part in parts:
+        added = typical * drawn(part, 0.0, ADDED)
+        added = added if signed else torch.where(part < 0, -added, added)
+        part.mul_(drawn(part, *FACTOR)).add_(added)
     return found.view(tensor.shape)
 
 
@@ -160,17 +165,29 @@ def _some_changed(tensor: torch.Tensor, seed: int) -> torch.Tensor:
     import torch
 
     generator = torch.Generator(tensor.device).manual_seed(seed)
-    wide = torch.promote_types(tensor.dtype, torch.float32)
-    flat = tensor.to(wide, copy=True).reshape(-1)
-    size = flat.numel()
+    found = _wide_copy(tensor)
+    size = found.numel()
     least, most = SOMEWHERE
-    amount = torch.rand(1, generator=generator, device=flat.device, dtype=wide)
-    largest = torch.where(flat.isfinite(), flat, 0).abs().amax()
+    amount = torch.rand(1, generator=generator, device=found.device, dtype=found.dtype)
+    largest = torch.stack([_finite(part).abs().amax() for part in torch.split(found, PART)]).amax()
     chosen = torch.randint(
-        size, (min(size, max(FEWEST, round(SHARE * size))),), generator=generator, device=flat.device
+        size, (min(size, max(FEWEST, round(SHARE * size))),), generator=generator, device=found.device
     )
-    flat[chosen] += (least + (most - least) * amount) * torch.where(largest > 0, largest, 1.0)
-    return flat.view(tensor.shape)
+    found[chosen] += (least + (most - least) * amount) * torch.where(largest > 0, largest, 1.0)
+    return found.view(tensor.shape)
+
+
+def _wide_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Its elements in one order on both sides, in float32 at least."""
+    import torch
+
+    wide = torch.promote_types(tensor.dtype, torch.float32)
+    return tensor.detach().to(wide, copy=True, memory_format=torch.contiguous_format).reshape(-1)
+
+
+def _finite(tensor: torch.Tensor) -> torch.Tensor:
+    """With zeros in the place of infinities and NaN."""
+    return tensor.nan_to_num(0.0, 0.0, 0.0)
 
 
 def restore(module: nn.Module, before: list[torch.Tensor], buffers: Sequence[str] = ()) -> None:

@@ -10,6 +10,7 @@ from evaluators.judge.memory_plan import (
     GIB,
     LARGE_SHARE,
     MEMORY_SHARE,
+    WEIGHT_SETS,
     MemoryPlan,
     TooLarge,
     most_calls,
@@ -65,7 +66,7 @@ def test_there_are_fewer_calls_where_the_answers_need_the_memory() -> None:
 
 def test_everything_that_is_there_counts() -> None:
     plan = plan_of(gib=140, inputs=1, outputs=2, answer=10, weights=0.5)
-    runner = CONTEXT_BYTES + 0.5 * GIB + 3 * 2 * GIB
+    runner = CONTEXT_BYTES + WEIGHT_SETS * 0.5 * GIB + 3 * 2 * GIB
     assert plan.runner_bytes(3) == runner
     buffers, staged, copied, compared, spare = 2 * 3 * 3, 3, 3 * 2, 3, 1
     besides = (buffers + staged + copied + compared + spare + 10) * GIB

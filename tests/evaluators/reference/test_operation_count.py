@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from evaluators.reference import operation_count
 from evaluators.reference.containers import tensors_of
 from evaluators.reference.operation_count import Work, count
 
@@ -133,6 +135,22 @@ def test_odd_references_are_warned_about(caplog: pytest.LogCaptureFixture) -> No
     work = work_of(odd, torch.randn(16, 16))
     assert (work.operations, work.needed_operations, work.needed_input_bytes) == (2 * 16**3, 0, 0)
     assert "KeyError" in caplog.text
+
+
+def test_a_pass_that_takes_too_long_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def slow(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(200):
+            x = x @ x / 200
+            time.sleep(0.001)
+        return x
+
+    monkeypatch.setattr(operation_count, "LONGEST_S", 0.05)
+    x = torch.rand(200, 200)
+    work = work_of(slow, x)
+    assert (work.bytes, work.operations, work.needed_operations) == (2 * x.nbytes, 0, 0)
+    assert "it takes more than" in caplog.text
 
 
 @pytest.mark.parametrize(

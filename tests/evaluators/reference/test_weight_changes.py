@@ -110,6 +110,21 @@ def test_both_sides_change_alike_however_they_lie_in_memory(turn: tuple[int, ...
     assert not all(map(torch.equal, values(ours), values(theirs)))
 
 
+@pytest.mark.parametrize("turn", [None, (0, 1, 2, 3, 4, 5, 6, 7)])
+def test_a_large_weight_changes_part_by_part(
+    turn: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weight_changes, "PART", 100)
+    one, other = net(), net(channels_last=True)
+    how = WeightChange(seed=1, turn=turn)
+    before = change(one, how, alike=True)
+    change(other, how, alike=True)
+    weights = weight_changes.weights_of(one)
+    for now, was, theirs in zip(weights, before, weight_changes.weights_of(other), strict=True):
+        assert torch.equal(now, theirs)
+        assert (now != was).any() if turn is not None else (now != was).float().mean() > 0.9
+
+
 def test_other_forms_change_element_by_element() -> None:
     module = net()
     weight = module.conv.weight.detach().clone()
