@@ -299,10 +299,11 @@ DISTRIBUTIONS = (
 """What is tried on every problem, besides the far scales (`far_scales`), as far as it has such inputs."""
 
 
-def far_scales(name: str) -> list[Distribution]:
-    """The candidates for the LARGEST or the SMALLEST scale, the furthest first."""
+def far_scales(name: str, most: int | None = None) -> list[Distribution]:
+    """The candidates for the LARGEST or the SMALLEST scale, the furthest first; none further than `most`."""
     sign = 1 if name == LARGEST else -1
-    return [Distribution(name=name, floating=scaled(sign * exponent)) for exponent in FAR]
+    exponents = [each for each in FAR if most is None or each <= most]
+    return [Distribution(name=name, floating=scaled(sign * each)) for each in exponents]
 
 
 DESCRIPTIONS = {

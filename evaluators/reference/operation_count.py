@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+EXPONENTIALS = ("exp", "exp2", "logsumexp", "_softmax", "_log_softmax", "_safe_softmax")
 LONGEST_S = 10.0
 """For the operators of one pass. Backward of `cumprod` runs over all pairs of elements of a row once there is
 a zero: hours for KernelBench's `level1/90`."""
@@ -30,13 +31,15 @@ a zero: hours for KernelBench's `level1/90`."""
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """The work of one call. `bytes`: inputs, parameters and buffers read once, outputs written once;
-    `operations`: multiplications and additions of matmuls, convolutions and attention.
+    `operations`: multiplications and additions of matmuls, convolutions and attention; `softmax`: whether
+    there are exponentials after these, as in attention.
 
     The `needed_` figures are the cautious ones: 0 where nothing could be shown.
     """
 
     bytes: int
     operations: int
+    softmax: bool = False
     needed_input_bytes: int = 0
     needed_output_bytes: int = 0
     needed_parameter_bytes: int = 0
@@ -79,8 +82,8 @@ def _add_operations(work: Work, module: nn.Module, inputs: list[Any]) -> tuple[W
 
     twin = copy.deepcopy(module)
     with torch.no_grad():
-        _, operations, products = _counted(lambda: twin(*_cloned(inputs)))
-    return replace(work, operations=operations), products
+        _, counts = _counted(lambda: twin(*_cloned(inputs)))
+    return replace(work, operations=counts.operations, softmax=counts.softmax), counts.products
 
 
 def _add_needed(work: Work, module: nn.Module, inputs: list[Any], products: int) -> Work:
@@ -98,16 +101,14 @@ def _add_needed(work: Work, module: nn.Module, inputs: list[Any], products: int)
         return work
     with torch.enable_grad():
         ends = [_end(each) for each in outputs]
-    gradients, _, backward = _counted(
-        lambda: torch.autograd.grad(ends, wanted + parameters, allow_unused=True)
-    )
+    gradients, backward = _counted(lambda: torch.autograd.grad(ends, wanted + parameters, allow_unused=True))
     needed = [0 if g is None or g.is_sparse else _nonzeros(g) * g.element_size() for g in gradients]
     return replace(
         work,
         needed_input_bytes=sum(needed[: len(wanted)]),
         needed_parameter_bytes=sum(needed[len(wanted) :]),
         # Backward has at most two products for each one that the outputs depend on, none for the others.
-        needed_operations=min(products, backward // 2),
+        needed_operations=min(products, backward.products // 2),
     )
 
 
@@ -131,15 +132,24 @@ def _end(output: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def _counted(run: Callable[[], Any]) -> tuple[Any, int, int]:
-    """What `run` returns, its operations but for those that an attention's mask leaves out, and those of all
-    with no factor that is zero."""
+@dataclass
+class _Counts:
+    """Of one run: operations but for those that an attention's mask leaves out, those of all with no factor
+    that is zero, and whether there are exponentials after any."""
+
+    operations: int = 0
+    products: int = 0
+    softmax: bool = False
+
+
+def _counted(run: Callable[[], Any]) -> tuple[Any, _Counts]:
+    """What `run` returns, and what it did. Raises TimeoutError after LONGEST_S."""
     from torch.nn.functional import scaled_dot_product_attention
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import flop_registry
 
-    attended = 1.0
+    attended, counts, deadline = 1.0, _Counts(), time.monotonic() + LONGEST_S
 
     class Masks(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -152,27 +162,25 @@ def _counted(run: Callable[[], Any]) -> tuple[Any, int, int]:
                 attended = 1.0
 
     class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        operations = 0
-        products = 0
-        deadline = time.monotonic() + LONGEST_S
-
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
             return False  # torch would import its compiler, for seconds, to keep it out of here
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if time.monotonic() > self.deadline:
+            if time.monotonic() > deadline:
                 raise TimeoutError(f"it takes more than {LONGEST_S:.0f} s")
             out = func(*args, **(kwargs or {}))
+            name = func._overloadpacket.__name__
+            counts.softmax |= name in EXPONENTIALS and counts.operations > 0
             if (formula := flop_registry.get(func._overloadpacket)) is not None:
                 operations = formula(*args, **(kwargs or {}), out_val=out)
-                self.operations += round(operations * attended)
-                self.products += _products(func._overloadpacket.__name__, operations, args)
+                counts.operations += round(operations * attended)
+                counts.products += _products(name, operations, args)
             return out
 
-    with Masks(), Counter() as counter:  # type: ignore[no-untyped-call]
+    with Masks(), Counter():  # type: ignore[no-untyped-call]
         result = run()
-    return result, counter.operations, counter.products
+    return result, counts
 
 
 def _attended_share(

@@ -85,6 +85,8 @@ class RunningReference:
         self.has_products = False
         """Whether it multiplies matrices, convolves or attends (see `comparison.compare`), once the work is
         counted."""
+        self.has_softmax = False
+        """Whether there are exponentials after these, likewise."""
         with self.steps.step(OpeningStep.LOOKING):
             try:
                 self.template = template_of(sample)
@@ -105,7 +107,7 @@ class RunningReference:
     def count_work(self) -> Work:
         """The bytes and operations of a call. From here on it is known whether there are products."""
         work = count(self.eager, self.sample, self.outputs)
-        self.has_products = work.operations > 0
+        self.has_products, self.has_softmax = work.operations > 0, work.softmax
         return work
 
     def _make(self, seed: int) -> nn.Module:

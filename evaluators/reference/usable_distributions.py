@@ -45,6 +45,10 @@ ROUNDED_WELL, ROUNDED = 4.0, 0.01
 precision which a problem allows is too narrow for a distribution."""
 FAR_SCALES = 2
 """So many of the scales at either end of the type's range are taken in."""
+SOFTMAX_FAR = 14
+"""Exponent of the largest scale where products go into exponentials. Attention kernels, FlashAttention's and
+Triton's tutorial among them, compute exp2(score * scale - most) with one fused multiply-add, where `most` is
+the largest of the same products, but rounded. With scores of 2^80 the rounding alone makes it infinite."""
 RANGE_DRAWS = 16
 """In which a distribution must stay in the range of the inputs."""
 OUT_OF_RANGE = "the reference fails on the device for values out of the range of its own inputs"
@@ -115,7 +119,7 @@ def _candidates(reference: ReferenceModel) -> Iterator[list[Distribution]]:
                 each = replace(each, only=masks)
         yield [each]
     if any(each.is_floating_point() or each.is_complex() for each in tensors):
-        yield far_scales(LARGEST)
+        yield far_scales(LARGEST, SOFTMAX_FAR if reference.has_softmax else None)
         yield far_scales(SMALLEST)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 import torch
 from torch.nn import functional
 
+from evaluators.reference import usable_distributions
 from evaluators.reference.answer import Draw, benchmark_rules
 from evaluators.reference.comparison import NO_SHIFT, Comparison
+from evaluators.reference.input_distributions import LARGEST
 from evaluators.reference.reference_model import ReferenceModel
 from evaluators.reference.usable_distributions import open_distributions
 from tests.evaluators.references import problem_of, session_of
@@ -135,6 +138,30 @@ def test_what_infinities_come_to_in_products_is_left_to_the_kernel() -> None:
     assert session.distributions["masked"].only == {3}
     assert wrong_on(session, by_hand) == set()
     assert wrong_on(session, online) == {"masked"}, "half a row that is masked wholly makes all of it NaN"
+
+
+def test_attention_by_fused_multiply_adds_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q, k, v)
+
+    def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores, scale = q.float() @ k.float().mT, math.log2(math.e) / 4
+        most = scores.amax(-1, keepdim=True) * scale
+        weights = (scores.double() * scale - most.double()).float().exp2()  # rounded once, as by an FMA
+        return ((weights.bfloat16().float() @ v.float()) / weights.sum(-1, keepdim=True)).bfloat16()
+
+    def counted() -> ReferenceModel:
+        session = session_of(attention, lambda: [torch.randn(4, 64, 16) for _ in "qkv"], dtype="bfloat16")
+        session.count_work()
+        open_distributions(session)
+        return session
+
+    session = counted()
+    assert session.has_softmax
+    assert LARGEST in session.distributions
+    assert wrong_on(session, flash) == set()
+    monkeypatch.setattr(usable_distributions, "SOFTMAX_FAR", None)
+    assert wrong_on(counted(), flash) == {LARGEST}
 
 
 @pytest.mark.slow
