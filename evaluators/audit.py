@@ -7,18 +7,21 @@
 
 A reference cannot judge where an answer that leaves something out passes for right: zeros, constants, the
 outputs for other inputs, an input as it is, answers that use one half of it. Each audit is kept at once, as a
-line of `<out>/<suite>.jsonl`; what is there is not audited again. `<out>/<suite>_excluded.json` names the
-problems that scores are to leave out, with the reason of each. With `opening=true` the problems are opened
-for kernels instead, each once, and a table says where the time of that goes; kept is each opening, as a line
-of `<out>/<suite>_opening.jsonl`. Exit status 0 when all were audited, or opened, 1 when one could not be, 2
-when the call was wrong.
+line of `<out>/<suite>.jsonl`; what is there is not audited again. `<out>/<suite>.csv` is the table of all,
+`<out>/<suite>_excluded.json` names the problems that scores are to leave out, with the reason of each. With
+`opening=true` the problems are opened for kernels instead, each once, and a table says where the time of that
+goes; kept is each opening, as a line of `<out>/<suite>_opening.jsonl`. Exit status 0 when all were audited,
+or opened, 1 when one could not be, 2 when the call was wrong.
 """
 
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,10 +87,12 @@ async def audit_all(config: DictConfig, output: Console) -> int:
         say(output, in_a_line(found[place]))
 
     await for_each_problem(suite, config, build(config.evaluator), audit_one)
-    excluded = {each.problem: why_not(each) for each in found.values() if not each.judges}
+    audits = [found[each.problem] for each in suite.entries() if each.problem in found]
+    excluded = {each.problem: why_not(each) for each in audits if not each.judges}
+    write_atomically(Path(config.out) / f"{name}.csv", as_csv(audits))
     path = Path(config.out) / f"{name}_excluded.json"
     write_atomically(path, json.dumps(excluded, indent=1, sort_keys=True) + "\n")
-    say(output, "", *summary(list(found.values())), f"excluded, with reasons: {path}")
+    say(output, "", *summary(audits), f"excluded, with reasons: {path}")
     return 1 if failed else 0
 
 
@@ -137,6 +142,22 @@ def why_not(found: ReferenceAudit) -> str:
     passing = [each for each in found.lazy if each.passes]
     most = f", and {len(passing) - 1} more" if len(passing) > 1 else ""
     return f"{passing[0].says} pass{most} (normwise difference {passing[0].error:.2g})"
+
+
+def as_csv(found: Iterable[ReferenceAudit]) -> str:
+    """A row a problem. `cannot judge`: why, empty where it can; `eager
+    error`: normwise, against float64; `lazy error`: the smallest of a lazy answer's; which of those each of
+    KernelBench's rules takes; the memory of the audit."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["problem", "cannot judge", "eager error", "lazy error", *FLAT, "memory, GiB"])
+    for each in found:
+        error = f"{each.eager_error:.1e}" if each.in_float64 else ""
+        lazy = f"{each.tolerance:.1e}" if each.tolerance is not None else ""
+        taken = ["; ".join(each.fooled(rule)) for rule in FLAT]
+        why = "" if each.judges else why_not(each)
+        rows.writerow([each.problem, why, error, lazy, *taken, f"{each.peak_bytes / GIB:.1f}"])
+    return text.getvalue()
 
 
 def summary(found: list[ReferenceAudit]) -> list[str]:

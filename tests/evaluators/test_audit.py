@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -64,6 +65,11 @@ def test_a_suite_is_audited_once(
     assert "2 problems: 1 can judge, 1 cannot" in said
     excluded = json.loads((out / "kernelbench_level1_excluded.json").read_text())
     assert list(excluded) == ["kernelbench/level1/2_Zeros"]
+    rows = list(csv.DictReader((out / "kernelbench_level1.csv").open()))
+    assert [row["problem"].rpartition("/")[2] for row in rows] == ["2_Zeros", "23_Softmax"]
+    assert rows[0]["cannot judge"].startswith("zeros pass")
+    assert rows[1]["cannot judge"] == ""
+    assert 0 < float(rows[1]["eager error"]) < float(rows[1]["lazy error"])
     kept = (out / "kernelbench_level1.jsonl").read_text()
     assert kept.count("\n") == 2
     monkeypatch.setattr("evaluators.scheduler.pool.Pool.audit", None)  # nothing is audited again
