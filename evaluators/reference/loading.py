@@ -6,6 +6,7 @@ The form is KernelBench's: `Model`, `get_inputs()`, `get_init_inputs()`, sizes a
 from __future__ import annotations
 
 import ast
+import dataclasses
 import logging
 import random
 import sys
@@ -111,8 +112,12 @@ def own_held_out(problem: Problem, generator: random.Random) -> Callable[[Case],
 def read_cases(cases: Sequence[Mapping[str, Any]], source: str, where: str) -> tuple[Case, ...]:
     """The cases with these fields. Raises BadReference where one is none, or stands there twice."""
     found: dict[str, Case] = {}
+    known = [each.name for each in dataclasses.fields(Case)]
     for number, fields in enumerate(cases):
         try:
+            if unknown := next((name for name in fields if name not in known), None):
+                near = nearest(unknown, known, similar=0.6)
+                raise ValueError(f"there is no {unknown}" + (f"; did you mean {near}?" if near else ""))
             case = Case.from_json(dict(fields))
         except (TypeError, ValueError) as error:
             raise BadReference(f"case {number} of {where} is none: {error}") from error

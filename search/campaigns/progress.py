@@ -41,7 +41,9 @@ class SearchProgress:
     `ceiling` is the speedup that the problem's roofline allows, None where that is not known. `unfit`
     says why there is no search at all: the reference cannot judge, or the proposer has nothing for the
     problem. `final` is the winner's speedup in the final measurement, `final_compile` that over
-    `torch.compile`; None before. `compiled`: whether any of its kernels did.
+    `torch.compile`; None before. `compiled`: whether any of its kernels did. Of a problem with cases
+    `final_bound` counts those that take what any call takes, and `final_beyond` is the speedup over the
+    others, None where there are none.
     """
 
     problem: str
@@ -54,6 +56,8 @@ class SearchProgress:
     final: float | None = None
     final_compile: float | None = None
     compiled: bool = False
+    final_bound: int | None = None
+    final_beyond: float | None = None
 
     @property
     def key(self) -> str:

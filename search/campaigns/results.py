@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.atomic_write import write_atomically
-from evaluators.scores import Estimate, Scored, measures
+from evaluators.scores import Estimate, Scored, geometric_mean, measures
 from search.campaigns.progress import SearchProgress
 from search.reports.html import plain
 
@@ -48,12 +48,11 @@ def of_arm(searches: Sequence[SearchProgress]) -> dict[str, Any]:
     problems, compiled = scored(searches), scored(searches, against="compile")
     solved = sum(max(each.speedups) > 1 for each in problems)
     spent = {unit: sum(each.total(unit) for each in searches) for unit in COSTS}
+    eager = {**measures(problems), **without_overhead(searches)} if problems else {}
     return {
         "problems": len(problems),
         "solved": solved,
-        "against eager": {name: asdict(each) for name, each in measures(problems).items()}
-        if problems
-        else {},
+        "against eager": {name: asdict(each) for name, each in eager.items()},
         "against compile": (
             {name: asdict(each) for name, each in measures(compiled).items()}
             if any(each.final_compile for each in searches)
@@ -62,6 +61,18 @@ def of_arm(searches: Sequence[SearchProgress]) -> dict[str, Any]:
         "spent": spent,
         "spent per solved problem": {unit: spent[unit] / solved if solved else None for unit in COSTS},
     }
+
+
+def without_overhead(searches: Sequence[SearchProgress]) -> dict[str, Estimate]:
+    """The geometric mean over problems with cases, without those that are bound by overhead; nothing where no
+    such problem was measured to the end."""
+    measured = [each for each in searches if each.final_bound is not None]
+    rest = [
+        Scored(problem=each.problem, speedups=[each.final_beyond], compiled=[True], weight=each.weight)
+        for each in measured
+        if each.final_beyond is not None
+    ]
+    return {"without overhead": geometric_mean(rest)} if measured else {}
 
 
 def over_budget(lines: Sequence[Mapping[str, Any]], arm: str, p: float = 1.0) -> list[tuple[float, float]]:
@@ -103,11 +114,13 @@ def write(folder: Path, searches: Sequence[SearchProgress], seconds: float) -> l
     with (folder / "scores.csv").open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         columns = ("problem", "arm", "weight", "evaluations", "dollars", "speedup", "final", "final_compile")
-        rows.writerow([*columns, "ceiling", "stopped", "unfit"])
+        rows.writerow([*columns, "final_bound", "final_beyond", "ceiling", "stopped", "unfit"])
         for each in searches:
             spent = (each.evaluations, each.total("dollars"))
-            found = (each.speedup, each.final, each.final_compile, each.ceiling, each.stopped, each.unfit)
-            rows.writerow([each.problem, each.arm, each.weight, *spent, *found])
+            found = (each.speedup, each.final, each.final_compile, each.final_bound, each.final_beyond)
+            rows.writerow(
+                [each.problem, each.arm, each.weight, *spent, *found, each.ceiling, each.stopped, each.unfit]
+            )
     return [*table(searches), "", *(f"not searched: {name}: {why}" for name, why in unfit.items())]
 
 
@@ -115,14 +128,26 @@ def table(searches: Sequence[SearchProgress]) -> list[str]:
     """A line an arm, against eager, with the 95 % intervals of the mean speedup and of fast_1."""
     lines = [f"{'arm':<20}{'problems':>9}" + "".join(f"{name:>14}" for name in SHOWN.values())]
     for arm in dict.fromkeys(each.arm for each in searches):
-        problems = scored([each for each in searches if each.arm == arm])
+        own = [each for each in searches if each.arm == arm]
+        problems = scored(own)
         if not problems:
             lines.append(f"{arm:<20}{0:>9}")
             continue
         found = measures(problems)
         lines.append(f"{arm:<20}{len(problems):>9}" + "".join(f"{_short(found[name]):>14}" for name in SHOWN))
         lines.append(f"{'':<29}" + "".join(f"{_interval(found[name]):>14}" for name in SHOWN))
+        lines += _beyond(own)
     return lines
+
+
+def _beyond(searches: Sequence[SearchProgress]) -> list[str]:
+    """What is left of the mean without the cases that are bound by overhead, if there are any."""
+    bound = sum(each.final_bound or 0 for each in searches)
+    if not bound:
+        return []
+    mean = without_overhead(searches)["without overhead"]
+    cases = f"{bound} case{'s' * (bound != 1)} bound by overhead"
+    return [f"{'':<20}without {cases}: mean {_short(mean)} {_interval(mean)}"]
 
 
 def _short(estimate: Estimate) -> str:

@@ -16,6 +16,8 @@ from evaluators.cli import compose_config
 from evaluators.config_errors import UsageError
 from evaluators.evaluation import Status
 from evaluators.kept_lines import KeptLines
+from evaluators.overhead import bound_cases, cheapest_call, speedup_beyond
+from evaluators.problem import reference_kernel
 from search.campaigns.progress import SearchProgress, Slice, StopRules, key_of
 from search.campaigns.schedulers import Scheduler
 from search.journal import replay
@@ -25,7 +27,7 @@ from search.run_state import RunState, rebuild
 
 ALONE = ("wandb=off", "report=false", "compare_leaders=false")
 """For each search, where the call does not say otherwise."""
-SECONDS = "seconds"
+SECONDS, FLOOR = "seconds", "ms of the cheapest call"
 """What is kept beside the searches."""
 LIMITS = ("evaluations", "seconds", "calls", "tokens", "dollars")
 
@@ -84,6 +86,7 @@ class CampaignRun:
         self.running: dict[str, int] = {}
         """The evaluations that each search has been given for the slice that it is at."""
         self._start = time.monotonic() - (self._kept.of(SECONDS) or 0.0)
+        self._measuring_floor = asyncio.Lock()
 
     @property
     def searches(self) -> list[SearchProgress]:
@@ -176,10 +179,26 @@ class CampaignRun:
             finished = await search(
                 config, planned.folder, None, Console(quiet=True), signals=False, evaluator=self._evaluator
             )
-        timing = finished.confirmed.timing if finished.confirmed else None
-        if timing is not None:
-            compiled = timing.speedup_vs_compile
-            self.keep(replace(each, final=timing.speedup, final_compile=compiled))
+        found = finished.confirmed
+        if found is None or found.timing is None:
+            return
+        each = replace(each, final=found.timing.speedup, final_compile=found.timing.speedup_vs_compile)
+        if found.cases:
+            floor_ms = await self._floor_ms()
+            beyond = speedup_beyond(found, floor_ms) or None
+            each = replace(each, final_bound=len(bound_cases(found, floor_ms)), final_beyond=beyond)
+        self.keep(each)
+
+    async def _floor_ms(self) -> float:
+        """The eager time of the cheapest call, measured once a campaign; 0 where it cannot be."""
+        async with self._measuring_floor:
+            known: float | None = self._kept.of(FLOOR)
+            if known is None and self._evaluator is not None:
+                problem = replace(cheapest_call(self._device), libraries="any")
+                found = await self._evaluator.evaluate(problem, reference_kernel(problem))
+                known = found.timing.eager_ms if found.timing else 0.0
+                self._kept.keep(FLOOR, known)
+            return known or 0.0
 
     def _known(self, key: str, planned: Planned) -> SearchProgress:
         """As it was kept, with what a slice that was killed had done."""
@@ -254,6 +273,8 @@ def grown(before: SearchProgress, state: RunState | None) -> SearchProgress:
         compiled=compiled,
         final=None,
         final_compile=None,
+        final_bound=None,
+        final_beyond=None,
     )
 
 

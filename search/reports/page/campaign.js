@@ -30,9 +30,9 @@ function head() {
 /** Measures as rows, arms as columns: name, then for each arm what shows its value. */
 function measureRows() {
   const names = Object.keys(data.arms.find((arm) => arm.against.eager.compiled)?.against.eager ?? {}).filter((name) => !name.startsWith("pass@"));
-  const isTime = (name) => ["geometric mean", "median"].includes(name);
+  const isTime = (name) => ["geometric mean", "median", "without overhead"].includes(name);
   const of = (arm, baseline, name) => arm.against[baseline][name];
-  const group = (baseline) => names.filter((name) => baseline === "eager" || !["compiled", "correct"].includes(name)).map((name) => ({
+  const group = (baseline) => names.filter((name) => baseline === "eager" || !["compiled", "correct", "without overhead"].includes(name)).map((name) => ({
     group: `against ${baseline === "eager" ? "eager PyTorch" : "torch.compile"}`, name,
     values: data.arms.map((arm) => of(arm, baseline, name)), show: isTime(name) ? times : share, end: isTime(name) ? times : inPercent,
   }));

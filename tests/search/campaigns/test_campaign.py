@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from evaluators.evaluation import Evaluation
+from evaluators.problem import Problem
+from evaluators.scheduler.pool import Pool
 from evaluators.suites.kernelbench import ROOT
 from search import campaign
-from search.campaigns.progress import StopRules
-from search.campaigns.results import over_budget
+from search.campaigns.progress import SearchProgress, Slice, StopRules
+from search.campaigns.results import over_budget, without_overhead, write
 from search.campaigns.running import Campaign, CampaignRun, Planned, state_of
 from search.campaigns.schedulers import Equal
 from tests.evaluators.scheduler.fake_host import FakeHost
@@ -92,6 +97,94 @@ def test_stop_rules_leave_the_budget_to_others(tmp_path: Path) -> None:
     found = run(Campaign(**{**vars(made), "rules": rules}))
     assert {each.stopped for each in found.searches} == {"20 evaluations"}
     assert found.total("evaluations") == 60
+
+
+CASES = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+
+def get_cases():
+    return [{"sizes": {"size": 64}}, {"sizes": {"size": 128}, "weight": 3.0}]
+
+
+size = 64
+
+
+def get_inputs():
+    return [torch.randn(4, size)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+class WithFloor(FakeHost):
+    """The cheapest call takes so many ms, as every other takes 2."""
+
+    def __init__(self, floor_ms: float) -> None:
+        super().__init__()
+        self.floor_ms = floor_ms
+
+    async def measure(self, device: int, problem: Problem, *rest: Any) -> Evaluation:
+        found = await super().measure(device, problem, *rest)
+        assert found.timing is not None
+        eager_ms = self.floor_ms if problem.name == "the cheapest call" else 2.0
+        samples = {"kernel_samples_ms": (1.0,) * 6, "eager_samples_ms": (eager_ms,) * 6}
+        return replace(found, timing=replace(found.timing, eager_ms=eager_ms, **samples))
+
+
+@pytest.mark.parametrize(("floor_ms", "bound", "beyond"), [(0.5, 0, 2.0), (1.5, 2, None)])
+def test_cases_bound_by_overhead_are_counted_at_the_end(
+    tmp_path: Path, floor_ms: float, bound: int, beyond: float | None
+) -> None:
+    file = tmp_path / "relu.py"
+    file.write_text(CASES)
+    made = Campaign(
+        folder=tmp_path,
+        planned=[
+            Planned(
+                problem="relu",
+                arm="search",
+                weight=1.0,
+                overrides=(f"problem={file}", "library.use=false", "branch=2", "rounds=2"),
+                folder=tmp_path / "relu",
+            )
+        ],
+        scheduler=Equal(),
+        rules=StopRules(),
+        slice=4,
+        at_once=1,
+        limits={"evaluations": 4},
+    )
+    with Pool(WithFloor(floor_ms)) as pool:
+        running = CampaignRun(made, pool, "cpu", lambda run: None)
+        asyncio.run(running.run())
+    (search,) = running.searches
+    assert not search.unfit, search.unfit
+    assert search.final == pytest.approx(2.0)
+    assert (search.final_bound, search.final_beyond) == (bound, beyond and pytest.approx(beyond))
+
+
+def test_the_mean_without_overhead_stands_beside_the_other(tmp_path: Path) -> None:
+    part = (Slice(evaluations=8, speedup=2.0),)
+    plain = SearchProgress(problem="a", arm="one", slices=part, final=4.0)
+    half = SearchProgress(problem="b", arm="one", slices=part, final=4.0, final_bound=1, final_beyond=2.0)
+    small = SearchProgress(problem="c", arm="one", slices=part, final=8.0, final_bound=3)
+    assert without_overhead([plain]) == {}
+    said = write(tmp_path, [plain, half, small], 1.0)
+    assert "without 4 cases bound by overhead: mean 2 " in "\n".join(said)
+    against = json.loads((tmp_path / "campaign.json").read_text())["arms"]["one"]["against eager"]
+    assert against["without overhead"]["value"] == pytest.approx(2.0)
+    assert against["geometric mean"]["value"] == pytest.approx(128 ** (1 / 3))
+    rows = list(csv.DictReader((tmp_path / "scores.csv").open()))
+    assert [(row["final_bound"], row["final_beyond"]) for row in rows] == [("", ""), ("1", "2.0"), ("3", "")]
 
 
 @pytest.fixture
