@@ -16,9 +16,12 @@ SHARES = ("zeros", "masked")
 """Arguments of `drawn` that are 0 where they are left out."""
 DRAWN = '''def drawn(shape, mean, std, low, high, zeros=0.0, masked=0.0, dtype=torch.float32):
     """Normal, within the range; shares of it are 0, and minus infinity."""
-    tensor = (mean + std * torch.randn(shape)).clamp(low, high)
-    tensor = torch.where(torch.rand(shape) < zeros, 0.0, tensor)
-    return torch.where(torch.rand(shape) < masked, float("-inf"), tensor).to(dtype)
+    tensor = torch.randn(shape).mul_(std).add_(mean).clamp_(low, high)
+    if zeros:
+        tensor.masked_fill_(torch.rand(shape) < zeros, 0.0)
+    if masked:
+        tensor.masked_fill_(torch.rand(shape) < masked, float("-inf"))
+    return tensor.to(dtype)
 '''
 STRIDED = '''def strided(tensor, strides):
     """The same, laid out in memory with these strides."""
