@@ -27,9 +27,9 @@ from evaluators.suite_config import SuiteConfig, entries_of, open_problem
 from search.optimizations.extraction.problems import extract, places_of
 from search.optimizations.extraction.record import Extracted
 from search.optimizations.extraction.whole import Whole, whole_of
-from search.optimizations.model_config import named, source_of
-from search.optimizations.profile import Profile
-from search.optimizations.profiling import profile_of
+from search.optimizations.models.config import named, source_of
+from search.optimizations.profiling.profile import profile_of
+from search.optimizations.profiling.record import Profile
 from search.optimize import OptimizeConfig
 from search.proposers.playbook.playbook import Playbook
 

@@ -22,8 +22,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from evaluators.suites.traced_call import Call, Tensor
 from evaluators.suites.traces import read_trace
-from search.optimizations.model_config import source_of
-from search.optimizations.model_source import LoadedModel
+from search.optimizations.models.config import source_of
+from search.optimizations.models.source import LoadedModel
 
 TYPES = {
     "float": "float32",

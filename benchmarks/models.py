@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from search.optimizations.extraction.record import EXTRACTION, Extracted, Extraction
 from search.optimizations.outcome import KERNELS
 from search.optimizations.page import read_profile
-from search.optimizations.profile import Profile
+from search.optimizations.profiling.record import Profile
 from search.optimizations.verification.apart import WAYS
 from search.optimizations.verification.record import COMPILED_PAIRS, EAGER, FILE, Verification
 

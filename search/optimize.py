@@ -50,13 +50,13 @@ from search.campaign import OWN as CAMPAIGN
 from search.campaigns.config import SearchesConfig
 from search.cli import gone_on_with, page_at_the_end, shown, without
 from search.optimizations.extraction.whole import whole_of
-from search.optimizations.model_config import ModelConfig, named, source_of
-from search.optimizations.model_source import LoadedModel, check_dtype
+from search.optimizations.models.config import ModelConfig, named, source_of
+from search.optimizations.models.source import LoadedModel, check_dtype
 from search.optimizations.page import read_profile, write_page
-from search.optimizations.profile import Profile
-from search.optimizations.profiling import calls_of, profile_of
+from search.optimizations.profiling.profile import calls_of, profile_of
+from search.optimizations.profiling.record import Profile
+from search.optimizations.profiling.table import head, legend, show_ranking
 from search.optimizations.stages import Making, extracted, installed, kernels_for
-from search.optimizations.table import head, legend, show_ranking
 from search.optimizations.verification.apart import COMPILED
 
 STAGES = ("profile", "extract", "search", "install")

@@ -1,7 +1,6 @@
-"""A model in, a faster model out: where the time of a model goes, and what can be won there.
+"""A model in, a faster model out. stages has the order of things:
 
-model_config chooses the model, model_source and architectures make it; recording runs it once and notes every
-call of an operator; timing has the time of each call; chains finds the calls that could be one kernel;
-targets says of each operator and chain what the roofline and the library leave to be won; profiling puts them
-together; profile is the record of it all, table and page show it.
+models/ makes the model; profiling/ says where its time goes; extraction/ makes problems of what is worth it;
+searching asks the library for kernels (adapters) and searches others; installation/ puts them into the model,
+and verification/ holds that against the model as it was; outcome, page and readme say what became of it.
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from search.optimizations.extraction.record import EXTRACTION, Extraction
-from search.optimizations.profile import Profile, patterns_of
+from search.optimizations.profiling.record import Profile, patterns_of
 from search.optimizations.verification.apart import WAYS
 from search.optimizations.verification.record import EAGER, FILE, Verification, growth_lines, said_of
 

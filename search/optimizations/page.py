@@ -11,8 +11,8 @@ from typing import Any
 from evaluators.atomic_write import write_atomically
 from evaluators.cause import first_line
 from search.optimizations.outcome import outcome_of
-from search.optimizations.profile import Profile, SiteTime, Target, patterns_of
-from search.optimizations.table import advice
+from search.optimizations.profiling.record import Profile, SiteTime, Target, patterns_of
+from search.optimizations.profiling.table import advice
 from search.reports.html import plain, render_page
 
 SCRIPTS = ("elements.js", "plots.js", "profile.js")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from search.optimizations.extraction.record import Extracted, Extraction
-from search.optimizations.profile import Profile, patterns_of
+from search.optimizations.profiling.record import Profile, patterns_of
 from search.optimizations.searching import Won
 from search.optimizations.verification.apart import WAYS
 from search.optimizations.verification.record import Verification, growth_lines, in_lines

@@ -28,7 +28,7 @@ from search.optimizations.extraction.whole import Whole
 from search.optimizations.installation.package import PACKAGE, set_way, write_package
 from search.optimizations.installation.placement import assigned
 from search.optimizations.outcome import KERNELS
-from search.optimizations.profile import Profile
+from search.optimizations.profiling.record import Profile
 from search.optimizations.readme import extracted_lines, readme, won_lines
 from search.optimizations.searching import (
     LibraryAnswers,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from search.optimizations.extraction.graph import Graph
 from search.optimizations.extraction.readable import RESHAPES, Words, is_first_alone, is_same, readable
-from search.optimizations.recording import Kind, RecordedCall, RecordedRun
+from search.optimizations.profiling.recording import Kind, RecordedCall, RecordedRun
 
 if TYPE_CHECKING:
     from torch import fx

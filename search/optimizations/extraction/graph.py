@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.strided_layouts import clone
 from search.optimizations.extraction.readable import EXPAND, RESHAPES
-from search.optimizations.model_source import LoadedModel, as_written
-from search.optimizations.recording import changed_by
-from search.optimizations.values import Values, place_of
+from search.optimizations.models.source import LoadedModel, as_written
+from search.optimizations.profiling.recording import changed_by
+from search.optimizations.profiling.values import Values, place_of
 
 if TYPE_CHECKING:
     import torch

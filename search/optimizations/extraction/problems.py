@@ -18,9 +18,9 @@ from search.optimizations.extraction.fragments import Fragment, NoFragmentError,
 from search.optimizations.extraction.record import FOLDER, Extracted, Extraction, Place
 from search.optimizations.extraction.references import reference_of
 from search.optimizations.extraction.whole import Whole
-from search.optimizations.profile import Profile, Target, TargetCase, amdahl
-from search.optimizations.recording import Kind
-from search.optimizations.targets import common_site
+from search.optimizations.profiling.record import Profile, Target, TargetCase, amdahl
+from search.optimizations.profiling.recording import Kind
+from search.optimizations.profiling.targets import common_site
 
 LONGEST = 40
 """Characters of a problem's name."""

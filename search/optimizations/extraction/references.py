@@ -18,7 +18,7 @@ from search.optimizations.extraction.graph import run as run_graph
 from search.optimizations.extraction.readable import WORDS
 from search.optimizations.extraction.record import Place
 from search.optimizations.extraction.whole import Whole
-from search.optimizations.profile import Target, patterns_of
+from search.optimizations.profiling.record import Target, patterns_of
 
 if TYPE_CHECKING:
     import torch

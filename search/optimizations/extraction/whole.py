@@ -7,12 +7,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from evaluators.config_errors import UsageError
-from search.optimizations.chains import Chain, find_chains
 from search.optimizations.extraction.fragments import Fragment, fragment_of
 from search.optimizations.extraction.graph import Graph, NoGraphError, capture
 from search.optimizations.extraction.record import Place
-from search.optimizations.model_source import LoadedModel, told
-from search.optimizations.recording import Kind, RecordedRun, record
+from search.optimizations.models.source import LoadedModel, told
+from search.optimizations.profiling.chains import Chain, find_chains
+from search.optimizations.profiling.recording import Kind, RecordedRun, record
 
 if TYPE_CHECKING:
     from torch import fx

@@ -15,8 +15,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from evaluators.atomic_write import write_atomically
-from search.optimizations.model_config import source_of
-from search.optimizations.model_source import LoadedModel
+from search.optimizations.models.config import source_of
+from search.optimizations.models.source import LoadedModel
 from search.optimizations.verification.record import (
     COMPILE,
     COMPILED_PAIRS,

@@ -9,7 +9,7 @@ from typing import Any
 
 from evaluators.cause import first_line
 from evaluators.timing import median_interval
-from search.optimizations.model_source import LoadedModel
+from search.optimizations.models.source import LoadedModel
 from search.optimizations.verification.blocks import in_turn, warm
 from search.optimizations.verification.plans import plan_of, watched
 

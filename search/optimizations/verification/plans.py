@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from search.optimizations.model_source import LoadedModel
+from search.optimizations.models.source import LoadedModel
 
 
 def plan_of(model: LoadedModel) -> Any:

@@ -26,7 +26,7 @@ from evaluators.cause import first_line
 from evaluators.reference.containers import tensors_in
 from search.optimizations.extraction.record import EXTRACTION, Extraction
 from search.optimizations.installation.package import PACKAGE
-from search.optimizations.model_source import LoadedModel
+from search.optimizations.models.source import LoadedModel
 from search.optimizations.verification.apart import TASK, Task
 from search.optimizations.verification.plans import plan_of, watched
 from search.optimizations.verification.record import (

@@ -8,7 +8,7 @@ from typing import Any
 
 from evaluators.cause import first_line
 from search.optimizations.installation.graphs import Graph
-from search.optimizations.model_source import LoadedModel
+from search.optimizations.models.source import LoadedModel
 from search.optimizations.verification.apart import TUNED, WAYS, Task
 from search.optimizations.verification.blocks import in_turn, warm
 from search.optimizations.verification.compiler import over_compiled

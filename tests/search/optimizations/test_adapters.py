@@ -11,8 +11,8 @@ from kernel_library.library import FolderLibrary
 from search.optimizations.adapters import adapted, is_for
 from search.optimizations.extraction.fragments import fragment_of
 from search.optimizations.extraction.whole import Whole
+from tests.search.optimizations.example_models import Mlp, rand
 from tests.search.optimizations.extraction.wholes import chain, places, whole
-from tests.search.optimizations.models import Mlp, rand
 
 
 @pytest.fixture(scope="module")

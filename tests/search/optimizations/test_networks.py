@@ -13,18 +13,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from search.optimizations import profiling
 from search.optimizations.extraction.problems import extract
 from search.optimizations.extraction.record import Extracted
 from search.optimizations.extraction.whole import whole_of
 from search.optimizations.installation.package import write_package
 from search.optimizations.installation.placement import assigned
-from search.optimizations.model_source import LoadedModel
-from search.optimizations.profiling import profile_of
-from search.optimizations.timing import Timing
+from search.optimizations.models.source import LoadedModel
+from search.optimizations.profiling import profile as profiling
+from search.optimizations.profiling.profile import profile_of
+from search.optimizations.profiling.timing import Timing
 from search.optimizations.verification.process import load_package
+from tests.search.optimizations.example_models import PEAKS, Function, loaded, rand
 from tests.search.optimizations.installation.test_package import kernels_of, plan
-from tests.search.optimizations.models import PEAKS, Function, loaded, rand
 from tests.search.optimizations.networks import (
     Attention,
     Decoder,

@@ -11,20 +11,21 @@ import pytest
 from evaluators.cli import compose_config
 from evaluators.problem import Kernel
 from search import optimize
-from search.optimizations import profiling, stages
-from search.optimizations.architectures import Diffusers, Torchvision, Transformers
+from search.optimizations import stages
 from search.optimizations.extraction.record import Extraction
 from search.optimizations.extraction.whole import Whole
-from search.optimizations.model_config import source_of
-from search.optimizations.model_source import FileModel, ModelSource, ModuleModel, ProblemModel
+from search.optimizations.models.architectures import Diffusers, Torchvision, Transformers
+from search.optimizations.models.config import source_of
+from search.optimizations.models.source import FileModel, ModelSource, ModuleModel, ProblemModel
 from search.optimizations.page import read_profile, write_page
-from search.optimizations.profile import Profile
+from search.optimizations.profiling import profile as profiling
+from search.optimizations.profiling.record import Profile
 from search.optimizations.searching import Won
 from search.optimizations.stages import Making
 from search.optimizations.verification.record import Check, Verification
 from search.optimize import OptimizeConfig, expand, main
-from tests.search.optimizations.models import PEAKS
-from tests.search.optimizations.test_model_source import SOURCE
+from tests.search.optimizations.example_models import PEAKS
+from tests.search.optimizations.models.test_source import SOURCE
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from ideatree.commands import main as command
 from search.optimizations.extraction.record import EXTRACTION, Extracted, Extraction, Place
 from search.optimizations.outcome import KERNELS, outcome_of
 from search.optimizations.page import BadProfile, modules, page_data, write_page
-from search.optimizations.profile import Profile, ShapeTime
+from search.optimizations.profiling.record import Profile, ShapeTime
 from search.optimizations.verification.record import FILE, Check, Verification
-from tests.search.optimizations.test_profile import CHAIN, SOFTMAX, VIEW, case, profile, target
+from tests.search.optimizations.profiling.test_profile import CHAIN, SOFTMAX, VIEW, case, profile, target
 from tests.search.reports.in_browser import ChartsInBrowser, browser, page
 
 __all__ = ["browser", "page"]  # fixtures

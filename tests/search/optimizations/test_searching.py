@@ -18,9 +18,9 @@ from kernel_library.library import FolderLibrary
 from search.campaigns.progress import SearchProgress, Slice
 from search.optimizations.extraction.problems import extract
 from search.optimizations.searching import LibraryAnswers, ModelRules, SavedTime, Won, best_of, won
+from tests.search.optimizations.example_models import rand
 from tests.search.optimizations.extraction.test_problems import profile_of
 from tests.search.optimizations.extraction.wholes import at_shapes, whole
-from tests.search.optimizations.models import rand
 
 KERNEL = Kernel(source="x = 1", language="cpp")
 

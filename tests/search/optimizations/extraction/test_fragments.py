@@ -10,8 +10,8 @@ from torch import nn
 
 from search.optimizations.extraction.fragments import NoFragmentError, fragment_of
 from search.optimizations.extraction.readable import WORDS
+from tests.search.optimizations.example_models import Mlp, rand
 from tests.search.optimizations.extraction.wholes import chain, places, whole
-from tests.search.optimizations.models import Mlp, rand
 
 
 def test_a_kernel_is_given_weights_as_the_model_holds_them() -> None:

@@ -10,8 +10,8 @@ from torch import nn
 
 from evaluators.config_errors import UsageError
 from search.optimizations.extraction.graph import run
+from tests.search.optimizations.example_models import Mlp, rand
 from tests.search.optimizations.extraction.wholes import whole
-from tests.search.optimizations.models import Mlp, rand
 
 
 class Tied(nn.Module):

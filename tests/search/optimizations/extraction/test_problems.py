@@ -10,16 +10,16 @@ import torch
 from torch import nn
 
 from evaluators.reference.loading import load_module, load_problem, make_inputs
-from search.optimizations.chains import find_chains
 from search.optimizations.extraction.draws import DRAWN, draw_of
 from search.optimizations.extraction.problems import extract
 from search.optimizations.extraction.record import Extracted, Extraction
 from search.optimizations.extraction.whole import Whole
 from search.optimizations.installation.placement import assigned
-from search.optimizations.profile import Bound, Profile, SiteTime, Target, TargetCase
-from search.optimizations.targets import common_site, merged
+from search.optimizations.profiling.chains import find_chains
+from search.optimizations.profiling.record import Bound, Profile, SiteTime, Target, TargetCase
+from search.optimizations.profiling.targets import common_site, merged
+from tests.search.optimizations.example_models import Mlp, rand
 from tests.search.optimizations.extraction.wholes import at_shapes, whole
-from tests.search.optimizations.models import Mlp, rand
 
 
 def profile_of(*wholes: Whole, ms: float = 1.0, floor_ms: float = 0.1) -> Profile:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from search.optimizations.chains import find_chains
 from search.optimizations.extraction.fragments import Fragment, fragment_of
 from search.optimizations.extraction.whole import Whole, whole_of
-from tests.search.optimizations.models import Function, loaded
+from search.optimizations.profiling.chains import find_chains
+from tests.search.optimizations.example_models import Function, loaded
 
 
 def whole(module: nn.Module | Callable[..., Any], *inputs: torch.Tensor) -> Whole:

@@ -13,8 +13,8 @@ from torch import nn
 
 from search.optimizations.extraction.whole import Whole, whole_of
 from search.optimizations.installation.package import set_way
+from tests.search.optimizations.example_models import Mlp, loaded, rand
 from tests.search.optimizations.installation.test_package import Blocks, plan, same, written
-from tests.search.optimizations.models import Mlp, loaded, rand
 
 WORDS = "not as a CUDA graph"
 

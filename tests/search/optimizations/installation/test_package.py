@@ -22,9 +22,9 @@ from search.optimizations.extraction.record import Extracted
 from search.optimizations.extraction.whole import Whole
 from search.optimizations.installation.package import set_way, write_package
 from search.optimizations.verification.process import load_package
+from tests.search.optimizations.example_models import Mlp, rand
 from tests.search.optimizations.extraction.test_problems import profile_of
 from tests.search.optimizations.extraction.wholes import at_shapes, whole
-from tests.search.optimizations.models import Mlp, rand
 
 
 class Blocks(nn.Module):
@@ -274,7 +274,7 @@ def test_it_needs_nothing_of_this_project(tmp_path: Path) -> None:
     torch.save(made.model.module.state_dict(), tmp_path / "weights.pt")
     source = Path(__file__).read_text()
     own = source[source.index("class Blocks") : source.index("def written")]
-    mlp = (Path(__file__).parents[1] / "models.py").read_text()
+    mlp = (Path(__file__).parents[1] / "example_models.py").read_text()
     mlp = mlp[mlp.index("class Mlp") : mlp.index("class Function")]
     (tmp_path / "use.py").write_text(
         "import sys\nfrom typing import Any\nimport torch\nfrom torch import nn\nfrom optimized import load\n"

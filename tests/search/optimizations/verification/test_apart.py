@@ -12,7 +12,7 @@ import pytest
 from search.optimizations.extraction.problems import extract
 from search.optimizations.extraction.whole import whole_of
 from search.optimizations.installation.package import write_package
-from search.optimizations.model_source import FileModel
+from search.optimizations.models.source import FileModel
 from search.optimizations.verification import apart
 from search.optimizations.verification.apart import Task, VerificationError, verify_apart, ways_of
 from search.optimizations.verification.record import FILE, OPTIMIZED_GRAPH, Check, Verification

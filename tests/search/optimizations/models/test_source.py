@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from evaluators.config_errors import UsageError
-from search.optimizations import model_source
-from search.optimizations.architectures import Diffusers, Draw, Torchvision, Transformers, shapes_of
-from search.optimizations.model_source import (
+from search.optimizations.models import source as model_source
+from search.optimizations.models.architectures import Diffusers, Draw, Torchvision, Transformers, shapes_of
+from search.optimizations.models.source import (
     FileModel,
     LoadedModel,
     ModelSource,
@@ -25,8 +25,8 @@ from search.optimizations.model_source import (
     Shape,
     import_package,
 )
-from search.optimizations.recording import record
-from tests.search.optimizations.models import Function, loaded, rand
+from search.optimizations.profiling.recording import record
+from tests.search.optimizations.example_models import Function, loaded, rand
 
 SOURCE = """
 import torch

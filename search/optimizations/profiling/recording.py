@@ -19,8 +19,8 @@ from evaluators.reference.containers import tensors_in
 from evaluators.suites.trace_grammar import write_arguments
 from evaluators.suites.trace_recording import CREATION, call_of, kind_of
 from evaluators.suites.traced_call import Call
-from search.optimizations.model_source import LoadedModel, as_written
-from search.optimizations.values import Values, place_of
+from search.optimizations.models.source import LoadedModel, as_written
+from search.optimizations.profiling.values import Values, place_of
 
 if TYPE_CHECKING:
     import torch

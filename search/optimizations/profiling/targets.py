@@ -14,10 +14,10 @@ from evaluators.reference.roofline import roofline
 from evaluators.suites.traced_call import tensors_of
 from kernel_library.entry import Entry, Measurement
 from kernel_library.traits import family
-from search.optimizations.chains import find_chains
-from search.optimizations.profile import Bound, LibraryKernel, SiteTime, Target, TargetCase
-from search.optimizations.recording import RecordedCall, RecordedRun
-from search.optimizations.timing import Timing
+from search.optimizations.profiling.chains import find_chains
+from search.optimizations.profiling.record import Bound, LibraryKernel, SiteTime, Target, TargetCase
+from search.optimizations.profiling.recording import RecordedCall, RecordedRun
+from search.optimizations.profiling.timing import Timing
 
 
 @dataclass(frozen=True, kw_only=True)

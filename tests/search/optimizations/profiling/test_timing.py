@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from search.optimizations.recording import Kind, record
-from search.optimizations.timing import label, measure, timing_of
+from search.optimizations.profiling.recording import Kind, record
+from search.optimizations.profiling.timing import label, measure, timing_of
+from tests.search.optimizations.example_models import Mlp, loaded, rand
 from tests.search.optimizations.extraction.wholes import whole
-from tests.search.optimizations.models import Mlp, loaded, rand
 
 OPERATORS = ("aten.addmm.default", "aten.gelu.default", "aten.view.default")
 

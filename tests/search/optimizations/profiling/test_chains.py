@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from search.optimizations.chains import find_chains
-from search.optimizations.model_source import LoadedModel
-from search.optimizations.recording import record
-from tests.search.optimizations.models import Function, Mlp, loaded, rand
+from search.optimizations.models.source import LoadedModel
+from search.optimizations.profiling.chains import find_chains
+from search.optimizations.profiling.recording import record
+from tests.search.optimizations.example_models import Function, Mlp, loaded, rand
 
 
 def names(model: LoadedModel) -> list[str]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from search.optimizations.model_source import LoadedModel, as_written
+from search.optimizations.models.source import LoadedModel, as_written
 
 MARK = "ideatree call "
 """Begins the names of the ranges of calls."""

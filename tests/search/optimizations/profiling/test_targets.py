@@ -14,10 +14,10 @@ from evaluators.evaluation import Timing as EvaluationTiming
 from evaluators.problem import Kernel, Problem
 from evaluators.suites.trace_grammar import write_arguments
 from kernel_library.entry import Entry, Measurement
-from search.optimizations.profile import Bound, Profile
-from search.optimizations.profiling import calls_of
-from search.optimizations.recording import RecordedRun, record
-from search.optimizations.targets import (
+from search.optimizations.profiling.profile import calls_of
+from search.optimizations.profiling.record import Bound, Profile
+from search.optimizations.profiling.recording import RecordedRun, record
+from search.optimizations.profiling.targets import (
     Machine,
     chains_of,
     common_site,
@@ -26,8 +26,8 @@ from search.optimizations.targets import (
     merged,
     operators_of,
 )
-from search.optimizations.timing import Timing
-from tests.search.optimizations.models import PEAKS, Function, Mlp, loaded, rand
+from search.optimizations.profiling.timing import Timing
+from tests.search.optimizations.example_models import PEAKS, Function, Mlp, loaded, rand
 
 MACHINE = Machine(peaks=PEAKS, architecture="cpu")
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.config_errors import UsageError, near
 from evaluators.reference.loading import seed_all
-from search.optimizations.model_source import LoadedModel, Shape, import_package, ready
+from search.optimizations.models.source import LoadedModel, Shape, import_package, ready
 
 if TYPE_CHECKING:
     import torch

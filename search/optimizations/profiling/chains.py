@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from search.optimizations.recording import Kind, RecordedCall, RecordedRun
+from search.optimizations.profiling.recording import Kind, RecordedCall, RecordedRun
 
 MOST_CALLS = 64
 """In a chain: no kernel is written for more."""

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from evaluators.config_errors import UsageError
-from search.optimizations import model_source
-from search.optimizations.architectures import Diffusers, Draw, Transformers
+from search.optimizations.models import source as model_source
+from search.optimizations.models.architectures import Diffusers, Draw, Transformers
 
 
 class ModelMixin(nn.Module):

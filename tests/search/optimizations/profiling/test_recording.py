@@ -7,8 +7,8 @@ from collections import Counter
 import torch
 from torch import nn
 
-from search.optimizations.recording import Kind, RecordedCall, RecordedRun, record
-from tests.search.optimizations.models import Function, Mlp, loaded, rand
+from search.optimizations.profiling.recording import Kind, RecordedCall, RecordedRun, record
+from tests.search.optimizations.example_models import Function, Mlp, loaded, rand
 
 
 class Blocks(nn.Module):

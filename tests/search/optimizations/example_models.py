@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from evaluators.reference.machine_peaks import MachinePeaks
-from search.optimizations.model_source import LoadedModel
+from search.optimizations.models.source import LoadedModel
 
 PEAKS = MachinePeaks(
     device="cpu", bytes_per_s=1e9, cache_bytes=2**20, operations_per_s={"float32": 1e10, "float64": 5e9}

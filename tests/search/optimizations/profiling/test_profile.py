@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from search.optimizations.profile import (
+from search.optimizations.profiling.record import (
     Bound,
     LibraryKernel,
     Profile,
@@ -18,7 +18,7 @@ from search.optimizations.profile import (
     amdahl,
     patterns_of,
 )
-from search.optimizations.table import advice, places
+from search.optimizations.profiling.table import advice, places
 
 
 def case(time_ms: float, floor_ms: float, *, calls: int = 1, site: str = "h.0", **fields: Any) -> TargetCase:

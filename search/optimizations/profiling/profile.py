@@ -12,11 +12,11 @@ from evaluators.suites.trace_grammar import parse_arguments
 from evaluators.suites.traced_call import Call
 from evaluators.system.user_cache import cache_folder
 from kernel_library.entry import Entry, architecture_of
-from search.optimizations.model_source import LoadedModel, told
-from search.optimizations.profile import Profile, ShapeTime
-from search.optimizations.recording import RecordedRun, record
-from search.optimizations.targets import Machine, chains_of, merged, operators_of
-from search.optimizations.timing import Timing, measure
+from search.optimizations.models.source import LoadedModel, told
+from search.optimizations.profiling.record import Profile, ShapeTime
+from search.optimizations.profiling.recording import RecordedRun, record
+from search.optimizations.profiling.targets import Machine, chains_of, merged, operators_of
+from search.optimizations.profiling.timing import Timing, measure
 
 ALIKE = 0.999
 """Of the calls that have to be those of the recorded run."""

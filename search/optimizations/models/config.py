@@ -12,8 +12,8 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from evaluators.config_errors import UsageError
 from evaluators.nearest import nearest
 from evaluators.option import option
-from search.optimizations.architectures import Diffusers, Torchvision, Transformers
-from search.optimizations.model_source import FileModel, ModelSource, ModuleModel, ProblemModel
+from search.optimizations.models.architectures import Diffusers, Torchvision, Transformers
+from search.optimizations.models.source import FileModel, ModelSource, ModuleModel, ProblemModel
 
 COLLECTIONS: dict[str, type[Any]] = {
     "transformers": Transformers,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from rich.console import Console
 from rich.table import Table
 
-from search.optimizations.profile import Profile, SiteTime, Target, patterns_of
+from search.optimizations.profiling.record import Profile, SiteTime, Target, patterns_of
 
 SITES = 2
 """Patterns of call sites that a row names."""
