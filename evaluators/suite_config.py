@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
@@ -84,12 +84,16 @@ def open_problem(name: str, *, device: str, rules: DictConfig | None = None) -> 
     set_ones = [f"problem.{key}={_listed(value)}" for key, value in held.items() if value is not None]
     config = compose_config(ProblemConfig, [f"problem={name}", *set_ones])
     plain: Problem = build(config.problem, device=device)
-    names = assigned_names(plain.source)
-    there = {key: value for key, value in sizes.items() if key in names}
-    if not there:
+    if not (there := sizes_in(plain.source, sizes)):
         return plain
     changed: Problem = build(config.problem, device=device, sizes={**config.problem.sizes, **there})
     return changed
+
+
+def sizes_in(source: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that replace module globals which the reference has."""
+    names = assigned_names(source)
+    return {name: value for name, value in sizes.items() if name in names}
 
 
 def _listed(value: Any) -> str:

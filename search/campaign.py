@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from evaluators.cli import (
@@ -64,6 +64,7 @@ OWN = (
     "resume",
     "hydra",
     "device",
+    "problem.sizes",
 )
 """Keys that are the campaign's; all others are those of its searches."""
 
@@ -127,6 +128,7 @@ def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Campaign:
             "a campaign needs a budget: budget.evaluations=…, seconds, calls, tokens or dollars, of all"
         )
     shared = [*given_config_folders(), f"rounds={config.rounds}", *without(given, *OWN)]
+    sizes: Any = OmegaConf.to_container(config.problem.sizes)
     arms = arms_of(config) or {"search": ()}
     planned = [
         Planned(
@@ -135,6 +137,7 @@ def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Campaign:
             weight=entry.weight,
             overrides=(f"problem={entry.problem}", *shared, *overrides),
             folder=folder / entry.problem / arm,
+            sizes=sizes,
         )
         for entry in entries_of(build(config.suite), config.only)
         for arm, overrides in arms.items()

@@ -150,7 +150,12 @@ def key_of(override: str) -> str:
 
 def without(overrides: Sequence[str], *keys: str) -> list[str]:
     """The overrides that change none of these keys, nor anything within them."""
-    return [each for each in overrides if key_of(each) not in keys]
+    paths = [each.partition("=")[0] for each in overrides]
+    return [
+        each
+        for each, path in zip(overrides, paths, strict=True)
+        if not any(path == key or path.startswith(f"{key}.") for key in keys)
+    ]
 
 
 def arms_of(config: DictConfig) -> dict[str, tuple[str, ...]]:

@@ -7,17 +7,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from evaluators.cause import first_line
-from evaluators.cli import compose_config
+from evaluators.cli import build, compose_config
 from evaluators.config_errors import UsageError
 from evaluators.evaluation import Status
 from evaluators.kept_lines import KeptLines
 from evaluators.overhead import bound_cases, cheapest_call, speedup_beyond
 from evaluators.problem import reference_kernel
+from evaluators.suite_config import sizes_in
 from search.campaigns.progress import SearchProgress, Slice, StopRules, key_of
 from search.campaigns.schedulers import Scheduler
 from search.journal import replay
@@ -34,14 +36,15 @@ LIMITS = ("evaluations", "seconds", "calls", "tokens", "dollars")
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A search of a campaign: all overrides of its call, and its folder. `ceiling`: the speedup that can be
-    reached, where that is known before."""
+    """A search of a campaign: all overrides of its call, and its folder. `sizes`: module globals to replace
+    that its reference has. `ceiling`: the speedup that can be reached, where that is known before."""
 
     problem: str
     arm: str
     weight: float
     overrides: tuple[str, ...]
     folder: Path
+    sizes: Mapping[str, Any] = field(default_factory=dict)
     ceiling: float | None = None
 
 
@@ -80,7 +83,7 @@ class CampaignRun:
         self.campaign, self._evaluator, self._device = campaign, evaluator, device
         self._on_change, self._on_kept = on_change, on_kept
         self._kept = KeptLines(campaign.kept)
-        self._composed: dict[Planned, DictConfig] = {}
+        self._composed: dict[str, DictConfig] = {}
         self._planned = {key_of(each.problem, each.arm): each for each in campaign.planned}
         self._searches = {key: self._known(key, each) for key, each in self._planned.items()}
         self.running: dict[str, int] = {}
@@ -221,9 +224,14 @@ class CampaignRun:
         self._on_kept()
 
     def _config(self, planned: Planned) -> DictConfig:
-        if planned not in self._composed:
-            self._composed[planned] = compose_config(RunConfig, [*ALONE, *planned.overrides])
-        config = self._composed[planned].copy()
+        key = key_of(planned.problem, planned.arm)
+        if key not in self._composed:
+            config = compose_config(RunConfig, [*ALONE, *planned.overrides])
+            if planned.sizes:
+                source = build(config.problem, device=self._device).source
+                OmegaConf.update(config, "problem.sizes", sizes_in(source, planned.sizes), force_add=True)
+            self._composed[key] = config
+        config = self._composed[key].copy()
         config.device = self._device
         if (planned.folder / "journal.jsonl").exists():
             config.resume = str(planned.folder)

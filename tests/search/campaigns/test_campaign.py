@@ -219,6 +219,22 @@ def test_a_suite_from_the_command_line(
 
 
 @pytest.mark.slow
+def test_sizes_hold_for_the_references_that_have_them(tmp_path: Path, suite: list[str]) -> None:
+    folder = tmp_path / "campaign"
+    more = ["problem.sizes={height:8,features:128}", "problem.tolerance=strict", "library.use=false"]
+    assert campaign.main([*suite, *more, "budget.evaluations=8", "slice=4", f"hydra.run.dir={folder}"]) == 0
+    body = json.loads((folder / "campaign.json").read_text())
+    assert body["not searched"] == {}
+    for name, sizes in (("softmax", {"features": 128}), ("layernorm", {"features": 128, "height": 8})):
+        state = state_of(folder / "level1" / name / "search")
+        assert state is not None
+        assert state.started is not None
+        problem = state.started.problem
+        assert problem.tolerance == "strict"
+        assert {key: problem.overrides[key] for key in problem.overrides if key != "batch"} == sizes
+
+
+@pytest.mark.slow
 def test_what_cannot_be_searched_is_named(
     tmp_path: Path,
     suite: list[str],
