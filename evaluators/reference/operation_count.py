@@ -24,8 +24,9 @@ logger = logging.getLogger(__name__)
 
 EXPONENTIALS = ("exp", "exp2", "logsumexp", "_softmax", "_log_softmax", "_safe_softmax")
 LONGEST_S = 10.0
-"""For the operators of one pass. Backward of `cumprod` runs over all pairs of elements of a row once there is
-a zero: hours for KernelBench's `level1/90`."""
+FORWARDS = 20
+"""Seconds for the backward pass, or so many times what the forward pass took. That of `cumprod` runs over all
+pairs of elements of a row once there is a zero: hours for KernelBench's `level1/90`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +68,10 @@ def count(module: nn.Module, inputs: list[Any], outputs: list[torch.Tensor]) -> 
     )
     try:
         with sdpa_kernel(SDPBackend.MATH):
+            start = time.monotonic()
             work, products = _add_operations(work, module, inputs)
-            work = _add_needed(work, module, inputs, products)
+            longest_s = max(LONGEST_S, FORWARDS * (time.monotonic() - start))
+            work = _add_needed(work, module, inputs, products, longest_s)
     except Exception as error:  # the reference's code may raise anything; it runs well without this count
         logger.warning("the work of the reference could not be counted: %s: %s", type(error).__name__, error)
     if any(v.is_cuda for v in (*tensors, *outputs)):
@@ -86,8 +89,8 @@ def _add_operations(work: Work, module: nn.Module, inputs: list[Any]) -> tuple[W
     return replace(work, operations=counts.operations, softmax=counts.softmax), counts.products
 
 
-def _add_needed(work: Work, module: nn.Module, inputs: list[Any], products: int) -> Work:
-    """Runs a copy of the module forward and backward."""
+def _add_needed(work: Work, module: nn.Module, inputs: list[Any], products: int, longest_s: float) -> Work:
+    """Runs a copy of the module forward and backward. Raises TimeoutError where that takes longer."""
     import torch
 
     twin = copy.deepcopy(module)
@@ -101,7 +104,9 @@ def _add_needed(work: Work, module: nn.Module, inputs: list[Any], products: int)
         return work
     with torch.enable_grad():
         ends = [_end(each) for each in outputs]
-    gradients, backward = _counted(lambda: torch.autograd.grad(ends, wanted + parameters, allow_unused=True))
+    gradients, backward = _counted(
+        lambda: torch.autograd.grad(ends, wanted + parameters, allow_unused=True), longest_s
+    )
     needed = [0 if g is None or g.is_sparse else _nonzeros(g) * g.element_size() for g in gradients]
     return replace(
         work,
@@ -142,14 +147,14 @@ class _Counts:
     softmax: bool = False
 
 
-def _counted(run: Callable[[], Any]) -> tuple[Any, _Counts]:
-    """What `run` returns, and what it did. Raises TimeoutError after LONGEST_S."""
+def _counted(run: Callable[[], Any], longest_s: float = math.inf) -> tuple[Any, _Counts]:
+    """What `run` returns, and what it did. Raises TimeoutError when it takes longer."""
     from torch.nn.functional import scaled_dot_product_attention
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import flop_registry
 
-    attended, counts, deadline = 1.0, _Counts(), time.monotonic() + LONGEST_S
+    attended, counts, deadline = 1.0, _Counts(), time.monotonic() + longest_s
 
     class Masks(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -168,7 +173,7 @@ def _counted(run: Callable[[], Any]) -> tuple[Any, _Counts]:
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"it takes more than {LONGEST_S:.0f} s")
+                raise TimeoutError(f"it takes more than {longest_s:.0f} s")
             out = func(*args, **(kwargs or {}))
             name = func._overloadpacket.__name__
             counts.softmax |= name in EXPONENTIALS and counts.operations > 0
