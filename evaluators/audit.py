@@ -145,9 +145,9 @@ def why_not(found: ReferenceAudit) -> str:
 
 
 def as_csv(found: Iterable[ReferenceAudit]) -> str:
-    """A row a problem. `cannot judge`: why, empty where it can; `eager
-    error`: normwise, against float64; `lazy error`: the smallest of a lazy answer's; which of those each of
-    KernelBench's rules takes; the memory of the audit."""
+    """A row a problem. `cannot judge`: why, empty where it can; `eager error`: normwise, against float64;
+    `lazy error`: the smallest of a lazy answer's; which of those each of KernelBench's rules takes; memory
+    of the audit."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["problem", "cannot judge", "eager error", "lazy error", *FLAT, "memory, GiB"])

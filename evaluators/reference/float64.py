@@ -2,8 +2,8 @@
 
 Attention is computed by its formula there. PyTorch's fused kernels leave masked keys out, for which the
 formula has zero times their value: what infinities come to depends on the kernel, and this tells where.
-Convolutions are PyTorch's own: cuDNN's transposed ones take up to 30 times as long in float64 (KernelBench's
-`level1/69` on an H200). Recurrent layers are cuDNN's, with a third of the time.
+Convolutions are PyTorch's own: with cuDNN's transposed ones in float64 an audit took up to 25 times as long
+(KernelBench's `level1/65` on an H200). Recurrent layers are cuDNN's, with a third of the time.
 """
 
 from __future__ import annotations
