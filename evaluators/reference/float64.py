@@ -79,15 +79,16 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _cudnn(enabled: bool) -> Iterator[None]:
-    """Whether cuDNN is used meanwhile, where it is at all."""
+    """Whether cuDNN is used meanwhile, where it is at all. `torch.backends.cudnn.enabled` calls the same, but
+    cannot be set once PyTorch's own tests are imported; `cudnn.flags` sets eager's precision, too."""
     import torch
 
-    before = torch.backends.cudnn.enabled
-    torch.backends.cudnn.enabled = before and enabled
+    before = torch._C._get_cudnn_enabled()
+    torch._C._set_cudnn_enabled(before and enabled)
     try:
         yield
     finally:
-        torch.backends.cudnn.enabled = before
+        torch._C._set_cudnn_enabled(before)
 
 
 @contextmanager

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 from evaluators.reference import usable_distributions
 from evaluators.reference.answer import Draw, benchmark_rules
 from evaluators.reference.comparison import NO_SHIFT, Comparison
+from evaluators.reference.float64 import DoubleReference
 from evaluators.reference.input_distributions import LARGEST
 from evaluators.reference.reference_model import ReferenceModel
 from evaluators.reference.usable_distributions import open_distributions
@@ -253,6 +255,26 @@ def test_parts_of_a_sum_may_be_rounded_where_no_sum_is_too_large() -> None:
         assert wrong_on(session, halfway) == set()
         reasons.add(session.untried["large"])
     assert reasons == {"sums of products are too large for the type there"}
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_float64_is_without_cudnn_but_for_recurrent_layers(recurrent: bool) -> None:
+    class Seen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.GRU(4, 4) if recurrent else nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append((x.dtype, torch.backends.cudnn.enabled))
+            return x
+
+    seen: list[tuple[torch.dtype, bool]] = []
+    import torch.testing._internal.common_utils  # from here on PyTorch's flags cannot be set by assignment
+
+    eager, x = Seen(), torch.ones(2, 4)
+    DoubleReference(eager).run([x], changes_inputs=False)
+    eager(x)
+    assert seen == [(torch.float64, recurrent), (torch.float32, True)]
 
 
 def test_a_recurrence_with_a_state_of_zeros_runs_in_float64() -> None:
