@@ -19,18 +19,19 @@ Given = Mapping[str, Any]
 
 
 def is_random(call: Call) -> bool:
-    """Whether its operator draws random numbers. Where its dropout is off, it does not."""
+    """Whether its operator draws random numbers. Where its dropout is off, or it is not training, it does
+    not."""
     import torch
 
     given = _given(call.operator, call.arguments, call.keywords)
     seeded = torch.Tag.nondeterministic_seeded in operator_of(call.operator).tags
-    return seeded and given.get("dropout_p", 1.0) != 0.0
+    return seeded and given.get("dropout_p", 1.0) != 0.0 and given.get("training") is not False
 
 
 def is_known(call: Call) -> bool:
     """Whether it is known how to compare what such a call draws. With a probability of 1 nothing is left."""
     given = _given(call.operator, call.arguments, call.keywords)
-    return base_of(call.operator) in (*DROPOUTS, *CHECKS) and given.get("p") != 1
+    return base_of(call.operator) in (*DROPOUTS, *RRELUS, *CHECKS) and given.get("p") != 1
 
 
 def numbers_of(call: Call) -> int:
@@ -50,8 +51,11 @@ def checks_of(operator: str, text: str, inputs: list[Any], outputs: list[torch.T
     names = [each.name for each in schema.arguments if takes_tensors(each)]
     given.update(zip(names, inputs, strict=True))
     base = base_of(operator)
+    in_place = operator.split(".")[1].endswith("_")
     if base in DROPOUTS:
-        return _dropout(given, outputs, in_place=operator.split(".")[1].endswith("_"))
+        return _dropout(given, outputs, in_place=in_place)
+    if base in RRELUS:
+        return _rrelu(given, outputs, in_place=in_place)
     found = [
         each
         for number, out in enumerate(outputs)
@@ -96,6 +100,35 @@ def _dropout(given: Given, outputs: list[torch.Tensor], *, in_place: bool) -> li
     if in_place:
         found.append(Always(name="what it returns is what it leaves", holds=outputs[0] == outputs[1]))
     return found
+
+
+def _rrelu(given: Given, outputs: list[torch.Tensor], *, in_place: bool) -> list[Check]:
+    """The noise that it leaves is 1 where the input is positive, else drawn; the output is the input times
+    the noise."""
+    import torch
+
+    own, out, noise = given["self"], outputs[0].double(), outputs[-1].double()
+    right, eps = own.double() * noise, max(_eps(own), _eps(outputs[-1]))
+    inside = (noise >= float(given["lower"]) * (1 - eps)) & (noise <= float(given["upper"]) * (1 + eps))
+    allowed = eps * right.abs() + torch.finfo(own.dtype).smallest_normal * eps
+    found: list[Check] = [
+        Always(name="the output is the input times the noise", holds=(out - right).abs() <= allowed),
+        Always(name="the noise is 1 or in its range", holds=torch.where(own > 0, noise == 1, inside)),
+        Sample(name="the noise", values=noise, eps=_eps(outputs[-1])),
+    ]
+    if in_place:
+        found.append(Always(name="what it returns is what it leaves", holds=outputs[0] == outputs[1]))
+    return found
+
+
+def _poisson(given: Given, out: torch.Tensor, name: str) -> list[Check]:
+    """In units of the standard deviation from the mean, so that its place counts."""
+    rate = _double(given["self"], out)
+    return [
+        _whole(out, 0, None, name),
+        Always(name=f"{name} is 0 where the rate is", holds=(out == 0) | (rate > 0)),
+        Sample(name=name, values=(out.double() - rate) / rate.clamp(min=1e-12).sqrt(), eps=_eps(out)),
+    ]
 
 
 def _normal(given: Given, out: torch.Tensor, name: str) -> list[Check]:
@@ -200,10 +233,12 @@ def _rounded(value: float, like: torch.Tensor) -> float:
 
 
 DROPOUTS = ("native_dropout", "dropout")
+RRELUS = ("rrelu_with_noise",)
 CHECKS: Mapping[str, Callable[[Given, Any, str], list[Check]]] = {
     "normal": _normal,
     "randn": _normal,
     "randn_like": _normal,
+    "poisson": _poisson,
     "log_normal": _log_normal,
     "exponential": _exponential,
     "cauchy": _cauchy,

@@ -33,7 +33,7 @@ POOLED = {"max_pool2d_with_indices_backward": 2, "max_pool3d_with_indices_backwa
 """Operators whose indices are of places in the last dimensions, so many."""
 PROBABILITIES = ("bernoulli", "multinomial", "binary_cross_entropy", "binary_cross_entropy_backward")
 """Operators whose floating inputs lie between 0 and 1."""
-NOT_NEGATIVE = {"normal": "std"}
+NOT_NEGATIVE = {"normal": "std", "poisson": "self"}
 """Operators with an argument whose numbers are not negative, and its name."""
 
 

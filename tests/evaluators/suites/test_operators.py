@@ -46,7 +46,7 @@ Operator: aten.zeros_like.default
 cnt: 9, ((T([8, 4], f32),), {})
 Operator: aten.bernoulli.p
 cnt: 9, ((T([8, 4], f32), 0.5), {})
-Operator: aten.poisson.default
+Operator: aten._standard_gamma.default
 cnt: 9, ((T([8, 4], f32),), {})
 Operator: aten.normal_.default
 cnt: 9, ((T([], f32),), {})

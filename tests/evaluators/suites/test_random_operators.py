@@ -42,6 +42,9 @@ CALLS = {
     "aten.random_.from": "((T([64, 32], i64), 3, 9), {})",
     "aten.geometric_.default": "((T([64, 32], f32), 0.3), {})",
     "aten.multinomial.default": "((T([64, 10], f32), 4), {})",
+    "aten.poisson.default": "((T([64, 32], f32),), {})",
+    "aten.rrelu_with_noise.default": "((T([64, 32], f32), T([64, 32], f32), 0.1, 0.3, True), {})",
+    "aten.rrelu_with_noise_.default": "((T([64, 32], f32), T([64, 32], f32), 0.1, 0.3, True), {})",
 }
 NO_TENSORS = {
     "aten.randperm.default": "((99,), {})",
@@ -136,6 +139,13 @@ def uniform(x: torch.Tensor, low: float = -2.0, high: float = 3.0) -> torch.Tens
     return x.copy_(torch.rand(x.shape) * (high - low) + low)
 
 
+def rrelu(
+    x: torch.Tensor, noise: torch.Tensor, upper: float = 0.3, left: float | None = None
+) -> torch.Tensor:
+    noise.copy_(torch.where(x > 0, 1.0, 0.1 + (upper - 0.1) * torch.rand(x.shape)))
+    return x * (noise if left is None else torch.where(x > 0, 1.0, left))
+
+
 @pytest.mark.parametrize(
     ("operator", "right", "wrong", "why"),
     [
@@ -188,6 +198,36 @@ def uniform(x: torch.Tensor, low: float = -2.0, high: float = 3.0) -> torch.Tens
             lambda x: x.copy_(torch.randint(3, 9, x.shape)),
             lambda x: x.copy_(torch.randint(3, 10, x.shape)),
             "lies in [3, 8] and is whole",
+        ),
+        (
+            "aten.poisson.default",
+            lambda rate: torch.poisson(rate.double()).to(rate.dtype),
+            lambda rate: torch.poisson(1.3 * rate),
+            "the distribution",
+        ),
+        (
+            "aten.poisson.default",
+            torch.poisson,
+            lambda rate: torch.poisson(rate.flip(0)),
+            "the distribution",
+        ),
+        (
+            "aten.rrelu_with_noise.default",
+            rrelu,
+            lambda x, noise: rrelu(x, noise, left=0.2),
+            "the output is the input times the noise",
+        ),
+        (
+            "aten.rrelu_with_noise.default",
+            rrelu,
+            lambda x, noise: rrelu(x, noise, upper=0.28),
+            "the noise: the distribution",
+        ),
+        (
+            "aten.rrelu_with_noise.default",
+            rrelu,
+            lambda x, noise: rrelu(x, noise, upper=0.31),
+            "the noise is 1 or in its range",
         ),
     ],
 )
