@@ -28,7 +28,7 @@ from evaluators.device_config import host_of
 from evaluators.evaluation import Evaluation, Status
 from evaluators.five_stages import five_stages
 from evaluators.kept_lines import KeptLines
-from evaluators.overhead import NEAR, bound_cases, cheapest_call, speedup_beyond
+from evaluators.overhead import NEAR, bound_cases, cheapest_call, floor_of, speedup_beyond
 from evaluators.problem import Problem, reference_kernel
 from evaluators.scheduler.pool import Pool
 from evaluators.scores import Estimate, Scored, correct, fast_p, geometric_mean
@@ -137,15 +137,15 @@ async def _evaluated(
 
 
 async def _floor(pool: Pool, kept: KeptLines, device: str) -> float:
-    """The eager time of the cheapest call, in ms; 0, below which no case is, where it cannot be measured."""
+    """See `floor_of`."""
     problem = cheapest_call(device)
     kernel = reference_kernel(problem)
     key = f"the cheapest call {problem.id} {kernel.id}"
     known = kept.of(key)
     found = Evaluation.from_json(known) if known else None
     if found is None:
-        found = await evaluate_and_keep(pool, replace(problem, libraries="any"), kernel, kept, key)
-    return found.timing.eager_ms if found.timing else 0.0
+        found = await evaluate_and_keep(pool, problem, kernel, kept, key)
+    return floor_of(found)
 
 
 def _in_a_line(judged: JudgedVersion) -> str:

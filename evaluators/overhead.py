@@ -33,7 +33,12 @@ def get_init_inputs():
 
 def cheapest_call(device: str) -> Problem:
     """The problem whose eager time is the floor of all calls on the device."""
-    return Problem(name="the cheapest call", source=CHEAPEST, device=device, floor=False)
+    return Problem(name="the cheapest call", source=CHEAPEST, device=device, libraries="any", floor=False)
+
+
+def floor_of(evaluation: Evaluation) -> float:
+    """In ms, if this is the cheapest call's; 0, below which no case is, where it was not timed."""
+    return evaluation.timing.eager_ms if evaluation.timing else 0.0
 
 
 def is_bound(case: CaseResult, floor_ms: float) -> bool | None:

@@ -51,17 +51,19 @@ def checks_of(operator: str, text: str, inputs: list[Any], outputs: list[torch.T
     names = [each.name for each in schema.arguments if takes_tensors(each)]
     given.update(zip(names, inputs, strict=True))
     base = base_of(operator)
-    in_place = operator.split(".")[1].endswith("_")
+    changed = in_place = operator.split(".")[1].endswith("_")
     if base in DROPOUTS:
-        return _dropout(given, outputs, in_place=in_place)
-    if base in RRELUS:
-        return _rrelu(given, outputs, in_place=in_place)
-    found = [
-        each
-        for number, out in enumerate(outputs)
-        for each in CHECKS[base](given, out.detach(), f"output {number}" if number else "the output")
-    ]
-    if len(outputs) > 1:
+        found = _dropout(given, outputs, in_place=in_place)
+    elif base in RRELUS:
+        found = _rrelu(given, outputs)
+    else:
+        changed = len(outputs) > 1
+        found = [
+            each
+            for number, out in enumerate(outputs)
+            for each in CHECKS[base](given, out.detach(), f"output {number}" if number else "the output")
+        ]
+    if changed:
         found.append(Always(name="what it returns is what it leaves", holds=outputs[0] == outputs[1]))
     return found
 
@@ -78,6 +80,14 @@ def _eps(tensor: torch.Tensor) -> float:
     return torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0.0
 
 
+def _close(out: torch.Tensor, right: torch.Tensor, like: torch.Tensor, roundings: int = 1) -> torch.Tensor:
+    """Where it is the right value in float64, but for so many roundings of the type of another."""
+    import torch
+
+    eps, least = _eps(like), torch.finfo(like.dtype).smallest_normal
+    return (out - right).abs() <= roundings * eps * right.abs() + least * eps
+
+
 def _dropout(given: Given, outputs: list[torch.Tensor], *, in_place: bool) -> list[Check]:
     """Kept values are the input over 1 - p, off by two roundings at most, the others 0."""
     import torch
@@ -86,9 +96,7 @@ def _dropout(given: Given, outputs: list[torch.Tensor], *, in_place: bool) -> li
     right = own.double() / (1 - p) if given["train"] is not False else own.double()
     has_mask = len(outputs) > 1 and not in_place
     kept = outputs[1].bool() if has_mask else out != 0
-    factor = 2 if own.dtype in (torch.float32, torch.float64) else 1
-    allowed = factor * _eps(own) * right.abs() + torch.finfo(own.dtype).smallest_normal * _eps(own)
-    close = (out - right).abs() <= allowed
+    close = _close(out, right, own, 2 if own.dtype in (torch.float32, torch.float64) else 1)
     found: list[Check] = [
         Always(name="kept values are the input / (1 - p)", holds=close | (out == right) | ~kept),
         Always(name="other values are 0", holds=kept | (out == 0)),
@@ -97,28 +105,22 @@ def _dropout(given: Given, outputs: list[torch.Tensor], *, in_place: bool) -> li
     share = 1 - p if given["train"] is not False else 1.0
     found.append(Share(name="share of values that are kept", hits=kept, probability=share))
     found.append(Sample(name="which values are kept", values=kept.to(torch.uint8)))
-    if in_place:
-        found.append(Always(name="what it returns is what it leaves", holds=outputs[0] == outputs[1]))
     return found
 
 
-def _rrelu(given: Given, outputs: list[torch.Tensor], *, in_place: bool) -> list[Check]:
+def _rrelu(given: Given, outputs: list[torch.Tensor]) -> list[Check]:
     """The noise that it leaves is 1 where the input is positive, else drawn; the output is the input times
     the noise."""
     import torch
 
     own, out, noise = given["self"], outputs[0].double(), outputs[-1].double()
-    right, eps = own.double() * noise, max(_eps(own), _eps(outputs[-1]))
+    close, eps = _close(out, own.double() * noise, own), _eps(outputs[-1])
     inside = (noise >= float(given["lower"]) * (1 - eps)) & (noise <= float(given["upper"]) * (1 + eps))
-    allowed = eps * right.abs() + torch.finfo(own.dtype).smallest_normal * eps
-    found: list[Check] = [
-        Always(name="the output is the input times the noise", holds=(out - right).abs() <= allowed),
+    return [
+        Always(name="the output is the input times the noise", holds=close),
         Always(name="the noise is 1 or in its range", holds=torch.where(own > 0, noise == 1, inside)),
-        Sample(name="the noise", values=noise, eps=_eps(outputs[-1])),
+        Sample(name="the noise", values=noise, eps=eps),
     ]
-    if in_place:
-        found.append(Always(name="what it returns is what it leaves", holds=outputs[0] == outputs[1]))
-    return found
 
 
 def _poisson(given: Given, out: torch.Tensor, name: str) -> list[Check]:

@@ -17,7 +17,7 @@ from evaluators.cli import build, compose_config
 from evaluators.config_errors import UsageError
 from evaluators.evaluation import Status
 from evaluators.kept_lines import KeptLines
-from evaluators.overhead import bound_cases, cheapest_call, speedup_beyond
+from evaluators.overhead import bound_cases, cheapest_call, floor_of, speedup_beyond
 from evaluators.problem import reference_kernel
 from evaluators.suite_config import sizes_in
 from search.campaigns.progress import SearchProgress, Slice, StopRules, key_of
@@ -193,13 +193,12 @@ class CampaignRun:
         self.keep(each)
 
     async def _floor_ms(self) -> float:
-        """The eager time of the cheapest call, measured once a campaign; 0 where it cannot be."""
+        """See `floor_of`; measured once a campaign."""
         async with self._measuring_floor:
             known: float | None = self._kept.of(FLOOR)
             if known is None and self._evaluator is not None:
-                problem = replace(cheapest_call(self._device), libraries="any")
-                found = await self._evaluator.evaluate(problem, reference_kernel(problem))
-                known = found.timing.eager_ms if found.timing else 0.0
+                problem = cheapest_call(self._device)
+                known = floor_of(await self._evaluator.evaluate(problem, reference_kernel(problem)))
                 self._kept.keep(FLOOR, known)
             return known or 0.0
 
