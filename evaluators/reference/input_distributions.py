@@ -46,6 +46,8 @@ class Distribution:
     boolean: Change | None = None
     nonfinite: bool = False
     orders: bool = True
+    keeps_nonfinite: bool = False
+    """Whether infinities and NaN come out of the change as they were."""
     only: frozenset[int] | None = None
     """The numbers of the input tensors that it changes; None of all."""
 
@@ -63,7 +65,7 @@ class Distribution:
             how = self._change(tensor)
             if how is None or not tensor.numel() or (self.only is not None and number not in self.only):
                 return tensor
-            found = rewritten(tensor, _changed(how, tensor.detach()))
+            found = rewritten(tensor, _changed(how, tensor.detach(), restore=not self.keeps_nonfinite))
             return found.requires_grad_(tensor.requires_grad)
 
         return map_tensors(change, inputs)
@@ -74,8 +76,9 @@ class Distribution:
         return self.boolean if str(tensor.dtype) == "torch.bool" else self.integer
 
 
-def _changed(how: Change, tensor: torch.Tensor) -> torch.Tensor:
-    """Complex tensors as pairs, half types in float32; non-finite numbers of the problem's own stay."""
+def _changed(how: Change, tensor: torch.Tensor, *, restore: bool) -> torch.Tensor:
+    """Complex tensors as pairs, half types in float32. Non-finite numbers of the problem's own stay; with
+    `restore` they are put back."""
     import torch
 
     if tensor.is_complex():
@@ -84,7 +87,7 @@ def _changed(how: Change, tensor: torch.Tensor) -> torch.Tensor:
         return how(tensor)
     wide = tensor.float() if tensor.element_size() < 4 else tensor
     found = how(wide)
-    if wide.is_cuda or not largest_of(wide).isfinite():  # a GPU would have to be waited for
+    if restore and not math.isfinite(largest_of(wide)):  # `isfinite` takes several passes on a GPU
         found = found.where(wide.isfinite(), wide)
     return found.to(tensor.dtype)
 
@@ -272,13 +275,13 @@ OWN = Distribution(name="")
 LARGEST, SMALLEST = "largest", "smallest"
 
 DISTRIBUTIONS = (
-    Distribution(name="shifted", floating=_shifted),
-    Distribution(name="small", floating=scaled(-NEAR)),
-    Distribution(name="large", floating=scaled(NEAR)),
+    Distribution(name="shifted", floating=_shifted, keeps_nonfinite=True),
+    Distribution(name="small", floating=scaled(-NEAR), keeps_nonfinite=True),
+    Distribution(name="large", floating=scaled(NEAR), keeps_nonfinite=True),
     Distribution(name="uneven", floating=_uneven),
     Distribution(name="spikes", floating=_spikes),
     Distribution(name="spikes at the edge", floating=_edge_spikes),
-    Distribution(name="unequal scales", floating=_unequal_scales),
+    Distribution(name="unequal scales", floating=_unequal_scales, keeps_nonfinite=True),
     Distribution(name="sparse", floating=_sparse),
     Distribution(name="whole numbers", floating=_whole_numbers),
     Distribution(name="negative", floating=_negative),
@@ -303,7 +306,7 @@ def far_scales(name: str, most: int | None = None) -> list[Distribution]:
     """The candidates for the LARGEST or the SMALLEST scale, the furthest first; none further than `most`."""
     sign = 1 if name == LARGEST else -1
     exponents = [each for each in FAR if most is None or each <= most]
-    return [Distribution(name=name, floating=scaled(sign * each)) for each in exponents]
+    return [Distribution(name=name, floating=scaled(sign * each), keeps_nonfinite=True) for each in exponents]
 
 
 DESCRIPTIONS = {

@@ -63,7 +63,10 @@ def holds_all(tensor: torch.Tensor) -> bool:
 
 def rewritten(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """A tensor in the layout of `tensor` with these values; of those that share a place in it (`expand`)
-    the first counts. Where places overlap otherwise, the tensor itself."""
+    the first counts. Where places overlap otherwise, the tensor itself; the values themselves, not copied,
+    where they are laid out like it, without gaps, in memory of their own."""
+    if values.data_ptr() != tensor.data_ptr() and _is_laid_out_like(values, tensor):
+        return values
     repeated = [axis for axis, step in enumerate(tensor.stride()) if step == 0 and tensor.shape[axis] > 1]
     found = clone(tensor)
     places = found
@@ -73,6 +76,13 @@ def rewritten(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         return tensor
     places.copy_(values)
     return found
+
+
+def _is_laid_out_like(values: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """Whether it could stand for the tensor as it is, one without gaps."""
+    ways = ((each.dtype, each.stride(), each.storage_offset()) for each in (values, tensor))
+    same = len({*ways}) == 1 and values.device == tensor.device
+    return same and extent(tensor.shape, tensor.stride()) == tensor.numel() and holds_all(tensor)
 
 
 def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:

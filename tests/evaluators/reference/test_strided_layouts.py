@@ -41,6 +41,14 @@ def test_other_values_in_the_same_layout(name: str) -> None:
     assert torch.equal(before, BASE), "what was there stays"
 
 
+def test_values_that_are_laid_out_alike_are_not_copied() -> None:
+    plain, values = torch.zeros(3, 4), torch.ones(3, 4)
+    assert rewritten(plain, values) is values
+    assert rewritten(plain, plain) is not plain, "it is in the tensor's own memory"
+    with_gaps = torch.zeros(3, 8)[:, ::2]
+    assert rewritten(with_gaps, torch.ones(3, 8)[:, ::2]).untyped_storage().nbytes() == 4 * (2 * 8 + 7)
+
+
 def test_overlapping_windows_keep_their_values() -> None:
     windows = BASE.unfold(0, 4, 2)
     assert not holds_all(windows)

@@ -37,6 +37,16 @@ def dimensions(shape, *strides):
             found.append((size, *own))
     return found or [(1,) + (0,) * len(strides)]
 '''
+BROADCAST = '''
+def broadcast(shapes):
+    """The shape that tensors of these shapes come to, as `torch.broadcast_shapes`, which imports sympy."""
+    dims = max(map(len, shapes))
+    columns = zip(*((1,) * (dims - len(each)) + tuple(each) for each in shapes))
+    sizes = [{*column} - {1} or {1} for column in columns]
+    if any(len(each) > 1 for each in sizes):
+        raise ValueError(f"these shapes do not go together: {shapes}")
+    return torch.Size(each.pop() for each in sizes)
+'''
 SPREAD = '''
 def spread(shape, own, strides):
     """The strides of a tensor that is broadcast to a shape."""
@@ -212,7 +222,7 @@ def rows_plan(found: Rows) -> str:
     return f'''
 def plan(shapes, strides):
     """The output's shape, and the layout of the loops over rows, and of those over their elements."""
-    shape = torch.broadcast_shapes(*shapes)
+    shape = broadcast(shapes)
     inside = {{each + len(shape) for each in {found.dims}}}
     ones = [1 if place in inside else size for place, size in enumerate(shape)]
     result = {result}

@@ -16,7 +16,7 @@ from search.proposers.playbook.templates.cpp.operator_pieces import (
     operator_kernel,
 )
 from search.proposers.playbook.templates.operator_moves import MERGE, OPTIMISER, REMEMBER
-from search.proposers.playbook.templates.operator_pieces import CONTIGUOUS, SPREAD, kept
+from search.proposers.playbook.templates.operator_pieces import BROADCAST, CONTIGUOUS, SPREAD, kept
 from search.proposers.playbook.workload import Signature, Workload
 from search.tree import Category
 
@@ -106,7 +106,7 @@ class Pointwise:
             knobs=knobs,
             source=source,
             chosen=chosen,
-            helpers=[SPREAD, CONTIGUOUS],
+            helpers=[BROADCAST, SPREAD, CONTIGUOUS],
             plan=_plan(workload),
             forward=_forward(workload, formula),
             pointers=len(names) + 1,
@@ -217,7 +217,7 @@ def _plan(workload: Workload) -> str:
     return f'''
 def plan(shapes, strides):
     """The output's shape, and sizes and strides as C++ takes them, those of the output first."""
-    shape = torch.broadcast_shapes(*shapes)
+    shape = broadcast(shapes)
     steps = [spread(shape, *each) for each in zip(shapes, strides)]
     dims = dimensions({own}, *steps)
     layout = [shape.numel(), len(dims), *(value for column in zip(*dims) for value in column)]

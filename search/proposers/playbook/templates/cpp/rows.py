@@ -19,6 +19,7 @@ from search.proposers.playbook.templates.cpp.operator_pieces import (
 )
 from search.proposers.playbook.templates.cpp.pointwise import KINDS
 from search.proposers.playbook.templates.operator_pieces import (
+    BROADCAST,
     CONTIGUOUS,
     NESTS,
     SPREAD,
@@ -50,7 +51,7 @@ class RowsTemplate(passes.PassesTemplate):
             knobs=knobs,
             source=source,
             chosen=chosen,
-            helpers=[SPREAD, CONTIGUOUS, NESTS, passes.LAYOUT],
+            helpers=[BROADCAST, SPREAD, CONTIGUOUS, NESTS, passes.LAYOUT],
             plan=f"{rows_plan(found)}\n    return result, layout_of(kept, inner)\n",
             forward=_forward(names),
             pointers=len(names) + 1,

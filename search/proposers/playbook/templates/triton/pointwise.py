@@ -6,7 +6,7 @@ from search.proposers.playbook.formulas import OPERANDS, Formula, called_in, in_
 from search.proposers.playbook.move import Knobs, Move
 from search.proposers.playbook.operator_problem import formula_for, in_place, names_of
 from search.proposers.playbook.templates.operator_moves import MERGE, NARROW
-from search.proposers.playbook.templates.operator_pieces import CONTIGUOUS, SPREAD
+from search.proposers.playbook.templates.operator_pieces import BROADCAST, CONTIGUOUS, SPREAD
 from search.proposers.playbook.templates.triton.operator_pieces import known_signatures, operator_kernel
 from search.proposers.playbook.templates.triton.pieces import number
 from search.proposers.playbook.workload import Signature, Workload
@@ -81,7 +81,7 @@ class Pointwise:
             knobs=knobs,
             chosen=_signatures(workload),
             functions=[_kernel(knobs, formula, len(names))],
-            helpers=[SPREAD, CONTIGUOUS],
+            helpers=[BROADCAST, SPREAD, CONTIGUOUS],
             plan=_plan(workload, knobs),
             forward=_forward(workload, knobs, formula),
             inputs=names,
@@ -155,7 +155,7 @@ def _plan(workload: Workload, knobs: Knobs) -> str:
 def plan(shapes, strides):
     """The output's shape, the number of its elements, sizes and strides, those of the output first, whether
     places are beyond 32 bits, and the block's size."""
-    shape = torch.broadcast_shapes(*shapes)
+    shape = broadcast(shapes)
     count = shape.numel()
     dims = dimensions(shape, {own}, *(spread(shape, *each) for each in zip(shapes, strides)))
     return shape, count, list(zip(*dims)), {wide}, {block}

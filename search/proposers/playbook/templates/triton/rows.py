@@ -11,6 +11,7 @@ from search.proposers.playbook.move import Knobs
 from search.proposers.playbook.operator_problem import names_of
 from search.proposers.playbook.passes import Pass, Rows
 from search.proposers.playbook.templates.operator_pieces import (
+    BROADCAST,
     CONTIGUOUS,
     NESTS,
     SPREAD,
@@ -41,7 +42,7 @@ class RowsTemplate(passes.PassesTemplate):
             knobs=knobs,
             chosen=self.signatures(workload),
             functions=[*passes.merges(gathers), _kernel(found, len(names))],
-            helpers=[SPREAD, CONTIGUOUS, NESTS, passes.BLOCKS],
+            helpers=[BROADCAST, SPREAD, CONTIGUOUS, NESTS, passes.BLOCKS],
             plan=f"{rows_plan(found)}\n{passes.planned('result', knobs)}",
             forward=_forward(names, knobs),
             inputs=names,

@@ -1,5 +1,7 @@
 """The C++ templates of operators, naive and with random valid knobs, against PyTorch over odd calls."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,3 +58,28 @@ def test_a_long_product_in_single_sums_is_as_exact_as_sums_of_sums_are(tmp_path:
     made = imported(template.render(of, knobs), tmp_path).ModelNew()(left, right)
     exact = left.double() @ right.double()
     assert ((made - exact) / exact).abs().max() < 5e-7
+
+
+FIRST_CALL = """
+import runpy, sys, torch
+kernel = runpy.run_path("kernel.py", run_name="kernel")["ModelNew"](alpha=1)
+assert kernel(torch.ones(3, 1), torch.ones(4)).shape == (3, 4)
+assert "sympy" not in sys.modules
+try:
+    kernel(torch.ones(3), torch.ones(4))
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_first_call_does_without_sympy(tmp_path: Path) -> None:
+    """`torch.broadcast_shapes` imports it: up to two seconds of every evaluation."""
+    of = workload("aten.add.Tensor", ["((T([3, 1], f32), T([4], f32),), {})"])
+    template = template_for(of.op, "cpp")
+    assert template is not None
+    (tmp_path / "kernel.py").write_text(template.render(of, template.naive))
+    called = subprocess.run(
+        [sys.executable, "-c", FIRST_CALL], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert called.returncode == 0, called.stderr
+    assert "do not go together" in called.stdout
