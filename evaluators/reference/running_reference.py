@@ -29,7 +29,7 @@ from evaluators.reference.loading import (
 )
 from evaluators.reference.operation_count import Work, count
 from evaluators.reference.random_outputs import HOOK, Hook
-from evaluators.reference.strided_layouts import clone, is_same
+from evaluators.reference.strided_layouts import clone, compact, is_same
 from evaluators.reference.weight_changes import WeightChange
 
 if TYPE_CHECKING:
@@ -262,10 +262,8 @@ class RunningReference:
         return kept
 
     def _with_changed(self, outputs: list[torch.Tensor], given: list[Any]) -> list[torch.Tensor]:
-        if not self.changed_inputs:
-            return outputs
-        tensors = tensors_in(given)
-        return outputs + [tensors[number] for number in self.changed_inputs]
+        tensors = tensors_in(given) if self.changed_inputs else []
+        return [*map(compact, outputs), *(tensors[number] for number in self.changed_inputs)]
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 SKEW = 512
 """Elements after which addresses are as well aligned as before, for every dtype and every load."""
+SMALL = 2**20
+"""Bytes that nobody saves."""
 
 
 def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
@@ -37,6 +39,13 @@ def clone(
     span, skew = span_of(tensor), tensor.storage_offset() % SKEW
     memory = span.new_empty(skew + len(span), device=device, dtype=dtype)[skew:]
     return with_span(tensor, memory.copy_(span))
+
+
+def compact(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, copied where it alone would keep more than twice the memory that it reaches over: a loss of
+    PyTorch's (`smooth_l1_loss`) is one number in memory as large as its inputs."""
+    reached = extent(tensor.shape, tensor.stride()) * tensor.element_size()
+    return clone(tensor) if tensor.untyped_storage().nbytes() > 2 * max(reached, SMALL) else tensor
 
 
 def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from evaluators.reference.strided_layouts import clone, extent, holds_all, rewritten, span_of, with_span
+from evaluators.reference.strided_layouts import (
+    clone,
+    compact,
+    extent,
+    holds_all,
+    rewritten,
+    span_of,
+    with_span,
+)
 
 BASE = torch.arange(60.0)
 TENSORS = {
@@ -47,6 +55,22 @@ def test_values_that_are_laid_out_alike_are_not_copied() -> None:
     assert rewritten(plain, plain) is not plain, "it is in the tensor's own memory"
     with_gaps = torch.zeros(3, 8)[:, ::2]
     assert rewritten(with_gaps, torch.ones(3, 8)[:, ::2]).untyped_storage().nbytes() == 4 * (2 * 8 + 7)
+
+
+def test_a_small_part_of_a_large_memory_is_copied() -> None:
+    large = torch.arange(2.0**20).view(1024, 1024)
+    for part, copied in (
+        (large[3, 5], True),
+        (large[:8].t(), True),
+        (large[::512], False),
+        (large[:, 0], False),
+    ):
+        found = compact(part)
+        assert torch.equal(found, part) and found.stride() == part.stride()
+        assert (found is not part) == copied, "one with gaps reaches over all of it"
+    loss = torch.nn.functional.smooth_l1_loss(large, large + 1)
+    assert loss.untyped_storage().nbytes() > 2**20, "else PyTorch has mended it"
+    assert compact(loss).untyped_storage().nbytes() < 2**20
 
 
 def test_overlapping_windows_keep_their_values() -> None:
