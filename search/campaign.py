@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from evaluators.device_config import host_of, settle_device
 from evaluators.option import option
 from evaluators.scheduler.pool import Pool
 from evaluators.suite_config import entries_of
-from search.campaigns.config import SearchesConfig
+from search.campaigns.config import SearchesConfig, searches_at_once
 from search.campaigns.page import has_campaign, write_page
 from search.campaigns.progress import StopRules
 from search.campaigns.results import write
@@ -114,7 +114,9 @@ async def _run(config: DictConfig, campaign: Campaign, console: Console, page: F
                 await run.run()
                 return run
             settle_device(config)
-            with Pool(host_of(config)) as pool:
+            host = host_of(config)
+            campaign = replace(campaign, at_once=searches_at_once(config, host.devices))
+            with Pool(host) as pool:
                 run = CampaignRun(campaign, pool, config.device, view.show, page.change)
                 await run.run()
             return run
@@ -148,7 +150,7 @@ def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Campaign:
         scheduler=build(config.scheduler),
         rules=StopRules(**config.stop),
         slice=config.slice,
-        at_once=config.at_once,
+        at_once=searches_at_once(config, devices=1),
         limits=limits,
     )
 

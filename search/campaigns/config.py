@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from omegaconf import DictConfig
+
 from evaluators.config import section
 from evaluators.option import option
 from evaluators.suite_config import RulesConfig
@@ -22,6 +24,10 @@ class StopConfig:
     seconds: float | None = option(None, "of one search")
 
 
+SEARCHES_A_DEVICE = 3
+"""A search waits for its model for some of the time; one more than that keeps a single device busy."""
+
+
 @dataclass
 class SearchesConfig(RunConfig):
     """That of a search, of which there are several."""
@@ -29,6 +35,11 @@ class SearchesConfig(RunConfig):
     problem: RulesConfig = section(RulesConfig)
     stop: StopConfig = section(StopConfig)
     slice: int = option(20, "evaluations that a search is given at a time")
-    at_once: int = option(4, "searches that go on side by side")
+    at_once: int | None = option(None, "searches that go on side by side; null: three a device, and one")
     rounds: int = option(100_000, "rounds of a search: the budget of all ends it")
     budget: BudgetConfig = section(BudgetConfig)
+
+
+def searches_at_once(config: DictConfig, devices: int) -> int:
+    """How many searches go on side by side on so many devices."""
+    return int(config.at_once or SEARCHES_A_DEVICE * devices + 1)

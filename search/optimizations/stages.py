@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from evaluators.device_config import host_of
 from evaluators.problem import Problem
 from evaluators.scheduler.pool import Pool
 from evaluators.suite_config import open_problem
+from search.campaigns.config import searches_at_once
 from search.campaigns.running import LIMITS, Campaign, CampaignRun, Planned
 from search.campaigns.view import CampaignView
 from search.optimizations.adapters import adapted, is_for
@@ -88,16 +90,22 @@ async def kernels_for(
     config = making.config
     found: dict[str, list[Won | None]] = {each.name: [] for each in extraction.problems}
     searched = any(config.budget[unit] is not None for unit in LIMITS)
-    with Pool(host_of(config)) as pool:
+    host = host_of(config)
+    with Pool(host) as pool:
         if config.library.use:
             library = build(config.library.kernels)
             answers = LibraryAnswers(making.folder, library, wholes, making.say)
-            for each in extraction.problems:
-                problem = _problem(making, each)
-                found[each.name].append(await answers.ask(pool, each, problem))
+            turns = asyncio.Semaphore(host.devices + 1)  # kernels are built while others are measured
+
+            async def ask(each: Extracted) -> None:
+                async with turns:
+                    found[each.name].append(await answers.ask(pool, each, _problem(making, each)))
+
+            await asyncio.gather(*map(ask, extraction.problems))
         if searched:
             with CampaignView(making.console) as view:
-                run = CampaignRun(_campaign(making, profile, extraction), pool, config.device, view.show)
+                campaign = _campaign(making, profile, extraction, host.devices)
+                run = CampaignRun(campaign, pool, config.device, view.show)
                 await run.run()
     if searched:
         for each in extraction.problems:
@@ -117,7 +125,7 @@ def _problem(making: Making, each: Extracted) -> Problem:
     )
 
 
-def _campaign(making: Making, profile: Profile, extraction: Extraction) -> Campaign:
+def _campaign(making: Making, profile: Profile, extraction: Extraction, devices: int) -> Campaign:
     config = making.config
     rules = [f"rounds={config.rounds}", f"problem.libraries={config.problem.libraries}"]
     shared = [*given_config_folders(), *rules, *making.shared]
@@ -139,7 +147,7 @@ def _campaign(making: Making, profile: Profile, extraction: Extraction) -> Campa
         scheduler=SavedTime(),
         rules=ModelRules(total_ms=profile.total_ms, model_gain=float(config.least_gain), **config.stop),
         slice=config.slice,
-        at_once=config.at_once,
+        at_once=searches_at_once(config, devices),
         limits={unit: config.budget[unit] for unit in LIMITS},
     )
 

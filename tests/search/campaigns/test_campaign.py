@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
+from evaluators.cli import compose_config
 from evaluators.evaluation import Evaluation
 from evaluators.problem import Problem
 from evaluators.scheduler.pool import Pool
 from evaluators.suites.kernelbench import ROOT
 from search import campaign
+from search.campaign import CampaignConfig
+from search.campaigns.config import searches_at_once
 from search.campaigns.progress import SearchProgress, Slice, StopRules
 from search.campaigns.results import over_budget, without_overhead, write
 from search.campaigns.running import Campaign, CampaignRun, Planned, state_of
@@ -288,3 +291,9 @@ def test_one_that_is_interrupted_leaves_its_report(tmp_path: Path) -> None:
     assert f"report: {folder / 'report.html'}" in said
     assert not (folder / "campaign.json").exists()
     assert (folder / "report.html").stat().st_size > 1_000_000
+
+
+def test_more_searches_go_on_where_there_are_more_devices() -> None:
+    plain = compose_config(CampaignConfig, ["suite=shipped"])
+    assert [searches_at_once(plain, devices) for devices in (1, 8)] == [4, 25]
+    assert searches_at_once(compose_config(CampaignConfig, ["suite=shipped", "at_once=2"]), 8) == 2
