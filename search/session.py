@@ -165,7 +165,7 @@ class Session:
 
     async def evaluate(self, variant: Variant) -> Variant | None:
         """Gets a variant its verdict, from an equal kernel where there is one; settles its reservation. None
-        when the run was stopped, or its time was up, before the evaluator was free."""
+        when the run was stopped, or its time was up, before a device was free."""
         kernel, verdicts = variant.kernel, self.state.verdicts
         self._stage(variant, "queued")
         spent = False
@@ -234,12 +234,24 @@ class Session:
             self._notify(event)
 
     async def _ask_evaluator(self, variant: Variant) -> Evaluation | None:
+        """None when the run was stopped, or its time was up, before a device was free."""
         async with self._slots:
             if self.work.stop is not None or self.budget.timed_out:
                 return None
-            return await self.evaluator.evaluate(
-                self.problem, variant.kernel, on_stage=lambda stage: self._stage(variant, stage)
-            )
+            measured = False
+
+            def on_stage(stage: str) -> None:
+                nonlocal measured
+                measured = measured or stage == "measuring"
+                self._stage(variant, stage)
+
+            asked = self.evaluator.evaluate(self.problem, variant.kernel, on_stage=on_stage)
+            task = asyncio.ensure_future(asked)
+            try:
+                await asyncio.wait([task], timeout=self.budget.remaining_s)
+                return await task if task.done() or measured else None
+            finally:
+                task.cancel()
 
     async def _compare(self, kernels: Sequence[Kernel]) -> list[Evaluation] | None:
         """What one session finds of these; None where it finds nothing, or did not take place."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evaluators.evaluation import Evaluation
-from evaluators.problem import Kernel
+from evaluators.problem import Kernel, Problem
 from search.budget import Budget
 from search.llm import Limits, Price, Usage
 from search.proposers.llm.proposer import LLMProposer
@@ -94,3 +95,28 @@ def test_time_ends_a_run_in_order(tmp_path: Path) -> None:
     # a resumed run carries on from the time used: 20 s and one confirmation
     finished = search(path, budget=Budget(seconds=24, clock=clock), evaluator=evaluator, outstanding=1)
     assert (finished.reason, evaluator.seen.total()) == ("seconds", 23)
+
+
+class BusyEvaluator(FakeEvaluator):
+    """Its device is free for so many kernels alone; the others wait for ever."""
+
+    def __init__(self, free: int) -> None:
+        super().__init__()
+        self.free = free
+
+    async def evaluate(self, problem: Problem, kernel: Kernel, **how: Any) -> Evaluation:
+        if not how.get("thorough"):
+            self.free -= 1
+            if self.free < 0:
+                await asyncio.Event().wait()
+        return await super().evaluate(problem, kernel, **how)
+
+
+def test_what_waits_for_a_device_when_the_time_is_up_is_not_measured(tmp_path: Path) -> None:
+    path, evaluator = tmp_path / "journal.jsonl", BusyEvaluator(free=3)
+    finished = search(path, budget=Budget(seconds=0.5), evaluator=evaluator)
+    assert (finished.reason, state_of(path).evaluations) == ("seconds", 3)
+    assert finished.confirmed is not None
+    # what was not measured is measured when there is time again
+    finished = search(path, budget=Budget(seconds=30, evaluations=9), evaluator=FakeEvaluator())
+    assert (finished.reason, state_of(path).evaluations) == ("evaluations", 9)
