@@ -298,12 +298,9 @@ def choose_device(wanted: str, *, clustered: bool) -> tuple[str, str]:
 
 
 def positive(config: DictConfig, *keys: str, least: int = 1) -> None:
-    """Raises UsageError unless every key holds a whole number of at least `least`, or null where its type
-    allows that."""
+    """Raises UsageError unless every key holds a whole number of at least `least`."""
     for key in keys:
         value = config[key]
-        if value is None:
-            continue
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise UsageError(f"{key} is {value}; it must be a whole number of at least {least}")
 

@@ -32,7 +32,6 @@ from evaluators.cli import (
     given_overrides,
     log_to,
     output_folder,
-    positive,
     say,
 )
 from evaluators.config import group, hydra_settings
@@ -41,7 +40,7 @@ from evaluators.device_config import host_of, settle_device
 from evaluators.option import option
 from evaluators.scheduler.pool import Pool
 from evaluators.suite_config import entries_of
-from search.campaigns.config import SearchesConfig, searches_at_once
+from search.campaigns.config import SearchesConfig, check_searches, searches_at_once
 from search.campaigns.page import has_campaign, write_page
 from search.campaigns.progress import StopRules
 from search.campaigns.results import write
@@ -90,7 +89,7 @@ def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
     console = Console()
     log_to(console)
-    positive(config, "slice", "at_once")
+    check_searches(config)
     campaign = plan(config, given_overrides(), output_folder())
     say(console, f"campaign: {shown(campaign.folder)}")
     wanted = bool(config.report)

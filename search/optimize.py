@@ -47,7 +47,7 @@ from evaluators.device_config import settle_device
 from evaluators.option import option
 from evaluators.suites.traces import write_trace
 from search.campaign import OWN as CAMPAIGN
-from search.campaigns.config import SearchesConfig
+from search.campaigns.config import SearchesConfig, check_searches
 from search.cli import gone_on_with, page_at_the_end, shown, without
 from search.optimizations.extraction.whole import whole_of
 from search.optimizations.models.config import ModelConfig, named, source_of
@@ -117,7 +117,8 @@ def main(config: DictConfig) -> int:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read when torch is imported: the profiler talks
     one_of(config, "stop_after", STAGES)
     one_of(config, "compile", [*COMPILED])
-    positive(config, "iterations", "top", "targets", "compared", "slice", "at_once")
+    check_searches(config)
+    positive(config, "iterations", "top", "targets", "compared")
     positive(config, "turns", least=6)
     positive(config, "warmup", least=0)
     check_dtype(config.dtype)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
+from evaluators.cli import positive
 from evaluators.config import section
 from evaluators.option import option
 from evaluators.suite_config import RulesConfig
@@ -38,6 +39,11 @@ class SearchesConfig(RunConfig):
     at_once: int | None = option(None, "searches that go on side by side; null: three a device, and one")
     rounds: int = option(100_000, "rounds of a search: the budget of all ends it")
     budget: BudgetConfig = section(BudgetConfig)
+
+
+def check_searches(config: DictConfig) -> None:
+    """Raises UsageError for numbers of searches, or of their evaluations, that nobody can give."""
+    positive(config, "slice", *(["at_once"] if config.at_once is not None else []))
 
 
 def searches_at_once(config: DictConfig, devices: int) -> int:
