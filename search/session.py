@@ -238,20 +238,20 @@ class Session:
         async with self._slots:
             if self.work.stop is not None or self.budget.timed_out:
                 return None
-            measured = False
+            limit = asyncio.timeout(self.budget.remaining_s)
 
             def on_stage(stage: str) -> None:
-                nonlocal measured
-                measured = measured or stage == "measuring"
+                if stage == "measuring":
+                    limit.reschedule(None)
                 self._stage(variant, stage)
 
-            asked = self.evaluator.evaluate(self.problem, variant.kernel, on_stage=on_stage)
-            task = asyncio.ensure_future(asked)
             try:
-                await asyncio.wait([task], timeout=self.budget.remaining_s)
-                return await task if task.done() or measured else None
-            finally:
-                task.cancel()
+                async with limit:
+                    return await self.evaluator.evaluate(self.problem, variant.kernel, on_stage=on_stage)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                return None
 
     async def _compare(self, kernels: Sequence[Kernel]) -> list[Evaluation] | None:
         """What one session finds of these; None where it finds nothing, or did not take place."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 SKEW = 512
 """Elements after which addresses are as well aligned as before, for every dtype and every load."""
 SMALL = 2**20
-"""Bytes that nobody saves."""
+"""Bytes that are not worth a copy."""
 
 
 def extent(shape: Sequence[int], stride: Sequence[int]) -> int:

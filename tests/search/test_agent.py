@@ -177,7 +177,7 @@ def test_stages_are_told_to_who_waits(tmp_path: Path) -> None:
         waiting.pop().cancel()
         steered.session.evaluator.gate.set()  # type: ignore[attr-defined]
         assert (await waiting[0]).evaluation == correct(2)
-        assert told == [["queued", "building", "measuring"], ["queued", "building"]], "the present one first"
+        assert told == [["building", "measuring"], ["building"]], "the present one first"
 
     steer(tmp_path / "journal.jsonl", steps, evaluator=functools.partial(Gated, verdict=by_name))
 
