@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evaluators.reference.comparison import Comparison
 
@@ -32,6 +32,8 @@ RUN = 2**10
 """Neighbouring elements, of which a sample of a large output has some, anywhere in it."""
 MOST_WAITING = 2
 """Calls that wait to be compared with others."""
+RECENT = 8
+"""Calls that each new one is compared with, one by one."""
 REPEATED = 0.9
 """Of the places at which two answers of the reference differ, those of a kernel differ at this share."""
 
@@ -82,8 +84,11 @@ class Evidence:
         """Of a sample, in each call: nobody knows which."""
         self._waiting: dict[str, list[Pair]] = defaultdict(list)
         """Samples that have not been compared with those of another call."""
-        self._differ: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
-        """Places where two answers differ: the kernel's alone, the reference's alone, the reference's."""
+        self._recent: dict[str, deque[Pair]] = defaultdict(lambda: deque(maxlen=RECENT))
+        self._differ: dict[str, Counts] = defaultdict(lambda: Counts(0, 0, 0))
+        """Of all pairs of calls that were compared, none of them twice."""
+        self._closest: dict[str, Counts] = defaultdict(lambda: Counts(0, 0, 0))
+        """Of the two calls in which the kernel gave the same at the most places."""
         self._calls = 0
 
     @property
@@ -95,11 +100,12 @@ class Evidence:
     @property
     def differs(self) -> bool:
         """Whether any two of the reference's answers did."""
-        return any(counts[2] for counts in self._differ.values())
+        return any(counts.reference for counts in self._differ.values())
 
     def other_inputs(self) -> None:
         """From here on calls are on other inputs than those before, with which they are not compared."""
         self._waiting.clear()
+        self._recent.clear()
 
     def add(self, inputs: list[Any], outputs: list[torch.Tensor], eager: list[torch.Tensor]) -> None:
         """One call of each side on the same inputs, as they were before it."""
@@ -127,7 +133,9 @@ class Evidence:
             counts[n] += more
 
     def _add_values(self, ours: Sample, right: Sample) -> None:
-        """Pairs calls at random, to see where both are equal."""
+        """Compares a call with earlier ones, to see where both are equal: with RECENT ones each by itself,
+        which finds a large answer that is given again, and with one at random, which adds up for small ones
+        since no call is in two of these pairs."""
         name = ours.name
         if name not in self._places:
             self._places[name] = _some(ours.values.numel(), ours.values.device)
@@ -136,14 +144,15 @@ class Evidence:
         self._values[name].append((kernel, reference))
         while len(self._values[name]) > 1 and sum(len(one) for one, _ in self._values[name]) > ENOUGH:
             del self._values[name][0]
+        found = [_differences((kernel, reference), before) for before in self._recent[name]]
+        self._closest[name] = max([self._closest[name], *found], key=lambda counts: counts.repeated)
+        self._recent[name].append((kernel, reference))
         waiting = self._waiting[name]
         if not waiting or (len(waiting) < MOST_WAITING and secrets.randbelow(2)):
             waiting.append((kernel, reference))
             return
-        before = waiting.pop(secrets.randbelow(len(waiting)))
-        kernel, reference = kernel != before[0], reference != before[1]
-        found = kernel & ~reference, ~kernel & reference, reference
-        self._differ[name] = [n + int(each.sum()) for n, each in zip(self._differ[name], found, strict=True)]
+        more = _differences((kernel, reference), waiting.pop(secrets.randbelow(len(waiting))))
+        self._differ[name] = Counts(*map(sum, zip(self._differ[name], more, strict=True)))
 
     def comparison(self) -> Comparison:
         """What the tests say, those that fail. `error` is the largest of their statistics, each as a
@@ -155,7 +164,8 @@ class Evidence:
             found.append(distribution_test(name, ours, right, eps))
             steps = list(map(_steps, ours)), list(map(_steps, right))
             found.append(distribution_test(f"{name}: differences of neighbours", *steps, 2 * eps))
-            found.append(repetition_test(name, *self._differ[name]))
+            together = repetition_test(name, self._differ[name])
+            found.append(max(together, repetition_test(name, self._closest[name], MOST_CALLS * RECENT)))
         problem = self._wrong or "; ".join(text for _, text in found if text)
         error = max((share for share, _ in found), default=0.0)
         return Comparison(error=math.inf if self._wrong else error, eager_error=0.0, problem=problem)
@@ -170,6 +180,20 @@ class Evidence:
 
 Pair = tuple["torch.Tensor", "torch.Tensor"]
 """The kernel's, and the reference's."""
+
+
+class Counts(NamedTuple):
+    """Places at which the answers to two calls differ."""
+
+    kernel_alone: int
+    reference_alone: int
+    reference: int
+    """Whether or not the kernel's do as well."""
+
+    @property
+    def repeated(self) -> int:
+        """At how many more places the kernel's are the same than the reference's."""
+        return self.reference_alone - self.kernel_alone
 
 
 def judge_random(hook: Hook, inputs: list[Any], outputs: list[Any], eager: list[Any]) -> Comparison:
@@ -209,16 +233,17 @@ def distribution_test(
     return share, f"{text}{allowed:.3g}" if share > 1 else ""
 
 
-def repetition_test(name: str, kernel: int, reference: int, differ: int) -> tuple[float, str]:
+def repetition_test(name: str, counts: Counts, pairs: int = 1) -> tuple[float, str]:
     """Of places where either the kernel's answers to two calls differ or the reference's, half should be the
-    kernel's (McNemar's test). What is counted is that fewer are."""
-    total = kernel + reference
-    if reference - kernel <= (1 - REPEATED) * differ or not total:
+    kernel's (McNemar's test). What is counted is that fewer are. `pairs` of calls were tested at most, of
+    which these are the worst."""
+    total = counts.kernel_alone + counts.reference_alone
+    if counts.repeated <= (1 - REPEATED) * counts.reference or not total:
         return 0.0, ""
-    share = total * _divergence(kernel / total, 0.5) / math.log(2 / RATE)
+    share = total * _divergence(counts.kernel_alone / total, 0.5) / math.log(2 * pairs / RATE)
     text = (
-        f"{name}: two calls give the same at {reference - kernel} more places than eager's, which differ at "
-        f"{differ}: calls are not independent"
+        f"{name}: two calls give the same at {counts.repeated} more places than eager's, which differ at "
+        f"{counts.reference}: calls are not independent"
     )
     return share, text if share > 1 else ""
 
@@ -230,6 +255,12 @@ def _divergence(share: float, probability: float) -> float:
         if one > 1e-12:
             found += one * math.log(one / other) if other > 0 else math.inf
     return found
+
+
+def _differences(one: Pair, other: Pair) -> Counts:
+    kernel, reference = (a != b for a, b in zip(one, other, strict=True))
+    places = kernel & ~reference, ~kernel & reference, reference
+    return Counts(*(int(each.sum()) for each in places))
 
 
 def _some(numel: int, device: torch.device) -> torch.Tensor:

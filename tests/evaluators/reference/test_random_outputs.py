@@ -14,6 +14,7 @@ from evaluators.reference.random_outputs import (
     MOST_CALLS,
     Always,
     Check,
+    Counts,
     Evidence,
     Sample,
     Share,
@@ -69,6 +70,11 @@ def alternating() -> torch.Tensor:
     return TWO[CALLS[0] // 2 % 2]
 
 
+def every_eighth() -> torch.Tensor:
+    CALLS[0] += 1
+    return torch.rand(SIZE, generator=torch.Generator().manual_seed(CALLS[0] % 8))
+
+
 def squared() -> torch.Tensor:
     """Below 1/4 as often."""
     drawn = uniform()
@@ -88,6 +94,7 @@ def half_fixed() -> torch.Tensor:
         (lambda: FIXED, "calls are not independent"),
         (half_fixed, "two calls give the same at .* calls are not independent"),
         (alternating, "calls are not independent"),
+        (every_eighth, "two calls give the same at .* calls are not independent"),
         (lambda: torch.rand(SIZE // 2).repeat_interleave(2), "the output: differences of neighbours"),
         (lambda: torch.full((SIZE,), torch.nan), "does not hold"),
     ],
@@ -108,8 +115,12 @@ def test_what_is_not_a_number_is_found_without_a_support() -> None:
 def test_few_values_show_nothing_and_their_number_is_limited() -> None:
     assert not distribution_test("it", [torch.zeros(8)], [torch.ones(8)], 0.0)[1], "8 values may be chance"
     assert distribution_test("it", [torch.zeros(64)], [torch.ones(64)], 0.0)[1]
-    assert not repetition_test("it", 0, 30, 30)[1] and repetition_test("it", 0, 31, 31)[1]
-    assert not repetition_test("it", 50_000, 52_000, 60_000)[1], "coarser numbers coincide more often"
+    assert not repetition_test("it", Counts(0, 30, 30))[1] and repetition_test("it", Counts(0, 31, 31))[1]
+    assert (
+        not repetition_test("it", Counts(0, 31, 31), pairs=2)[1]
+        and repetition_test("it", Counts(0, 32, 32), 2)[1]
+    )
+    assert not repetition_test("it", Counts(50_000, 52_000, 60_000))[1], "coarser numbers coincide more often"
     evidence = Evidence(hook)
     for _ in range(MOST_CALLS):
         assert not evidence.enough
