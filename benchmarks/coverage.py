@@ -53,7 +53,7 @@ def _of_suite(name: str, device: str) -> int:
     suite = build(compose_config(SuiteConfig, [f"suite={name}"]).suite)
     playbook = Playbook()
     found: dict[str, list[str]] = defaultdict(list)
-    entries = entries_of(suite, [])
+    entries = entries_of(suite)
     for each in entries:
         workload = playbook.workload(open_problem(each.problem, device=device))
         found[workload.op if workload else ""].append(each.problem.rpartition("/")[2])

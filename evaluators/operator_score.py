@@ -32,7 +32,7 @@ from evaluators.overhead import NEAR, bound_cases, cheapest_call, floor_of, spee
 from evaluators.problem import Problem, reference_kernel
 from evaluators.scheduler.pool import Pool
 from evaluators.scores import Estimate, Scored, correct, fast_p, geometric_mean
-from evaluators.suite_config import evaluate_and_keep, open_problem
+from evaluators.suite_config import chosen, evaluate_and_keep, open_problem
 from evaluators.suites.operator_folder import ATEN, Version, versions_in
 from evaluators.suites.operators import OperatorSuite
 from evaluators.suites.traced_call import DTYPES
@@ -113,8 +113,10 @@ def _chosen(config: DictConfig, suite: OperatorSuite) -> tuple[list[Version], li
                 f"operators={config.operators}: no folder with files like "
                 "add__Tensor/add__Tensor_implementation_v1.py"
             )
-    if only := [str(each) for each in config.only]:
-        found = [each for each in found if each.operator in only]
+    names = sorted({f"{suite.name}/{each.operator}" for each in found})
+    source = f"the suite {suite.name}" if config.operators == ATEN else config.operators
+    wanted = chosen(names, config.only, source)
+    found = [each for each in found if f"{suite.name}/{each.operator}" in wanted]
     strangers = sorted({each.operator for each in found} - {*there})
     found = [each for each in found if each.operator in there]
     if not found:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
@@ -62,18 +63,45 @@ class ProblemConfig:
     problem: Any = group(None)
 
 
-def entries_of(suite: Suite, only: Sequence[str]) -> list[Entry]:
-    """The problems of the suite, or those that `only` names. Raises UsageError."""
+def entries_of(suite: Suite) -> list[Entry]:
+    """The problems of the suite. Raises UsageError."""
     try:
-        entries = list(suite.entries())
+        return list(suite.entries())
     except ValueError as error:
         raise UsageError(str(error)) from error
-    names = [each.problem for each in entries]
-    patterns = [str(each) for each in only]
-    for pattern in patterns:
-        if not any(_is_named(name, pattern) for name in names):
-            raise UsageError(f"the suite {suite.name} has no problem {pattern}{near(pattern, names)}")
-    return [each for each in entries if not patterns or any(_is_named(each.problem, one) for one in patterns)]
+
+
+def chosen_entries(suite: Suite, config: DictConfig) -> list[Entry]:
+    """The problems of the suite that a command's config wants. Raises UsageError."""
+    entries = entries_of(suite)
+    wanted = chosen([each.problem for each in entries], config.only, f"the suite {suite.name}")
+    _check_sizes(config, wanted)
+    return [each for each in entries if each.problem in wanted]
+
+
+def chosen(problems: Sequence[str], only: Sequence[Any], where: str) -> set[str]:
+    """Those that `only` names: a number, a name, a part of a path, or a pattern with `*`; all if it is empty.
+    Raises UsageError if it names what is not there. `where`: where the problems are from."""
+    found: set[str] = set()
+    for pattern in map(str, only):
+        named = {each for each in problems if _is_named(each, pattern)}
+        if not named:
+            raise UsageError(f"{where} has no problem {pattern}{near(pattern, problems)}")
+        found |= named
+    return found if only else set(problems)
+
+
+def _check_sizes(config: DictConfig, problems: Iterable[str]) -> None:
+    """Raises UsageError for a size that none of the references has."""
+    unknown, known = set(config.problem.sizes), set()
+    for each in problems:
+        if not unknown:
+            return
+        with contextlib.suppress(UsageError):
+            known |= assigned_names(open_problem(each, device=config.device).source)
+            unknown -= known
+    for name in sorted(unknown):
+        raise UsageError(f"problem.sizes.{name}: no reference has it{near(name, known)}")
 
 
 def open_problem(name: str, *, device: str, rules: DictConfig | None = None) -> Problem:
@@ -108,7 +136,7 @@ async def for_each_problem(
 ) -> None:
     """Does something with each problem of the suite that the config wants, by its name, as many at a time as
     there are devices. Raises UsageError."""
-    entries = entries_of(suite, config.only)
+    entries = chosen_entries(suite, config)
     host = host_of(config, settings)
     turns = asyncio.Semaphore(host.devices)
 
@@ -135,6 +163,6 @@ async def evaluate_and_keep(
 
 
 def _is_named(problem: str, pattern: str) -> bool:
-    """Whether a pattern names a problem: its number or name, a part of its path, or with `*`."""
     last = problem.rpartition("/")[2]
-    return pattern in (problem, last, last.partition("_")[0]) or fnmatch(problem, pattern)
+    is_its_number = pattern.isdigit() and last.startswith(f"{pattern}_")
+    return is_its_number or pattern in (problem, last) or fnmatch(problem, pattern)

@@ -39,7 +39,7 @@ from evaluators.config_errors import UsageError
 from evaluators.device_config import host_of, settle_device
 from evaluators.option import option
 from evaluators.scheduler.pool import Pool
-from evaluators.suite_config import entries_of
+from evaluators.suite_config import chosen_entries
 from search.campaigns.config import SearchesConfig, check_searches, searches_at_once
 from search.campaigns.page import has_campaign, write_page
 from search.campaigns.progress import StopRules
@@ -140,7 +140,7 @@ def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Campaign:
             folder=folder / entry.problem / arm,
             sizes=sizes,
         )
-        for entry in entries_of(build(config.suite), config.only)
+        for entry in chosen_entries(build(config.suite), config)
         for arm, overrides in arms.items()
     ]
     return Campaign(

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from evaluators.suite_config import open_problem
+from evaluators.config_errors import UsageError
+from evaluators.suite_config import chosen, open_problem
 from evaluators.suites import operators
 from evaluators.suites.traces import TRACES
 
@@ -26,3 +27,21 @@ def test_numbers_lists_and_truth_values(tmp_path: Path, monkeypatch: pytest.Monk
     assert [each.dtype for each in problem.cases] == ["float32"]
     assert problem.floor is False
     operators._traced.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("only", "wanted"),
+    [
+        (["2"], ["k/2_Standard_matmul"]),
+        (["aten.div.Tensor"], ["o/aten.div.Tensor"]),
+        (["*div*", "k/23_Softmax"], ["k/23_Softmax", "o/aten.div.Tensor", "o/aten.div.Tensor_mode"]),
+        ([], ["k/2_Standard_matmul", "k/23_Softmax", "o/aten.div.Tensor", "o/aten.div.Tensor_mode"]),
+    ],
+)
+def test_what_names_a_problem(only: list[str], wanted: list[str]) -> None:
+    problems = ["k/2_Standard_matmul", "k/23_Softmax", "o/aten.div.Tensor", "o/aten.div.Tensor_mode"]
+    assert chosen(problems, only, "here") == set(wanted)
+    with pytest.raises(
+        UsageError, match=r"here has no problem aten.div.Tenso; did you mean o/aten.div.Tensor\?"
+    ):
+        chosen(problems, [*only, "aten.div.Tenso"], "here")

@@ -266,6 +266,7 @@ def test_what_cannot_be_searched_is_named(
         ([], "a campaign needs a budget"),
         (["budget.evaluations=5", "slice=0"], "slice is 0"),
         (["budget.evaluations=5", "only=[level1/nothing]"], "has no problem level1/nothing"),
+        (["budget.evaluations=5", "problem.sizes.batchh=4"], "problem.sizes.batchh: no reference has it"),
         (["budget.evaluations=5", 'arms.x=["strateg=puct"]'], "unknown key strateg"),
         (["budget.evaluations=5", "scheduler=best"], "unknown scheduler best"),
         (["budget.evaluations=5", "device=gpu"], "device is gpu"),
