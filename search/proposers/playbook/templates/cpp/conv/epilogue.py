@@ -46,8 +46,10 @@ static void maxpool(const float* data, float* out, int threads) {{
                 for (int i = 0; i < pool; ++i)
                     for (int j = 0; j < pool; ++j) {{
                         int p = pp * pool_stride + i - pool_pad, q = pq * pool_stride + j - pool_pad;
-                        if (p >= 0 && p < P && q >= 0 && q < Q)
-                            best = std::max(best, data[(size_t(plane) * P + p) * Q + q]);
+                        if (p < 0 || p >= P || q < 0 || q >= Q)
+                            continue;
+                        float value = data[(size_t(plane) * P + p) * Q + q];
+                        best = value > best || value != value ? value : best;  // a NaN stays
                     }}
                 out[(size_t(plane) * PP + pp) * PQ + pq] = best;
             }}
@@ -75,7 +77,7 @@ static void pool_row(const float* ring, int low, int high, float* row) {{
             for (int p = low; p < high; ++p)
                 for (int q = left; q < right; ++q) {{
                     vec value = *(const vec*)(ring + (size_t(p % pool) * Q + q) * channels() + k);
-                    best = value > best ? value : best;
+                    best = (value > best) | (value != value) ? value : best;  // a NaN stays
                 }}
             *(vec*)(row + size_t(pq) * channels() + k) = best;
         }}

@@ -114,7 +114,7 @@ def _conv_row(workload: Workload, knobs: Knobs) -> str:
                             __builtin_prefetch(weight + {prefetch} * {advance} + j * {width});"""
     unroll = f"                    #pragma GCC unroll {knobs['unroll']}\n" if int(knobs["unroll"]) > 1 else ""
     relu = knobs["fuse"] == "relu"
-    result = "sum[i][j] > zero ? sum[i][j] : zero" if relu else "sum[i][j]"
+    result = "sum[i][j] < zero ? zero : sum[i][j]" if relu else "sum[i][j]"
     if flat:
         arguments, loops, line = "const element* windows", "", "const element* line = windows;"
     elif checked:

@@ -133,6 +133,12 @@ def check(problem: Problem, source: str, folder: Path, *, bf16: bool) -> None:
         error = ((out - exact).norm() / exact.norm()).item()
         allowed = 1e-2 if bf16 else 4 * ((eager - exact).norm() / exact.norm()).item() + 4e-7
         assert error <= allowed, f"{family}: {error} > {allowed}"
+    if bf16:
+        return  # rows are padded with zeros there, which make more of a NaN
+    lost = [x.clone() for x in inputs]
+    lost[0].view(-1)[lost[0].numel() // 2] = torch.nan
+    with torch.no_grad():
+        assert torch.equal(kernel(*lost).isnan(), model(*lost).isnan())
 
 
 @pytest.mark.slow
