@@ -91,7 +91,7 @@ def test_the_openings_of_a_suite_are_told_and_kept(
 ) -> None:
     call = [
         *("suite=shipped", "opening=true", "device=cpu", f"out={tmp_path}", "only=[softmax,matmul]"),
-        *("problem.sizes.batch=4", "problem.sizes.N=64", "pool=local"),
+        *("problem.sizes.batch=4", "problem.sizes.size=64", "pool=local"),
     ]
     assert audit.main(call) == 0
     said = capsys.readouterr().out
