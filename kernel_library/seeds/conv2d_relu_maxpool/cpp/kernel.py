@@ -151,7 +151,7 @@ static void pool_row(const Floats& ring, const Convolution& conv, int64_t p, int
                 for (int64_t j = 0; j < size; ++j) {
                     const int64_t pixel = (p + i) % size * conv.width + q * step + j;
                     const floats value = *(const floats*)&ring[pixel * conv.channels + k];
-                    best = value > best ? value : best;
+                    best = (value > best) | (value != value) ? value : best;  // a NaN stays
                 }
             *(floats*)(to + q * conv.channels + k) = best;
         }
