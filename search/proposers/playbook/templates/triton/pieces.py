@@ -74,6 +74,11 @@ def kernel(
     return f"@triton.jit\ndef {name}({', '.join(arguments)}):\n{textwrap.indent(inside, '    ')}\n"
 
 
+def larger(one: str, other: str) -> str:
+    """The maximum as torch has it: a NaN stays."""
+    return f"tl.maximum({one}, {other}, propagate_nan=tl.PropagateNan.ALL)"
+
+
 def indent(text: str, levels: int = 1) -> str:
     """Text moved right by so many levels."""
     return textwrap.indent(textwrap.dedent(text).strip("\n"), "    " * levels)

@@ -6,6 +6,7 @@ from search.proposers.playbook.templates.triton.conv.plan import Code, Plan
 from search.proposers.playbook.templates.triton.pieces import (
     ceil_div,
     join,
+    larger,
     number,
     wide,
 )
@@ -44,7 +45,7 @@ def direct(plan: Plan) -> Code:
                     total += {product}
         """,
         f"total += tl.load(bias + k{masked}){column}" if bias else "",
-        "total = tl.maximum(total, 0.0)" if plan.fuse == "relu" else "",
+        f"total = {larger('total', '0.0')}" if plan.fuse == "relu" else "",
         f"""
         spot = out + {result} * (K * P * Q) + k{column} * (P * Q) + pixel{row}
         tl.store(spot, total, mask={stored})

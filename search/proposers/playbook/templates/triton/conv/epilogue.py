@@ -8,6 +8,7 @@ from search.proposers.playbook.templates.triton.pieces import (
     ceil_div,
     indent,
     join,
+    larger,
     power_of_two,
     wide,
 )
@@ -42,7 +43,7 @@ def _relu(plan: Plan) -> str:
         f"""
         place = {start} * BLOCK + tl.arange(0, BLOCK)
         value = tl.load(values + place, mask=place < {count})
-        tl.store(values + place, tl.maximum(value, 0.0), mask=place < {count})
+        tl.store(values + place, {larger("value", "0.0")}, mask=place < {count})
         """
     )
     return plan.kernel("relu", ["values"], "In place.", body, BLOCK=POINTWISE_BLOCK)
@@ -71,7 +72,7 @@ def _pool(plan: Plan) -> str:
                 p, q = top + i, left + j
                 within = (plane < N * K) & (p >= 0) & (p < P) & (q >= 0) & (q < Q)
                 value = tl.load(values + (plane * P + p) * Q + q, mask=within, other=float("-inf"))
-                best = tl.maximum(best, value)
+                best = {larger("best", "value")}
         tl.store(out + place, best, mask=plane < N * K)
         """
     )
@@ -93,7 +94,8 @@ def _pool_staged(plan: Plan) -> str:
         inside = "inside"
     window += [
         f"spot = values + (({n} * P + p) * Q + q)[:, None] * K + channel[None, :]",
-        f'best = tl.maximum(best, tl.load(spot, mask={inside}, other=float("-inf")))',
+        f"value = tl.load(spot, mask={inside}, other=float('-inf'))",
+        f"best = {larger('best', 'value')}",
     ]
     loops = "for i in tl.static_range(POOL):\n    for j in tl.static_range(POOL):\n"
     body = join(

@@ -8,6 +8,7 @@ from search.proposers.playbook.templates.triton.pieces import (
     ceil_div,
     indent,
     join,
+    larger,
     powers,
     wide,
 )
@@ -150,9 +151,11 @@ def _streamed_body(plan: Plan) -> str:
     if not limits:
         row, column = ("p * POOL_STRIDE + i", "q * POOL_STRIDE + j")
     update = [
-        f"best{suffix} = tl.maximum(best{suffix}, "
-        + (f"tl.where(within_image[:, None], total{suffix}, float('-inf'))" if limits else f"total{suffix}")
-        + ")"
+        f"best{suffix} = "
+        + larger(
+            f"best{suffix}",
+            f"tl.where(within_image[:, None], total{suffix}, float('-inf'))" if limits else f"total{suffix}",
+        )
         for suffix in _suffixes(plan)
     ]
     inner = join(
@@ -214,7 +217,7 @@ def _store(plan: Plan, name: str = "total") -> str:
             masked = f", mask=channel{suffix} < K, other=0.0" if over else ""
             lines.append(f"{value} += tl.load(bias + channel{suffix}{masked})[None, :]")
         if relu:
-            lines.append(f"{value} = tl.maximum({value}, 0.0)")
+            lines.append(f"{value} = {larger(value, '0.0')}")
         inside = ["(pixel < PIXELS)[:, None]"] if ragged else []
         inside += [f"(channel{suffix} < K)[None, :]"] if over else []
         mask = f", mask={' & '.join(inside)}" if inside else ""
