@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import functools
 import io
 import json
 import re
@@ -39,6 +40,8 @@ from evaluators.suites.traced_call import DTYPES
 
 THRESHOLDS = (0.0, 0.5, 1.0, 1.5, 2.0)
 """Of perf@p."""
+AHEAD = 2
+"""Operators that are opened while others are on a device: hundreds at once would take minutes first."""
 COLUMNS = ("operator", "version", "case", "dtype", "held_out", "weight", "status", "speedup", "low", "high")
 
 
@@ -73,26 +76,40 @@ async def score_operators(config: DictConfig, output: Console) -> int:
     folder = Path("outputs/operators" if config.operators == ATEN else config.operators)
     folder.mkdir(parents=True, exist_ok=True)
     kept = KeptLines(folder / "evaluations.jsonl")
-    problems: dict[str, Problem] = {}
-    for each in versions:
-        if each.operator not in problems:
-            name = f"{suite.name}/{each.operator}"
-            opened = open_problem(name, device=config.device, rules=config.problem)
-            problems[each.operator] = replace(opened, libraries="any") if each.path is None else opened
+    host = host_of(config)
+    turns = asyncio.Semaphore(host.devices + AHEAD)
+
+    @functools.cache
+    def opened(operator: str) -> Problem | UsageError:
+        try:
+            problem = open_problem(f"{suite.name}/{operator}", device=config.device, rules=config.problem)
+        except UsageError as error:
+            return error
+        return replace(problem, libraries="any") if config.operators == ATEN else problem
 
     async def judge(pool: Pool, version: Version) -> JudgedVersion:
-        problem = problems[version.operator]
+        problem = opened(version.operator)
+        if isinstance(problem, UsageError):
+            evaluation = Evaluation(status=Status.UNFIT_REFERENCE, log=str(problem))
+            return JudgedVersion(version=version, cases=[], evaluation=evaluation)
         evaluation = await _evaluated(pool, problem, version, kept, suite.name)
         tried = evaluation.cases
         dropped = {each.name for each in tried if each.evaluation.status is Status.UNFIT_REFERENCE}
         cases = [each.name for each in problem.cases if each.name not in dropped]
-        judged = JudgedVersion(version=version, cases=cases, evaluation=evaluation)
+        return JudgedVersion(version=version, cases=cases, evaluation=evaluation)
+
+    async def judge_in_turn(pool: Pool, version: Version) -> JudgedVersion:
+        async with turns:
+            judged = await judge(pool, version)
         say(output, _in_a_line(judged))
         return judged
 
-    with Pool(host_of(config)) as pool:
+    with Pool(host) as pool:
         floor_ms = await _floor(pool, kept, config.device)
-        found = list(await asyncio.gather(*(judge(pool, each) for each in versions)))
+        found = list(await asyncio.gather(*(judge_in_turn(pool, each) for each in versions)))
+    errors = [each for each in (opened(one.operator) for one in versions) if isinstance(each, UsageError)]
+    if len(errors) == len(versions):  # of the call rather than of an operator
+        raise errors[0]
     say(output, *_written(folder, found, strangers, floor_ms))
     return 0 if all(each.evaluation.status.is_of_the_kernel for each in found) else 1
 

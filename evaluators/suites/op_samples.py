@@ -10,8 +10,10 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from evaluators.problem import content_id
 from evaluators.suites.random_operators import is_random
 from evaluators.suites.suite import SuiteMissing
 from evaluators.suites.telling_calls import takes_other_numbers_apart
@@ -33,10 +35,12 @@ def kept_calls() -> Sequence[Call]:
 
 
 def made_once(name: str, make: Callable[[], Sequence[Call]]) -> Sequence[Call]:
-    """What `make` returns, kept under this name for each version of PyTorch. Raises what it raises."""
+    """What `make` returns, kept under this name for each version of PyTorch and of this package's sources.
+    Raises what it raises."""
     import torch
 
-    file = cache_folder() / f"{name}-{torch.__version__}.txt"
+    sources = content_id(*(each.read_text() for each in sorted(Path(__file__).parent.glob("*.py"))))
+    file = cache_folder() / f"{name}-{torch.__version__}-{sources}.txt"
     if not file.exists():
         logger.warning("making the calls of operators/%s, once: half a minute", name)
         file.parent.mkdir(parents=True, exist_ok=True)

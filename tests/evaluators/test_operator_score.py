@@ -6,14 +6,17 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from evaluators import score
+from evaluators import operator_score, score
+from evaluators.config_errors import UsageError
 from evaluators.evaluation import CaseResult, Evaluation, Status
 from evaluators.operator_score import JudgedVersion, best_of, measures
 from evaluators.overhead import bound_cases, speedup_beyond
+from evaluators.problem import Problem
 from evaluators.reference.loading import load_module
 from evaluators.suites import operators
 from evaluators.suites.operator_call import as_aten
@@ -171,6 +174,28 @@ def test_every_version_is_scored_to_the_end(folder: Path, capsys: pytest.Capture
         "add__Tensor_implementation_v2"
     }
     assert score.main(call) == 0, "what is kept is not evaluated again"
+
+
+@pytest.mark.slow
+def test_an_operator_that_cannot_be_opened_is_left_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = operator_score.open_problem
+
+    def opened(name: str, **how: Any) -> Problem:
+        if name.endswith("relu_.default") or "bfloat15" in str(how):
+            raise UsageError("it cannot be made")
+        return plain(name, **how)
+
+    monkeypatch.setattr(operator_score, "open_problem", opened)
+    only = "only=[aten.relu_.default,aten.add.Tensor]"
+    call = [f"operators={folder}", "suite=operators/traced", "device=cpu", "evaluator.compile_mode=", only]
+    assert score.main([*call, "problem.libraries=any", "evaluator.timeout_s=8"]) == 1
+    said = capsys.readouterr().out
+    assert "left out: aten.relu_.default: it cannot be made" in said
+    assert "aten.add.Tensor add__Tensor_implementation_v2: correct" in said
+    assert score.main([*call, "problem.dtype=bfloat15"]) == 2
+    assert "it cannot be made" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -192,6 +192,11 @@ def test_calls_that_tell_nothing_of_a_kernel_are_left_out() -> None:
     assert not any(map(tells, (constant, its_input, of_some_matrices, as_many_as_chosen, impossible())))
     assert all(map(takes_other_numbers, (constant, its_input)))
     assert not any(map(takes_other_numbers, (of_some_matrices, as_many_as_chosen, impossible())))
+    halves = Tensor(shape=(3,), dtype="float16")
+    sparse = Call(operator="aten._to_sparse.default", arguments=(square,))
+    half_complex = Call(operator="aten.complex.default", arguments=(halves, halves))
+    assert not any(map(tells, (sparse, half_complex)))
+    assert not any(map(takes_other_numbers, (sparse, half_complex)))
 
 
 def test_a_call_that_ends_the_process_takes_no_other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
