@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 ALIGNMENT = 512
 PROBES = 64
 """Elements of each output that are looked at in every call, to see that somebody wrote them."""
+POISON = {
+    "float16": ("int16", 0x7D5A),
+    "bfloat16": ("int16", 0x7FA5),
+    "float32": ("int32", 0x7FA5A5A5),
+    "float64": ("int64", 0x7FF5A5A5A5A5A5A5),
+    "complex64": ("int32", 0x7FA5A5A5),
+    "complex128": ("int64", 0x7FF5A5A5A5A5A5A5),
+}
+"""What outputs have before a call, as integers: signalling NaN, which no operation results in, while PyTorch
+rounds a NaN to all bits one in bfloat16. Of other types all bits are one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,8 +244,20 @@ class SharedBuffers:
         self._turn = 0
 
     def poison(self) -> None:
-        """NaN (all bits one) into every output: what is not written cannot pass."""
-        self.results[: self.outputs.bytes].fill_(255)
+        """POISON into every output: what is not written cannot pass."""
+        for slot in self.outputs.slots:
+            words, value = self._words(slot, self.outputs.calls)
+            words.fill_(value)
+
+    def _words(self, slot: Slot, calls: int) -> tuple[torch.Tensor, int]:
+        """An output of so many calls as integers, a row a call, and the one that stands for poison."""
+        import torch
+
+        name, value = POISON.get(slot.dtype, ("uint8", 255))
+        size = getattr(torch, name).itemsize
+        words = math.prod(slot.shape) * getattr(torch, slot.dtype).itemsize // size
+        whole = self.results[slot.offset : self.outputs.bytes].view(getattr(torch, name))
+        return whole.as_strided((calls, words), (self.outputs.call_bytes // size, 1)), value
 
     def snapshot(self, call: int) -> list[torch.Tensor]:
         """A private copy of the outputs that a call has left, and of the inputs that it was to change."""
@@ -264,14 +286,11 @@ class SharedBuffers:
         import torch
 
         for slot in self.outputs.slots:
-            dtype = getattr(torch, slot.dtype)
-            shape = (calls, math.prod(slot.shape), dtype.itemsize)
-            if not ((dtype.is_floating_point or dtype.is_complex) and shape[1]):
+            words, value = self._words(slot, calls)
+            if slot.dtype not in POISON or not words.numel():
                 continue  # all bits one is a number there
-            stride = (self.outputs.call_bytes, dtype.itemsize, 1)
-            raw = self.results[slot.offset :].as_strided(shape, stride)
-            at = torch.randint(shape[1], (PROBES,), device=raw.device)
-            poisoned = (raw[:, at] == 255).all(-1).any(-1)
+            at = torch.randint(words.shape[1], (PROBES,), device=words.device)
+            poisoned = (words[:, at] == value).any(-1)
             if poisoned.any():
                 return int(poisoned.nonzero()[0])
         return None

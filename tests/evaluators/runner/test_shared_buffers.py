@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from evaluators.runner.shared_buffers import (
     ALIGNMENT,
+    POISON,
     Layout,
     SharedBuffers,
     create_shared,
@@ -143,6 +144,23 @@ def test_a_layout_without_tensors_still_has_room() -> None:
 def test_a_layout_crosses_the_channel(parts: list[torch.Tensor], calls: int) -> None:
     layout = Layout.of(parts, calls)
     assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+
+
+@pytest.mark.parametrize("dtype", [*map(str, POISON), "float8_e4m3fn", "int64", "bool"])
+def test_what_nobody_wrote_is_seen_and_a_nan_is_not_taken_for_it(dtype: str) -> None:
+    part = torch.zeros(3, 5).to(getattr(torch, dtype))
+    buffers = SharedBuffers([part], [torch.zeros(7), part], 4, "cpu")
+    buffers.poison()
+    places = [call[1] for call in buffers.output_views]
+    if dtype in POISON:
+        assert all(place.isnan().all() for place in places)
+    for call in buffers.output_views:
+        call[0].zero_()
+    for place in places[:3]:
+        place.view(torch.uint8).fill_(255)  # a NaN, in floating types
+    assert buffers.unwritten(3) is None
+    assert buffers.unwritten(4) == (3 if dtype in POISON else None)
+    buffers.free()
 
 
 def test_a_fork_shares_the_memory() -> None:
