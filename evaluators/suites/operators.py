@@ -31,6 +31,7 @@ from evaluators.suites.traces import traces
 MOST_CASES = 6
 """Of a problem, at a type."""
 RANDOM = "draws random numbers, and nothing is known to hold of them"
+STORAGE = "reads what lies around a tensor in memory"
 FEWEST = 2
 """Random numbers of a call: of one alone, too many calls are needed to see how it is distributed."""
 REFERENCE = '''"""{operator}: {count} calls, in the grammar of traces (docs/operators.md)."""
@@ -280,6 +281,8 @@ def _why_not(call: Call) -> str:
             return RANDOM
     elif (kind := kind_of(call.operator)) != PLAIN:
         return kind
+    if "as_strided" in call.operator:
+        return STORAGE
     tensors = _tensors(call)
     if any(0 in each.shape for each in tensors) or not (tensors or is_random(call)):
         return "no elements"

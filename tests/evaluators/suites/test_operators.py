@@ -24,7 +24,7 @@ from evaluators.scheduler.pool import Pool
 from evaluators.suites import operators, telling_calls
 from evaluators.suites.op_samples import sampled_calls
 from evaluators.suites.operator_call import call_like
-from evaluators.suites.operators import OperatorSuite, fit, load_problem
+from evaluators.suites.operators import STORAGE, OperatorSuite, fit, load_problem
 from evaluators.suites.out_forms import out_forms
 from evaluators.suites.telling_calls import takes_other_numbers, takes_other_numbers_apart, tells
 from evaluators.suites.trace_grammar import parse_arguments
@@ -192,6 +192,8 @@ def test_calls_that_tell_nothing_of_a_kernel_are_left_out() -> None:
     assert not any(map(tells, (constant, its_input, of_some_matrices, as_many_as_chosen, impossible())))
     assert all(map(takes_other_numbers, (constant, its_input)))
     assert not any(map(takes_other_numbers, (of_some_matrices, as_many_as_chosen, impossible())))
+    strided = Call(operator="aten.as_strided_copy.default", arguments=(three, [2], [1], 0))
+    assert fit([strided]).left_out == {STORAGE: 1}
     halves = Tensor(shape=(3,), dtype="float16")
     sparse = Call(operator="aten._to_sparse.default", arguments=(square,))
     half_complex = Call(operator="aten.complex.default", arguments=(halves, halves))
