@@ -23,8 +23,8 @@ Where to look, from the command down to the machine; each file says more at its 
                   float64, rounding, shifts, jumps, weight_changes, dependent_calls;
                   containers, strided_layouts, input_distributions, usable_distributions;
                   operation_count, machine_peaks, roofline; audit
-    suites/       suite: what a suite is; kernelbench; operators, of operator_call, op_samples,
-                  facto, telling_calls, out_forms and random_operators;
+    suites/       suite: what a suite is; kernelbench; operators, of case_calls, operator_call,
+                  op_samples, facto, telling_calls, out_forms and random_operators;
                   operator_folder; traces (files) of traced_call, trace_grammar, trace_inputs,
                   trace_recording
     isolation/    confinement, namespaces, scratch, vendor_libraries

@@ -8,32 +8,24 @@ from __future__ import annotations
 
 import functools
 import keyword
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evaluators.nearest import nearest
-from evaluators.problem import DTYPES, Problem
+from evaluators.problem import Problem
 from evaluators.reference.loading import BadReference, make_problem
+from evaluators.suites.case_calls import Operators, all_tensors, by_type, bytes_of, dtype_of, fit
 from evaluators.suites.facto import facto_calls
 from evaluators.suites.op_samples import kept_calls, made_once
 from evaluators.suites.out_forms import is_out_form, out_forms
-from evaluators.suites.random_operators import is_known, is_random, numbers_of
+from evaluators.suites.random_operators import is_random
 from evaluators.suites.suite import Entry
 from evaluators.suites.telling_calls import tells
 from evaluators.suites.trace_grammar import write_arguments
 from evaluators.suites.trace_inputs import operator_of, takes_tensors
-from evaluators.suites.trace_recording import PLAIN, kind_of
-from evaluators.suites.traced_call import Call, Tensor, tensors_of
+from evaluators.suites.traced_call import Call
 from evaluators.suites.traces import traces
 
-MOST_CASES = 6
-"""Of a problem, at a type."""
-RANDOM = "draws random numbers, and nothing is known to hold of them"
-STORAGE = "reads what lies around a tensor in memory"
-FEWEST = 2
-"""Random numbers of a call: of one alone, too many calls are needed to see how it is distributed."""
 REFERENCE = '''"""{operator}: {count} calls, in the grammar of traces (docs/operators.md)."""
 
 import torch
@@ -92,14 +84,6 @@ class ModelNew(_Module):
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Operators:
-    """The calls of each operator, by its name, and why others were left out: how often, by the reason."""
-
-    calls: Mapping[str, Sequence[Call]]
-    left_out: Mapping[str, int] = field(default_factory=dict)
-
-
 class OperatorSuite:
     """A suite of operators: `operators/traced`, the calls in the file that TRACES names;
     `operators/opinfo`, the samples of PyTorch's own tests; `operators/opinfo_out`, those with `out=`;
@@ -139,7 +123,7 @@ def load_problem(
     calls = _chosen(found[operator], types, most_cases)
     if not calls:
         raise BadReference(f"{name} has no call with tensors of {', '.join(types)} alone")
-    first = max(calls, key=_bytes)
+    first = max(calls, key=bytes_of)
     if cases is None:
         cases = list(map(case_of, calls, _weights(suite, calls)))
     rules["dtype"] = rules.get("dtype") or dtype_of(first)
@@ -151,8 +135,8 @@ def _chosen(calls: Sequence[Call], types: Sequence[str], most: int | None) -> li
     """Raises BadReference for less than one case."""
     if most is not None and most < 1:
         raise BadReference(f"problem.most_cases is {most}; it must be at least 1")
-    wanted = [each for each in calls if not types or {one.dtype for one in _tensors(each)} <= {*types}]
-    return [each for alike in _by_type(wanted) for each in sorted(alike, key=_bytes, reverse=True)[:most]]
+    wanted = [each for each in calls if not types or {one.dtype for one in all_tensors(each)} <= {*types}]
+    return [each for alike in by_type(wanted) for each in sorted(alike, key=bytes_of, reverse=True)[:most]]
 
 
 def reference_of(operator: str, call: Call, count: int) -> str:
@@ -207,105 +191,14 @@ def _weights(suite: str, calls: Sequence[Call]) -> list[float]:
     tell something of a kernel where there are some."""
     if suite == "operators/traced":
         return [float(each.count) for each in calls]
-    largest = [_largest(of_a_type) for of_a_type in _by_type(calls)]
+    largest = [_largest(of_a_type) for of_a_type in by_type(calls)]
     return [float(each in largest) for each in calls]
 
 
 def _largest(calls: Sequence[Call]) -> Call:
     """The first that tells something, from the largest to the smallest; the largest where none does."""
-    by_size = sorted(calls, key=_bytes, reverse=True)
+    by_size = sorted(calls, key=bytes_of, reverse=True)
     return next(filter(tells, by_size), by_size[0])
-
-
-def dtype_of(call: Call) -> str:
-    """The one floating type of its tensors; float32 where there is none. Raises ValueError where there are
-    several, or one that no problem has."""
-    found = {each.dtype for each in _tensors(call) if each.dtype.startswith(("float", "bfloat", "complex"))}
-    if len(found) > 1:
-        raise ValueError("tensors of several floating types")
-    (dtype,) = found or {"float32"}
-    if dtype not in DTYPES:
-        raise ValueError(f"tensors of {dtype}")
-    return dtype
-
-
-def fit(calls: Iterable[Call]) -> Operators:
-    """The calls that can be cases, by operator, at most MOST_CASES each. Views and creation compute
-    nothing."""
-    kept: dict[str, list[Call]] = defaultdict(list)
-    left_out: Counter[str] = Counter()
-    for call in calls:
-        if why := _why_not(call):
-            left_out[why] += 1
-        else:
-            kept[call.operator].append(call)
-    chosen = {}
-    for operator, found in kept.items():
-        chosen[operator] = [each for of_a_type in _by_type(found) for each in _spread(of_a_type)]
-        if more := len(found) - len(chosen[operator]):
-            left_out[f"more than {MOST_CASES} cases of an operator at a type"] += more
-    return Operators(calls=chosen, left_out=dict(left_out))
-
-
-def _by_type(calls: Iterable[Call]) -> Iterable[list[Call]]:
-    """Those with tensors of the same types."""
-    found: dict[tuple[str, ...], list[Call]] = defaultdict(list)
-    for call in calls:
-        found[tuple(sorted({each.dtype for each in _tensors(call)}))].append(call)
-    return found.values()
-
-
-def _spread(calls: list[Call]) -> list[Call]:
-    """MOST_CASES of them at most, the largest first: the one that is made most, and, by their size, some from
-    the largest to the smallest."""
-    by_size = sorted(calls, key=_bytes, reverse=True)
-    if len(calls) <= MOST_CASES:
-        return by_size
-    chosen = [by_size[round(n * (len(calls) - 1) / (MOST_CASES - 2))] for n in range(MOST_CASES - 1)]
-    rest = [each for each in by_size if each not in chosen]
-    return sorted([*chosen, max(rest, key=lambda each: each.count)], key=_bytes, reverse=True)
-
-
-def _why_not(call: Call) -> str:
-    """Why a call cannot be a case; "" where it can."""
-    try:
-        operator_of(call.operator)
-    except ValueError:
-        return "not in this PyTorch"
-    try:
-        dtype_of(call)
-    except ValueError as error:
-        return str(error)
-    if is_random(call):
-        if not is_known(call):
-            return RANDOM
-    elif (kind := kind_of(call.operator)) != PLAIN:
-        return kind
-    if "as_strided" in call.operator:
-        return STORAGE
-    tensors = _tensors(call)
-    if any(0 in each.shape for each in tensors) or not (tensors or is_random(call)):
-        return "no elements"
-    if any(each.device is not None for each in tensors):
-        return "tensors on other devices"
-    if is_random(call) and numbers_of(call) < FEWEST:
-        return f"draws less than {FEWEST} numbers"
-    return ""
-
-
-def _tensors(call: Call) -> list[Tensor]:
-    return [each for value in (*call.arguments, *call.keywords.values()) for each in tensors_of(value)]
-
-
-def _bytes(call: Call) -> int:
-    sizes = {"64": 8, "32": 4, "16": 2}
-    total = 0
-    for each in _tensors(call):
-        elements = 1
-        for size in each.shape:
-            elements *= size
-        total += elements * sizes.get(each.dtype[-2:], 1)
-    return total
 
 
 def _in_python(operator: str) -> str:

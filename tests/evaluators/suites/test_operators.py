@@ -22,9 +22,10 @@ from evaluators.reference.loading import (
 from evaluators.scheduler.local_host import LocalHost
 from evaluators.scheduler.pool import Pool
 from evaluators.suites import operators, telling_calls
+from evaluators.suites.case_calls import STORAGE, fit
 from evaluators.suites.op_samples import sampled_calls
 from evaluators.suites.operator_call import call_like
-from evaluators.suites.operators import STORAGE, OperatorSuite, fit, load_problem
+from evaluators.suites.operators import OperatorSuite, load_problem
 from evaluators.suites.out_forms import out_forms
 from evaluators.suites.telling_calls import takes_other_numbers, takes_other_numbers_apart, tells
 from evaluators.suites.trace_grammar import parse_arguments
@@ -193,7 +194,10 @@ def test_calls_that_tell_nothing_of_a_kernel_are_left_out() -> None:
     assert all(map(takes_other_numbers, (constant, its_input)))
     assert not any(map(takes_other_numbers, (of_some_matrices, as_many_as_chosen, impossible())))
     strided = Call(operator="aten.as_strided_copy.default", arguments=(three, [2], [1], 0))
-    assert fit([strided]).left_out == {STORAGE: 1}
+    counted = Call(operator="aten.bincount.default", arguments=(Tensor(shape=(9,), dtype="int64"),))
+    number = Call(operator="aten.equal.default", arguments=(three, three))
+    left_out = {STORAGE: 1, "the size of its result depends on numbers": 1, "returns a number": 1}
+    assert fit([strided, counted, number]).left_out == left_out
     halves = Tensor(shape=(3,), dtype="float16")
     sparse = Call(operator="aten._to_sparse.default", arguments=(square,))
     half_complex = Call(operator="aten.complex.default", arguments=(halves, halves))
