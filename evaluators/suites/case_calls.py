@@ -15,6 +15,8 @@ from evaluators.suites.traced_call import Call, Tensor, tensors_of
 MOST_CASES = 6
 """Of a problem, at a type."""
 RANDOM = "draws random numbers, and nothing is known to hold of them"
+ENDLESS = ("aten.polygamma.default",)
+"""Operators that take as long as a number in their input is large, on some of our distributions for ever."""
 STORAGE = "reads what lies around a tensor in memory"
 SIZED = ("aten.index.Tensor",)
 """The size of whose results depends on numbers with indices of bool alone, which no suite makes."""
@@ -96,6 +98,8 @@ def _why_not(call: Call) -> str:
             return RANDOM
     elif (kind := kind_of(call.operator)) != PLAIN:
         return kind
+    if call.operator in ENDLESS:
+        return "takes for ever on large numbers"
     if "as_strided" in call.operator:
         return STORAGE
     if why := _of_numbers(call.operator):

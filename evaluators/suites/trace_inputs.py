@@ -35,6 +35,8 @@ PROBABILITIES = ("bernoulli", "multinomial", "binary_cross_entropy", "binary_cro
 """Operators whose floating inputs lie between 0 and 1."""
 NOT_NEGATIVE = {"normal": "std", "poisson": "self"}
 """Operators with an argument whose numbers are not negative, and its name."""
+DIVIDING = ("div", "floor_divide", "fmod", "remainder")
+"""Operators that divide: a whole number by zero is an error on a CPU, and anything on a GPU."""
 
 
 def operator_of(name: str) -> torch._ops.OpOverload:
@@ -63,7 +65,8 @@ def make_arguments(call: Call, device: str, seed: int) -> tuple[list[Any], dict[
     ValueError where this PyTorch has no such operator, or it takes no such arguments.
     """
     operator = operator_of(call.operator)
-    maker = _Maker(device, seed, base_of(call.operator) in PROBABILITIES)
+    base = base_of(call.operator)
+    maker = _Maker(device, seed, probabilities=base in PROBABILITIES, least=int(base in DIVIDING))
     names = [each.name for each in operator._schema.arguments]
     if len(call.arguments) > len(names) or not set(call.keywords) <= set(names):
         raise ValueError(f"{call.operator} takes the arguments {', '.join(names)}; the call has others")
@@ -72,17 +75,17 @@ def make_arguments(call: Call, device: str, seed: int) -> tuple[list[Any], dict[
         ranges = ranges_of(call.operator, given)
     except (LookupError, StopIteration) as error:
         raise ValueError(f"the arguments do not fit {call.operator}") from error
-    once = base_of(call.operator) in EACH_ONCE
+    once = base in EACH_ONCE
     made = {
         name: maker.argument(value, ranges.get(name), once_along=_dim(given) if once else None)
         for name, value in given.items()
     }
-    spread = made.get(NOT_NEGATIVE.get(base_of(call.operator), ""))
+    spread = made.get(NOT_NEGATIVE.get(base, ""))
     if spread is not None and not isinstance(spread, int | float):
         spread.abs_()
     if isinstance(made.get("device"), str):
         made["device"] = maker.place(made["device"])
-    if base_of(call.operator) == "embedding_bag":
+    if base == "embedding_bag":
         _sort_offsets(made["offsets"], len(made["indices"]))
     count = len(call.arguments)
     return [made[name] for name in names[:count]], {name: made[name] for name in call.keywords}
@@ -146,8 +149,9 @@ def _sort_offsets(offsets: torch.Tensor, length: int) -> None:
 class _Maker:
     """Draws one argument after the other from one generator."""
 
-    def __init__(self, device: str, seed: int, probabilities: bool) -> None:
-        self._device, self._probabilities = device, probabilities
+    def __init__(self, device: str, seed: int, *, probabilities: bool, least: int) -> None:
+        """`least`: of whole numbers."""
+        self._device, self._probabilities, self._least = device, probabilities, least
         self._generators: dict[str, torch.Generator] = {}
         self._seed = seed
 
@@ -193,7 +197,8 @@ class _Maker:
         if not (dtype.is_floating_point or dtype.is_complex):
             if below == 0 and 0 not in shape:
                 raise ValueError("there are indices, but nothing to index")
-            return torch.randint(0, max(1, BELOW if below is None else below), shape, **how).to(dtype)
+            end = BELOW if below is None else below
+            return torch.randint(self._least, max(self._least + 1, end), shape, **how).to(dtype)
         if self._probabilities:
             return torch.rand(shape, **how).to(dtype)
         drawn_as = torch.complex64 if dtype.is_complex else torch.float32

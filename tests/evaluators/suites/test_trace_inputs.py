@@ -71,6 +71,16 @@ def test_a_mask_takes_as_many_dimensions_as_it_has() -> None:
     torch.ops.aten.index.Tensor(*arguments)
 
 
+@pytest.mark.parametrize(
+    "operator", ["floor_divide.default", "remainder.Tensor", "fmod_.Tensor", "div.Tensor"]
+)
+def test_no_whole_number_is_divided_by_zero(operator: str) -> None:
+    (_, divisor), _ = made(operator, "((T([300], i64), T([300], i64)), {})")
+    assert divisor.min() > 0
+    (one, _), _ = made("mul.Tensor", "((T([300], i64), T([300], i64)), {})")
+    assert one.min() == 0
+
+
 def test_what_writes_gets_no_index_twice() -> None:
     """What is there in the end would otherwise depend on the order of the writes."""
     text = "((T([40, 9], f32), 0, T([40, 9], i64, [1, 40]), T([40, 9], f32)), {})"
