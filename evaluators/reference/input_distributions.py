@@ -209,7 +209,8 @@ def _near_zero(x: torch.Tensor) -> torch.Tensor:
 
 
 def _masked(x: torch.Tensor) -> torch.Tensor:
-    """Minus infinity in a prefix of each row, of any length below the whole, and here and there."""
+    """Minus infinity in a prefix of each row, of any length below the whole, and here and there, never in all
+    of a row: what its softmax is then differs between PyTorch's own kernels, NaN or zero."""
     import torch
 
     if not x.dim():
@@ -217,6 +218,7 @@ def _masked(x: torch.Tensor) -> torch.Tensor:
     width = x.shape[-1]
     length = (torch.rand((*x.shape[:-1], 1), device=x.device) ** 2 * width).long().clamp(max=width - 1)
     masked = (torch.arange(width, device=x.device) < length) | (torch.rand_like(x) < 0.05)
+    masked[..., -1] &= width == 1
     return x.masked_fill(masked, -torch.inf)
 
 
