@@ -6,8 +6,12 @@ and merges them in double precision (Chan, Golub and LeVeque's update): a shifte
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from search.proposers.playbook.move import Knobs, Move
 from search.proposers.playbook.templates.cpp import pieces
+from search.proposers.playbook.templates.cpp.compiler_moves import native_vectors
+from search.proposers.playbook.templates.operator_moves import OPTIMISER
 from search.proposers.playbook.templates.scaffold import cpp_kernel
 from search.proposers.playbook.workload import Workload
 from search.tree import Category
@@ -36,24 +40,8 @@ MOVES = (
         gain=1.7,
         sets={"threads": True, "split": "columns"},
     ),
-    Move(
-        name="optimiser",
-        text="Compile with -O3 -march=native, for the widest registers and fused multiply-adds of this "
-        "machine.",
-        category=Category.COMPUTE,
-        gain=1.2,
-        needs={"algorithm": ("plain",), "flags": ("-O2",)},
-        sets={"flags": FAST},
-    ),
-    Move(
-        name="native vectors",
-        text="Compile with -O3 -march=native: the vectors become this machine's widest registers, with fused "
-        "multiply-adds, and the sums stay in them.",
-        category=Category.COMPUTE,
-        gain=2.5,
-        needs={"algorithm": ("blocks",), "flags": ("-O2",)},
-        sets={"flags": FAST},
-    ),
+    replace(OPTIMISER, needs={"algorithm": ("plain",), **OPTIMISER.needs}),
+    native_vectors(("blocks",), gain=2.5),
     Move(
         name="block moments",
         text="Take mean and squared deviations block by block while a block is in the first-level cache "

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from search.proposers.playbook.move import Knobs, Move
 from search.proposers.playbook.templates.cpp import machine, pieces
+from search.proposers.playbook.templates.cpp.compiler_moves import native_vectors, optimiser
 from search.proposers.playbook.templates.scaffold import cpp_kernel
 from search.proposers.playbook.workload import Workload
 from search.tree import Category
-
-FAST = pieces.FAST
 
 MOVES = (
     Move(
@@ -19,24 +18,8 @@ MOVES = (
         gain=1.9,
         sets={"threads": True},
     ),
-    Move(
-        name="optimiser",
-        text="Compile with -O3 -march=native, so that the compiler unrolls, vectorises and uses the widest"
-        " registers and fused multiply-adds of this machine.",
-        category=Category.COMPUTE,
-        gain=1.1,
-        needs={"algorithm": ("ijk",), "flags": ("-O2",)},
-        sets={"flags": FAST},
-    ),
-    Move(
-        name="native vectors",
-        text="Compile with -O3 -march=native: the vectors become this machine's widest registers, with fused "
-        "multiply-adds, and the sums stay in them.",
-        category=Category.COMPUTE,
-        gain=6.0,
-        needs={"algorithm": ("ikj", "tiles"), "flags": ("-O2",)},
-        sets={"flags": FAST},
-    ),
+    optimiser("ijk", gain=1.1),
+    native_vectors(("ikj", "tiles"), gain=6.0),
     Move(
         name="constant sizes",
         text="Make M, N and K compile-time constants, so that trip counts and strides fold into the code.",

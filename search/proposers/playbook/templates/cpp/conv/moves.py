@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from search.proposers.playbook.move import Knob, Knobs, Move
 from search.proposers.playbook.templates.cpp import machine, pieces
+from search.proposers.playbook.templates.cpp.compiler_moves import native_vectors, optimiser
 from search.proposers.playbook.templates.cpp.conv.plan import bordered, has_pool, has_relu
 from search.proposers.playbook.workload import Workload
 from search.tree import Category
@@ -26,7 +27,7 @@ def _checks_tiles(workload: Workload, knobs: Knobs) -> bool:
     return bordered(workload, knobs) and int(knobs["tile_q"]) > 1
 
 
-ROWS: Mapping[str, tuple[Knob, ...]] = {"algorithm": ("direct", "im2col")}
+ROWS: Mapping[str, tuple[str, ...]] = {"algorithm": ("direct", "im2col")}
 REORDER = FAST + " -fassociative-math -fno-signed-zeros -fno-trapping-math -fno-math-errno"
 """Not -ffast-math: g++ 12 links start-up code with it that flushes denormals in the whole process."""
 TILED: Mapping[str, tuple[Knob, ...]] = {**ROWS, "flags": (FAST, REORDER)}
@@ -40,24 +41,8 @@ MOVES = (
         gain=1.9,
         sets={"threads": True},
     ),
-    Move(
-        name="optimiser",
-        text="Compile with -O3 -march=native, so that the compiler unrolls, vectorises and uses the widest"
-        " registers and fused multiply-adds of this machine.",
-        category=Category.COMPUTE,
-        gain=1.2,
-        needs={"algorithm": ("loops",), "flags": ("-O2",)},
-        sets={"flags": FAST},
-    ),
-    Move(
-        name="native vectors",
-        text="Compile with -O3 -march=native: the vectors become this machine's widest registers, with fused "
-        "multiply-adds, and the sums stay in them.",
-        category=Category.COMPUTE,
-        gain=6.0,
-        needs={**ROWS, "flags": ("-O2",)},
-        sets={"flags": FAST},
-    ),
+    optimiser("loops", gain=1.2),
+    native_vectors(ROWS["algorithm"], gain=6.0),
     Move(
         name="reordered sums",
         text="Add -fassociative-math and what it needs, so that the compiler may reorder the sums of the "

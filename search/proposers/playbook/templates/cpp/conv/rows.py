@@ -79,57 +79,11 @@ def _step(workload: Workload, knobs: Knobs, height: str) -> str:
 
 def _conv_row(workload: Workload, knobs: Knobs) -> str:
     """One output row: tiles of pixels by channels, each reduced over the whole window in registers."""
-    bf16, flat = knobs["dtype"] == "bf16", knobs["algorithm"] == "im2col"
+    flat = knobs["algorithm"] == "im2col"
     checked = checks_bounds(workload, knobs) and not flat
-    taps = ("pairs()" if flat else "(S + 1) / 2") if bf16 else ("depth()" if flat else "S")
-    place = "(q + i) * depth()" if flat else "(q + i) * stride_w"
-    tap = "2 * s" if bf16 else ("s" if flat else "s * dilation_w")
-    if bf16:
-        pixel = f"__m512bh pixel = pair(line + {place} + {tap});"
-        multiply = "sum[i][j] = dot(sum[i][j], pixel, w[j]);"
-        load = "__m512bh w[TILE_K];"
-        fetch = "w[j] = (__m512bh)_mm512_loadu_si512(weight + 2 * j * LANES);"
-    elif checked:
-        pixel = "int at = (q + i) * stride_w + s * dilation_w - pad_w;"
-        pixel += "\n                            float pixel = at >= 0 && at < W ? line[at] : 0.0f;"
-        multiply, load, fetch = (
-            "sum[i][j] += pixel * w[j];",
-            "vec w[TILE_K];",
-            "w[j] = *(const vec*)(weight + j * LANES);",
-        )
-    else:
-        pixel = f"float pixel = line[{place} + {tap}];"
-        multiply, load, fetch = (
-            "sum[i][j] += pixel * w[j];",
-            "vec w[TILE_K];",
-            "w[j] = *(const vec*)(weight + j * LANES);",
-        )
-    advance = "2 * BLOCK" if bf16 else "BLOCK"
-    prefetch = int(knobs["prefetch"])
-    ahead = ""
-    if prefetch:
-        width = "2 * LANES" if bf16 else "LANES"
-        ahead = f"""
-                        for (int j = 0; j < TILE_K; ++j)
-                            __builtin_prefetch(weight + {prefetch} * {advance} + j * {width});"""
-    unroll = f"                    #pragma GCC unroll {knobs['unroll']}\n" if int(knobs["unroll"]) > 1 else ""
     relu = knobs["fuse"] == "relu"
     result = "sum[i][j] < zero ? zero : sum[i][j]" if relu else "sum[i][j]"
-    if flat:
-        arguments, loops, line = "const element* windows", "", "const element* line = windows;"
-    elif checked:
-        arguments = "const float* image, int top"
-        loops = "for (int c = 0; c < C; ++c)\n                for (int r = 0; r < R; ++r) "
-        line = f"""int h = top + r * dilation_h;
-                    if (h < 0 || h >= H) {{
-                        weight += S * {advance};
-                        continue;
-                    }}
-                    const float* line = image + (size_t(c) * H + h) * W;"""
-    else:
-        arguments = "const element* window, size_t plane, int pitch"
-        loops = "for (int c = 0; c < C; ++c)\n                for (int r = 0; r < R; ++r) "
-        line = "const element* line = window + c * plane + r * dilation_h * pitch;"
+    arguments, loops, line = _line(knobs, flat=flat, checked=checked)
     return f"""
 // One output row, channels innermost: row[Q][channels()].
 static void conv_row({arguments}, const element* packed, const float* start, float* row) {{
@@ -143,8 +97,63 @@ static void conv_row({arguments}, const element* packed, const float* start, flo
                     sum[i][j] = *(const vec*)(start + block * BLOCK + j * LANES);
             {loops}{{
                     {line}
-{unroll}                    for (int s = 0; s < {taps}; ++s, weight += {advance}) {{{ahead}
-                        {load}
+{_taps(knobs, flat=flat, checked=checked)}                }}
+{"            const vec zero = {};" + chr(10) if relu else ""}            for (int i = 0; i < TILE_Q; ++i)
+                for (int j = 0; j < TILE_K; ++j)
+                    *(vec*)(row + size_t(q + i) * channels() + block * BLOCK + j * LANES) = {result};
+        }}
+}}
+"""
+
+
+def _line(knobs: Knobs, *, flat: bool, checked: bool) -> tuple[str, str, str]:
+    """What the function takes to find its pixels, the loops over lines of taps, and the line of one."""
+    if flat:
+        return "const element* windows", "", "const element* line = windows;"
+    loops = "for (int c = 0; c < C; ++c)\n                for (int r = 0; r < R; ++r) "
+    if not checked:
+        line = "const element* line = window + c * plane + r * dilation_h * pitch;"
+        return "const element* window, size_t plane, int pitch", loops, line
+    line = f"""int h = top + r * dilation_h;
+                    if (h < 0 || h >= H) {{
+                        weight += S * {_advance(knobs)};
+                        continue;
+                    }}
+                    const float* line = image + (size_t(c) * H + h) * W;"""
+    return "const float* image, int top", loops, line
+
+
+def _advance(knobs: Knobs) -> str:
+    """From the weights of a tap, or in bf16 of two, to the next."""
+    return "2 * BLOCK" if knobs["dtype"] == "bf16" else "BLOCK"
+
+
+def _taps(knobs: Knobs, *, flat: bool, checked: bool) -> str:
+    """The loop over the taps of a line: multiply-adds of all pixels and channels of the tile."""
+    bf16 = knobs["dtype"] == "bf16"
+    taps = ("pairs()" if flat else "(S + 1) / 2") if bf16 else ("depth()" if flat else "S")
+    place = "(q + i) * depth()" if flat else "(q + i) * stride_w"
+    tap = "2 * s" if bf16 else ("s" if flat else "s * dilation_w")
+    vector, width = ("__m512bh", "2 * LANES") if bf16 else ("vec", "LANES")
+    fetch = "w[j] = *(const vec*)(weight + j * LANES);"
+    multiply = "sum[i][j] += pixel * w[j];"
+    if bf16:
+        pixel = f"__m512bh pixel = pair(line + {place} + {tap});"
+        fetch = "w[j] = (__m512bh)_mm512_loadu_si512(weight + 2 * j * LANES);"
+        multiply = "sum[i][j] = dot(sum[i][j], pixel, w[j]);"
+    elif checked:
+        pixel = "int at = (q + i) * stride_w + s * dilation_w - pad_w;"
+        pixel += "\n                            float pixel = at >= 0 && at < W ? line[at] : 0.0f;"
+    else:
+        pixel = f"float pixel = line[{place} + {tap}];"
+    unroll = f"                    #pragma GCC unroll {knobs['unroll']}\n" if int(knobs["unroll"]) > 1 else ""
+    ahead, advance = "", _advance(knobs)
+    if prefetch := int(knobs["prefetch"]):
+        ahead = f"""
+                        for (int j = 0; j < TILE_K; ++j)
+                            __builtin_prefetch(weight + {prefetch} * {advance} + j * {width});"""
+    return f"""{unroll}                    for (int s = 0; s < {taps}; ++s, weight += {advance}) {{{ahead}
+                        {vector} w[TILE_K];
                         for (int j = 0; j < TILE_K; ++j)
                             {fetch}
                         for (int i = 0; i < TILE_Q; ++i) {{
@@ -153,12 +162,6 @@ static void conv_row({arguments}, const element* packed, const float* start, flo
                                 {multiply}
                         }}
                     }}
-                }}
-{"            const vec zero = {};" + chr(10) if relu else ""}            for (int i = 0; i < TILE_Q; ++i)
-                for (int j = 0; j < TILE_K; ++j)
-                    *(vec*)(row + size_t(q + i) * channels() + block * BLOCK + j * LANES) = {result};
-        }}
-}}
 """
 
 

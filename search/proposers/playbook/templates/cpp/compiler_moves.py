@@ -1,0 +1,33 @@
+"""Moves that ask more of the compiler, which the C++ templates share."""
+
+from __future__ import annotations
+
+from search.proposers.playbook.move import Move
+from search.proposers.playbook.templates.cpp import pieces
+from search.tree import Category
+
+
+def optimiser(algorithm: str, gain: float) -> Move:
+    """Of plain loops, which the compiler is to make vectors of."""
+    return Move(
+        name="optimiser",
+        text="Compile with -O3 -march=native, so that the compiler unrolls, vectorises and uses the widest"
+        " registers and fused multiply-adds of this machine.",
+        category=Category.COMPUTE,
+        gain=gain,
+        needs={"algorithm": (algorithm,), "flags": ("-O2",)},
+        sets={"flags": pieces.FAST},
+    )
+
+
+def native_vectors(algorithms: tuple[str, ...], gain: float) -> Move:
+    """Of algorithms that are written in vectors."""
+    return Move(
+        name="native vectors",
+        text="Compile with -O3 -march=native: the vectors become this machine's widest registers, with fused "
+        "multiply-adds, and the sums stay in them.",
+        category=Category.COMPUTE,
+        gain=gain,
+        needs={"algorithm": algorithms, "flags": ("-O2",)},
+        sets={"flags": pieces.FAST},
+    )
