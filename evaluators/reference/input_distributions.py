@@ -210,7 +210,7 @@ def _near_zero(x: torch.Tensor) -> torch.Tensor:
 
 def _masked(x: torch.Tensor) -> torch.Tensor:
     """Minus infinity in a prefix of each row, of any length below the whole, and here and there, never in all
-    of a row: what its softmax is then differs between PyTorch's own kernels, NaN or zero."""
+    of a row of several: what its softmax is then differs between PyTorch's own kernels, NaN or zero."""
     import torch
 
     if not x.dim():

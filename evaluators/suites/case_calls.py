@@ -19,7 +19,7 @@ ENDLESS = ("aten.polygamma.default",)
 """Operators that take as long as a number in their input is large, on some of our distributions for ever."""
 STORAGE = "reads what lies around a tensor in memory"
 SIZED = ("aten.index.Tensor",)
-"""The size of whose results depends on numbers with indices of bool alone, which no suite makes."""
+"""Operators with that tag whose results are of a known size unless an index is a mask."""
 FEWEST = 2
 """Random numbers of a call: of one alone, too many calls are needed to see how it is distributed."""
 
