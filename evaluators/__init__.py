@@ -11,16 +11,16 @@ Where to look, from the command down to the machine; each file says more at its 
     scheduler/    pool, on_cases, job, device_queue, device_health, retries; host: local_host (threads),
                   ray_host
     device/       worker, settings, watchdog, open_problems, child_processes
-    judge/        judge_process, reference_session (session_options), staging, canary, device_memory
-                  (memory_plan); runner_client and calibration, for a device in gpu_timing and
-                  cpu_timing; candidate_evaluation with its parts correctness_checks, timing_checks,
+    judge/        judge_process, reference_session (session_options), staging (graphed_draws), canary,
+                  device_memory (memory_plan); runner_client and calibration, for a device in gpu_timing
+                  and cpu_timing; candidate_evaluation with its parts correctness_checks, timing_checks,
                   evenness, attribution (work_share, stack_samples, vendor_kernels); head_to_head
     build/        builder, build_cache
     runner/       runner_process, messages, failures, shared_buffers; fork_server, node_fork_server, prefork;
                   thin_headers (headers/), triton_precompile
     reference/    loading, reference_model, running_reference, answer, comparison (differences,
                   sampled_elements), random_outputs, validation;
-                  float64, rounding, shifts, jumps, weight_changes, dependent_calls;
+                  float64 (row_slices), rounding, shifts, jumps, weight_changes, dependent_calls;
                   containers, strided_layouts, input_distributions, usable_distributions;
                   operation_count, machine_peaks, roofline; audit
     suites/       suite: what a suite is; kernelbench; operators, of case_calls, operator_call,

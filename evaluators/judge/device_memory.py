@@ -7,11 +7,14 @@ import os
 from evaluators.judge.memory_plan import CONTEXT_BYTES, GIB, SPARE_BYTES, MemoryPlan, most_calls, shared_calls
 from evaluators.reference.containers import tensors_in
 from evaluators.reference.reference_model import ReferenceModel
+from evaluators.reference.row_slices import SLICE_BYTES
 from evaluators.runner.shared_buffers import Layout
 
 ROOMY = 0.25
 """With this share of the device's memory free, the judge process keeps what it holds for its next draw."""
 
+WIDE_SLICES = 8
+"""Of the memory of a slice, for its float64 and what is computed in between (see `row_slices`)."""
 OTHERS_SHARE = 0.1
 """Of the device's memory, at most, that our own contexts and runners hold when a problem is opened."""
 
@@ -36,8 +39,13 @@ class DeviceMemory:
         if not self._on_gpu:
             total_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
             return min(most_calls(total_bytes, input_bytes + output_bytes), wanted)
-        self._plan = _planned(reference, input_bytes, output_bytes)
+        self._plan = _planned(reference, input_bytes, output_bytes).as_lean_as_needed()
         return self._plan.calls(min(most_calls(self._plan.total_bytes, input_bytes + output_bytes), wanted))
+
+    @property
+    def is_lean(self) -> bool:
+        """Whether runners are to give memory back after each block."""
+        return self._plan is not None and self._plan.lean
 
     def calls_of_each(self, whole: int, candidates: int) -> int:
         """Of each of so many candidates at once, where one alone has `whole`. Raises MemoryError."""
@@ -93,6 +101,14 @@ def _others_bytes() -> int:
     return int(total_bytes - free_bytes - cuda.memory_reserved())
 
 
+def _answer_bytes(reference: ReferenceModel, sample_bytes: int) -> int:
+    """For one answer at most: as seen of those to some elements, or to all, where that takes more."""
+    if reference.slices is None:
+        return reference.answer_bytes
+    exact_bytes = sum(8 * each.numel() for each in reference.outputs)
+    return max(reference.answer_bytes, sample_bytes + exact_bytes + WIDE_SLICES * SLICE_BYTES)
+
+
 def _planned(reference: ReferenceModel, input_bytes: int, output_bytes: int) -> MemoryPlan:
     """On a GPU, before there are shared buffers. The sample's memory counts as free: it will be."""
     from torch import cuda
@@ -106,6 +122,6 @@ def _planned(reference: ReferenceModel, input_bytes: int, output_bytes: int) -> 
         held_bytes=cuda.memory_reserved() + CONTEXT_BYTES - sample_bytes,
         input_bytes=input_bytes,
         output_bytes=output_bytes,
-        answer_bytes=reference.answer_bytes,
+        answer_bytes=_answer_bytes(reference, sample_bytes),
         weight_bytes=sum(each.nbytes for each in weights),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evaluators.reference.running_reference import UnfitReference
 from evaluators.timing import block_sizes
@@ -52,7 +52,7 @@ class MemoryPlan:
     """What is known of a device and a problem, in bytes. `free_bytes`: before there are shared buffers and
     runners; `held_bytes`: what of the rest is the judge process's own; `input_bytes` and `output_bytes` of a
     call; `answer_bytes`: the most that the judge process takes to work out one answer, and `weight_bytes` of
-    the reference's, in its own type."""
+    the reference's, in its own type. `lean`: runners give back after each block what the outputs took."""
 
     total_bytes: int
     free_bytes: int
@@ -61,6 +61,7 @@ class MemoryPlan:
     output_bytes: int
     answer_bytes: int
     weight_bytes: int
+    lean: bool = False
 
     def runner_bytes(self, calls: int) -> int:
         """What a runner needs: it holds the outputs of all calls of a block until they are copied, and, while
@@ -74,10 +75,19 @@ class MemoryPlan:
         call_bytes = self.input_bytes + self.output_bytes
         sets = (2 * whole + (candidates - 1) * calls) * call_bytes
         staged = whole * self.input_bytes
-        runners = BASELINES * self.runner_bytes(whole) + candidates * self.runner_bytes(calls)
+        runners = (BASELINES + candidates) * self.runner_bytes(0)
         copied = min(calls, COPIED_CALLS) * self.output_bytes
         checking = self.answer_bytes + min(COMPARED_BYTES, 10 * self.output_bytes)
-        return sets + staged + runners + copied + checking + SPARE_BYTES
+        if self.lean:  # nothing is checked while a runner runs
+            in_turn = max(whole * self.output_bytes, checking)
+        else:
+            in_turn = (BASELINES * whole + candidates * calls) * self.output_bytes + checking
+        return sets + staged + runners + copied + in_turn + SPARE_BYTES
+
+    def as_lean_as_needed(self) -> MemoryPlan:
+        """Itself, or a lean one where one call does not fit the device otherwise."""
+        fits = self.held_bytes + self.needed_bytes(1) <= self.total_bytes
+        return self if fits else replace(self, lean=True)
 
     def calls(self, most: int) -> int:
         """Calls that shared buffers are made for, at most `most`, with one candidate there. Raises TooLarge

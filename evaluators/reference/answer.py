@@ -40,13 +40,15 @@ class Answer:
     """The right outputs for one set of inputs. `exact` is float64's, or eager's where there is none; `shifts`
     how far they move by a rounding of the inputs, one an output; `places`: which elements these are, where
     not all were kept. `shifts_here` measures on exactly these inputs, where `shifts` are those of others.
-    `inputs`: where outputs are compared by statistical tests, which take them."""
+    `whole`: the answer with all elements, where these are some. `inputs`: where outputs are compared by
+    statistical tests, which take them."""
 
     eager: list[torch.Tensor]
     exact: list[torch.Tensor]
     shifts: list[Shift]
     places: list[Places | None]
     shifts_here: Callable[[], list[Shift]] | None = None
+    whole: Callable[[], Answer] | None = None
     inputs: list[Any] | None = None
 
     @property

@@ -212,13 +212,21 @@ def init_inputs(module: types.ModuleType, seed: int) -> list[Any]:
 
 
 def make_inputs(
-    module: types.ModuleType, *, seed: int, device: str, dtype: str, drawn_on: str = "", layout: str = ""
+    module: types.ModuleType,
+    *,
+    seed: int | None,
+    device: str,
+    dtype: str,
+    drawn_on: str = "",
+    layout: str = "",
 ) -> list[Any]:
-    """One set of inputs from `seed`, drawn on the device, or on another one; floating tensors at the task's
-    dtype, integers and plain values as they are. `layout` as of `Problem`."""
+    """One set of inputs from `seed`, or from the generators as they are, drawn on the device, or on another
+    one; floating tensors at the task's dtype, integers and plain values as they are. `layout` as of
+    `Problem`."""
     import torch
 
-    seed_all(seed)
+    if seed is not None:
+        seed_all(seed)
     with torch.device(drawn_on or device):
         values = list(module.get_inputs())
     values = [as_task(value, device, dtype) for value in values]

@@ -21,7 +21,7 @@ from evaluators.reference.input_distributions import Distribution
 from evaluators.reference.jumps import at_jumps, furthest_off, with_elements
 from evaluators.reference.random_outputs import judge_random
 from evaluators.reference.running_reference import RunningReference
-from evaluators.reference.sampled_elements import pick_all, some_places
+from evaluators.reference.sampled_elements import Places, pick_all, some_places
 from evaluators.reference.shifts import eager_shifts_of, joined, shifts_of
 
 if TYPE_CHECKING:
@@ -54,8 +54,12 @@ class ReferenceModel(RunningReference):
         """Inputs of a timed call: the problem's own, or those made smaller or with a number added. What is
         left of the call before is wrong for them. They take as long as the problem's own, which larger ones
         do not: times 2^6, eager softmax took 1.2 to 1.8 times as long on an H200."""
-        names = ["", *(name for name in NEAR_OWN if name in self.distributions)]
-        return Draw.fresh(secrets.choice(names))
+        return Draw.fresh(secrets.choice(self.near_names))
+
+    @property
+    def near_names(self) -> list[str]:
+        """The distributions of timed calls."""
+        return ["", *(name for name in NEAR_OWN if name in self.distributions)]
 
     def own_draws(self, calls: int) -> list[Draw]:
         """Of so many calls on the problem's own inputs. The last has the inputs of the first; where outputs
@@ -79,19 +83,41 @@ class ReferenceModel(RunningReference):
             return drawn if stirred is None else stirred(drawn)
 
         first = inputs() if given is None else given
-        eager, exact = self.answers(first, draw.seed)
+        eager, exact, places = self._answers(first, draw.seed, some=spot and self.slices is not None)
         if self.random_checks is not None:
             shifts, whole = [NO_SHIFT for _ in eager], [None for _ in eager]
             return Answer(eager=eager, exact=exact, shifts=shifts, places=[*whole], inputs=first)
         if draw.distribution not in self._shifts_kept:
-            self._shifts_kept[draw.distribution] = self._all_shifts(first, exact)
+            self._shifts_kept[draw.distribution] = self._both_shifts(first, exact, places)
         return Answer(
             eager=eager,
             exact=exact,
             shifts=self._shifts_kept[draw.distribution],
-            places=[some_places(each) if spot else None for each in exact],
-            shifts_here=lambda: self._all_shifts(inputs(), exact),
+            places=[some_places(each) for each in exact] if spot and self.slices is None else places,
+            shifts_here=lambda: self._both_shifts(inputs(), exact, places),
+            whole=(lambda: self.answer(draw, stirred=stirred)) if any(places) else None,
         )
+
+    def _answers(
+        self, inputs: list[Any], seed: int, *, some: bool
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[Places | None]]:
+        """Eager's outputs and, as far as the reference runs there, those in float64; of large ones `some`
+        elements, and which these are."""
+
+        def places_of(outputs: list[torch.Tensor]) -> list[Places | None]:
+            return [some_places(each) if some else None for each in outputs]
+
+        if self.slices is None:
+            exact = self.run_exact(inputs)  # first: it takes the most memory
+            eager = self.run(inputs, seed)
+            exact = exact or eager
+            places = places_of(exact)
+            # At once: the whole of a large answer takes memory that the next steps need.
+            return pick_all(eager, places), pick_all(exact, places), places
+        eager = self.run(inputs, seed)
+        places = places_of(eager)
+        eager = pick_all(eager, places)
+        return eager, self.run_exact(inputs, places) or eager, places
 
     def check_on(self, outputs: list[torch.Tensor], name: str) -> Comparison:
         """Compares outputs with the answers on a distribution, for the inputs of `seed_on`. What seems wrong
@@ -197,13 +223,12 @@ class ReferenceModel(RunningReference):
 
     def _worked_out(self, of: Distribution, seed: int, *, shifts: list[Shift] | None, some: bool) -> Answer:
         inputs = list(of.applied(self.draw(seed)))
-        eager, exact = self.answers(inputs, seed)
-        places = [some_places(each) if some else None for each in exact]
-        # At once: the whole of a large answer takes memory that the next steps need.
-        eager, exact = pick_all(eager, places), pick_all(exact, places)
-        if shifts is None:
+        eager, exact, places = self._answers(inputs, seed, some=some)
+        if shifts is None and not some:
+            shifts = self._both_shifts(inputs, exact, places)
+        elif shifts is None:
             with self.steps.step(OpeningStep.SHIFTS):
-                shifts = shifts_of(self, inputs, exact, places) if some else self._all_shifts(inputs, exact)
+                shifts = shifts_of(self, inputs, exact, places)
         del inputs
         if self.has_products and not of.orders:
             eager, exact = list(map(writable, eager)), list(map(writable, exact))
@@ -223,9 +248,10 @@ class ReferenceModel(RunningReference):
         yield
         self.answer_bytes = max(self.answer_bytes, cuda.max_memory_allocated() - before_bytes)
 
-    def _all_shifts(self, inputs: list[Any], exact: list[torch.Tensor]) -> list[Shift]:
-        """Of the right answer and of eager's, over all elements."""
-        places = [None for _ in exact]
+    def _both_shifts(
+        self, inputs: list[Any], exact: list[torch.Tensor], places: list[Places | None]
+    ) -> list[Shift]:
+        """Of the right answer and of eager's."""
         with self.steps.step(OpeningStep.SHIFTS):
             return joined(*(measure(self, inputs, exact, places) for measure in (shifts_of, eager_shifts_of)))
 
@@ -250,12 +276,13 @@ class ReferenceModel(RunningReference):
         """The same of an `answer` to inputs that were drawn for one call: what seems wrong is judged once
         more by how far a rounding moves this very answer, since in some draws it is much further."""
         found = self.judge(outputs, answer, own=own)
-        if found.problem and answer.shifts_here is not None:
-            try:
-                shifts = answer.shifts_here()
-            except self._torch.OutOfMemoryError:  # there was room before the kernel came
-                return found
-            found = self.judge(outputs, replace(answer, shifts=shifts), own=own)
+        try:
+            if found.problem and answer.shifts_here is not None:
+                found = self.judge(outputs, replace(answer, shifts=answer.shifts_here()), own=own)
+            if found.problem and answer.whole is not None:  # in words about the whole
+                found = self.judge_draw(outputs, answer.whole(), own=own)
+        except self._torch.OutOfMemoryError:  # there was room before the kernel came
+            pass
         return found
 
     def _room(self) -> float:

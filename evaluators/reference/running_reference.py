@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from evaluators.opening import OpeningStep, Steps
@@ -29,6 +30,8 @@ from evaluators.reference.loading import (
 )
 from evaluators.reference.operation_count import Work, count
 from evaluators.reference.random_outputs import HOOK, Hook
+from evaluators.reference.row_slices import RowSlices
+from evaluators.reference.sampled_elements import Places, pick_all
 from evaluators.reference.strided_layouts import clone, compact, is_same
 from evaluators.reference.weight_changes import WeightChange
 
@@ -80,6 +83,8 @@ class RunningReference:
         """The numbers of the input tensors that the reference writes to."""
         self.returned_inputs: list[list[int]] = []
         """Outputs that are such an input itself: the numbers of both."""
+        self.slices: RowSlices | None = None
+        """How large answers in float64 are worked out, where that can be done some rows at a time."""
         self.draws_numbers = False
         """Whether the answer depends on torch's random generator, too."""
         self.has_products = False
@@ -116,8 +121,9 @@ class RunningReference:
             self._module, "Model", values, seed=seed, device=self.device, dtype=self.problem.dtype
         )
 
-    def draw(self, seed: int, name: str = "") -> list[Any]:
-        """A set of inputs; the same for the same seed and distribution."""
+    def draw(self, seed: int | None, name: str = "") -> list[Any]:
+        """A set of inputs; the same for the same seed and distribution. Without a seed the generators go on
+        as they are."""
         where = "cpu" if self.problem.inputs == ORIGINAL else self.device
         values = make_inputs(
             self._module,
@@ -144,23 +150,28 @@ class RunningReference:
         with self._torch.no_grad():
             return self._with_changed(tensors_of(self.eager(*given)), given)
 
-    def answers(self, inputs: list[Any], seed: int = 0) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """The reference's outputs at the task's dtype and, as far as it runs there, in float64."""
-        exact = self.run_exact(inputs)  # first: it takes the most memory
-        eager = self.run(inputs, seed)
-        return eager, exact or eager
-
-    def run_exact(self, inputs: list[Any]) -> list[torch.Tensor] | None:
-        """The outputs in float64; None where the reference does not run there, or not on such inputs."""
+    def run_exact(
+        self, inputs: list[Any], places: Sequence[Places | None] | None = None
+    ) -> list[torch.Tensor] | None:
+        """The outputs in float64, or their elements at these places; None where the reference does not run
+        there, or not on such inputs."""
         if self.double is None:
             return None
         try:
-            return self._with_changed(*self.double.run(inputs, changes_inputs=bool(self.changed_inputs)))
+            return self._in_double(self.double, inputs, places)
         except FAILURES as error:
             raise_if_lost(error)
             if isinstance(error, self._torch.OutOfMemoryError):
                 raise  # who has no memory for the right answer has none to stand in for it
             return None
+
+    def _in_double(
+        self, double: DoubleReference, inputs: list[Any], places: Sequence[Places | None] | None
+    ) -> list[torch.Tensor]:
+        if self.slices is not None:
+            return self.slices.run(inputs, lambda some: double.run(some, changes_inputs=False)[0], places)
+        outputs = self._with_changed(*double.run(inputs, changes_inputs=bool(self.changed_inputs)))
+        return outputs if places is None else pick_all(outputs, places)
 
     @property
     def is_exact(self) -> bool:
@@ -252,8 +263,10 @@ class RunningReference:
         if self.draws_numbers:
             self.double = None  # other types draw other numbers
         if self.double is not None:
+            if not self.changed_inputs:
+                self.slices = RowSlices.of(sample, kept, self.run)
             try:
-                self.double.run(sample, changes_inputs=bool(self.changed_inputs))
+                self._in_double(self.double, sample, None)
             except FAILURES as error:
                 raise_if_lost(error)
                 cause = str(error).partition("\n")[0]

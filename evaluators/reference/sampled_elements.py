@@ -45,6 +45,21 @@ def pick_all(outputs: Sequence[torch.Tensor], places: Sequence[Places | None]) -
     return [pick(each, at) for each, at in zip(outputs, places, strict=True)]
 
 
+def picked_like(piece: torch.Tensor, places: Places) -> torch.Tensor:
+    """Room for what `pick` gives, for `pick_piece`."""
+    return piece.new_empty((len(places.chosen), RUN))
+
+
+def pick_piece(picked: torch.Tensor, piece: torch.Tensor, first: int, places: Places) -> None:
+    """`pick` of an output of which there is a piece, whose elements come after the `first` ones."""
+    import torch
+
+    start = places.chosen * RUN + (places.start - first)
+    at = start[:, None] + torch.arange(RUN, device=piece.device)
+    here = (at >= 0) & (at < piece.numel())
+    picked[here] = piece.reshape(-1)[at[here]]
+
+
 def pick(output: torch.Tensor, places: Places | None) -> torch.Tensor:
     """The elements there; without places the output itself."""
     if places is None:

@@ -12,7 +12,7 @@ from evaluators.reference.containers import map_tensors, replaced, tensors_in
 from evaluators.reference.float64 import FAILURES
 from evaluators.reference.rounding import rounded
 from evaluators.reference.running_reference import RunningReference, raise_if_lost
-from evaluators.reference.sampled_elements import Places, pick
+from evaluators.reference.sampled_elements import Places, pick_all
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,7 @@ def shifts_of(
     """How far the right answer moves when the inputs, and with a `precision` the weights, are rounded. The
     largest of some roundings count. `exact` has the elements of the right answer at these places, of which
     shifts are measured."""
-    return _largest(exact, places, Shift.between, _moved(reference, inputs))
+    return _largest(exact, Shift.between, _moved(reference, inputs, places))
 
 
 def eager_shifts_of(
@@ -36,7 +36,8 @@ def eager_shifts_of(
 ) -> list[Shift]:
     """The same of how far eager's answer to the rounded inputs lies from the right one, in wide types: it
     rounds in between, too."""
-    return _largest(exact, places, Shift.of_eager, _moved_eager(reference, inputs))
+    moved = (pick_all(each, places) for each in _moved_eager(reference, inputs))
+    return _largest(exact, Shift.of_eager, moved)
 
 
 def joined(one: Sequence[Shift], other: Sequence[Shift]) -> list[Shift]:
@@ -46,29 +47,29 @@ def joined(one: Sequence[Shift], other: Sequence[Shift]) -> list[Shift]:
 
 def _largest(
     exact: list[torch.Tensor],
-    places: Sequence[Places | None],
     distance: Callable[..., Shift],
     moved: Iterator[list[torch.Tensor]],
 ) -> list[Shift]:
     shifts = [NO_SHIFT for _ in exact]
     for outputs in moved:
-        picked = (pick(each, at) for each, at in zip(outputs, places, strict=True))
-        shifts = joined(shifts, [distance(*pair) for pair in zip(picked, exact, strict=True)])
-        del outputs, picked
+        shifts = joined(shifts, [distance(*pair) for pair in zip(outputs, exact, strict=True)])
+        del outputs
     return shifts
 
 
-def _moved(reference: RunningReference, inputs: list[Any]) -> Iterator[list[torch.Tensor]]:
+def _moved(
+    reference: RunningReference, inputs: list[Any], places: Sequence[Places | None]
+) -> Iterator[list[torch.Tensor]]:
     """The right answers to inputs that are rounded; eager's, where there are none in float64."""
     if reference.draws_numbers:
         return
     for _ in range(1 if reference.rule.precision else ROUNDINGS):
         given = _rounded_inputs(reference, inputs)
         if not reference.is_exact:
-            yield reference.run(_in_types_of(inputs, given))
+            yield pick_all(reference.run(_in_types_of(inputs, given)), places)
             continue
         with _rounded_weights(reference):
-            if (moved := reference.run_exact(given)) is None:
+            if (moved := reference.run_exact(given, places)) is None:
                 return
             yield moved
         del moved

@@ -55,7 +55,7 @@ class Import(Record):
 class Load(Record):
     """Make the module, and open the shared buffers, whose descriptor comes along: `Loaded`. `arguments`:
     where in the module's arguments its inputs stand (see `containers.py`); `returned`: the numbers of outputs
-    and of the inputs that they have to be."""
+    and of the inputs that they have to be; `lean`: memory is to be given back after each run."""
 
     op = "load"
     problem: Problem
@@ -65,6 +65,7 @@ class Load(Record):
     inputs: Layout
     outputs: Layout
     returned: list[list[int]] = field(default_factory=list)
+    lean: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from evaluators.judge.memory_plan import (
@@ -110,3 +112,25 @@ def test_five_softmax_kernels_with_inputs_of_a_gib_leave_room_for_the_answers() 
     assert plan.calls_of_each(whole, 12) == 1
     with pytest.raises(MemoryError, match="to judge 20 kernels at once takes about 156 GiB more"):
         plan.calls_of_each(whole, 20)
+
+
+def test_a_call_that_does_not_fit_otherwise_is_judged_with_lean_runners() -> None:
+    """KernelBench's level1/23 on a GPU of 79 GiB: 6 GiB in and 6 GiB out."""
+    plan = plan_of(gib=79, inputs=6, outputs=6, answer=26)
+    assert plan.needed_bytes(1) > plan.free_bytes
+    lean = plan.as_lean_as_needed()
+    assert lean.lean
+    assert lean.calls(1) == 1
+    with pytest.raises(TooLarge):
+        plan_of(gib=79, inputs=9, outputs=9, answer=40).as_lean_as_needed().calls(1)
+
+
+def test_runners_keep_what_they_took_where_there_is_room() -> None:
+    plan = plan_of(gib=140, inputs=6, outputs=6, answer=26)
+    assert plan.as_lean_as_needed() is plan
+
+
+def test_lean_runners_hold_outputs_one_after_the_other() -> None:
+    plan = plan_of(gib=79, inputs=1, outputs=4, answer=1)
+    held, turn = (replace(plan, lean=each).needed_bytes(1) / GIB for each in (False, True))
+    assert held - turn == pytest.approx(3 * 4 + 1 + 3 - 4)  # three runners' outputs, the answer, comparing

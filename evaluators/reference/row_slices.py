@@ -1,0 +1,86 @@
+"""Answers in float64 some rows at a time, where a reference treats the rows of its inputs apart.
+
+The inputs and outputs of one call of KernelBench's larger problems are 12 to 16 GiB. In float64 they, and
+what is computed in between, take three times as much and more, which is not there beside shared buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from evaluators.reference.containers import map_tensors, tensors_in
+from evaluators.reference.differences import about_equal
+from evaluators.reference.sampled_elements import Places, pick_piece, picked_like
+
+if TYPE_CHECKING:
+    import torch
+
+LEAST_BYTES = 2**31
+"""Of the inputs and outputs of a call that is worked out in slices."""
+SLICE_BYTES = 2**28
+"""Of those of a slice, in their own types."""
+ROUNDING = 1e-5
+"""Normwise: outputs for a slice that are nearer to the slice of the outputs are the same."""
+
+Run = Callable[[list[Any]], list["torch.Tensor"]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSlices:
+    """So many rows, the first dimension of all outputs, `step` of them at a time."""
+
+    rows: int
+    step: int
+
+    @classmethod
+    def of(cls, inputs: list[Any], outputs: Sequence[torch.Tensor], run: Run) -> RowSlices | None:
+        """None where the whole is small, and where the reference does not treat rows apart, as far as `run`
+        on slices of these inputs tells. Inputs with as many rows as the outputs are cut, others are not."""
+        size = sum(each.nbytes for each in (*tensors_in(inputs), *outputs))
+        rows = {each.shape[0] if each.dim() else 0 for each in outputs}
+        if size < LEAST_BYTES or len(rows) != 1 or min(rows) < 2:
+            return None
+        count = min(rows)
+        if all(each.shape[:1] != (count,) for each in tensors_in(inputs)):
+            return None
+        slices = cls(rows=count, step=max(1, count * SLICE_BYTES // size))
+        return slices if slices._are_apart(inputs, outputs, run) else None
+
+    def _are_apart(self, inputs: list[Any], outputs: Sequence[torch.Tensor], run: Run) -> bool:
+        try:
+            return all(
+                about_equal(piece, out[start : start + self.step], ROUNDING)
+                for start in range(0, self.rows, self.step)
+                for piece, out in zip(run(self._cut(inputs, start)), outputs, strict=True)
+            )
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            if "CUDA error" in str(error):  # after which nothing runs in this process any more
+                raise
+            return False
+
+    def _cut(self, inputs: list[Any], start: int) -> list[Any]:
+        def cut(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor[start : start + self.step] if tensor.shape[:1] == (self.rows,) else tensor
+
+        return list(map_tensors(cut, inputs))
+
+    def run(self, inputs: list[Any], run: Run, places: Sequence[Places | None] | None) -> list[torch.Tensor]:
+        """The outputs of `run` for these inputs, slice by slice; where there are `places`, their elements."""
+        found: list[torch.Tensor] = []
+        for start in range(0, self.rows, self.step):
+            pieces = run(self._cut(inputs, start))
+            chosen = places or [None for _ in pieces]
+            found = found or [self._room(*pair) for pair in zip(pieces, chosen, strict=True)]
+            for whole, piece, at in zip(found, pieces, chosen, strict=True):
+                if at is None:
+                    whole[start : start + self.step].copy_(piece)
+                else:
+                    pick_piece(whole, piece, start * piece[0].numel(), at)
+        return found
+
+    def _room(self, piece: torch.Tensor, at: Places | None) -> torch.Tensor:
+        if at is not None:
+            return picked_like(piece, at)
+        return piece.new_empty((self.rows, *piece.shape[1:]))
