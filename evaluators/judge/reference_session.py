@@ -16,6 +16,7 @@ from evaluators.judge.canary import Canary
 from evaluators.judge.cpu_timing import CpuCalibration, CpuRunnerClient
 from evaluators.judge.device_memory import DeviceMemory
 from evaluators.judge.gpu_timing import GpuCalibration, GpuRunnerClient
+from evaluators.judge.graphed_draws import quick_draw
 from evaluators.judge.runner_client import RunnerClient
 from evaluators.judge.session_options import SessionOptions
 from evaluators.judge.staging import Batch, Staging
@@ -119,6 +120,7 @@ class ReferenceSession:
                 self._staging.place(call, self.reference.sample)
             self.buffers = self._own_buffers()  # last: who finds the reference unfit has not to free them
             self._canary = Canary() if self.device == "cuda" and self.problem.timed else None
+            self._draw = quick_draw(self.reference, self._staging)
 
     def _own_buffers(self) -> SharedBuffers:
         inputs, changed = tensors_in(self.reference.sample), self.reference.changed_inputs
@@ -161,6 +163,7 @@ class ReferenceSession:
         self.buffers.free()
         if self.device == "cuda":
             self._staging.free()
+            del self._draw
             self._torch.cuda.empty_cache()
 
     def baseline(self, channel: Channel, pid: int) -> RunnerClient:
@@ -224,6 +227,7 @@ class ReferenceSession:
                 inputs=client.buffers.inputs,
                 outputs=client.buffers.outputs,
                 returned=self.reference.returned_inputs,
+                lean=self.memory.is_lean,
             )
         )
 
@@ -246,7 +250,7 @@ class ReferenceSession:
 
     def _stage(self, draws: list[Draw], client: RunnerClient) -> Batch:
         for call, draw in enumerate(draws):
-            self._staging.place(call, self.reference.draw(draw.seed, draw.distribution))
+            self._staging.place(call, self._draw(draw.seed, draw.distribution))
         if self.reference.draws_numbers:
             self._staging.seeds = [self.reference.call_seed(draw.seed) for draw in draws]
         client.buffers.poison()
