@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from search.proposers.playbook.formulas import OPERANDS
 
@@ -91,9 +91,27 @@ class Rows:
         return [text for each in several for text in each]
 
 
+def rows_from(found: Reduction) -> Rows:
+    """A reduction as a chain of its passes over the operand `a`, which leaves one element for each row. What
+    the chain says of dimensions does not count: an operator is given them."""
+    steps: dict[str, str | Pass] = {}
+    words = {"v": OPERANDS[0]}
+    for place, each in enumerate(found.passes):
+        gathered, finished = f"t{2 * place}", f"t{2 * place + 1}"
+        steps[gathered] = replace(each, step=filled(each.step, words), finish="t")
+        steps[finished] = filled(each.finish, {**words, "t": gathered})
+        words["m"] = finished
+    return Rows(steps=steps, last=words["m"], dims=(), kept=True, keepdim=False)
+
+
 def words_of(text: str) -> list[str]:
     """The names in a text, without those of functions."""
     return re.findall(r"\b[a-z]\w*\b(?!\()", text)
+
+
+def filled(text: str, words: Mapping[str, str]) -> str:
+    """A formula with its names replaced."""
+    return re.sub(r"\b([a-z]|s\d)\b(?!\()", lambda found: words.get(found[0], found[0]), text)
 
 
 SUM = Pass(step="t + v")

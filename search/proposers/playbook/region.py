@@ -8,7 +8,6 @@ view is the view of what is computed, and all views move to the kernel's operand
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from typing import Any
 
 from evaluators.suites.trace_inputs import operator_of, takes_tensors
 from search.proposers.playbook.formulas import GELUS, OPERANDS, formula_of
-from search.proposers.playbook.passes import NORMALISATIONS, REDUCTIONS, Pass
+from search.proposers.playbook.passes import NORMALISATIONS, REDUCTIONS, Pass, filled
 from search.proposers.playbook.values import NotReadError, Value
 
 POWERS = {"1.0": "a", "2.0": "a * a", "3.0": "a * a * a", "0.5": "sqrt(a)", "-0.5": "1 / sqrt(a)"}
@@ -193,7 +192,7 @@ class Region:
         words |= self._scalars(formula.scalars, given)
         power = POWERS.get(str(self._found.steps.get(words.get("s0", ""), "")))
         self._found.covered.add(value)
-        return self._step(_filled(power if "pow" in value.operator and power else formula.text, words))
+        return self._step(filled(power if "pow" in value.operator and power else formula.text, words))
 
     def _scalars(self, wanted: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, str]:
         """The steps that are an operator's numbers. Raises NotReadError."""
@@ -225,7 +224,7 @@ class Region:
             own = (View(channel.code, shape), wide) if views else (View(channel.code, shape),)
             words[name] = self._name(each, (*own, *views))
         self._found.covered.add(value)
-        return self._step(_filled(BATCH_NORM[self._device], words))
+        return self._step(filled(BATCH_NORM[self._device], words))
 
     def _reduction(self, value: Value, views: tuple[View, ...]) -> str:
         """One value for all elements that are reduced."""
@@ -257,7 +256,7 @@ class Region:
             if argument in given:
                 words[name] = self._name(otherwise if given[argument] is None else given[argument], ())
         self._found.covered.add(value)
-        return self._step(_filled(found.write, words))
+        return self._step(filled(found.write, words))
 
     def _check_rows(self, source: Value, dims: tuple[int, ...]) -> None:
         """Raises NotReadError unless these dimensions are reduced at the other places, too."""
@@ -277,9 +276,9 @@ class Region:
         results: list[str] = []
         for each in passes:
             words = {"v": of, "m": results[0] if results else "", **scalars}
-            own = replace(each, step=_filled(each.step, words), merge=each.merge, finish="t")
+            own = replace(each, step=filled(each.step, words), merge=each.merge, finish="t")
             name = self._step(own)
-            finish = _filled(each.finish, {**words, "t": name})
+            finish = filled(each.finish, {**words, "t": name})
             results.append(name if finish == name else self._step(finish))
         return results
 
@@ -305,11 +304,6 @@ def _reduced(value: Value) -> tuple[Value, tuple[int, ...]]:
 def _from_the_end(dim: Any, rank: int) -> set[int]:
     named = [dim] if isinstance(dim, int) else list(dim or range(rank))
     return {each % rank - rank for each in named} if rank else set()
-
-
-def _filled(text: str, words: Mapping[str, str]) -> str:
-    """A formula with its names replaced."""
-    return re.sub(r"\b([a-z]|s\d)\b(?!\()", lambda found: words.get(found[0], found[0]), text)
 
 
 def _joined(source: Value, view: View, views: tuple[View, ...]) -> tuple[View, ...]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from search.proposers.playbook.formulas import called_in, in_language
+from search.proposers.playbook.formulas import OPERANDS, called_in, in_language
 from search.proposers.playbook.move import Knobs, Move
-from search.proposers.playbook.passes import Pass
+from search.proposers.playbook.passes import Pass, Rows
 from search.proposers.playbook.templates.operator_moves import MERGE, NARROW
 from search.proposers.playbook.templates.triton.pieces import number
 from search.proposers.playbook.workload import Signature, Workload
@@ -90,14 +90,15 @@ class PassesTemplate:
         return number(knobs, "rows") * number(knobs, "block") <= most and bool(self.signatures(workload))
 
 
-def planned(result: str, knobs: Knobs) -> str:
+def planned(result: str, knobs: Knobs, *, parts: bool = False) -> str:
     """The end of a function `plan`, which returns a result, numbers of rows and of their elements, sizes and
-    strides of the nests `kept` and `inner`, whether places are beyond 32 bits, the block's size, and whether
-    it is a whole row."""
+    strides of the nests `kept` and `inner`, whether places are beyond 32 bits, the block's size, whether it
+    is a whole row, and, with `parts`, the number and the size of the parts into which a row is split."""
+    split = f", parts_of(counts, {knobs['rows']}, block)" if parts else ""
     wide = "is_wide(kept) or is_wide(inner)" if knobs["narrow"] else "True"
     return f"""    counts = math.prod(each[0] for each in kept), math.prod(each[0] for each in inner)
     block, whole = blocks(counts[1], {knobs["rows"]}, {knobs["block"]}, {knobs["fit"]}, {knobs["whole"]})
-    return {result}, counts, [*zip(*kept), *zip(*inner)], {wide}, block, whole
+    return {result}, counts, [*zip(*kept), *zip(*inner)], {wide}, block, whole{split}
 """
 
 
@@ -134,6 +135,26 @@ LIMITS = {
     "lowest": 'float("-inf") if COMPUTE == tl.float32 else -9223372036854775808',
     "highest": 'float("inf") if COMPUTE == tl.float32 else 9223372036854775807',
 }
+
+
+def loads(operands: Sequence[int], first: str, end: str = "reduced_count") -> list[str]:
+    """The lines that load a block of operands."""
+    lines = [f"index = {first} + tl.arange(0, BLOCK)", f"here = inside & (index < {end})[None, :]"]
+    for n in operands:
+        place = f"source{n} + places(index, reduced_sizes, reduced_x{n}, REDUCED)[None, :]"
+        lines.append(f"{OPERANDS[n]} = tl.load(x{n} + {place}, mask=here, other=0).to(COMPUTE)")
+    return lines
+
+
+def steps(found: Rows, text: str) -> list[str]:
+    """The lines that make what a text is over."""
+    several = [(each, found.steps[each]) for each in found.needed(text) if each not in OPERANDS]
+    return [f"{name} = tl.cast({in_language(str(step), 1)}, COMPUTE)" for name, step in several]
+
+
+def indented(lines: Sequence[str]) -> list[str]:
+    """Lines moved right by one level."""
+    return [f"    {each}" for each in lines]
 
 
 def _pass(place: int, which: Pass) -> list[str]:

@@ -6,7 +6,7 @@ import textwrap
 
 from search.proposers.playbook.move import Knobs
 from search.proposers.playbook.operator_problem import tensor_names
-from search.proposers.playbook.passes import REDUCTIONS, Reduction
+from search.proposers.playbook.passes import REDUCTIONS, Reduction, rows_from
 from search.proposers.playbook.templates.operator_pieces import (
     CONTIGUOUS,
     NESTS,
@@ -14,7 +14,7 @@ from search.proposers.playbook.templates.operator_pieces import (
     dims_of,
     keepdim_of,
 )
-from search.proposers.playbook.templates.triton import passes
+from search.proposers.playbook.templates.triton import passes, split
 from search.proposers.playbook.templates.triton.operator_pieces import known_signatures, operator_kernel
 from search.proposers.playbook.workload import Signature, Workload
 
@@ -31,13 +31,18 @@ class ReductionTemplate(passes.PassesTemplate):
     def render(self, workload: Workload, knobs: Knobs) -> str:
         """The kernel with these knobs."""
         found = REDUCTIONS[workload.operator]
+        rows = rows_from(found)
         return operator_kernel(
             summary=f"{workload.operator} in Triton: {knobs['rows']} rows of reduced elements a program.",
             workload=workload,
             knobs=knobs,
             chosen=self.signatures(workload),
-            functions=[*passes.merges(found.passes), _kernel(found)],
-            helpers=[CONTIGUOUS, NESTS, REDUCED, passes.BLOCKS],
+            functions=[
+                *passes.merges(found.passes),
+                _kernel(found),
+                *split.kernels(rows, ["x0"], list(found.scalars)),
+            ],
+            helpers=[CONTIGUOUS, NESTS, REDUCED, passes.BLOCKS, split.PARTS, split.launches(rows, knobs)],
             plan=_plan(knobs),
             forward=_forward(workload, found, knobs),
             inputs=tensor_names(workload.operator),
@@ -74,20 +79,25 @@ def _plan(knobs: Knobs) -> str:
     return f'''
 def plan(shape, strides, dim, keepdim):
     """The output's shape, numbers of rows and of their elements, sizes and strides of both nests of loops,
-    whether places are beyond 32 bits, the block's size, and whether it is a whole row."""
+    whether places are beyond 32 bits, the block's size, whether it is a whole row, and into how many parts of
+    how many elements a row is split."""
     inside = reduced(dim, len(shape))
     result = [1 if place in inside else size for place, size in enumerate(shape)]
     result = result if keepdim else [size for place, size in enumerate(shape) if place not in inside]
     kept, inner = nests(shape, inside, strides)
-{passes.planned("result", knobs)}'''
+{passes.planned("result", knobs, parts=True)}'''
 
 
 def _forward(workload: Workload, found: Reduction, knobs: Knobs) -> str:
     scalars = "".join(f"float({each}), " for each in found.scalars.values())
     return f"""
 dim = {dims_of(workload)}
-shape, counts, layout, wide, block, whole = plan(input.shape, input.stride(), dim, {keepdim_of(workload)})
+shape, counts, layout, wide, block, whole, parts = plan(
+    input.shape, input.stride(), dim, {keepdim_of(workload)}
+)
 out = torch.empty(shape, dtype=dtypes[0], device=input.device)
+if parts[0] > 1:
+    return in_parts(out, (input,), ({scalars}), counts, parts, layout, compute, wide, block)
 reduction[(triton.cdiv(counts[0], {knobs["rows"]}),)](
     out, input, {scalars}*counts, *layout,
     COMPUTE=compute, KEPT=len(layout[0]), REDUCED=len(layout[2]), WIDE=wide,

@@ -1,5 +1,6 @@
 """Element-wise operators with reductions among them over the same dimensions, in Triton: softmax of what is
-scaled and masked, a normalisation of a sum, RMS norm that is written out."""
+scaled and masked, a normalisation of a sum, RMS norm that is written out, a loss. Rows that are long and few
+are split over programs (`split.py`)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from search.proposers.playbook.templates.operator_pieces import (
     rows_of,
     rows_plan,
 )
-from search.proposers.playbook.templates.triton import passes
+from search.proposers.playbook.templates.triton import passes, split
 from search.proposers.playbook.templates.triton.operator_pieces import known_signatures, operator_kernel
 from search.proposers.playbook.workload import Signature, Workload
 
@@ -36,14 +37,23 @@ class RowsTemplate(passes.PassesTemplate):
         """The kernel with these knobs."""
         found, names = rows_of(workload), names_of(workload)
         gathers = [each for each in found.steps.values() if isinstance(each, Pass)]
+        laid = ["out", *(f"x{n}" for n in range(len(names)))]
         return operator_kernel(
             summary=f"a chain with reductions in Triton: {knobs['rows']} rows a program.",
             workload=workload,
             knobs=knobs,
             chosen=self.signatures(workload),
-            functions=[*passes.merges(gathers), _kernel(found, len(names))],
-            helpers=[BROADCAST, SPREAD, CONTIGUOUS, NESTS, passes.BLOCKS],
-            plan=f"{rows_plan(found)}\n{passes.planned('result', knobs)}",
+            functions=[*passes.merges(gathers), _kernel(found, len(names)), *split.kernels(found, laid)],
+            helpers=[
+                BROADCAST,
+                SPREAD,
+                CONTIGUOUS,
+                NESTS,
+                passes.BLOCKS,
+                split.PARTS,
+                split.launches(found, knobs),
+            ],
+            plan=f"{rows_plan(found)}\n{passes.planned('result', knobs, parts=True)}",
             forward=_forward(names, knobs),
             inputs=names,
         )
@@ -80,7 +90,7 @@ def rows_of(
 
 def _body(found: Rows, count: int) -> list[str]:
     """The lines of a program."""
-    lines = ["if WHOLE:", *_indented(_loads(range(count), "0"))]
+    lines = ["if WHOLE:", *passes.indented(passes.loads(range(count), "0"))]
     gathers = 0
     for name, step in found.steps.items():
         if isinstance(step, Pass):
@@ -91,11 +101,11 @@ def _body(found: Rows, count: int) -> list[str]:
     if found.kept:
         for n in found.operands(found.last):
             lines.append(f"{OPERANDS[n]} = tl.load(x{n} + source{n}, mask=inside, other=0).to(COMPUTE)")
-        lines += _steps(found, found.last)
+        lines += passes.steps(found, found.last)
         value = f"tl.broadcast_to(tl.cast({found.last}, COMPUTE), (ROWS, 1))"
         return [*lines, f"tl.store(out + target, {value}.to(out.dtype.element_ty), mask=inside)"]
     write = [
-        *_steps(found, found.last),
+        *passes.steps(found, found.last),
         "at = target + places(index, reduced_sizes, reduced_out, REDUCED)[None, :]",
         f"tl.store(out + at, {found.last}.to(out.dtype.element_ty), mask=here)",
     ]
@@ -104,15 +114,15 @@ def _body(found: Rows, count: int) -> list[str]:
 
 def _over_blocks(found: Rows, text: str, body: Sequence[str]) -> list[str]:
     """The lines that do something with what is loaded, once or for each block."""
-    loads = _loads(found.operands(text), "first")
-    loop = ["for first in range(0, reduced_count, BLOCK):", *_indented([*loads, *body])]
-    return ["if WHOLE:", *_indented(body), "else:", *_indented(loop)]
+    loads = passes.loads(found.operands(text), "first")
+    loop = ["for first in range(0, reduced_count, BLOCK):", *passes.indented([*loads, *body])]
+    return ["if WHOLE:", *passes.indented(body), "else:", *passes.indented(loop)]
 
 
 def _gather(found: Rows, name: str, step: Pass, number: int) -> list[str]:
     """The lines that leave in a variable what a pass gathers, a column."""
     start = passes.LIMITS.get(step.start, step.start)
-    body = [*_steps(found, step.step), f"t = tl.where(here, {in_language(step.step, 1)}, t)"]
+    body = [*passes.steps(found, step.step), f"t = tl.where(here, {in_language(step.step, 1)}, t)"]
     return [
         f"t = tl.full([ROWS, BLOCK], {start}, COMPUTE)",
         *_over_blocks(found, step.step, body),
@@ -120,32 +130,15 @@ def _gather(found: Rows, name: str, step: Pass, number: int) -> list[str]:
     ]
 
 
-def _loads(operands: Sequence[int], first: str) -> list[str]:
-    """The lines that load a block of operands."""
-    lines = [f"index = {first} + tl.arange(0, BLOCK)", "here = inside & (index < reduced_count)[None, :]"]
-    for n in operands:
-        place = f"source{n} + places(index, reduced_sizes, reduced_x{n}, REDUCED)[None, :]"
-        lines.append(f"{OPERANDS[n]} = tl.load(x{n} + {place}, mask=here, other=0).to(COMPUTE)")
-    return lines
-
-
-def _steps(found: Rows, text: str) -> list[str]:
-    """The lines that make what a text is over."""
-    steps = [(each, found.steps[each]) for each in found.needed(text) if each not in OPERANDS]
-    return [f"{name} = tl.cast({in_language(str(step), 1)}, COMPUTE)" for name, step in steps]
-
-
-def _indented(lines: Sequence[str]) -> list[str]:
-    return [f"    {each}" for each in lines]
-
-
 def _forward(names: Sequence[str], knobs: Knobs) -> str:
     return f"""
 tensors = ({", ".join(names)},)
-shape, counts, layout, wide, block, whole = plan(
+shape, counts, layout, wide, block, whole, parts = plan(
     tuple(each.shape for each in tensors), tuple(each.stride() for each in tensors)
 )
 out = torch.empty(shape, dtype=dtypes[0], device={names[0]}.device)
+if parts[0] > 1:
+    return in_parts(out, tensors, (), counts, parts, layout, compute, wide, block)
 rows_of[(triton.cdiv(counts[0], {knobs["rows"]}),)](
     out, *tensors, *counts, *layout,
     COMPUTE=compute, KEPT=len(layout[0]), REDUCED=len(layout[-1]), WIDE=wide,
