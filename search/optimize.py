@@ -124,6 +124,8 @@ def main(config: DictConfig) -> int:
     check_dtype(config.dtype)
     settle_device(config)
     config.problem.libraries = config.problem.libraries or "any"  # what counts here is the model's time
+    if not any(each.startswith("evaluator.compile_mode=") for each in given_overrides()):
+        config.evaluator.compile_mode = ""  # kernels are held against torch.compile in the model, not alone
     folder = output_folder()
     profile = read_profile(folder) if (folder / "profile.json").exists() else None
     if profile is not None and not profile.shapes and config.model.shapes is None:
