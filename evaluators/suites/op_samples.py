@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from evaluators.problem import content_id
 from evaluators.suites.random_operators import is_random
@@ -42,7 +43,7 @@ def made_once(name: str, make: Callable[[], Sequence[Call]]) -> Sequence[Call]:
     sources = content_id(*(each.read_text() for each in sorted(Path(__file__).parent.glob("*.py"))))
     file = cache_folder() / f"{name}-{torch.__version__}-{sources}.txt"
     if not file.exists():
-        logger.warning("making the calls of operators/%s, once: half a minute", name)
+        logger.warning("making the calls of operators/%s, once: up to a minute", name)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_trace(file, make())
     return read_trace(file).calls
@@ -65,13 +66,16 @@ def sampled_calls(dtypes: Sequence[str] = DTYPES, only: str = "") -> list[Call]:
 
 @contextmanager
 def _quietly_in_one_thread() -> Iterator[None]:
-    """More threads wait for one another longer than such small tensors take."""
+    """More threads wait for one another longer than such small tensors take. And each sample begins with
+    `torch.manual_seed`: of every kind of device that has not been used it keeps the call with the text of
+    its stack, which took longer than all samples."""
     import torch
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    on_the_cpu = mock.patch.object(torch, "manual_seed", torch.default_generator.manual_seed)
     try:
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings(action="ignore"), on_the_cpu:
             yield
     finally:
         torch.set_num_threads(threads)

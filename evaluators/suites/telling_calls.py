@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SEEDS = (0, 1)
+MOST_PROCESSES = 8
+"""At a time, each with a PyTorch of its own in memory."""
+FEWEST_CALLS = 1000
+"""Of a process: importing PyTorch takes as long."""
 
 
 def takes_other_numbers(call: Call) -> bool:
@@ -38,7 +44,16 @@ def takes_other_numbers(call: Call) -> bool:
 
 
 def takes_other_numbers_apart(calls: Sequence[Call]) -> list[bool]:
-    """The same of each call, in a process of its own: numbers that an operator does not check may end it."""
+    """The same of each call, in processes of their own: numbers that an operator does not check may end
+    one."""
+    count = max(1, min(MOST_PROCESSES, len(os.sched_getaffinity(0)), len(calls) // FEWEST_CALLS))
+    with ThreadPoolExecutor(count) as threads:
+        parts = list(threads.map(_in_a_process, [calls[first::count] for first in range(count)]))
+    return [parts[place % count][place // count] for place in range(len(calls))]
+
+
+def _in_a_process(calls: Sequence[Call]) -> list[bool]:
+    """One after the other, in a new process where one has ended."""
     found: list[bool] = []
     lines = [json.dumps([call.operator, write_arguments(call)]) + "\n" for call in calls]
     with tempfile.TemporaryDirectory() as folder:

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
-from evaluators import operator_score, score
+from evaluators import score
 from evaluators.config_errors import UsageError
 from evaluators.evaluation import CaseResult, Evaluation, Status
-from evaluators.operator_score import JudgedVersion, best_of, measures
+from evaluators.operator_score import JudgedVersion, best_of, measures, opener
 from evaluators.overhead import bound_cases, speedup_beyond
 from evaluators.problem import Problem
 from evaluators.reference.loading import load_module
+from evaluators.suite_config import RulesConfig, open_problem
 from evaluators.suites import operators
 from evaluators.suites.operator_call import as_aten
 from evaluators.suites.operator_folder import Version, versions_in
@@ -180,14 +182,14 @@ def test_every_version_is_scored_to_the_end(folder: Path, capsys: pytest.Capture
 def test_an_operator_that_cannot_be_opened_is_left_out(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain = operator_score.open_problem
+    plain = operators.load_problem
 
     def opened(name: str, **how: Any) -> Problem:
         if name.endswith("relu_.default") or "bfloat15" in str(how):
-            raise UsageError("it cannot be made")
+            raise ValueError("it cannot be made")
         return plain(name, **how)
 
-    monkeypatch.setattr(operator_score, "open_problem", opened)
+    monkeypatch.setattr(operators, "load_problem", opened)
     only = "only=[aten.relu_.default,aten.add.Tensor]"
     call = [f"operators={folder}", "suite=operators/traced", "device=cpu", "evaluator.compile_mode=", only]
     assert score.main([*call, "problem.libraries=any", "evaluator.timeout_s=8"]) == 1
@@ -196,6 +198,24 @@ def test_an_operator_that_cannot_be_opened_is_left_out(
     assert "aten.add.Tensor add__Tensor_implementation_v2: correct" in said
     assert score.main([*call, "problem.dtype=bfloat15"]) == 2
     assert "it cannot be made" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {},
+        {"types": ["float32"], "most_cases": 1, "floor": False, "tolerance": "kernelbench"},
+        {"sizes": {"call": "((T([4], f32), T([4], f32)), {})", "of_another": 3}},
+    ],
+)
+def test_operators_are_opened_as_any_problem_is(rules: dict[str, Any]) -> None:
+    given = OmegaConf.structured(RulesConfig(**rules))
+    open_operator = opener("operators/traced", "cpu", given)
+    for operator in ("aten.add.Tensor", "aten.relu_.default"):
+        known = open_problem(f"operators/traced/{operator}", device="cpu", rules=given)
+        assert open_operator(operator) == known and open_operator(operator).id == known.id
+    with pytest.raises(UsageError, match=r"operators/traced has no aten\.mul\.Tensor"):
+        open_operator("aten.mul.Tensor")
 
 
 @pytest.mark.slow

@@ -220,7 +220,10 @@ def test_a_call_that_ends_the_process_takes_no_other_numbers(monkeypatch: pytest
             stdout.write(b"1")
 
     monkeypatch.setattr(telling_calls.subprocess, "run", ends_at_sigmoid)
-    assert takes_other_numbers_apart(calls) == [True, False, True, False]
+    for fewest in (telling_calls.FEWEST_CALLS, 2, 1):  # of a process: one, two or as many as there are cores
+        monkeypatch.setattr(telling_calls, "FEWEST_CALLS", fewest)
+        assert takes_other_numbers_apart(calls) == [True, False, True, False]
+    assert takes_other_numbers_apart([]) == []
 
 
 def impossible() -> Call:
