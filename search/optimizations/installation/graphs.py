@@ -6,8 +6,9 @@ This file is copied into the folder `optimized/` as it is; it needs torch alone.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -79,7 +80,7 @@ def _record(run: Callable[[], Sequence[Any]]) -> tuple[torch.cuda.CUDAGraph, Seq
             for _ in range(WARM):
                 run()
         torch.cuda.current_stream().wait_stream(side)
-        with torch.cuda.graph(graph):  # with memory of its own: others may run at the same time
+        with _own_workspaces(), torch.cuda.graph(graph):  # with memory of its own: others may run meanwhile
             found = run()
     except Exception as error:  # of the model or of a kernel: any
         torch.cuda.synchronize()
@@ -87,6 +88,18 @@ def _record(run: Callable[[], Sequence[Any]]) -> tuple[torch.cuda.CUDAGraph, Seq
         first = error.__context__ or error  # that the capture could not end comes of it
         raise NoGraphError(f"{type(first).__name__}: {str(first).partition(chr(10))[0]}") from error
     return graph, found
+
+
+@contextlib.contextmanager
+def _own_workspaces() -> Iterator[None]:
+    """What cuBLAS works in lies in the memory of the graph that is recorded in the block. PyTorch lists one
+    workspace for each stream: what is in the list would be shared with all graphs, and freed under them by
+    whoever empties it (compiled code with `reduce-overhead`, the end of another graph)."""
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
 
 
 def _end_capture_of_random_numbers() -> None:

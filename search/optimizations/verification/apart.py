@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from evaluators.atomic_write import write_atomically
+from evaluators.cause import TRACEBACK
 from search.optimizations.models.config import source_of
 from search.optimizations.models.source import LoadedModel
 from search.optimizations.verification.record import (
@@ -31,6 +33,8 @@ from search.optimizations.verification.record import (
 )
 
 TASK = "verification_task.json"
+EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit)\b")
+"""How the line of a traceback begins that names what was raised."""
 TUNED = "max-autotune"
 WAYS = {
     EAGER: "eager",
@@ -142,6 +146,18 @@ def _run(folder: Path, task: Task, timeout_s: float) -> str | None:
         return f"it took longer than {timeout_s:.0f} s"
     if done.returncode == 0 and (folder / FILE).exists():
         return None
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
     signal = f"signal {-done.returncode}" if done.returncode < 0 else f"exit status {done.returncode}"
-    return f"{signal}: {lines[-1]}" if lines else signal
+    said = last_words(done.stderr)
+    return f"{signal}: {said}" if said else signal
+
+
+def last_words(errors: str) -> str:
+    """The line of a process's output of errors that says why it ended: the first exception of a traceback, or
+    what C++ has thrown, otherwise the last line that is no warning: such come last of all where a GPU has
+    failed. "" where there is none."""
+    lines = [line.rstrip() for line in errors.splitlines() if line.strip()]
+    traceback = next((n for n, line in enumerate(lines) if line.startswith(TRACEBACK)), len(lines))
+    raised = [line for line in lines[traceback:] if EXCEPTION.match(line)]
+    thrown = [line.strip() for line in lines if line.lstrip().startswith("what():")]
+    rest = [line for line in lines if "Warning" not in line]
+    return next(iter([*raised, *thrown, *rest[-1:], *lines[-1:]]), "")

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from search.optimizations.extraction.whole import Whole, whole_of
+from search.optimizations.installation.graphs import Graph
 from search.optimizations.installation.package import set_way
 from tests.search.optimizations.example_models import Mlp, loaded, rand
 from tests.search.optimizations.installation.test_package import Blocks, plan, same, written
@@ -112,3 +113,20 @@ def test_what_cannot_be_recorded_runs_without(tmp_path: Path, caplog: pytest.Log
     assert plan(model).fallbacks, "the number that it reads is another"
     optimized.unload(model)
     assert same(own, model(big))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@torch.no_grad()
+def test_what_a_matrix_product_works_in_is_the_graphs_own() -> None:
+    """Whoever empties PyTorch's list of cuBLAS's workspaces, and ends other graphs, frees none of it."""
+    left, right = (torch.randn(2, 256, 65536, device="cuda") for _ in range(2))
+    made = [Graph(lambda x: [x[0] @ x[1].T], [left], []) for _ in range(2)]
+    wanted = right[0] @ right[1].T
+    made.pop(0)
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    beside = [torch.full((1 << 22,), torch.nan, device="cuda") for _ in range(16)]
+    [found] = made[0](right)
+    assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-1)
+    assert all(bool(each.isnan().all()) for each in beside)

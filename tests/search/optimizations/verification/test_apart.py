@@ -14,7 +14,7 @@ from search.optimizations.extraction.whole import whole_of
 from search.optimizations.installation.package import write_package
 from search.optimizations.models.source import FileModel
 from search.optimizations.verification import apart
-from search.optimizations.verification.apart import Task, VerificationError, verify_apart, ways_of
+from search.optimizations.verification.apart import Task, VerificationError, last_words, verify_apart, ways_of
 from search.optimizations.verification.record import FILE, OPTIMIZED_GRAPH, Check, Verification
 from tests.search.optimizations.extraction.test_problems import profile_of
 from tests.search.optimizations.installation.test_package import kernels_of
@@ -141,6 +141,35 @@ def test_a_cuda_graph_that_ends_the_process_costs_no_kernel(
     assert found.ways == ["eager", "optimized"] and not found.left_out
     assert found.failed == {OPTIMIZED_GRAPH: "exit status 1"}
     assert Verification.read(tmp_path / FILE) == found
+
+
+WARNING = (
+    "[W1126 13:40:36 CUDAEvent.h:57] Warning: CUDA warning: unspecified launch failure (function ~CUDAEvent)"
+)
+RAISED = "torch.AcceleratorError: CUDA error: unspecified launch failure"
+TRACE = ["Traceback (most recent call last):", '  File "turns.py", line 9', "    raise ValueError(Error)"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([WARNING, *TRACE, RAISED, "Search for it", "", WARNING], RAISED),
+        (
+            [*TRACE, RAISED, "", "The above exception was the direct cause of another:", *TRACE, "E: e"],
+            RAISED,
+        ),
+        (["an Error that was survived", *TRACE, "KeyboardInterrupt"], "KeyboardInterrupt"),
+        (
+            ["terminate called after an instance of 'c10::Error'", "  what():  CUDA error", "frame #0"],
+            "what():  CUDA error",
+        ),
+        (["Segmentation fault", WARNING], "Segmentation fault"),
+        ([WARNING, ""], WARNING),
+        ([], ""),
+    ],
+)
+def test_the_reason_is_told_rather_than_a_warning(lines: list[str], said: str) -> None:
+    assert last_words("\n".join(lines)) == said
 
 
 @pytest.mark.parametrize("died", [None, "it took longer than 1 s"])
