@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evaluators.opening import OpeningStep, Steps
@@ -32,7 +32,7 @@ from evaluators.reference.operation_count import Work, count
 from evaluators.reference.random_outputs import HOOK, Hook
 from evaluators.reference.row_slices import RowSlices
 from evaluators.reference.sampled_elements import Places, pick_all
-from evaluators.reference.strided_layouts import clone, compact, is_same
+from evaluators.reference.strided_layouts import clone, compact, is_same, without_memory
 from evaluators.reference.weight_changes import WeightChange
 
 if TYPE_CHECKING:
@@ -110,8 +110,10 @@ class RunningReference:
         self.distributions: dict[str, Distribution] = {}
 
     def count_work(self) -> Work:
-        """The bytes and operations of a call. From here on it is known whether there are products."""
+        """The bytes and operations of a call. From here on it is known whether there are products, and of the
+        outputs their form alone."""
         work = count(self.eager, self.sample, self.outputs)
+        self.outputs = [without_memory(each) for each in self.outputs]
         self.has_products, self.has_softmax = work.operations > 0, work.softmax
         return work
 
@@ -151,14 +153,17 @@ class RunningReference:
             return self._with_changed(tensors_of(self.eager(*given)), given)
 
     def run_exact(
-        self, inputs: list[Any], places: Sequence[Places | None] | None = None
+        self,
+        inputs: list[Any],
+        places: Sequence[Places | None] | None = None,
+        change: Callable[[list[Any]], list[Any]] = lambda inputs: inputs,
     ) -> list[torch.Tensor] | None:
         """The outputs in float64, or their elements at these places; None where the reference does not run
-        there, or not on such inputs."""
+        there, or not on such inputs. `change`: what becomes of the inputs, or of a slice of them, before."""
         if self.double is None:
             return None
         try:
-            return self._in_double(self.double, inputs, places)
+            return self._in_double(self.double, inputs, places, change)
         except FAILURES as error:
             raise_if_lost(error)
             if isinstance(error, self._torch.OutOfMemoryError):
@@ -166,11 +171,18 @@ class RunningReference:
             return None
 
     def _in_double(
-        self, double: DoubleReference, inputs: list[Any], places: Sequence[Places | None] | None
+        self,
+        double: DoubleReference,
+        inputs: list[Any],
+        places: Sequence[Places | None] | None,
+        change: Callable[[list[Any]], list[Any]],
     ) -> list[torch.Tensor]:
+        def run(some: list[Any]) -> tuple[list[torch.Tensor], list[Any]]:
+            return double.run(change(some), changes_inputs=bool(self.changed_inputs))
+
         if self.slices is not None:
-            return self.slices.run(inputs, lambda some: double.run(some, changes_inputs=False)[0], places)
-        outputs = self._with_changed(*double.run(inputs, changes_inputs=bool(self.changed_inputs)))
+            return self.slices.run(inputs, lambda some: run(some)[0], places)
+        outputs = self._with_changed(*run(inputs))
         return outputs if places is None else pick_all(outputs, places)
 
     @property
@@ -266,7 +278,7 @@ class RunningReference:
             if not self.changed_inputs:
                 self.slices = RowSlices.of(sample, kept, self.run)
             try:
-                self._in_double(self.double, sample, None)
+                self._in_double(self.double, sample, None, lambda inputs: inputs)
             except FAILURES as error:
                 raise_if_lost(error)
                 cause = str(error).partition("\n")[0]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from evaluators.reference.comparison import HALF_EPS, NO_SHIFT, Shift
-from evaluators.reference.containers import map_tensors, replaced, tensors_in
+from evaluators.reference.containers import map_tensors
+from evaluators.reference.differences import CHUNK
 from evaluators.reference.float64 import FAILURES
 from evaluators.reference.rounding import rounded
 from evaluators.reference.running_reference import RunningReference, raise_if_lost
@@ -64,12 +65,11 @@ def _moved(
     if reference.draws_numbers:
         return
     for _ in range(1 if reference.rule.precision else ROUNDINGS):
-        given = _rounded_inputs(reference, inputs)
         if not reference.is_exact:
-            yield pick_all(reference.run(_in_types_of(inputs, given)), places)
+            yield pick_all(reference.run(_rounded_in_type(reference, inputs)), places)
             continue
         with _rounded_weights(reference):
-            if (moved := reference.run_exact(given, places)) is None:
+            if (moved := reference.run_exact(inputs, places, partial(_rounded_inputs, reference))) is None:
                 return
             yield moved
         del moved
@@ -82,7 +82,7 @@ def _moved_eager(reference: RunningReference, inputs: list[Any]) -> Iterator[lis
         return
     for _ in range(ROUNDINGS):
         try:
-            yield reference.run(_in_types_of(inputs, _rounded_inputs(reference, inputs)))
+            yield reference.run(_rounded_in_type(reference, inputs))
         except FAILURES as error:  # some references take no value that is rounded up
             raise_if_lost(error)
             return
@@ -128,7 +128,18 @@ def within_range(reference: RunningReference, changed: torch.Tensor, tensor: tor
     return changed.clamp(*tensor.aminmax()) if bounded else changed
 
 
-def _in_types_of(inputs: list[Any], rounded: list[Any]) -> list[Any]:
-    """The rounded inputs in the types of those that they were made of."""
-    pairs = zip(tensors_in(rounded), tensors_in(inputs), strict=True)
-    return list(replaced(inputs, [new.to(old.dtype) for new, old in pairs]))
+def _rounded_in_type(reference: RunningReference, inputs: list[Any]) -> list[Any]:
+    """The rounded inputs in the types that they have; of large ones a part after the other, since rounding
+    takes several times their memory."""
+    import torch
+
+    def narrow(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.numel() <= CHUNK or not tensor.dim():
+            return cast(torch.Tensor, _rounded_input(reference, tensor)).to(tensor.dtype)
+        whole = torch.empty_like(tensor)
+        rows = max(1, len(tensor) * CHUNK // tensor.numel())
+        for part, into in zip(torch.split(tensor, rows), torch.split(whole, rows), strict=True):
+            into.copy_(_rounded_input(reference, part))
+        return whole
+
+    return list(map_tensors(narrow, inputs))

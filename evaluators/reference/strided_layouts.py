@@ -48,6 +48,13 @@ def compact(tensor: torch.Tensor) -> torch.Tensor:
     return clone(tensor) if tensor.untyped_storage().nbytes() > 2 * max(reached, SMALL) else tensor
 
 
+def without_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """One of the same form that has no elements in memory."""
+    import torch
+
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
 def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
     """The tensor in a layout that `Problem.layout` names; one of less than two dimensions as it is."""
     if tensor.dim() < 2:

@@ -64,15 +64,16 @@ def examine(reference: ReferenceModel) -> list[str]:
             return list(_lazy_draws(reference, reference.random_checks))
         seeds = secrets.randbits(62), secrets.randbits(62)
         inputs, other = (reference.draw(seed) for seed in seeds)
-        answer = reference.answer(Draw(seed=seeds[0]), given=inputs)
-        if not all(each.numel() for each in answer.eager):
+        answer = reference.answer(Draw(seed=seeds[0]), given=inputs, spot=reference.slices is not None)
+        right = answer.eager if reference.slices is None else reference.run(inputs, seeds[0])
+        if not all(each.numel() for each in right):
             return ["there are outputs without elements to judge"]
         elsewhere = reference.run(other, seeds[1])
         found: list[str] = []
-        for number in range(len(answer.eager)):
+        for number in range(len(right)):
             for lazy in lazy_outputs(number, inputs, elsewhere, reference):
-                if why := _passes(lazy, inputs, answer, reference):
-                    found.append(why if len(answer.eager) == 1 else f"output {number}: {why}")
+                if why := _passes(lazy, inputs, right, answer, reference):
+                    found.append(why if len(right) == 1 else f"output {number}: {why}")
                     break
         if found:
             return found
@@ -81,7 +82,7 @@ def examine(reference: ReferenceModel) -> list[str]:
             if one.shape == two.shape:
                 constant = torch.equal(one, two)
                 lazy = without_input(number, other, seeds, reference, constant=constant)
-                why = _passes(lazy, inputs, answer, reference)
+                why = _passes(lazy, inputs, right, answer, reference)
                 if why and constant:
                     says = "equal in every draw, and no other values could be tried: a kernel may ignore it"
                     reference.untried[f"input {number}"] = says
@@ -94,20 +95,21 @@ def examine(reference: ReferenceModel) -> list[str]:
             reference.untried["numbers and strings among the inputs"] = says
         size = sum(each.nbytes for each in tensors_in(inputs))
         for lazy in lazy_parts(inputs, reference) if size < MOST_BYTES else ():
-            if why := _passes(lazy, inputs, answer, reference):
+            if why := _passes(lazy, inputs, right, answer, reference):
                 found.append(why)
     return found
 
 
-def _passes(lazy: Lazy, inputs: list[Any], answer: Answer, reference: ReferenceModel) -> str:
-    """Why nothing tells a lazy answer from the right one, with the figures; "" where something does."""
-    outputs = lazy.outputs(inputs, "", answer.eager)
+def _passes(lazy: Lazy, inputs: list[Any], right: Outputs, answer: Answer, reference: ReferenceModel) -> str:
+    """Why nothing tells a lazy answer from the right one, with the figures; "" where something does. `right`:
+    eager's whole outputs."""
+    outputs = lazy.outputs(inputs, "", right)
     if outputs is None or _fails(outputs, answer, reference, own=True):
         return ""
     own = reference.judge(outputs, answer)
-    if own.problem or lazy.is_right(outputs, answer.eager) or not passes_elsewhere(lazy, reference):
+    if own.problem or lazy.is_right(outputs, right) or not passes_elsewhere(lazy, reference):
         return ""
-    return f"{lazy.says} pass on every distribution {_explained(own, answer.eager)}"
+    return f"{lazy.says} pass on every distribution {_explained(own, right)}"
 
 
 def _lazy_draws(reference: ReferenceModel, hook: Hook) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -83,6 +84,15 @@ def extracted(making: Making, profile: Profile, wholes: Sequence[Whole]) -> Extr
     return found
 
 
+def _give_memory_back() -> None:
+    """To the device, of what running the model has taken: of a LLaMA 61 GiB, without which its kernels could
+    not be judged."""
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
 async def kernels_for(
     making: Making, profile: Profile, wholes: Sequence[Whole], extraction: Extraction
 ) -> dict[str, Won]:
@@ -90,6 +100,7 @@ async def kernels_for(
     config = making.config
     found: dict[str, list[Won | None]] = {each.name: [] for each in extraction.problems}
     searched = any(config.budget[unit] is not None for unit in LIMITS)
+    _give_memory_back()
     host = host_of(config)
     with Pool(host) as pool:
         if config.library.use:

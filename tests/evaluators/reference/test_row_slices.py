@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from evaluators.problem import Problem
-from evaluators.reference import row_slices, sampled_elements
+from evaluators.reference import row_slices, sampled_elements, shifts
 from evaluators.reference.answer import Draw
 from evaluators.reference.reference_model import ReferenceModel
 from evaluators.reference.sampled_elements import pick
@@ -101,3 +101,13 @@ def test_outputs_are_judged_by_some_elements_and_in_words_about_the_whole() -> N
     seed = reference.seed_on(name)
     assert not reference.check_on(reference.run(reference.draw(seed, name)), name).problem
     assert reference.check_on([right[0] + 1], name).problem
+
+
+def test_rounding_some_rows_at_a_time_rounds_each_element(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shifts, "CHUNK", 100)
+    reference = reference_of(APART)
+    inputs = reference.draw(1)
+    for rounded, given in zip(shifts._rounded_in_type(reference, inputs), inputs, strict=True):
+        ulps = (rounded - given).abs() / (given.abs() * torch.finfo(torch.float32).eps)
+        assert 0.2 < (ulps > 0).float().mean() < 1.0
+        assert ulps.max() <= 1.0
