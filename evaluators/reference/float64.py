@@ -1,7 +1,9 @@
 """A reference in float64: what its answers would be if nothing were rounded.
 
 Attention is computed by its formula there. PyTorch's fused kernels leave masked keys out, for which the
-formula has zero times their value: what infinities come to depends on the kernel, and this tells where.
+formula has zero times their value: what infinities come to depends on the kernel, and this tells where. So
+are the operators of single backends, as models that are traced call them: cuDNN's, given float64 on an H100,
+returned something else without a word.
 Convolutions are PyTorch's own: with cuDNN's transposed ones in float64 an audit took up to 25 times as long
 (KernelBench's `level1/65` on an H200). Recurrent layers are cuDNN's, with a third of the time.
 """
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.containers import map_tensors, tensors_of
@@ -21,14 +23,18 @@ if TYPE_CHECKING:
     from torch import nn
 
 FAILURES = (RuntimeError, TypeError, ValueError)
+ATTENTION = "_scaled_dot_product_"
+"""How the names of the operators of single backends begin."""
 
 
 class DoubleReference:
     """A copy of a module in float64: parameters, buffers, and tensors that are plain attributes."""
 
-    def __init__(self, eager: nn.Module) -> None:
+    def __init__(self, eager: nn.Module, *, source: str = "") -> None:
+        """`source`: the code of the module, by which it is known whether it calls operators of a backend."""
         import torch
 
+        self._calls_a_backend = ATTENTION in source
         self.module = copy.deepcopy(eager).double()
         self._recurs = any(isinstance(each, torch.nn.RNNBase) for each in self.module.modules())
         for each in self.module.modules():
@@ -46,7 +52,8 @@ class DoubleReference:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         plain = sdpa_kernel(SDPBackend.MATH)
-        with torch.no_grad(), _default_dtype(torch.float64), plain, _cudnn(self._recurs):
+        formula = _attention_by_formula() if self._calls_a_backend else nullcontext()
+        with torch.no_grad(), _default_dtype(torch.float64), plain, _cudnn(self._recurs), formula:
             wide = map_tensors(_wide_copy if changes_inputs else _wide, inputs)
             return tensors_of(self.module(*wide)), wide
 
@@ -75,6 +82,37 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
     known = tensor.dtype in (torch.float64, torch.complex128)
     return tensor if known or not (tensor.is_floating_point() or tensor.is_complex()) else _wide_copy(tensor)
+
+
+def _attention_by_formula() -> AbstractContextManager[None]:
+    """Meanwhile the backends' operators are PyTorch's formula. Their further results, of which gradients are
+    made, are empty."""
+    from torch.nn.functional import scaled_dot_product_attention
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class ByFormula(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            schema, kwargs = function._schema, kwargs or {}
+            name = schema.name.removeprefix("aten::")
+            if not name.startswith(ATTENTION) or "attention_math" in name or "backward" in name:
+                return function(*args, **kwargs)
+            names = [each.name for each in schema.arguments]
+            given = dict(zip(names, args, strict=False)) | kwargs
+            query, key, value = (given[each] for each in ("query", "key", "value"))
+            output = scaled_dot_product_attention(
+                query,
+                key,
+                value,
+                attn_mask=given.get("attn_bias", given.get("attn_mask")),
+                is_causal=given.get("is_causal", False),
+                scale=given.get("scale"),
+                enable_gqa=query.shape[-3] != key.shape[-3],
+            )
+            more = schema.returns[1:]
+            return output, *(output.new_empty(0) if str(each.type) == "Tensor" else 0 for each in more)
+
+    mode: AbstractContextManager[None] = ByFormula()  # type: ignore[no-untyped-call]
+    return mode
 
 
 @contextmanager

@@ -73,7 +73,7 @@ class RunningReference:
             self.random_checks: Hook | None = getattr(self._module, HOOK, None)
             """Where outputs are compared by statistical tests (see `random_outputs`)."""
             self.eager = self._make(self.seed)
-            self.double: DoubleReference | None = DoubleReference(self.eager)
+            self.double: DoubleReference | None = DoubleReference(self.eager, source=problem.source)
         self._before: list[torch.Tensor] = []
         self.weights_state = ""
         """Which weights it has; "" the constructor's."""

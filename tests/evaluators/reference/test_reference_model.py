@@ -277,6 +277,27 @@ def test_float64_is_without_cudnn_but_for_recurrent_layers(recurrent: bool) -> N
     assert seen == [(torch.float64, recurrent), (torch.float32, True)]
 
 
+@pytest.mark.parametrize("backend", ["cudnn", "efficient", "flash", "flash_attention_for_cpu"])
+@pytest.mark.parametrize("heads", [4, 2])
+def test_backends_of_attention_are_its_formula_in_float64(backend: str, heads: int) -> None:
+    operator = f"_scaled_dot_product_{backend}".removesuffix("_attention_for_cpu") + "_attention"
+    operator += "_for_cpu" * backend.endswith("cpu")
+    between = (None, False) if backend in ("cudnn", "efficient") else ()
+
+    class Attention(nn.Module):
+        def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+            of = getattr(torch.ops.aten, operator)
+            return of(query, key, value, *between, 0.0, True, scale=0.3)[0]  # type: ignore[no-any-return]
+
+    query = torch.randn(2, 4, 6, 8)
+    key, value = torch.randn(2, heads, 6, 8), torch.randn(2, heads, 6, 8)
+    source = f"torch.ops.aten.{operator}"
+    (found,), _ = DoubleReference(Attention(), source=source).run([query, key, value], changes_inputs=False)
+    scores = query.double() @ key.double().repeat_interleave(4 // heads, 1).mT * 0.3
+    scores.masked_fill_(torch.ones(6, 6, dtype=torch.bool).triu(1), float("-inf"))
+    torch.testing.assert_close(found, scores.softmax(-1) @ value.double().repeat_interleave(4 // heads, 1))
+
+
 def test_a_recurrence_with_a_state_of_zeros_runs_in_float64() -> None:
     def recurrence(x: torch.Tensor) -> torch.Tensor:
         state = torch.zeros(x.shape[0], x.shape[1] // 2)
