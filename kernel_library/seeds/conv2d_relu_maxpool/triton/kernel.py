@@ -156,7 +156,8 @@ def write(out, bias, total, channel, pixel, K: tl.constexpr, PIXELS: tl.constexp
         total += tl.load(bias + channel, mask=channel < K, other=0.0).to(tl.float32)[None, :]
     inside = (pixel < PIXELS)[:, None] & (channel < K)[None, :]
     spot = out + pixel.to(tl.int64)[:, None] * K + channel[None, :]
-    tl.store(spot, tl.maximum(total, 0.0).to(tl.float16), mask=inside)
+    total = tl.maximum(total, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    tl.store(spot, total.to(tl.float16), mask=inside)
 
 
 @triton.jit
@@ -229,7 +230,8 @@ def pool(
         for j in tl.static_range(POOL):
             p, q = row % PP * STRIDE + i, column * STRIDE + j
             spot = values + ((n * P + p) * Q + q)[:, None] * K + channel[None, :]
-            best = tl.maximum(best, tl.load(spot, mask=inside, other=float("-inf")))
+            value = tl.load(spot, mask=inside, other=float("-inf"))
+            best = tl.maximum(best, value, propagate_nan=tl.PropagateNan.ALL)
     spot = out + n * (K * PP * PQ) + row % PP * PQ + channel[None, :] * (PP * PQ) + column[:, None]
     tl.store(spot, best.to(tl.float32), mask=inside)
 
