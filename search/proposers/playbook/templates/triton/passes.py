@@ -127,6 +127,8 @@ def passes(several: Sequence[Pass], names: Sequence[str]) -> str:
 
 
 LOAD = """index = first + tl.arange(0, BLOCK)
+if WIDE:
+    index = index.to(tl.int64)
 here = inside & (index < reduced_count)[None, :]
 at = source + places(index, reduced_sizes, reduced_x, REDUCED)[None, :]
 v = tl.load(x + at, mask=here, other=0).to(COMPUTE)"""
@@ -139,7 +141,12 @@ LIMITS = {
 
 def loads(operands: Sequence[int], first: str, end: str = "reduced_count") -> list[str]:
     """The lines that load a block of operands."""
-    lines = [f"index = {first} + tl.arange(0, BLOCK)", f"here = inside & (index < {end})[None, :]"]
+    lines = [
+        f"index = {first} + tl.arange(0, BLOCK)",
+        "if WIDE:",
+        "    index = index.to(tl.int64)",
+        f"here = inside & (index < {end})[None, :]",
+    ]
     for n in operands:
         place = f"source{n} + places(index, reduced_sizes, reduced_x{n}, REDUCED)[None, :]"
         lines.append(f"{OPERANDS[n]} = tl.load(x{n} + {place}, mask=here, other=0).to(COMPUTE)")

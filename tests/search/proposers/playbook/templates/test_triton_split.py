@@ -35,6 +35,7 @@ CASES: dict[str, tuple[Problem, Knobs]] = {
     "a hinge": (plain("torch.mean(torch.clamp(1 - a * b, min=0))", TWO, "a, b"), {"rows": 8, "narrow": True}),
     "three rows": (THREE, {"block": 1024}),
     "three rows of half precision": (replace(THREE, dtype="float16"), {"block": 1024, "merged": True}),
+    "a row": (replace(plain("(x * 2).sum(1)", "torch.rand(2, 4200)"), dtype="float16"), {}),
     "columns": (plain("(x * 2).sum(0)", "torch.rand(4200, 5)"), {"rows": 4}),
     "a mean over the middle": (plain("x.mean(1, keepdim=True)", "torch.rand(2, 2100, 3)"), {"rows": 2}),
     "a lost number": (plain("x.amax(1)", LOST), {}),
@@ -101,6 +102,10 @@ def run(folder: Path) -> None:
         assert template is not None
         module, parts = counted(template.render(of, template.naive), folder)
         results[operator] = {"wrong": wrong(module, operator, call), "parts": parts}
+    memory = torch.empty(3 * 2**30 + 8, dtype=torch.float16)  # of which few pages are touched
+    apart = memory.as_strided((2, 4), (1, 2**30)).copy_(torch.arange(8.0).view(2, 4))
+    module = imported(rendered(*CASES["a row"]), folder)
+    results["far apart"] = module.ModelNew()(apart).tolist()
     (folder / "results.json").write_text(json.dumps(results))
 
 
@@ -134,6 +139,11 @@ def test_split_rows_are_right_in_the_interpreter(name: str, results: Any) -> Non
 def test_other_types_and_merges_are_right_in_the_interpreter(operator: str, results: Any) -> None:
     assert results[operator]["wrong"] == ""
     assert results[operator]["parts"][0] > 1
+
+
+@pytest.mark.slow
+def test_elements_of_a_row_may_lie_beyond_32_bits(results: Any) -> None:
+    assert results["far apart"] == [12.0, 44.0]
 
 
 @pytest.mark.slow
