@@ -86,17 +86,27 @@ class LibraryAnswers:
         self._kept = KeptLines(folder / ASKED)
         self._library, self._wholes, self._say = library, wholes, say
         self._entries = library.entries()
+        self._environment: Mapping[str, str] = {}
+        self._asking = asyncio.Lock()
 
     async def ask(self, pool: Pool, extracted: Extracted, problem: Problem) -> Won | None:
         """The best for a problem. A problem that cannot be judged is said, and has none."""
         try:
-            environment = await pool.describe(problem)
+            environment = await self._described(pool, problem)
+            kernels = self._kernels(extracted, problem, environment)
+            if any(self._kept.of(_key(extracted, *each)) is None for each in kernels):
+                await pool.describe(problem)
         except WorkerBroken as error:
             self._say(f"{extracted.name}: {cause_of(str(error))}")
             return None
-        kernels = self._kernels(extracted, problem, environment)
         evaluated = [self._evaluate(pool, extracted, problem, *each) for each in kernels]
         return max(filter(None, await asyncio.gather(*evaluated)), key=lambda each: each.low, default=None)
+
+    async def _described(self, pool: Pool, problem: Problem) -> Mapping[str, str]:
+        """The facts on the device, which is asked once: a problem that has no kernels need not be opened."""
+        async with self._asking:
+            self._environment = self._environment or await pool.describe(problem)
+            return self._environment
 
     def _kernels(
         self, extracted: Extracted, problem: Problem, environment: Mapping[str, str]
@@ -122,7 +132,7 @@ class LibraryAnswers:
     async def _evaluate(
         self, pool: Pool, extracted: Extracted, problem: Problem, entry: str, kernel: Kernel
     ) -> Won | None:
-        key = f"{extracted.name} {entry} {kernel.id}"
+        key = _key(extracted, entry, kernel)
         known = self._kept.of(key)
         evaluation = await pool.evaluate(problem, kernel) if known is None else Evaluation.from_json(known)
         if known is None and evaluation.status is not Status.INFRASTRUCTURE_ERROR:
@@ -131,6 +141,11 @@ class LibraryAnswers:
         worth = f"{timing.speedup:.2f}x" if timing else f"{evaluation.status.value}: {evaluation.cause}"
         self._say(f"{extracted.name}: {entry} of the library: {worth}")
         return won(kernel, evaluation, f"library {entry}")
+
+
+def _key(extracted: Extracted, entry: str, kernel: Kernel) -> str:
+    """Of what is kept of a library's kernel."""
+    return f"{extracted.name} {entry} {kernel.id}"
 
 
 class SavedTime(ExpectedGain):

@@ -81,8 +81,10 @@ class StubPool:
 
     def __init__(self) -> None:
         self.evaluated: list[Kernel] = []
+        self.opened: list[str] = []
 
     async def describe(self, problem: Problem) -> dict[str, str]:
+        self.opened.append(problem.name)
         return {"device": "cpu"}
 
     async def evaluate(self, problem: Problem, kernel: Kernel) -> Evaluation:
@@ -102,6 +104,23 @@ def test_the_library_is_asked_once(tmp_path: Path) -> None:
         assert best is not None and best.origin == "library softmax/cpp"
     assert len(pool.evaluated) == 1, "the second time it is known"
     assert said == ["1_softmax: softmax/cpp of the library: 2.00x"] * 2
+
+
+def test_a_problem_for_which_the_library_has_nothing_is_not_opened(tmp_path: Path) -> None:
+    made = whole(lambda x: torch.softmax(x.cumsum(0), -1).cumsum(0), rand(64, 64))
+    found = extract(profile_of(made), [made], tmp_path, most=4, gain=0.0)
+    answers = LibraryAnswers(tmp_path, FolderLibrary(str(tmp_path / "library")), [made], lambda line: None)
+    pool = StubPool()
+
+    async def ask() -> list[Won | None]:
+        pairs = [(each, load_problem("file", path=str(tmp_path / each.file))) for each in found.problems]
+        return [await answers.ask(cast(Pool, pool), *pair) for pair in pairs]
+
+    best = asyncio.run(ask())
+    without = [each.name for each, one in zip(found.problems, best, strict=True) if one is None]
+    assert without and len(without) < len(best)
+    opened = [Path(name).stem for name in pool.opened[1:]]  # the first says what the device is
+    assert opened and not set(opened) & set(without)
 
 
 def test_the_librarys_kernel_is_written_for_all_shapes(tmp_path: Path) -> None:
