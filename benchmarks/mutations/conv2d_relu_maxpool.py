@@ -17,7 +17,7 @@ TRITON = [
         "inside = (column < PQ)[:, None]",
         "inside = (column < PQ - 1)[:, None]",
     ),
-    Edit("term", "Without ReLU.", "tl.maximum(total, 0.0).to(tl.float16)", "total.to(tl.float16)"),
+    Edit("term", "Without ReLU.", "tl.maximum(total, 0.0, propagate_nan=tl.PropagateNan.ALL)", "total"),
     Edit(
         "part",
         "The pool's window is a row smaller.",

@@ -16,7 +16,7 @@ from evaluators.device.worker import Worker
 from evaluators.evaluation import Evaluation, Status, Timing
 from evaluators.problem import Kernel
 from evaluators.timing import Plan
-from tests.evaluators.catalogue import ROOT, Fixture, fixtures, read
+from tests.evaluators.catalogue import NO_GAIN, ROOT, Fixture, fixtures, read
 from tests.evaluators.catalogue.problems import CASES, problem
 from tests.evaluators.catalogue.table import PAGE, page
 
@@ -31,8 +31,9 @@ SETTINGS = {
     ),
     "cuda": Settings(timeout_s=60.0, compile_mode="", plan=Plan(block_ms=10.0, precision=0.05, max_s=1.0)),
 }
-UNKNOWN_TRIES = 4
-"""For a kernel of which too little was seen: its share is not known, and decides nothing."""
+TRIES = 4
+"""For a kernel of which too little was seen: its share is not known, and decides nothing. And for a cheat
+that seems to gain: on two busy cores one that is no faster came to 1.71x once."""
 LANGUAGES = {"cpu": "cpp", "cuda": "triton"}
 
 
@@ -77,11 +78,13 @@ def test_the_verdict(worker_on: Callable[[str], Worker], device: str, fixture: F
         torch = pytest.importorskip("torch")
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA GPU")
-    for _ in range(UNKNOWN_TRIES):
+    for _ in range(TRIES):
         found = judge(worker_on(device), fixture, device)
         complaint = fixture.complaint(found)
-        if not (complaint and fixture.rule == "library" and found.own_share is None):
-            break  # or a busy machine has kept the samples away from it
+        unknown = fixture.rule == "library" and found.own_share is None
+        seems_to_gain = NO_GAIN in fixture.verdicts and found.status is Status.CORRECT
+        if not (complaint and (unknown or seems_to_gain)):
+            break  # or a busy machine was the reason
     assert not complaint, complaint
 
 
