@@ -15,16 +15,15 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig
 from rich.console import Console
 
 from evaluators.atomic_write import write_atomically
-from evaluators.cli import build, compose_config, say
+from evaluators.cli import build, say
 from evaluators.config_errors import UsageError
 from evaluators.device_config import host_of
 from evaluators.evaluation import Evaluation, Status
@@ -34,7 +33,7 @@ from evaluators.overhead import NEAR, bound_cases, cheapest_call, floor_of, spee
 from evaluators.problem import Problem, reference_kernel
 from evaluators.scheduler.pool import Pool
 from evaluators.scores import Estimate, Scored, correct, fast_p, geometric_mean
-from evaluators.suite_config import ProblemConfig, chosen, evaluate_and_keep, sizes_in
+from evaluators.suite_config import chosen, evaluate_and_keep, operator_opener
 from evaluators.suites.operator_folder import ATEN, Version, versions_in
 from evaluators.suites.operators import OperatorSuite
 from evaluators.suites.traced_call import DTYPES
@@ -79,7 +78,7 @@ async def score_operators(config: DictConfig, output: Console) -> int:
     kept = KeptLines(folder / "evaluations.jsonl")
     host = host_of(config)
     turns = asyncio.Semaphore(host.devices + AHEAD)
-    open_operator = opener(suite.name, config.device, config.problem)
+    open_operator = operator_opener(suite.name, device=config.device, rules=config.problem)
 
     @functools.cache
     def opened(operator: str) -> Problem | UsageError:
@@ -114,27 +113,6 @@ async def score_operators(config: DictConfig, output: Console) -> int:
         raise errors[0]
     say(output, *_written(folder, found, strangers, floor_ms))
     return 0 if all(each.evaluation.status.is_of_the_kernel for each in found) else 1
-
-
-def opener(suite: str, device: str, rules: DictConfig) -> Callable[[str], Problem]:
-    """Opens the problem of an operator as `open_problem` does, out of one config for all of them: Hydra takes
-    some 0.06 s to compose one, nine tenths of opening. `rules`: the fields of a `RulesConfig`."""
-    known: dict[str, Any] = {key: value for key, value in rules.items() if value is not None}  # type: ignore[misc]
-    sizes = known.pop("sizes", {})
-
-    @functools.cache
-    def shared() -> DictConfig:
-        composed: DictConfig = compose_config(ProblemConfig, [f"problem={suite}/none"]).problem
-        return composed
-
-    def open_operator(operator: str) -> Problem:
-        how = {**known, "name": f"{suite}/{operator}", "device": device}
-        problem: Problem = build(shared(), **how)
-        if there := sizes_in(problem.source, sizes):
-            problem = build(shared(), **how, sizes={**shared().sizes, **there})
-        return problem
-
-    return open_operator
 
 
 def _chosen(config: DictConfig, suite: OperatorSuite) -> tuple[list[Version], list[str]]:

@@ -107,15 +107,31 @@ def _check_sizes(config: DictConfig, problems: Iterable[str]) -> None:
 def open_problem(name: str, *, device: str, rules: DictConfig | None = None) -> Problem:
     """The problem that `problem=<name>` chooses, or of a reference's file, with the rules that are set of a
     `RulesConfig`. Raises UsageError."""
+    return _opener(name, rules)(device=device)
+
+
+def operator_opener(suite: str, *, device: str, rules: DictConfig) -> Callable[[str], Problem]:
+    """Opens an operator's problem of a suite as `open_problem` does, out of one config for all of them: Hydra
+    takes some 0.06 s to compose one, nine tenths of opening. Raises UsageError, as what it returns does."""
+    opened = _opener(f"{suite}/none", rules)
+    return lambda operator: opened(name=f"{suite}/{operator}", device=device)
+
+
+def _opener(name: str, rules: DictConfig | None) -> Callable[..., Problem]:
+    """Builds what `problem=<name>` chooses, under the rules, with other fields than its config's where they
+    are given."""
     held: dict[str, Any] = {} if rules is None else dict(OmegaConf.to_container(rules))  # type: ignore[arg-type]
     sizes = held.pop("sizes", None) or {}
     set_ones = [f"problem.{key}={_listed(value)}" for key, value in held.items() if value is not None]
-    config = compose_config(ProblemConfig, [f"problem={name}", *set_ones])
-    plain: Problem = build(config.problem, device=device)
-    if not (there := sizes_in(plain.source, sizes)):
-        return plain
-    changed: Problem = build(config.problem, device=device, sizes={**config.problem.sizes, **there})
-    return changed
+    config = compose_config(ProblemConfig, [f"problem={name}", *set_ones]).problem
+
+    def opened(**fields: Any) -> Problem:
+        problem: Problem = build(config, **fields)
+        if there := sizes_in(problem.source, sizes):
+            problem = build(config, **fields, sizes={**config.sizes, **there})
+        return problem
+
+    return opened
 
 
 def sizes_in(source: str, sizes: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from omegaconf import OmegaConf
 from evaluators import score
 from evaluators.config_errors import UsageError
 from evaluators.evaluation import CaseResult, Evaluation, Status
-from evaluators.operator_score import JudgedVersion, best_of, measures, opener
+from evaluators.operator_score import JudgedVersion, best_of, measures
 from evaluators.overhead import bound_cases, speedup_beyond
 from evaluators.problem import Problem
 from evaluators.reference.loading import load_module
-from evaluators.suite_config import RulesConfig, open_problem
+from evaluators.suite_config import RulesConfig, open_problem, operator_opener
 from evaluators.suites import operators
 from evaluators.suites.operator_call import as_aten
 from evaluators.suites.operator_folder import Version, versions_in
@@ -210,7 +210,7 @@ def test_an_operator_that_cannot_be_opened_is_left_out(
 )
 def test_operators_are_opened_as_any_problem_is(rules: dict[str, Any]) -> None:
     given = OmegaConf.structured(RulesConfig(**rules))
-    open_operator = opener("operators/traced", "cpu", given)
+    open_operator = operator_opener("operators/traced", device="cpu", rules=given)
     for operator in ("aten.add.Tensor", "aten.relu_.default"):
         known = open_problem(f"operators/traced/{operator}", device="cpu", rules=given)
         assert open_operator(operator) == known and open_operator(operator).id == known.id
