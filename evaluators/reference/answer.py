@@ -6,7 +6,6 @@ import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from evaluators.problem import Problem
@@ -91,25 +90,21 @@ def judge(
         if not (indices or out.is_floating_point() or out.is_complex()):
             found.append(Comparison(error=0.0, eager_error=0.0, problem=""))
             continue
-        at, right, eager = answer.places[number], answer.exact[number], answer.eager[number]
-        judged = partial(
-            compare,
+        right, eager = answer.exact[number], answer.eager[number]
+        if out.numel() != right.numel():  # not of outputs that were picked before
+            out = pick(out, answer.places[number])
+        if products and not indices and out.is_floating_point():
+            out = out.where(out.isfinite(), right.to(out.dtype))  # see `leave_open`
+        comparison = compare(
+            out,
+            right,
+            eager,
             tolerance=tolerance,
             shift=answer.shifts[number],
             own=own,
             exact=exact,
             products=products,
         )
-        if out.numel() != right.numel():  # the answer's elements were picked before
-            out, at = pick(out, at), None
-        if products and not indices and out.is_floating_point():
-            out = out.where(out.isfinite(), right.to(out.dtype))  # see `leave_open`
-        if at is None:
-            comparison = judged(out, right, eager)
-        else:
-            comparison = judged(pick(out, at), pick(right, at), pick(eager, at))
-            if comparison.problem and at is not None:  # in words about the whole output
-                comparison = judged(out, right, eager)
         found.append(comparison)
     return max(found, key=lambda c: (bool(c.problem), c.error))
 

@@ -83,17 +83,18 @@ class ReferenceModel(RunningReference):
             return drawn if stirred is None else stirred(drawn)
 
         first = inputs() if given is None else given
-        eager, exact, places = self._answers(first, draw.seed, some=spot and self.slices is not None)
+        some = spot and self.random_checks is None
+        eager, exact, places = self._answers(first, draw.seed, some=some)
         if self.random_checks is not None:
-            shifts, whole = [NO_SHIFT for _ in eager], [None for _ in eager]
-            return Answer(eager=eager, exact=exact, shifts=shifts, places=[*whole], inputs=first)
+            shifts = [NO_SHIFT for _ in eager]
+            return Answer(eager=eager, exact=exact, shifts=shifts, places=places, inputs=first)
         if draw.distribution not in self._shifts_kept:
             self._shifts_kept[draw.distribution] = self._both_shifts(first, exact, places)
         return Answer(
             eager=eager,
             exact=exact,
             shifts=self._shifts_kept[draw.distribution],
-            places=[some_places(each) for each in exact] if spot and self.slices is None else places,
+            places=places,
             shifts_here=lambda: self._both_shifts(inputs(), exact, places),
             whole=(lambda: self.answer(draw, stirred=stirred)) if any(places) else None,
         )
