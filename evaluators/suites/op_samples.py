@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from evaluators.problem import content_id
 from evaluators.suites.random_operators import is_random
@@ -71,13 +70,14 @@ def _quietly_in_one_thread() -> Iterator[None]:
     its stack, which took longer than all samples."""
     import torch
 
-    threads = torch.get_num_threads()
+    threads, seed = torch.get_num_threads(), torch.manual_seed
     torch.set_num_threads(1)
-    on_the_cpu = mock.patch.object(torch, "manual_seed", torch.default_generator.manual_seed)
+    torch.manual_seed = torch.default_generator.manual_seed
     try:
-        with warnings.catch_warnings(action="ignore"), on_the_cpu:
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
+        torch.manual_seed = seed
         torch.set_num_threads(threads)
 
 

@@ -126,12 +126,23 @@ def passes(several: Sequence[Pass], names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-LOAD = """index = first + tl.arange(0, BLOCK)
-if WIDE:
-    index = index.to(tl.int64)
-here = inside & (index < reduced_count)[None, :]
-at = source + places(index, reduced_sizes, reduced_x, REDUCED)[None, :]
-v = tl.load(x + at, mask=here, other=0).to(COMPUTE)"""
+def block_at(first: str, end: str = "reduced_count") -> list[str]:
+    """The lines that leave in `index` which elements of a row a block has, and in `here` which are there."""
+    return [
+        f"index = {first} + tl.arange(0, BLOCK)",
+        "if WIDE:",
+        "    index = index.to(tl.int64)",
+        f"here = inside & (index < {end})[None, :]",
+    ]
+
+
+LOAD = "\n".join(
+    [
+        *block_at("first"),
+        "at = source + places(index, reduced_sizes, reduced_x, REDUCED)[None, :]",
+        "v = tl.load(x + at, mask=here, other=0).to(COMPUTE)",
+    ]
+)
 """The lines that load the block at `first`."""
 LIMITS = {
     "lowest": 'float("-inf") if COMPUTE == tl.float32 else -9223372036854775808',
@@ -141,12 +152,7 @@ LIMITS = {
 
 def loads(operands: Sequence[int], first: str, end: str = "reduced_count") -> list[str]:
     """The lines that load a block of operands."""
-    lines = [
-        f"index = {first} + tl.arange(0, BLOCK)",
-        "if WIDE:",
-        "    index = index.to(tl.int64)",
-        f"here = inside & (index < {end})[None, :]",
-    ]
+    lines = block_at(first, end)
     for n in operands:
         place = f"source{n} + places(index, reduced_sizes, reduced_x{n}, REDUCED)[None, :]"
         lines.append(f"{OPERANDS[n]} = tl.load(x{n} + {place}, mask=here, other=0).to(COMPUTE)")
