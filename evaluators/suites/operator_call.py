@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any
 
 from evaluators.cases import moved
 from evaluators.reference.containers import tensors_in as all_tensors
-from evaluators.suites.trace_grammar import parse_arguments, write_arguments
+from evaluators.suites.trace_grammar import call_of, write_arguments
 from evaluators.suites.trace_inputs import make_arguments, operator_of, takes_tensors
 from evaluators.suites.traced_call import Call, Tensor, Value
 from evaluators.suites.traced_call import tensors_of as tensors_in
@@ -20,7 +21,7 @@ TRIES = 20
 
 def tensors_of(operator: str, text: str) -> list[Any]:
     """The tensors of the call that the text tells, in the order of the schema, drawn on the default device by
-    Python's generator; None for those that it leaves out, and lists where the operator takes them."""
+    torch's generators; None for those that it leaves out, and lists where the operator takes them."""
     return [value for takes, value in _arguments(operator, text) if takes]
 
 
@@ -66,17 +67,16 @@ def as_aten(operator: str, function: Callable[..., Any], constants: Sequence[Any
 def call_like(operator: str, text: str, generator: random.Random) -> str:
     """The text of a call with another size in the place of one of its own, wherever that stands; the same
     text where none of those tried is a call that the operator takes."""
-    arguments, keywords = parse_arguments(text)
-    call = Call(operator=operator, arguments=arguments, keywords=keywords)
-    values = (*arguments, *keywords.values())
+    call = call_of(operator, text)
+    values = (*call.arguments, *call.keywords.values())
     sizes = sorted({size for each in values for tensor in tensors_in(each) for size in tensor.shape if size})
     for _ in range(TRIES if sizes else 0):
         old = generator.choice(sizes)
         new = moved(old, sizes, generator)
         other = replace(
             call,
-            arguments=tuple(_resized(each, old, new) for each in arguments),
-            keywords={name: _resized(each, old, new) for name, each in keywords.items()},
+            arguments=tuple(_resized(each, old, new) for each in call.arguments),
+            keywords={name: _resized(each, old, new) for name, each in call.keywords.items()},
         )
         if new != old and _is_taken(other):
             return write_arguments(other)
@@ -116,10 +116,15 @@ def _arguments(operator: str, text: str) -> list[tuple[bool, Any]]:
     """Of each argument whether it is one of tensors, and its value."""
     import torch
 
-    arguments, keywords = parse_arguments(text)
-    call = Call(operator=operator, arguments=arguments, keywords=keywords)
-    schema = operator_of(operator)._schema
-    device = torch.get_default_device().type
-    given, named = make_arguments(call, device, random.getrandbits(62))
-    values = {**dict(zip((each.name for each in schema.arguments), given, strict=False)), **named}
-    return [(takes_tensors(each), values.get(each.name, each.default_value)) for each in schema.arguments]
+    device = torch.empty(0).device.type  # `get_default_device` copies a number there, for which it waits
+    given, named = make_arguments(call_of(operator, text), device)
+    forms = _forms_of(operator)
+    values = {**dict(zip((name for name, _, _ in forms), given, strict=False)), **named}
+    return [(is_tensor, values.get(name, default)) for name, is_tensor, default in forms]
+
+
+@functools.lru_cache(maxsize=256)
+def _forms_of(operator: str) -> list[tuple[str, bool, Any]]:
+    """Of each argument its name, whether it is one of tensors, and its default."""
+    arguments = operator_of(operator)._schema.arguments
+    return [(each.name, takes_tensors(each), each.default_value) for each in arguments]

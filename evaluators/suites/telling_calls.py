@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from evaluators.reference.containers import tensors_in
 from evaluators.suites.random_operators import is_random
-from evaluators.suites.trace_grammar import parse_arguments, write_arguments
+from evaluators.suites.trace_grammar import call_of, write_arguments
 from evaluators.suites.trace_inputs import make_arguments, operator_of
 from evaluators.suites.traced_call import Call
 
@@ -129,9 +129,7 @@ def main(arguments: Sequence[str]) -> int:
     torch.set_num_threads(1)
     for line in Path(arguments[0]).read_text().splitlines()[int(arguments[1]) :]:
         operator, text = json.loads(line)
-        given, named = parse_arguments(text)
-        call = Call(operator=operator, arguments=given, keywords=named)
-        sys.stdout.write(str(int(takes_other_numbers(call))))
+        sys.stdout.write(str(int(takes_other_numbers(call_of(operator, text)))))
         sys.stdout.flush()
     return 0
 

@@ -9,6 +9,7 @@ it. Lists and tuples are one thing, as they are to operators: a tuple in the rec
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,6 +39,13 @@ def parse_arguments(
     if len(inner) > 1 and inner[0] == inner[-1] and inner[0] in "'\"":  # as a column of a table may have it
         inner = inner[1:-1]
     return _Parser(inner, where, column + text.find(inner)).call()
+
+
+@functools.lru_cache(maxsize=1024)
+def call_of(operator: str, text: str) -> Call:
+    """The call of an operator whose arguments a text tells; read once. Raises BadTrace."""
+    arguments, keywords = parse_arguments(text)
+    return Call(operator=operator, arguments=arguments, keywords=keywords)
 
 
 def write_arguments(call: Call) -> str:

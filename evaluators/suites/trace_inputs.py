@@ -57,8 +57,9 @@ def takes_tensors(argument: torch.Argument) -> bool:
     return "Tensor" in str(argument.type)
 
 
-def make_arguments(call: Call, device: str, seed: int) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments and keyword arguments for the call's operator, drawn from `seed`, each tensor in its strides.
+def make_arguments(call: Call, device: str, seed: int | None = None) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments and keyword arguments for the call's operator, each tensor in its strides; drawn from `seed`,
+    or by torch's own generators, which a CUDA graph can record.
 
     Floating numbers are normally distributed, indices lie in the dimension that they index, and other
     integers are small. Tensors are on `device`; those that the call has on the CPU stay there. Raises
@@ -147,10 +148,10 @@ def _sort_offsets(offsets: torch.Tensor, length: int) -> None:
 
 
 class _Maker:
-    """Draws one argument after the other from one generator."""
+    """Draws one argument after the other from one generator a device."""
 
-    def __init__(self, device: str, seed: int, *, probabilities: bool, least: int) -> None:
-        """`least`: of whole numbers."""
+    def __init__(self, device: str, seed: int | None, *, probabilities: bool, least: int) -> None:
+        """`seed`: None for torch's own generators. `least`: of whole numbers."""
         self._device, self._probabilities, self._least = device, probabilities, least
         self._generators: dict[str, torch.Generator] = {}
         self._seed = seed
@@ -218,9 +219,11 @@ class _Maker:
         order = torch.rand(shape, device=place, generator=self._generator(place)).argsort(dim)
         return rewritten(plain, order.narrow(dim, 0, size))
 
-    def _generator(self, place: torch.device) -> torch.Generator:
+    def _generator(self, place: torch.device) -> torch.Generator | None:
         import torch
 
+        if self._seed is None:
+            return None
         if str(place) not in self._generators:
             self._generators[str(place)] = torch.Generator(place).manual_seed(self._seed)
         return self._generators[str(place)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.problem import Problem
 from evaluators.reference.containers import map_tensors
-from evaluators.suites.trace_grammar import parse_arguments
+from evaluators.suites.trace_grammar import call_of
 from evaluators.suites.trace_inputs import make_arguments, operator_of, takes_tensors
 from evaluators.suites.traced_call import Call, Tensor, Value
 from search.proposers.playbook.constructor import constructor_of
@@ -36,7 +36,7 @@ def operator_workload(problem: Problem) -> Workload | None:
     code = constructor_of(problem)
     texts = [str(each.sizes.get("call", found["call"])) for each in problem.cases]
     texts = texts or [str(problem.overrides.get("call", found["call"]))]
-    calls = [_call(operator, each) for each in texts]
+    calls = [call_of(operator, each) for each in texts]
     if family is None or code is None or not all(map(has_no_lists, calls)):
         return None
     signatures = [each for call in calls if (each := signature_of(call, problem.device)) is not None]
@@ -118,11 +118,6 @@ def _assigned(source: str) -> dict[str, str]:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
         if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     }
-
-
-def _call(operator: str, text: str) -> Call:
-    arguments, keywords = parse_arguments(text)
-    return Call(operator=operator, arguments=arguments, keywords=keywords)
 
 
 def has_no_lists(call: Call) -> bool:

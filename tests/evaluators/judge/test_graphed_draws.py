@@ -13,6 +13,8 @@ from evaluators.problem import ORIGINAL, Problem
 from evaluators.reference.containers import tensors_in
 from evaluators.reference.reference_model import ReferenceModel
 from evaluators.reference.usable_distributions import open_distributions
+from evaluators.suites.operators import reference_of
+from evaluators.suites.trace_grammar import call_of
 
 REFERENCE = """
 import random
@@ -47,7 +49,11 @@ pytestmark = [
 
 
 def drawn(scale: str, inputs: str = "device") -> tuple[ReferenceModel, GraphedDraws]:
-    problem = Problem(name="test/rows", source=REFERENCE.replace("SCALE", scale), device="cuda")
+    return drawn_of(REFERENCE.replace("SCALE", scale), inputs)
+
+
+def drawn_of(source: str, inputs: str = "device") -> tuple[ReferenceModel, GraphedDraws]:
+    problem = Problem(name="test/rows", source=source, device="cuda")
     reference = ReferenceModel(replace(problem, allow_degenerate=True, inputs=inputs))
     open_distributions(reference)
     return reference, GraphedDraws(reference.draw, reference.near_names)
@@ -69,3 +75,15 @@ def test_only_what_is_drawn_on_the_gpu_is_recorded() -> None:
     assert not drawn(BY_PYTHON)[1].recorded
     assert not drawn(BY_NUMPY)[1].recorded
     assert not drawn(ON_THE_GPU, ORIGINAL)[1].recorded
+
+
+@pytest.mark.parametrize(
+    ("operator", "text"),
+    [
+        ("aten.mm.default", "((T([5, 10], f16), T([10, 5], f16, [1, 10]),), {})"),
+        ("aten.index_select.default", "((T([9, 4], f32), 0, T([3], i64),), {})"),
+    ],
+)
+def test_calls_of_operators_are_drawn_by_graphs(operator: str, text: str) -> None:
+    reference, graphed = drawn_of(reference_of(operator, call_of(operator, text), 1))
+    assert graphed.recorded == list(reference.near_names)

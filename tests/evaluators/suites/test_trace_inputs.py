@@ -8,18 +8,13 @@ import pytest
 import torch
 
 from evaluators.reference.containers import tensors_in
-from evaluators.suites.trace_grammar import parse_arguments
+from evaluators.suites.trace_grammar import call_of
 from evaluators.suites.trace_inputs import base_of, make_arguments, operator_of
-from evaluators.suites.traced_call import DTYPES, Call
-
-
-def call_of(operator: str, text: str) -> Call:
-    arguments, keywords = parse_arguments(text)
-    return Call(operator=f"aten.{operator}", arguments=arguments, keywords=keywords)
+from evaluators.suites.traced_call import DTYPES
 
 
 def made(operator: str, text: str, seed: int = 0) -> tuple[list[Any], dict[str, Any]]:
-    return make_arguments(call_of(operator, text), "cpu", seed)
+    return make_arguments(call_of(f"aten.{operator}", text), "cpu", seed)
 
 
 INDEXED = [
@@ -149,7 +144,7 @@ def test_types_and_devices_are_those_of_torch() -> None:
 
 def test_a_tensor_of_the_cpu_stays_there() -> None:
     text = "((T([2], f32), T([], f32, None, 'cpu')), {})"
-    (own, scalar), _ = make_arguments(call_of("add.Tensor", text), "meta", 0)
+    (own, scalar), _ = make_arguments(call_of("aten.add.Tensor", text), "meta", 0)
     assert (own.device.type, scalar.device.type) == ("meta", "cpu")
 
 
