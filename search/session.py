@@ -267,7 +267,7 @@ class Session:
         failures = [each for each in found if not each.status.is_of_the_kernel]
         if len(found) - len(failures) < 2:
             self._asked_in_vain.add(asked)
-            logger.warning("%d kernels could not be compared: %s", len(kernels), failures[0].log)
+            logger.warning("%d kernels could not be compared: %s", len(kernels), failures[0].cause)
             return None
         return found
 

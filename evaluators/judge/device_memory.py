@@ -47,6 +47,10 @@ class DeviceMemory:
         """Whether runners are to give memory back after each block."""
         return self._plan is not None and self._plan.lean
 
+    def most_candidates(self, whole: int, wanted: int) -> int:
+        """Of so many, those that there is room for at once, where one alone has `whole` calls."""
+        return wanted if self._plan is None else self._plan.most_candidates(whole, wanted)
+
     def calls_of_each(self, whole: int, candidates: int) -> int:
         """Of each of so many candidates at once, where one alone has `whole`. Raises MemoryError."""
         if self._plan is None:

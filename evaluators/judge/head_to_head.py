@@ -66,11 +66,18 @@ class HeadToHead:
     def __init__(
         self, session: ReferenceSession, channels: list[Channel], pids: list[int], plan: Plan
     ) -> None:
-        """`channels` and `pids`: of the candidates' runners."""
+        """`channels` and `pids`: of the candidates' runners. Where the device has not room for all at once,
+        the first of them are compared."""
         self._session = session
         self._stack = ExitStack()
-        buffer_sets = self._stack.enter_context(session.buffer_sets(len(pids)))
-        clients = [session.candidate(*each) for each in zip(channels, pids, buffer_sets, strict=True)]
+        room = session.memory.most_candidates(session.capacity, len(pids))
+        compared = 0 if room < min(2, len(pids)) else room
+        self._left_out = [_no_room(room)] * (len(pids) - compared)
+        for each in channels[compared:]:
+            each.close()
+        buffer_sets = self._stack.enter_context(session.buffer_sets(compared)) if compared else []
+        ends = zip(channels[:compared], pids[:compared], buffer_sets, strict=True)
+        clients = [session.candidate(*each) for each in ends]
         self._plan = plan.on(session.device).lengthened((len(clients) + 1) / 2)
         self._entries = [
             Entry(number=number, client=client, correctness_checks=CorrectnessChecks(session, client))
@@ -91,7 +98,8 @@ class HeadToHead:
         return [each for each in self._entries if each.verdict is None]
 
     def _steps(self) -> Iterator[Step]:
-        yield Step(candidate=None, run=self._before_any)
+        if self._entries:
+            yield Step(candidate=None, run=self._before_any)
         for each in self.alive:
             yield self._step(each, self._enter)
         for _ in range(2):  # the first tells how many calls, which are then tried
@@ -112,13 +120,13 @@ class HeadToHead:
             yield self._step(each, self._check_last)
 
     def verdicts(self) -> list[Verdict]:
-        """One a candidate. Raises RuntimeError where something has slowed the baseline down: nobody knows
-        which of them."""
+        """One a candidate, in order. Raises RuntimeError where something has slowed the baseline down: nobody
+        knows which of them."""
         if self.alive and (
             reason := self._session.calibration.sabotage(self._before, self._eager, self._eager_calls)
         ):
             raise RuntimeError(f"with several kernels there: {reason}")
-        return [each.verdict or self._judged(each) for each in self._entries]
+        return [*(each.verdict or self._judged(each) for each in self._entries), *self._left_out]
 
     def close(self) -> None:
         """Lets the runners end, and gives their memory back."""
@@ -248,3 +256,8 @@ class HeadToHead:
             self._plan.enough([b / a for a, b in zip(leader.samples_ms, other, strict=True)], elapsed_s)
             for other in others
         )
+
+
+def _no_room(room: int) -> Verdict:
+    log = f"the device's memory has room for {room} of these kernels at once"
+    return Verdict(status=Status.INFRASTRUCTURE_ERROR, log=log)

@@ -16,6 +16,7 @@ from typing import Self, TypeVar
 from weakref import WeakValueDictionary
 
 from evaluators.build.builder import Build
+from evaluators.cause import cause_of
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
 from evaluators.evaluation import Evaluation, Status
 from evaluators.opening import Opening
@@ -172,7 +173,7 @@ class Pool:
                 # As for a single kernel: a search must not end by it.
                 logger.exception("the evaluator failed when it compared %d kernels", len(jobs))
                 reason = f"{type(error).__name__}: {error}"
-            logger.warning("%d kernels are compared again: %s", len(jobs), reason)
+            logger.warning("%d kernels are compared again: %s", len(jobs), cause_of(reason))
         failed = Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=reason, environment=self._known(problem))
         return {job.kernel.id: failed for job in jobs}
 

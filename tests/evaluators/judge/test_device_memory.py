@@ -110,6 +110,7 @@ def test_on_a_cpu_nothing_is_planned_but_shares() -> None:
     assert memory.calls(reference, 7) == 7
     assert 7 < memory.calls(reference, 10**6) < 10**6
     assert memory.calls_of_each(24, 5) == 12
+    assert memory.most_candidates(24, 5) == 5
     assert memory.others_bytes() == 0
     assert memory.overdrawn(2**60, 1) == ""
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from evaluators.device.worker import Worker
 from evaluators.evaluation import Evaluation, Status
+from evaluators.judge.head_to_head import HeadToHead
 from evaluators.problem import Kernel
+from evaluators.system.channel import Channel, ChannelClosed
 from evaluators.timing import Plan, paired_speedup
 from tests.evaluators.conftest import Marked, gone
 from tests.evaluators.device.kernels import HONEST, PROBLEM, SETTINGS, forward
@@ -95,6 +100,43 @@ def test_who_fails_does_not_disturb_the_others(worker: Worker, case: str) -> Non
 def test_all_may_fail(worker: Worker) -> None:
     found = compared(worker, FAILURES["wrong"][0], FAILURES["raises"][0])
     assert [each.status for each in found] == [Status.INCORRECT, Status.RUNTIME_ERROR]
+
+
+@pytest.mark.parametrize(("room", "compared"), [(1, 0), (3, 3), (4, 4)])
+def test_only_as_many_are_compared_as_the_device_has_room_for(room: int, compared: int) -> None:
+    ours, theirs = zip(*(Channel.pair() for _ in range(4)), strict=True)
+    made: list[Any] = []
+
+    @contextmanager
+    def buffer_sets(count: int) -> Iterator[list[Any]]:
+        yield [object() for _ in range(count)]
+
+    session: Any = SimpleNamespace(
+        memory=SimpleNamespace(most_candidates=lambda whole, wanted: min(room, wanted)),
+        buffer_sets=buffer_sets,
+        candidate=lambda channel, pid, buffers: made.append(channel),
+        reference=SimpleNamespace(random_checks=None, weight_forms=[]),
+        eager_calls=lambda plan: 4,
+        capacity=8,
+        device="cuda",
+    )
+    head_to_head = HeadToHead(session, list(ours), [1, 2, 3, 4], SETTINGS.plan)
+    assert made == list(ours[:compared])
+    assert len(head_to_head.alive) == compared
+    for each in theirs[compared:]:  # whose runners may end
+        with pytest.raises(ChannelClosed):
+            each.receive(1.0)
+    for entry in head_to_head.alive:
+        head_to_head._drop(entry, Status.INCORRECT, "wrong")
+    found = head_to_head.verdicts()
+    assert [each.status for each in found[:compared]] == [Status.INCORRECT] * compared
+    assert {each.log for each in found[compared:]} <= {
+        f"the device's memory has room for {room} of these kernels at once"
+    }
+    assert {each.status for each in found[compared:]} <= {Status.INFRASTRUCTURE_ERROR}
+    assert len(found) == 4
+    if not compared:
+        assert list(head_to_head.steps) == []
 
 
 def test_afterwards_a_kernel_is_judged_as_ever(worker: Worker) -> None:

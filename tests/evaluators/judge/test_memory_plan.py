@@ -114,6 +114,16 @@ def test_five_softmax_kernels_with_inputs_of_a_gib_leave_room_for_the_answers() 
         plan.calls_of_each(whole, 20)
 
 
+def test_fewer_kernels_are_compared_at_once_where_not_all_fit() -> None:
+    """Calls of 6 GiB in and 6 GiB out: a GPU of 79 GiB holds one of them, one of 140 GiB five."""
+    small, large = (plan_of(gib=gib, inputs=6, outputs=6, answer=10) for gib in (79, 140))
+    assert small.as_lean_as_needed().most_candidates(1, 5) == 1
+    assert large.most_candidates(1, 3) == 3
+    most = large.most_candidates(1, 20)
+    assert large.needed_bytes(1, most, 1) <= large.total_bytes - large.held_bytes
+    assert large.needed_bytes(1, most + 1, 1) > large.total_bytes - large.held_bytes
+
+
 def test_a_call_that_does_not_fit_otherwise_is_judged_with_lean_runners() -> None:
     """KernelBench's level1/23 on a GPU of 79 GiB: 6 GiB in and 6 GiB out."""
     plan = plan_of(gib=79, inputs=6, outputs=6, answer=26)
