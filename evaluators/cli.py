@@ -287,6 +287,8 @@ def choose_device(wanted: str, *, clustered: bool) -> tuple[str, str]:
     """Device to use and why. Raises UsageError when a GPU is asked for where there is none."""
     if clustered:
         return ("cuda" if wanted == "auto" else wanted), "the cluster's"
+    if wanted == "cpu":  # without the time that torch takes to come up
+        return wanted, "as asked"
     import torch
 
     present = torch.cuda.is_available()

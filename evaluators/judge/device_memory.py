@@ -42,6 +42,12 @@ class DeviceMemory:
         self._plan = _planned(reference, input_bytes, output_bytes).as_lean_as_needed()
         return self._plan.calls(min(most_calls(self._plan.total_bytes, input_bytes + output_bytes), wanted))
 
+    def know_baseline(self, held_bytes: int, calls: int) -> None:
+        """What the baseline's runner was seen to hold, in blocks of so many calls: others may, too."""
+        self.baseline_bytes = held_bytes
+        if self._plan is not None:
+            self._plan = self._plan.with_baseline(held_bytes, calls)
+
     @property
     def is_lean(self) -> bool:
         """Whether runners are to give memory back after each block."""
@@ -74,10 +80,10 @@ class DeviceMemory:
 
     def overdrawn(self, runner_bytes: int, calls: int) -> str:
         """What is to be said of a candidate's runner that holds so much; "" where it may, in blocks of so
-        many calls: as much as was planned for one, or as the baseline's was seen to hold."""
+        many calls."""
         if self._plan is None:
             return ""
-        allowed = max(self._plan.runner_bytes(calls), self.baseline_bytes) + SPARE_BYTES
+        allowed = self._plan.runner_bytes(calls) + SPARE_BYTES
         if runner_bytes <= allowed:
             return ""
         return (

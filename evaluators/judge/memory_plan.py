@@ -52,7 +52,8 @@ class MemoryPlan:
     """What is known of a device and a problem, in bytes. `free_bytes`: before there are shared buffers and
     runners; `held_bytes`: what of the rest is the judge process's own; `input_bytes` and `output_bytes` of a
     call; `answer_bytes`: the most that the judge process takes to work out one answer, and `weight_bytes` of
-    the reference's, in its own type. `lean`: runners give back after each block what the outputs took."""
+    the reference's, in its own type. `lean`: runners give back after each block what the outputs took.
+    `temporary_bytes`: what a runner holds beside what is planned for it, as seen of the baseline's."""
 
     total_bytes: int
     free_bytes: int
@@ -62,11 +63,17 @@ class MemoryPlan:
     answer_bytes: int
     weight_bytes: int
     lean: bool = False
+    temporary_bytes: int = 0
 
     def runner_bytes(self, calls: int) -> int:
         """What a runner needs: it holds the outputs of all calls of a block until they are copied, and, while
         its weights are changed, those that it had and the largest of them anew."""
-        return CONTEXT_BYTES + WEIGHT_SETS * self.weight_bytes + calls * self.output_bytes
+        kept_bytes = CONTEXT_BYTES + self.temporary_bytes + WEIGHT_SETS * self.weight_bytes
+        return kept_bytes + calls * self.output_bytes
+
+    def with_baseline(self, held_bytes: int, calls: int) -> MemoryPlan:
+        """Now that the baseline's runner was seen to hold so much, in blocks of so many calls."""
+        return replace(self, temporary_bytes=max(held_bytes - self.runner_bytes(calls), 0))
 
     def needed_bytes(self, whole: int, candidates: int = 1, calls: int | None = None) -> int:
         """Everything that comes after `free_bytes` was seen. The session's own shared buffers are for `whole`

@@ -142,7 +142,7 @@ class ReferenceSession:
                 else:
                     logger.warning("no trace of the device: nobody can tell whose kernels run")
         self._calibrate()
-        self.memory.baseline_bytes = self.memory.others_bytes() - others_bytes
+        self.memory.know_baseline(self.memory.others_bytes() - others_bytes, self.capacity)
 
     def _calibrate(self) -> None:
         plan = self._options.plan

@@ -183,10 +183,18 @@ def main() -> None:
     serve(Channel.from_fd(int(sys.argv[1])))
 
 
+def import_torch() -> None:
+    """A tenth faster than the statement alone: nothing that an import makes is garbage, to be collected."""
+    gc.disable()
+    try:
+        import torch  # noqa: F401
+    finally:
+        gc.enable()
+
+
 def import_ahead() -> None:
     """What runners need: the point of a fork server is that imports are paid once."""
-    import torch  # noqa: F401
-
+    import_torch()
     for name in ALSO_IMPORTED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

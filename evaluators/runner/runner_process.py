@@ -42,6 +42,7 @@ from evaluators.runner.messages import (
     Trace,
 )
 from evaluators.runner.shared_buffers import gate_of, open_shared
+from evaluators.runner.soiled_memory import soil_memory
 from evaluators.runner.triton_precompile import compile_triton
 from evaluators.system.channel import Channel, ChannelClosed
 from evaluators.system.cuda_driver import wait_on_stream
@@ -49,9 +50,6 @@ from evaluators.system.cupti_trace import DeviceTrace
 
 if TYPE_CHECKING:
     import torch
-
-SOIL, SOILED = 0x7B, 4
-"""A byte of which float32 and the half types make 1e36 and 6e4, and blocks of each size."""
 
 
 def run(channel: Channel, *, level: str, spec: dict[str, Any]) -> None:
@@ -290,16 +288,6 @@ def import_candidate(path: Path) -> types.ModuleType:
     if not hasattr(module, "ModelNew"):
         raise AttributeError("the kernel defines no class ModelNew")
     return module
-
-
-def soil_memory(device: str) -> None:
-    """Leaves huge numbers in free memory of every size that allocators hand out again: what reads memory that
-    nobody wrote shall not find the zeros of a fresh process there."""
-    import torch
-
-    kept = []
-    for size in (2**exponent for exponent in range(9, 26)):
-        kept += [torch.full((size,), SOIL, dtype=torch.uint8, device=device) for _ in range(SOILED)]
 
 
 def _arguments(template: Any, tensors: list[torch.Tensor]) -> list[Any]:

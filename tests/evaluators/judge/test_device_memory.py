@@ -86,8 +86,8 @@ def test_a_kernel_may_hold_what_the_baseline_holds() -> None:
     memory = Memory()
     most = PLAN.runner_bytes(3) + SPARE_BYTES
     assert not memory.overdrawn(most, 3) and memory.overdrawn(most + 1, 3)
-    memory.baseline_bytes = 10 * GIB
-    assert not memory.overdrawn(11 * GIB, 3) and memory.overdrawn(12 * GIB, 3)
+    memory.know_baseline(10 * GIB, 3)
+    assert not memory.overdrawn(11 * GIB, 3) and memory.overdrawn(11 * GIB + 1, 3)
 
 
 def test_among_several_kernels_nobody_is_blamed_for_the_memory() -> None:

@@ -20,7 +20,7 @@ from evaluators.reference.answer import Draw
 from evaluators.reference.reference_model import ReferenceModel
 from tests.evaluators.references import session_of
 
-ROWS, COLUMNS = 64, 2**14
+ROWS, COLUMNS = 32, 2**14
 INPUT_BYTES = 4 * ROWS * COLUMNS
 
 

@@ -124,6 +124,17 @@ def test_fewer_kernels_are_compared_at_once_where_not_all_fit() -> None:
     assert large.needed_bytes(1, most + 1, 1) > large.total_bytes - large.held_bytes
 
 
+def test_what_the_baseline_holds_counts_for_each_runner() -> None:
+    """Two inputs of 4 GiB, whose squared difference is one number: eager holds 8 GiB in between."""
+    plan = plan_of(gib=79, inputs=8, outputs=0, answer=12)
+    assert plan.most_candidates(1, 5) == 5
+    seen = plan.with_baseline(plan.runner_bytes(1) + 8 * GIB, 1)
+    assert seen.temporary_bytes == 8 * GIB
+    assert seen.needed_bytes(1) - plan.needed_bytes(1) == 3 * 8 * GIB
+    assert seen.most_candidates(1, 5) == 1
+    assert plan.with_baseline(GIB // 2, 1) == plan
+
+
 def test_a_call_that_does_not_fit_otherwise_is_judged_with_lean_runners() -> None:
     """KernelBench's level1/23 on a GPU of 79 GiB: 6 GiB in and 6 GiB out."""
     plan = plan_of(gib=79, inputs=6, outputs=6, answer=26)
