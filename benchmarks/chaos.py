@@ -114,10 +114,10 @@ def own_processes(mark: str) -> dict[int, str]:
     return found
 
 
-def candidates(count: int, on_gpu: bool, rng: random.Random) -> list[Result]:
-    """Two in five are honest, the others are of each kind in turn; shuffled."""
+def candidates(count: int, honest: int | None, on_gpu: bool, rng: random.Random) -> list[Result]:
+    """So many are honest, two in five without a number, the others are of each kind in turn; shuffled."""
     kinds = [kind for kind in KINDS if on_gpu or not kind.gpu]
-    broken = count * 3 // 5
+    broken = count * 3 // 5 if honest is None else count - honest
     chosen = [kinds[n % len(kinds)] for n in range(broken)] + [HONEST] * (count - broken)
     rng.shuffle(chosen)
     return [Result(kind=kind, kernel=kind.kernel(number)) for number, kind in enumerate(chosen)]
@@ -220,6 +220,7 @@ def main() -> int:
     """The command; returns its exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--candidates", type=int, default=200)
+    parser.add_argument("--honest", type=int, help="of the candidates; two in five unless it is given")
     parser.add_argument("--kills", type=int, default=12, help="processes of ours to kill")
     parser.add_argument("--kill-every", type=float, default=15.0, help="seconds between two, about")
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
@@ -250,7 +251,7 @@ def main() -> int:
         plan=Plan(block_ms=4.0, precision=0.2, max_s=0.2),
     )
     rng = random.Random(asked.seed)
-    results = candidates(asked.candidates, on_gpu, rng)
+    results = candidates(asked.candidates, asked.honest, on_gpu, rng)
     host: Any = (RayHost if asked.pool == "ray" else LocalHost)(settings=settings, on_gpu=on_gpu)
     pool = Pool(host)
     killer = Killer(mark, asked.kills, asked.kill_every, rng)

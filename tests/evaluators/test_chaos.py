@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow
 def test_every_failure_in_one_queue() -> None:
     options = (
-        "--device cpu --pool local --candidates 45 --timeout 3 --known-within 4 --kills 3 --kill-every 6"
+        "--device cpu --pool local --candidates 32 --honest 6 "
+        "--timeout 3 --known-within 4 --kills 3 --kill-every 6"
     )
     done = subprocess.run(
         [sys.executable, "benchmarks/chaos.py", *options.split()],
