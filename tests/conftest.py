@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -20,6 +21,8 @@ LONGEST = (
     *("evaluators/build/test_builder.py", "evaluators/build/test_builder_failures.py"),
     *("evaluators/runner/test_thin_headers.py", "kernel_library/test_commands.py"),
     *("evaluators/reference/test_reference_model.py", "evaluators/judge/test_head_to_head.py"),
+    *("search/optimizations/verification/test_apart.py", "evaluators/test_operator_score.py"),
+    *("search/proposers/playbook/templates/cpp/test_contract.py", "search/optimizations/test_optimize.py"),
 )
 """Files that take ten seconds and more. They come first: of processes that take file after file, none is
 left with a long one at the end (`make test` keeps this order by `--no-loadscope-reorder`)."""
@@ -28,6 +31,13 @@ left with a long one at the end (`make test` keeps this order by `--no-loadscope
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ranks = {f"tests/{name}": rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays: to look for garbage in it took a tenth of the time of the quick tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -40,7 +50,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ["WANDB_ERROR_REPORTING"] = "false"
 
 if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
+    # The processes share the cores: threads of one would wait, spinning, for a core that another has. So
+    # would those of the commands that tests start.
+    os.environ["OMP_NUM_THREADS"] = "1"
+
     import torch
 
-    # The processes share the cores: threads of one would wait, spinning, for a core that another has.
     torch.set_num_threads(1)

@@ -107,14 +107,14 @@ def test_their_half(clone: Path) -> None:
         some("vandal", f"# wrong{WRITES_TO_OPEN_FILES}"),
         some("integers", "# right", "randint"),
     ]
-    given = harnesses.options_of([f"kernelbench={clone}", "their_timeout_s=20", "at_a_time=2"])
+    given = harnesses.options_of([f"kernelbench={clone}", "their_timeout_s=12", "at_a_time=2"])
     found = harnesses.run_theirs(known, given)
     verdicts = {name: verdict for name, (verdict, _) in found.items()}
     integers = verdicts.pop("integers")
     assert (integers, verdicts.pop("right")) == ("", YES)
     assert verdicts == dict.fromkeys(["wrong", "slow", "dead", "late", "vandal"], NO)
     assert found["dead"][1] == "it died"
-    assert found["late"][1] == "nothing after 20 s"
+    assert found["late"][1] == "nothing after 12 s"
     assert found["integers"][1].startswith("cannot judge the problem")
 
 

@@ -34,6 +34,11 @@ cnt: 1, ((T([8, 64], f32), T([64], f32)), {})
 Operator: aten.relu_.default
 cnt: 1, ((T([8, 64], f32),), {})
 """
+QUICK = [
+    *("device=cpu", "evaluator.timeout_s=4", "evaluator.compile_mode=", "evaluator.threads=1"),
+    *("evaluator.max_calls=8", "evaluator.plan.max_s=0.2", "evaluator.plan.precision=0.2"),
+]
+"""Short measurements: how fast a kernel is does not matter here."""
 ADD = """
 import torch
 
@@ -150,10 +155,7 @@ def test_cases_that_take_what_any_call_takes_are_told_apart() -> None:
 
 @pytest.mark.slow
 def test_every_version_is_scored_to_the_end(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call = [
-        *(f"operators={folder}", "suite=operators/traced", "device=cpu"),
-        *("evaluator.timeout_s=8", "evaluator.compile_mode=", "problem.libraries=any"),
-    ]
+    call = [f"operators={folder}", "suite=operators/traced", "problem.libraries=any", *QUICK]
     assert score.main(call) == 0
     said = capsys.readouterr().out
     assert "left out: aten.mm.default: the suite has no such operator" in said
@@ -191,8 +193,8 @@ def test_an_operator_that_cannot_be_opened_is_left_out(
 
     monkeypatch.setattr(operators, "load_problem", opened)
     only = "only=[aten.relu_.default,aten.add.Tensor]"
-    call = [f"operators={folder}", "suite=operators/traced", "device=cpu", "evaluator.compile_mode=", only]
-    assert score.main([*call, "problem.libraries=any", "evaluator.timeout_s=8"]) == 1
+    call = [f"operators={folder}", "suite=operators/traced", only, *QUICK]
+    assert score.main([*call, "problem.libraries=any"]) == 1
     said = capsys.readouterr().out
     assert "left out: aten.relu_.default: it cannot be made" in said
     assert "aten.add.Tensor add__Tensor_implementation_v2: correct" in said
@@ -223,8 +225,8 @@ def test_pytorch_itself_is_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    call = ["operators=aten", "suite=operators/traced", "only=[aten.relu_.default]", "device=cpu"]
-    assert score.main([*call, "evaluator.compile_mode="]) == 0
+    call = ["operators=aten", "suite=operators/traced", "only=[aten.relu_.default]", *QUICK]
+    assert score.main(call) == 0
     assert "aten.relu_.default aten: correct on 1 cases" in capsys.readouterr().out
 
 
