@@ -108,10 +108,9 @@ class MemoryPlan:
         return max(n for n in range(1, most + 1) if n == 1 or self.needed_bytes(n) <= self.free_bytes)
 
     def most_candidates(self, whole: int, wanted: int) -> int:
-        """Of so many, those that the whole device has room for at once, the session's own calls being
-        `whole`."""
-        room = self.total_bytes - self.held_bytes
-        return max((n for n in range(1, wanted + 1) if self.needed_bytes(whole, n, 1) <= room), default=1)
+        """Of so many, those that there is room for at once, the session's own calls being `whole`."""
+        fit = (n for n in range(1, wanted + 1) if self.needed_bytes(whole, n, 1) <= self.free_bytes)
+        return max(fit, default=1)
 
     def calls_of_each(self, whole: int, candidates: int) -> int:
         """Calls of each of so many candidates at once. Raises MemoryError where there is no room for one."""
