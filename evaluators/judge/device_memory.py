@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from evaluators.judge.memory_plan import CONTEXT_BYTES, GIB, SPARE_BYTES, MemoryPlan, most_calls, shared_calls
 from evaluators.reference.containers import tensors_in
@@ -15,6 +16,8 @@ ROOMY = 0.25
 
 WIDE_SLICES = 8
 """Of the memory of a slice, for its float64 and what is computed in between (see `row_slices`)."""
+CLEARED_BYTES_PER_S = 2e11
+"""At least, of memory that was given back to a GPU: the driver overwrites it with zeros, meanwhile."""
 OTHERS_SHARE = 0.1
 """Of the device's memory, at most, that our own contexts and runners hold when a problem is opened."""
 
@@ -64,14 +67,18 @@ class DeviceMemory:
         return self._plan.calls_of_each(whole, candidates)
 
     def trim(self) -> None:
-        """Gives back the memory that drawing and comparing took, where runners may need it. Elsewhere it is
-        kept: what was just taken from the device again makes the next block longer."""
-        import torch
+        """Gives back the memory that drawing and comparing took, where runners may need it, and waits as long
+        as the device may be busy with that: a block that begins meanwhile would take longer. Elsewhere it is
+        kept: what was just taken from the device again makes the next block longer, too."""
+        from torch import cuda
 
-        if self._on_gpu:
-            free_bytes, total_bytes = torch.cuda.mem_get_info()
-            if free_bytes < ROOMY * total_bytes:
-                torch.cuda.empty_cache()
+        if not self._on_gpu:
+            return
+        free_bytes, total_bytes = cuda.mem_get_info()
+        if free_bytes < ROOMY * total_bytes:
+            held_bytes = cuda.memory_reserved()
+            cuda.empty_cache()
+            time.sleep((held_bytes - cuda.memory_reserved()) / CLEARED_BYTES_PER_S)
 
     def others_bytes(self) -> int:
         """Held by others than torch in this process: by runners, and, which does not change, by contexts and

@@ -17,7 +17,7 @@ from evaluators.judge.calibration import Calibration
 from evaluators.judge.evenness import Evenness, evenness
 from evaluators.judge.runner_client import Refused, RunnerClient, shuffled
 from evaluators.judge.staging import Batch, Staging
-from evaluators.runner.messages import Counted, Done, HandedIn, HandIn, Queued, Run, Trace
+from evaluators.runner.messages import Counted, Done, GaveBack, HandedIn, HandIn, Load, Queued, Run, Trace
 from evaluators.runner.shared_buffers import SampledOutput, SharedBuffers
 from evaluators.system.channel import Channel, ChannelTimeout
 from evaluators.timing import (
@@ -61,6 +61,7 @@ class GpuRunnerClient(RunnerClient):
         self.expected_ms = 0.0
         """How long a call of the baseline takes, once that is known."""
         self._sampled: SampledOutput | None = None
+        self._lean = False
         self.queued_some = False
         """Whether any block of more than one call was queued before it began."""
         self.fills_queue = False
@@ -72,6 +73,11 @@ class GpuRunnerClient(RunnerClient):
     def waits(self) -> bool:
         """Whether its calls seem to wait for the GPU, so that no block is queued before it begins."""
         return self._late_blocks >= LATE_BLOCKS and not self._ours
+
+    def load(self, order: Load) -> None:
+        """See `RunnerClient`."""
+        self._lean = order.lean
+        super().load(order)
 
     def block(self, batch: Batch, *, stand_in: int = 0, deliver: bool = True) -> Block:
         """See `RunnerClient`. Without `deliver` the outputs stay with the runner (see `kept_block`)."""
@@ -165,6 +171,8 @@ class GpuRunnerClient(RunnerClient):
             sampled = self.buffers.sample_output(calls)
             self._synchronize()
             wall_ms = (time.perf_counter() - start) * 1e3
+            if self._lean:
+                self._answer(GaveBack)
         self._sampled = None if self._ours else sampled
         return Block(calls=calls, wall_ms=wall_ms)
 

@@ -55,7 +55,7 @@ class Import(Record):
 class Load(Record):
     """Make the module, and open the shared buffers, whose descriptor comes along: `Loaded`. `arguments`:
     where in the module's arguments its inputs stand (see `containers.py`); `returned`: the numbers of outputs
-    and of the inputs that they have to be; `lean`: memory is to be given back after each run."""
+    and of the inputs that they have to be; `lean`: memory is to be given back after each run: `GaveBack`."""
 
     op = "load"
     problem: Problem
@@ -205,6 +205,12 @@ class Done(Answer):
         if filling_ms is not None and type(filling_ms) is not float:
             raise ProtocolError(f"no time: {filling_ms!r:.200}")
         return cls(outputs=outputs, filling_ms=filling_ms)
+
+
+class GaveBack(Answer):
+    """The memory of a run is the device's again."""
+
+    op = "gave back"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -211,12 +211,13 @@ class Session:
         if self._on_gpu:
             channel.send(messages.Queued().message())
             torch.cuda.synchronize()
-        if self._lean:
-            found, output = None, []  # the last call's
-            torch.cuda.empty_cache()
         places = [tensor.data_ptr() for output in self._kept for tensor in output]
         filling_ms = filling_s * 1e3 if order.stand_in else None
         channel.send(messages.Done(outputs=None if self._on_gpu else places, filling_ms=filling_ms).message())
+        if self._lean:  # now: it takes milliseconds, and the clock has stopped
+            found, output = None, []  # the last call's
+            torch.cuda.empty_cache()
+            channel.send(messages.GaveBack().message())
 
     def hand_in(self, place: int, call: int) -> None:
         """Delivers, after a block without, what the call gave that was made at this place of it."""

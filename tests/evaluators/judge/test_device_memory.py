@@ -10,7 +10,7 @@ import torch
 
 from evaluators.evaluation import Status
 from evaluators.judge.candidate_evaluation import CandidateEvaluation
-from evaluators.judge.device_memory import DeviceMemory, used_up
+from evaluators.judge.device_memory import CLEARED_BYTES_PER_S, DeviceMemory, used_up
 from evaluators.judge.head_to_head import Entry, HeadToHead
 from evaluators.judge.judge_process import _failure
 from evaluators.judge.memory_plan import GIB, SPARE_BYTES, MemoryPlan
@@ -118,6 +118,18 @@ def test_on_a_cpu_nothing_is_planned_but_shares() -> None:
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch, *, free: int, reserved: int) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * GIB, 80 * GIB))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: reserved * GIB)
+
+
+@pytest.mark.parametrize(("free", "slept"), [(30, []), (10, [50 * GIB / CLEARED_BYTES_PER_S])])
+def test_a_block_does_not_begin_while_memory_is_cleared(
+    free: int, slept: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_gpu(monkeypatch, free=free, reserved=60)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: on_a_gpu(monkeypatch, free=60, reserved=10))
+    waited: list[float] = []
+    monkeypatch.setattr("evaluators.judge.device_memory.time.sleep", waited.append)
+    DeviceMemory("cuda").trim()
+    assert waited == slept
 
 
 def test_a_problem_that_alone_takes_all_memory_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,9 +45,9 @@ Made = tuple[GpuRunnerClient, list[list[torch.Tensor]], Batch]
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
+def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
     """A side of a candidate that is the reference itself, and the inputs that are staged: a list a call, and
-    as a batch."""
+    as a batch. With the parameter True its runner gives memory back after each block."""
 
     def at_the_gate(stream: int, address: int, turn: int) -> None:
         gate = gate_of(buffers.memory)
@@ -74,7 +74,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
         inputs=buffers.inputs,
         outputs=buffers.outputs,
         arguments={"list": [{"tensor": 0}, {"tensor": 1}]},
+        lean=getattr(request, "param", False),
     )
+    found._lean = load.lean
     session = Session({"role": "eager"}, load, os.dup(buffers.fd))
     session._on_gpu = True
 
@@ -128,6 +130,28 @@ def test_the_outputs_are_looked_at_before_the_clock_stops(made: Any, monkeypatch
     found.buffers.poison()
     found.block(batch, deliver=False)
     assert found.sampled_output(CALLS).missing is not None, "nobody wrote them"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made", [True], indirect=True)
+def test_a_runner_gives_memory_back_when_the_clock_has_stopped(
+    made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_back: list[float] = []
+
+    def slowly() -> None:
+        time.sleep(0.3)
+        given_back.append(time.perf_counter())
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", slowly)
+    found, inputs, batch = made
+    for blocks in (1, 2):
+        assert found.block(batch).wall_ms < 300
+        assert len(given_back) == blocks, "before anything else is done"
+        sampled = found.sampled_output(CALLS)
+        torch.testing.assert_close(sampled.outputs[0], tanhs(*inputs[sampled.call]))
+    _, call, _ = found.kept_block(batch)
+    torch.testing.assert_close(found.buffers.snapshot(call)[0], tanhs(*inputs[call]))
 
 
 def test_outputs_that_a_block_kept_are_handed_in_when_the_inputs_are_gone(made: Any) -> None:
