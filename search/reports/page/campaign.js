@@ -6,7 +6,7 @@ const baselines = ["eager", "compile"].filter((name) => data.arms.some((arm) => 
 const hours = (seconds) => (seconds < 100 ? `${seconds.toFixed(0)} s` : seconds < 3600 ? `${(seconds / 60).toFixed(1)} min` : `${(seconds / 3600).toFixed(1)} h`);
 const reached = (each) => each.final ?? each.speedup;
 const paid = ["evaluations", "device_s", "tokens", "dollars"].filter((unit) => total[unit] > 0);
-const cost = (unit, value) => (!known(value) ? "-" : unit === "dollars" ? dollars(value) : value < 1000 ? amount(Math.round(value * 10) / 10) : whole(value));
+const cost = (unit, value) => (!known(value) ? "-" : unit === "dollars" ? dollars(value) : value < 1000 ? String(Math.round(value * 10) / 10) : whole(value));
 const inPercent = (value) => (100 * value).toFixed(1);
 const share = (value) => (known(value) ? `${inPercent(value)} %` : "-");
 const whole = (value) => Math.round(value).toLocaleString("en");
