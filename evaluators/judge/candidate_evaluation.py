@@ -13,7 +13,7 @@ from evaluators.judge.attribution import attribution
 from evaluators.judge.correctness_checks import CorrectnessChecks
 from evaluators.judge.evenness import UNEVEN
 from evaluators.judge.reference_session import ReferenceSession
-from evaluators.judge.runner_client import Refused, RunnerClient
+from evaluators.judge.runner_client import BaselineFailed, Refused, RunnerClient
 from evaluators.judge.timing_checks import timing_checks
 from evaluators.reference import weight_changes
 from evaluators.timing import (
@@ -77,7 +77,8 @@ class CandidateEvaluation:
 
     def verdict(self) -> Verdict:
         """Loads, checks and times the candidate; a verdict, unless it died (ChannelClosed), or the memory to
-        check it was lacking for no fault of its own (MemoryError, OutOfMemoryError)."""
+        check it was lacking for no fault of its own (MemoryError, OutOfMemoryError), or the baseline has
+        failed (BaselineFailed)."""
         import torch
 
         timing: Timing | None = None
@@ -94,17 +95,17 @@ class CandidateEvaluation:
             if self._session.problem.timed:
                 self._say(Stage.TIMING)
                 timing = self._checked(self._measure(call_ms))
-        except Refused as refused:
-            status, log, rule = refused.status, refused.log, refused.rule
-            if refused.compiler and self._session.problem.libraries == "no_library":
-                status, rule = Status.REJECTED, "library"
-        except (MemoryError, torch.OutOfMemoryError) as error:
+        except (MemoryError, torch.OutOfMemoryError, BaselineFailed) as error:
             memory = self._session.memory
             held_bytes = memory.others_bytes() - self._others_bytes
             if not (overdrawn := memory.overdrawn(held_bytes, self._session.capacity)):
                 raise
             status, log = Status.CRASHED, f"beside it there is no memory left to check it: {overdrawn}"
             log = f"{log}: {error}"
+        except Refused as refused:
+            status, log, rule = refused.status, refused.log, refused.rule
+            if refused.compiler and self._session.problem.libraries == "no_library":
+                status, rule = Status.REJECTED, "library"
         finally:
             self._session.reference.restore_weights()
         timing_remarks = [] if self._timing_checks is None else self._timing_checks.remarks

@@ -53,6 +53,10 @@ class Refused(Exception):
         self.status, self.log, self.rule, self.compiler = status, log, rule, compiler
 
 
+class BaselineFailed(Refused):
+    """A runner of ours has failed: that of the reference, which ran when the problem was opened."""
+
+
 class RunnerClient(ABC):
     """A runner with its shared buffers, which runs only for the time of an order; how its calls are timed is
     the device's matter."""
@@ -145,7 +149,8 @@ class RunnerClient(ABC):
         if message.get("op") != Failed.op:
             raise Refused(Status.REJECTED, f"unexpected message {message!r:.200}", "forged message")
         failed = Failed.read(message)
-        raise Refused(STATUSES[failed.phase], failed.error, compiler=failed.compiler)
+        refused = BaselineFailed if self._ours else Refused
+        raise refused(STATUSES[failed.phase], failed.error, compiler=failed.compiler)
 
 
 def shuffled(calls: int) -> list[int]:

@@ -11,10 +11,13 @@ import torch
 from evaluators.evaluation import Status
 from evaluators.judge.candidate_evaluation import CandidateEvaluation
 from evaluators.judge.device_memory import CLEARED_BYTES_PER_S, DeviceMemory, used_up
+from evaluators.judge.gpu_timing import GpuRunnerClient
 from evaluators.judge.head_to_head import Entry, HeadToHead
 from evaluators.judge.judge_process import _failure
 from evaluators.judge.memory_plan import GIB, SPARE_BYTES, MemoryPlan
+from evaluators.judge.runner_client import BaselineFailed, Refused
 from evaluators.problem import Problem
+from evaluators.runner.messages import Done, Failed, Phase
 from evaluators.timing import Plan
 from tests.evaluators.references import session_of
 
@@ -40,11 +43,17 @@ class Memory(DeviceMemory):
         return self._others.pop(0)
 
 
-def evaluation_of(memory: DeviceMemory, monkeypatch: pytest.MonkeyPatch) -> CandidateEvaluation:
-    """Of a candidate beside which there is no memory for the first answer."""
+NO_MEMORY = "tried to allocate 6 GiB"
+
+
+def evaluation_of(
+    memory: DeviceMemory, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None
+) -> CandidateEvaluation:
+    """Of a candidate beside which there is no memory for the first answer, or whose evaluation ends with
+    another error."""
 
     def no_memory(plan: Plan) -> float:
-        raise torch.OutOfMemoryError("tried to allocate 6 GiB")
+        raise error or torch.OutOfMemoryError(NO_MEMORY)
 
     session: Any = SimpleNamespace(
         device="cuda",
@@ -80,6 +89,27 @@ def test_a_kernel_that_holds_more_is_told_how_much(monkeypatch: pytest.MonkeyPat
         "no memory left to check it: it holds 40 GiB of the device's memory, more than 4.6 GiB" in found.log
     )
     assert "tried to allocate" in found.log
+
+
+def test_the_baselines_failure_is_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = BaselineFailed(Status.RUNTIME_ERROR, NO_MEMORY)
+    with pytest.raises(BaselineFailed):
+        evaluation_of(Memory(20, 24), monkeypatch, failed).verdict()
+    found = evaluation_of(Memory(20, 60), monkeypatch, failed).verdict()
+    assert found.status is Status.CRASHED
+    assert "it holds 40 GiB of the device's memory" in found.log
+    own = evaluation_of(Memory(20), monkeypatch, Refused(Status.RUNTIME_ERROR, NO_MEMORY)).verdict()
+    assert own.status is Status.RUNTIME_ERROR
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_whose_runner_has_failed_is_told(ours: bool) -> None:
+    said = Failed(phase=Phase.RUN, error=NO_MEMORY)
+    client = object.__new__(GpuRunnerClient)
+    client._ours, client._channel = ours, SimpleNamespace(receive=lambda limit: said.message())  # type: ignore[assignment]
+    with pytest.raises(Refused, match=NO_MEMORY) as raised:
+        client._answer(Done)
+    assert isinstance(raised.value, BaselineFailed) is ours
 
 
 def test_a_kernel_may_hold_what_the_baseline_holds() -> None:
