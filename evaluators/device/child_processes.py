@@ -20,6 +20,8 @@ from evaluators.system.cuda_driver import Gpu
 
 SMALL_SHARE = 0.03
 """Of the device's memory, of a problem that may stay open while others are in use."""
+PROCESSES_BYTES = 2**30
+"""Of the runners of a problem, about: each has a context on the GPU."""
 RUNNER_CORES = 4
 """For the runners of a GPU, which launch kernels: one that takes all that it gets starves neither the builds
 nor the measurement on another GPU."""
@@ -234,10 +236,21 @@ class ProblemProcesses:
     @property
     def is_small(self) -> bool:
         """Whether the problem holds so little memory, where it is open, that it may stay so beside others."""
+        return self._held_bytes <= SMALL_SHARE * self._memory_bytes
+
+    @property
+    def memory_share(self) -> float:
+        """Of the device's memory, that the problem and its processes hold, where it is open."""
+        return (self._held_bytes + PROCESSES_BYTES) / self._memory_bytes
+
+    @property
+    def _held_bytes(self) -> int:
+        return 3 * int(self.facts.get("buffer_bytes", 0)) + int(self.facts.get("baseline_bytes", 0))
+
+    @property
+    def _memory_bytes(self) -> int:
         machines_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        memory_bytes = int(self.facts.get("total_memory", machines_bytes))
-        held_bytes = 3 * int(self.facts.get("buffer_bytes", 0)) + int(self.facts.get("baseline_bytes", 0))
-        return held_bytes <= SMALL_SHARE * memory_bytes
+        return int(self.facts.get("total_memory", machines_bytes))
 
     def close(self) -> None:
         """Ends its baselines, and tells the judge process. The runner that waits ends where memory is scarce.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from evaluators.device.child_processes import ProblemProcesses
 
-MOST_OPEN = 8
-"""Open at a time: a kernel that is judged on several cases goes from one to the next, and the next kernel
-again."""
+LEAST_OPEN, MOST_OPEN, OPEN_SHARE = 8, 32, 0.25
+"""Problems that may be open at a time, and more, up to a number, where all of them take no larger share of
+the memory: a kernel that is judged on several cases goes from one to the next, and the next kernel again. An
+operator of `operators/opinfo` has about 14 at three types, and each would be opened for each kernel."""
 
 
 class OpenProblems:
@@ -39,10 +40,22 @@ class OpenProblems:
     def make_room(self, *, all_of_it: bool = False) -> None:
         """Closes those that hold much memory, and the ones used longest ago where there are too many; for
         `all_of_it` every one. Raises ChannelClosed or ChannelTimeout."""
-        small = [name for name, each in self._open.items() if each.is_small]
-        kept = [] if all_of_it else small[-(MOST_OPEN - 1) :]
+        kept = [] if all_of_it else self._last_ones()
         for name in [name for name in self._open if name not in kept]:
             self._open.pop(name).close()
+
+    def _last_ones(self) -> list[str]:
+        """Those that may stay beside the next one, the one that was used last first."""
+        kept: list[str] = []
+        share = 0.0
+        for name, each in reversed(self._open.items()):
+            if not each.is_small:
+                continue
+            share += each.memory_share
+            if len(kept) + 1 >= (LEAST_OPEN if share > OPEN_SHARE else MOST_OPEN):
+                break
+            kept.append(name)
+        return kept
 
     def forget(self) -> None:
         """All of them, whose processes are gone."""

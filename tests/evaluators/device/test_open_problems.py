@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evaluators.device.child_processes import ProblemProcesses
-from evaluators.device.open_problems import MOST_OPEN, OpenProblems
+from evaluators.device.open_problems import LEAST_OPEN, MOST_OPEN, OpenProblems
 from evaluators.device.worker import Worker
 from evaluators.evaluation import Status
 from evaluators.problem import Kernel
@@ -19,9 +19,9 @@ from tests.evaluators.device.kernels import HONEST, PROBLEM
 class Processes:
     """Of a problem, which notes what is done to them."""
 
-    def __init__(self, name: str, *, is_small: bool = True) -> None:
+    def __init__(self, name: str, *, is_small: bool = True, share: float = 0.0) -> None:
         self.problem = SimpleNamespace(id=name)
-        self.is_small = is_small
+        self.is_small, self.memory_share = is_small, share
         self.done: list[str] = []
         self.prefork = SimpleNamespace(stop=lambda: self.done.append("stopped"))
 
@@ -45,6 +45,16 @@ def test_the_ones_used_last_stay() -> None:
     assert problems.in_use is made[0]
     assert problems.use("1") is None
     assert len(problems) == MOST_OPEN - 1
+
+
+@pytest.mark.parametrize(("share", "stay"), [(0.02, 12), (0.1, LEAST_OPEN - 1)])
+def test_as_many_stay_as_there_is_memory_for(share: float, stay: int) -> None:
+    made = [Processes(str(number), share=share) for number in range(MOST_OPEN)]
+    problems = opened(*made)
+    problems.make_room()
+    assert len(problems) == stay
+    assert problems.in_use is made[-1]
+    assert made[-stay].done[-1:] != ["closed"] and made[-stay - 1].done[-1] == "closed"
 
 
 def test_a_large_one_is_closed_for_the_next() -> None:
@@ -78,6 +88,12 @@ def test_small_is_a_share_of_the_devices_memory(facts: dict[str, str], is_small:
     processes = ProblemProcesses.__new__(ProblemProcesses)
     processes.facts = facts
     assert processes.is_small is is_small
+
+
+def test_an_open_problem_counts_with_its_processes() -> None:
+    processes = ProblemProcesses.__new__(ProblemProcesses)
+    processes.facts = {"buffer_bytes": "0", "baseline_bytes": str(2**30), "total_memory": str(80 * 2**30)}
+    assert processes.memory_share == 2 / 80
 
 
 @pytest.mark.slow
