@@ -72,8 +72,8 @@ class CandidateEvaluation:
         self._remarks: list[str] = []
         self._before: list[float] = []
         """The baseline's ms a call while the candidate had not been loaded."""
-        self._others_bytes = 0
-        """Device memory that was taken then (see `DeviceMemory.others_bytes`)."""
+        self._others_bytes: int | None = None
+        """Device memory that was taken then (see `DeviceMemory.others_bytes`), from when it may be loaded."""
 
     def verdict(self) -> Verdict:
         """Loads, checks and times the candidate; a verdict, unless it died (ChannelClosed), or the memory to
@@ -96,9 +96,7 @@ class CandidateEvaluation:
                 self._say(Stage.TIMING)
                 timing = self._checked(self._measure(call_ms))
         except (MemoryError, torch.OutOfMemoryError, BaselineFailed) as error:
-            memory = self._session.memory
-            held_bytes = memory.others_bytes() - self._others_bytes
-            if not (overdrawn := memory.overdrawn(held_bytes, self._session.capacity)):
+            if not (overdrawn := self._overdrawn()):
                 raise
             status, log = Status.CRASHED, f"beside it there is no memory left to check it: {overdrawn}"
             log = f"{log}: {error}"
@@ -119,6 +117,13 @@ class CandidateEvaluation:
             own_share=None if self._attribution is None else self._attribution.own_share,
             before_ms=tuple(self._before),
         )
+
+    def _overdrawn(self) -> str:
+        """What is to be said of the memory that the candidate holds; "" where it may, or is not there yet."""
+        if self._others_bytes is None:
+            return ""
+        memory = self._session.memory
+        return memory.overdrawn(memory.others_bytes() - self._others_bytes, self._session.capacity)
 
     def _time_baseline(self) -> None:
         """Alone, before the candidate is loaded."""

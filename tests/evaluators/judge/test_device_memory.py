@@ -98,6 +98,10 @@ def test_the_baselines_failure_is_no_kernels(monkeypatch: pytest.MonkeyPatch) ->
     found = evaluation_of(Memory(20, 60), monkeypatch, failed).verdict()
     assert found.status is Status.CRASHED
     assert "it holds 40 GiB of the device's memory" in found.log
+    early = evaluation_of(Memory(60), monkeypatch)
+    monkeypatch.setattr(early, "_time_baseline", lambda: early._correctness_checks.begin(early._plan))
+    with pytest.raises(torch.OutOfMemoryError):  # no kernel has been loaded
+        early.verdict()
     own = evaluation_of(Memory(20), monkeypatch, Refused(Status.RUNTIME_ERROR, NO_MEMORY)).verdict()
     assert own.status is Status.RUNTIME_ERROR
 
