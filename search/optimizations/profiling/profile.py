@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evaluators.reference.machine_peaks import device_name, peaks_of
-from evaluators.suites.trace_grammar import parse_arguments
+from evaluators.suites.trace_grammar import call_of
 from evaluators.suites.traced_call import Call
 from evaluators.system.user_cache import cache_folder
 from kernel_library.entry import Entry, architecture_of
@@ -94,12 +94,7 @@ def calls_of(profile: Profile) -> list[Call]:
     for target in profile.operators:
         for case in target.cases:
             counts[target.operators[0], case.arguments[0]] += case.calls
-    found = []
-    for (operator, text), count in counts.items():
-        if text:
-            arguments, keywords = parse_arguments(text)
-            found.append(Call(operator=operator, arguments=arguments, keywords=keywords, count=count))
-    return found
+    return [replace(call_of(*each), count=count) for each, count in counts.items() if each[1]]
 
 
 def _notes(measured: Measured) -> list[str]:

@@ -10,9 +10,8 @@ import torch
 
 from evaluators.problem import Case, Problem
 from evaluators.suites.operators import reference_of
-from evaluators.suites.trace_grammar import parse_arguments
+from evaluators.suites.trace_grammar import call_of
 from evaluators.suites.trace_inputs import make_arguments, operator_of, takes_tensors
-from evaluators.suites.traced_call import Call
 from search.proposers.playbook.move import Knob, Template
 from search.proposers.playbook.operator_problem import operator_workload
 from search.proposers.playbook.workload import Workload
@@ -58,10 +57,7 @@ ERRORS = {torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 
 def problem(operator: str, calls: list[str], device: str = "cpu") -> Problem:
-    first = parse_arguments(calls[0])
-    source = reference_of(
-        operator, Call(operator=operator, arguments=first[0], keywords=first[1]), len(calls)
-    )
+    source = reference_of(operator, call_of(operator, calls[0]), len(calls))
     return Problem(
         name=operator,
         source=source,
@@ -100,9 +96,7 @@ def imported(source: str, folder: Path) -> types.ModuleType:
 
 def wrong(module: Any, operator: str, text: str) -> str:
     """What a kernel does wrong on a call, "" where nothing; "declined" where it is not for it."""
-    arguments, keywords = parse_arguments(text)
-    call = Call(operator=operator, arguments=arguments, keywords=keywords)
-    sides = [make_arguments(call, "cpu", 7) for _ in range(2)]
+    sides = [make_arguments(call_of(operator, text), "cpu", 7) for _ in range(2)]
     schema = operator_of(operator)._schema.arguments
     positional, named = sides[0]
     given = {**dict(zip((each.name for each in schema), positional, strict=False)), **named}
