@@ -63,6 +63,9 @@ part of the least before."""
 TINY_MS = 0.25
 """What a call takes that no block of one can tell from another's: starting a block costs as much."""
 
+PAIRS_AGAINST = 11
+"""Fewer pairs of blocks, with the copying of outputs and without, are never held against a kernel."""
+
 DELIVERY_MATTERS = 0.1
 """The part of a block from which it is held against a kernel that it does not copy its outputs."""
 
@@ -260,15 +263,20 @@ def batched(chain_ms: float, block_ms: float, link_ms: float, slack_ms: float) -
     )
 
 
-def undelivered(block_ms: float, kept_ms: float, delivery_ms: float) -> str | None:
-    """Why the outputs cannot have been copied out as every kernel's are: a block with that step (`block_ms`)
-    takes hardly longer than one without, though the copies are a part of it that matters."""
-    if delivery_ms < DELIVERY_MATTERS * block_ms or block_ms - kept_ms > delivery_ms / 2:
-        return None
-    return (
-        f"handing in the outputs took {max(block_ms - kept_ms, 0):.4g} ms a block where a copy takes "
-        f"{delivery_ms:.4g} ms: they were not computed before"
-    )
+def delivers(longer_ms: Sequence[float], delivery_ms: float) -> bool | None:
+    """Whether outputs are copied out as every kernel's are: by how much longer blocks with that step take
+    than ones without, in pairs, where the copies take `delivery_ms`. None where the pairs cannot tell yet.
+
+    It is told by the interval of the median, but for the first few pairs: they can only speak for the kernel,
+    and only where they differ by much less than they exceed what is asked."""
+    least_ms = delivery_ms / 2
+    if len(longer_ms) < MIN_PAIRS:
+        spread_ms = max(longer_ms) - min(longer_ms)
+        return True if len(longer_ms) > 1 and min(longer_ms) - spread_ms > least_ms else None
+    _, low, high = median_interval(longer_ms)
+    if low > least_ms:
+        return True
+    return False if high < least_ms and len(longer_ms) >= PAIRS_AGAINST else None
 
 
 def sabotaged(before_ms: Sequence[float], beside_ms: Sequence[float], slack_ms: float) -> str | None:

@@ -252,9 +252,19 @@ class GpuCalibration(Calibration):
 
     def overstates(self, calls: int) -> bool:
         """See `Calibration`."""
-        known_ms = self.overhead(calls).total_ms
-        now_ms = self._eager.overhead(self._staging.batch(calls)).total_ms
-        return now_ms < OVERSTATED * known_ms - self.noise_ms
+        return (
+            self.overhead_again(calls).total_ms < OVERSTATED * self.overhead(calls).total_ms - self.noise_ms
+        )
+
+    def overhead_again(self, calls: int) -> Overhead:
+        """What such a block costs besides, measured now."""
+        return self._eager.overhead(self._staging.batch(calls))
+
+    def link_again_ms(self, *, waits: bool) -> float:
+        """What a call costs more in a chain, measured now."""
+        assert isinstance(self._eager, GpuRunnerClient)
+        calls = min(self._staging.capacity, CHAIN_CALLS)
+        return self._eager.link_ms(self._staging.batch(calls), wait=waits)
 
     def lower_overhead(self) -> None:
         """See `Calibration`. A smaller one is none to be trusted here: see `overstates`."""

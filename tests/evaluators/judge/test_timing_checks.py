@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -35,6 +36,12 @@ class RunnerClient:
     queued_some: bool = False
     late: bool = False
     missing: int | None = None
+    copying_ms: Iterator[float] = field(default_factory=lambda: iter(()))
+    """By how much a block with the copying of outputs takes longer than the next one without."""
+
+    def kept_block(self, batch: Batch) -> tuple[Block, int, list[torch.Tensor]]:
+        block = self.block(batch)
+        return Block(calls=batch.calls, wall_ms=block.wall_ms - next(self.copying_ms)), 0, []
 
     def sampled_output(self, calls: int) -> SampledOutput:
         call = calls // 2
@@ -69,18 +76,28 @@ class Reference:
         return Comparison(error=0.0, eager_error=0.0, problem="")
 
 
+@dataclass
 class Calibration:
+    link_again: float = LINK_MS[False]
+    delivery_ms: float = 0.0
+    delivery_again_ms: float = 0.0
     link_ms = LINK_MS
 
     def overhead(self, calls: int) -> Overhead:
-        return Overhead(total_ms=BESIDES_MS, delivery_ms=0.0)
+        return Overhead(total_ms=BESIDES_MS, delivery_ms=self.delivery_ms)
+
+    def overhead_again(self, calls: int) -> Overhead:
+        return Overhead(total_ms=BESIDES_MS, delivery_ms=self.delivery_again_ms)
+
+    def link_again_ms(self, *, waits: bool) -> float:
+        return self.link_again
 
 
 @dataclass
 class ReferenceSession:
     """Knows each call's secret."""
 
-    calibration = Calibration()
+    calibration: Calibration = field(default_factory=Calibration)
     reference: Reference = field(default_factory=Reference)
     buffers = SharedBuffers()
 
@@ -143,6 +160,47 @@ def test_a_chain_that_was_queued_too_late_is_no_proof() -> None:
     with pytest.raises(RuntimeError, match="busy"):
         judge(launches, late=True)
     assert judge(lambda n, chained: n * 0.03, late=True) == (0.0, [])
+
+
+def test_a_link_that_was_measured_too_low_is_no_kernels_fault() -> None:
+    session, client = ReferenceSession(Calibration(link_again=0.2)), RunnerClient(lambda n, chained: n * 0.15)
+    correctness_checks = CorrectnessChecks(session, client)  # type: ignore[arg-type]
+    timing_checks = TimingChecks(session, session.calibration, client, correctness_checks)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="busy"):
+        timing_checks.batching_ms(64, 0.01)
+
+
+def unproven(
+    longer_ms: Iterator[float], *, again_ms: float = 1.0, right: bool = True
+) -> tuple[float, list[str]]:
+    """ms a block of ten that count besides, where copying the outputs takes 1 ms of 3, and the remarks."""
+    session = ReferenceSession(Calibration(delivery_ms=1.0, delivery_again_ms=again_ms))
+    client = RunnerClient(lambda n, chained: n * 0.3, copying_ms=longer_ms)
+    correctness_checks = CorrectnessChecks(session, client)  # type: ignore[arg-type]
+    correctness_checks.checked_block = lambda calls: (client.block(session.stage_fresh(calls, client)), None)  # type: ignore[assignment, method-assign, return-value]
+    correctness_checks.is_right = lambda outputs, draw: right  # type: ignore[method-assign]
+    checks = TimingChecks(session, session.calibration, client, correctness_checks)  # type: ignore[arg-type]
+    return 10 * checks._unproven_ms(10), checks.remarks
+
+
+def test_outputs_that_are_copied_are_taken_off() -> None:
+    assert unproven(itertools.repeat(0.9)) == (0.0, [])
+    assert unproven(itertools.repeat(0.9), right=False) == (1.0, []), "the same memory in every call"
+
+
+def test_outputs_that_nobody_copies_are_rejected() -> None:
+    with pytest.raises(Refused, match=r"took 0\.01 ms a block where a copy takes 1 ms") as refused:
+        unproven(itertools.repeat(0.01))
+    assert (refused.value.status, refused.value.rule) == (Status.REJECTED, "outputs not handed in")
+    with pytest.raises(RuntimeError, match="busy"):
+        unproven(itertools.repeat(0.3), again_ms=0.5)
+
+
+@pytest.mark.parametrize("copies_ms", [1.0, 0.4, 0.0])
+def test_what_noise_hides_of_the_copying_counts(copies_ms: float) -> None:
+    more_ms, (remark,) = unproven(itertools.cycle([copies_ms - 3, copies_ms, copies_ms + 3]))
+    assert more_ms == pytest.approx(1 - copies_ms)
+    assert "differ too much" in remark
 
 
 @ALL_AT_ONCE
