@@ -86,6 +86,8 @@ class CampaignRun:
         self._composed: dict[str, DictConfig] = {}
         self._planned = {key_of(each.problem, each.arm): each for each in campaign.planned}
         self._searches = {key: self._known(key, each) for key, each in self._planned.items()}
+        self._begun = {key for key in self._searches if self._state_ahead(key) is not None}
+        """The searches with a slice that was killed: they are the first to go on."""
         self.running: dict[str, int] = {}
         """The evaluations that each search has been given for the slice that it is at."""
         self._start = time.monotonic() - (self._kept.of(SECONDS) or 0.0)
@@ -114,6 +116,8 @@ class CampaignRun:
             done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
+        for key in self._begun:  # there was no budget left to go on
+            self.keep(grown(self._searches[key], self._state_ahead(key)))
         turns = asyncio.Semaphore(self.campaign.at_once)
         await asyncio.gather(*(self._finish(each, turns) for each in self.searches))
 
@@ -138,8 +142,10 @@ class CampaignRun:
         if any(each is not None and each <= 0 for each in left):
             return None
         may = [each for each in self.searches if not each.stopped and not each.unfit]
-        chosen = self.campaign.scheduler.choose(may, self.running)
+        begun = next((each for each in may if each.key in self._begun), None)
+        chosen = begun or self.campaign.scheduler.choose(may, self.running)
         if chosen is not None:
+            self._begun.discard(chosen.key)
             left_over = self.left("evaluations")
             share = self.campaign.slice
             self.running[chosen.key] = share if left_over is None else int(min(share, left_over))
@@ -203,16 +209,17 @@ class CampaignRun:
             return known or 0.0
 
     def _known(self, key: str, planned: Planned) -> SearchProgress:
-        """As it was kept, with what a slice that was killed had done."""
-        kept = self._kept.of(key)
-        fresh = SearchProgress(
+        """As it was kept."""
+        if (kept := self._kept.of(key)) is not None:
+            return SearchProgress.from_json(kept)
+        return SearchProgress(
             problem=planned.problem, arm=planned.arm, weight=planned.weight, ceiling=planned.ceiling
         )
-        known = fresh if kept is None else SearchProgress.from_json(kept)
-        state = state_of(planned.folder)
-        if state is None or state.evaluations <= known.evaluations:
-            return known
-        return grown(known, state)
+
+    def _state_ahead(self, key: str) -> RunState | None:
+        """What a search's journal says, where that is more than the campaign has kept: a slice was killed."""
+        state = state_of(self._planned[key].folder)
+        return state if state and state.evaluations > self._searches[key].evaluations else None
 
     def keep(self, search: SearchProgress) -> None:
         """Takes in how far a search has come, and writes it to the campaign's file."""

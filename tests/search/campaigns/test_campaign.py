@@ -75,7 +75,7 @@ def test_one_that_was_killed_goes_on(tmp_path: Path) -> None:
     kept = tmp_path / "campaign.jsonl"
     lines = kept.read_text().splitlines()
     kept.write_text("\n".join(lines[:3]) + '\n{"key": "landsc')
-    again = CampaignRun(on_landscapes(tmp_path, evaluations=30), None, "cpu", lambda run: None)
+    again = run(on_landscapes(tmp_path, evaluations=30))
     assert [each.evaluations for each in again.searches] == [each.evaluations for each in first.searches]
     further = run(on_landscapes(tmp_path, evaluations=60))
     assert further.total("evaluations") == 60
@@ -83,6 +83,35 @@ def test_one_that_was_killed_goes_on(tmp_path: Path) -> None:
         state = state_of(tmp_path / each.problem.partition("/")[2])
         assert state is not None
         assert state.evaluations == each.evaluations
+
+
+def test_a_slice_that_was_killed_is_ended_before_another_begins(tmp_path: Path) -> None:
+    whole = run(on_landscapes(tmp_path / "whole", evaluations=60))
+    run(on_landscapes(tmp_path / "killed", evaluations=30))
+    kept = tmp_path / "killed" / "campaign.jsonl"
+    lines = [line for line in kept.read_text().splitlines() if '"slices"' in line]
+    kept.write_text("\n".join(lines[:2]) + "\n")
+    name = json.loads(lines[2])["value"]["problem"].partition("/")[2]
+    journal = tmp_path / "killed" / name / "journal.jsonl"
+    events = journal.read_text().splitlines(keepends=True)
+    evaluated = [n for n, line in enumerate(events) if '"variant_evaluated"' in line]
+    journal.write_text("".join(events[: evaluated[2]]))
+    resumed = run(on_landscapes(tmp_path / "killed", evaluations=60))
+    assert [[each.evaluations for each in search.slices] for search in resumed.searches] == [
+        [each.evaluations for each in search.slices] for search in whole.searches
+    ]
+    order = [json.loads(line)["key"] for line in kept.read_text().splitlines() if '"slices"' in line]
+    assert order[2].split()[0].endswith(name)
+
+
+def test_what_was_killed_counts_where_no_budget_is_left(tmp_path: Path) -> None:
+    first = run(on_landscapes(tmp_path, evaluations=30))
+    kept = tmp_path / "campaign.jsonl"
+    lines = [line for line in kept.read_text().splitlines() if '"slices"' in line]
+    kept.write_text("\n".join(lines[:2]) + "\n")
+    found = run(on_landscapes(tmp_path, evaluations=20))
+    assert [each.evaluations for each in found.searches] == [each.evaluations for each in first.searches]
+    assert all(each.final for each in found.searches)
 
 
 def test_every_limit_counts_over_all_searches(tmp_path: Path) -> None:
