@@ -27,7 +27,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def page(browser: Browser, folder: Path) -> Iterator[Page]:
+def page(folder: Path, browser: Browser) -> Iterator[Page]:
     """The report in the module's `folder`, opened once; in the end nothing was complained of or asked for."""
     page = browser.new_page(viewport={"width": 1366, "height": 768}, accept_downloads=True)
     said: list[str] = []
