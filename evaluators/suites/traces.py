@@ -3,7 +3,7 @@
     Operator: aten.add.Tensor
     cnt: 12, ((T([8, 16], f16), T([8, 16], f16)), {})
 
-The variable TRACES names a file. What stands in the brackets is read by `trace_grammar`.
+The variable TRACES names a file, or a folder of them. What stands in the brackets is read by `trace_grammar`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from evaluators.suites.trace_grammar import BadTrace, parse_arguments, write_arg
 from evaluators.suites.traced_call import Call
 
 TRACES = "TRACES"
+SUFFIXES = (".txt", ".jsonl", ".parquet")
 RENAMED = {"aten.sum.SymInt": "aten.sum.dim_IntList"}
 """Operators that have another name today."""
 COLUMNS = {"operator": ("op_name", "operator name", "operator"), "args": ("args",), "count": ("count",)}
@@ -47,10 +48,38 @@ class Trace:
 
 
 def traces() -> Trace:
-    """What the file holds that the variable TRACES names. Raises SuiteMissing."""
+    """What the file holds that the variable TRACES names, or all files in the folder. The same call in
+    several of them, or several times in one, is one call, made as often as they say together. Raises
+    SuiteMissing."""
     if not os.environ.get(TRACES):
-        raise SuiteMissing(f"no traces are here: set {TRACES} to a file (.txt, .jsonl or .parquet)")
-    return read_trace(Path(os.environ[TRACES]).expanduser())
+        kinds = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+        raise SuiteMissing(
+            f"no traces are here: set {TRACES} to a file ({kinds}), or to a folder of such files"
+        )
+    path = Path(os.environ[TRACES]).expanduser()
+    if not path.is_dir():
+        found = read_trace(path)
+        return replace(found, calls=counted_together(found.calls))
+    files = sorted(each for each in path.rglob("*") if each.suffix in SUFFIXES and each.is_file())
+    if not files:
+        raise SuiteMissing(f"the folder {path} has no traces ({', '.join(SUFFIXES)})")
+    calls: list[Call] = []
+    refused: list[str] = []
+    for file in files:
+        found = read_trace(file)
+        calls += found.calls
+        refused += [f"{file.relative_to(path)}: {each}" for each in found.refused]
+    return Trace(calls=counted_together(calls), refused=tuple(refused))
+
+
+def counted_together(calls: Iterable[Call]) -> tuple[Call, ...]:
+    """Each different call once, in the order of the first, with the counts of all that are the same."""
+    found: dict[tuple[str, str], Call] = {}
+    for call in calls:
+        key = call.operator, write_arguments(call)
+        before = found.get(key)
+        found[key] = call if before is None else replace(before, count=before.count + call.count)
+    return tuple(found.values())
 
 
 def read_trace(path: Path) -> Trace:

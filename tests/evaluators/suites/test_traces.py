@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,18 @@ def test_the_variable_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "t.txt").write_text(TEXT)
     monkeypatch.setenv(TRACES, str(tmp_path / "t.txt"))
     assert traces().calls == CALLS
+
+
+def test_the_variable_names_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file a model, as they are published; the same call in two of them is one."""
+    monkeypatch.setenv(TRACES, str(tmp_path))
+    with pytest.raises(SuiteMissing, match="has no traces"):
+        traces()
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "a.txt").write_text(TEXT)
+    (tmp_path / "first" / "README.md").write_text("Of two models.")
+    (tmp_path / "second.txt").write_text(TEXT + "cnt: 4, ((T([2, 3], f16), [0]), {})\ncnt: x\n")
+    found = traces()
+    twice = [replace(each, count=2 * each.count) for each in CALLS]
+    assert list(found.calls) == [*twice, replace(CALLS[2], arguments=(X, (0,)), count=4)]
+    assert [each.partition(":")[0] for each in found.refused] == ["second.txt"]
