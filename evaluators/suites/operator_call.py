@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,6 +18,9 @@ from evaluators.suites.traced_call import tensors_of as tensors_in
 
 TRIES = 20
 """Changes of a call that are tried: not all are calls of the operator."""
+LARGE, MOST_GROWTH = 2**20, 4
+"""Elements that a changed call may have in any case; and so many times those of the call itself: with 156 in
+the place of 1, that of `[1, 64, 1, 1]` would have 243,000 times as many."""
 
 
 def tensors_of(operator: str, text: str) -> list[Any]:
@@ -65,8 +69,9 @@ def as_aten(operator: str, function: Callable[..., Any], constants: Sequence[Any
 
 
 def call_like(operator: str, text: str, generator: random.Random) -> str:
-    """The text of a call with another size in the place of one of its own, wherever that stands; the same
-    text where none of those tried is a call that the operator takes."""
+    """The text of a call with another size in the place of one of its own, wherever that stands, whose
+    tensors are not much larger (see MOST_GROWTH); the same text where none of those tried is a call that the
+    operator takes."""
     call = call_of(operator, text)
     values = (*call.arguments, *call.keywords.values())
     sizes = sorted({size for each in values for tensor in tensors_in(each) for size in tensor.shape if size})
@@ -78,9 +83,16 @@ def call_like(operator: str, text: str, generator: random.Random) -> str:
             arguments=tuple(_resized(each, old, new) for each in call.arguments),
             keywords={name: _resized(each, old, new) for name, each in call.keywords.items()},
         )
-        if new != old and _is_taken(other):
+        few = max(LARGE, MOST_GROWTH * _elements(call))
+        if new != old and _elements(other) <= few and _is_taken(other):
             return write_arguments(other)
     return text
+
+
+def _elements(call: Call) -> int:
+    """Of its tensors."""
+    values = (*call.arguments, *call.keywords.values())
+    return sum(math.prod(tensor.shape) for each in values for tensor in tensors_in(each))
 
 
 def _resized(value: Value, old: int, new: int) -> Value:

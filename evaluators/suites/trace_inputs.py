@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 BELOW = 10
-"""Integers that are no indices are below this."""
+"""Integers that are no indices are below this, or as near to a number that they meet (see `_met_number`)."""
 ROWS_OF = {
     "embedding": ("weight", "indices"),
     "embedding_renorm": ("self", "indices"),
@@ -37,6 +37,8 @@ NOT_NEGATIVE = {"normal": "std", "poisson": "self"}
 """Operators with an argument whose numbers are not negative, and its name."""
 DIVIDING = ("div", "floor_divide", "fmod", "remainder")
 """Operators that divide: a whole number by zero is an error on a CPU, and anything on a GPU."""
+MEETING = ("Tensor", "number", "Optional[number]")
+"""Types in schemas of arguments that are numbers like those in tensors, not sizes or dimensions."""
 
 
 def operator_of(name: str) -> torch._ops.OpOverload:
@@ -67,11 +69,17 @@ def make_arguments(call: Call, device: str, seed: int | None = None) -> tuple[li
     """
     operator = operator_of(call.operator)
     base = base_of(call.operator)
-    maker = _Maker(device, seed, probabilities=base in PROBABILITIES, least=int(base in DIVIDING))
     names = [each.name for each in operator._schema.arguments]
     if len(call.arguments) > len(names) or not set(call.keywords) <= set(names):
         raise ValueError(f"{call.operator} takes the arguments {', '.join(names)}; the call has others")
     given = {**dict(zip(names, call.arguments, strict=False)), **call.keywords}
+    maker = _Maker(
+        device,
+        seed,
+        probabilities=base in PROBABILITIES,
+        least=int(base in DIVIDING),
+        met=_met_number(operator, given),
+    )
     try:
         ranges = ranges_of(call.operator, given)
     except (LookupError, StopIteration) as error:
@@ -90,6 +98,14 @@ def make_arguments(call: Call, device: str, seed: int | None = None) -> tuple[li
         _sort_offsets(made["offsets"], len(made["indices"]))
     count = len(call.arguments)
     return [made[name] for name in names[:count]], {name: made[name] for name in call.keywords}
+
+
+def _met_number(operator: torch._ops.OpOverload, given: Mapping[str, Value]) -> int:
+    """The largest whole number that the elements of a tensor meet as such (`x // 90`, `x == -100`), 0 where
+    there is none: with small integers alone, what comes of it would be the same for all of them."""
+    takes = {each.name for each in operator._schema.arguments if str(each.type) in MEETING}
+    met = [each for name, each in given.items() if name in takes and type(each) is int]
+    return max(met, key=abs, default=0)
 
 
 def base_of(operator: str) -> str:
@@ -150,9 +166,10 @@ def _sort_offsets(offsets: torch.Tensor, length: int) -> None:
 class _Maker:
     """Draws one argument after the other from one generator a device."""
 
-    def __init__(self, device: str, seed: int | None, *, probabilities: bool, least: int) -> None:
-        """`seed`: None for torch's own generators. `least`: of whole numbers."""
+    def __init__(self, device: str, seed: int | None, *, probabilities: bool, least: int, met: int) -> None:
+        """`seed`: None for torch's own generators. `least`: of whole numbers; `met`: see `_met_number`."""
         self._device, self._probabilities, self._least = device, probabilities, least
+        self._met = met
         self._generators: dict[str, torch.Generator] = {}
         self._seed = seed
 
@@ -199,12 +216,21 @@ class _Maker:
             if below == 0 and 0 not in shape:
                 raise ValueError("there are indices, but nothing to index")
             end = BELOW if below is None else below
-            return torch.randint(self._least, max(self._least + 1, end), shape, **how).to(dtype)
+            found = torch.randint(self._least, max(self._least + 1, end), shape, **how)
+            if below is None and self._may_meet(dtype):
+                found += torch.randint(0, 2, shape, **how) * (self._met - BELOW // 2)
+            return found.to(dtype)
         if self._probabilities:
             return torch.rand(shape, **how).to(dtype)
         drawn_as = torch.complex64 if dtype.is_complex else torch.float32
         wide = dtype in (torch.float64, torch.complex128)
         return torch.randn(shape, dtype=dtype if wide else drawn_as, **how).to(dtype)
+
+    def _may_meet(self, dtype: torch.dtype) -> bool:
+        import torch
+
+        limits = torch.iinfo(dtype)
+        return abs(self._met) >= BELOW and limits.min <= self._met - BELOW and self._met + BELOW <= limits.max
 
     def _each_once(self, of: Tensor, below: int, dim: int) -> torch.Tensor:
         """Indices of which none is there twice along a dimension, as far as there are enough."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -164,6 +165,11 @@ def test_a_held_out_call_has_another_size_wherever_it_stands() -> None:
         one, other = changed
         assert isinstance(one, Tensor) and isinstance(other, Tensor)
         assert one.shape[1] == other.shape[0] and (one.shape, other.shape) != ((8, 4), (4, 16))
+    for _ in range(20):  # a size of 1 would grow in three places
+        ((x,), _) = parse_arguments(
+            call_like("aten.rsqrt.default", "((T([1, 2048, 1, 1], f16),), {})", generator)
+        )
+        assert isinstance(x, Tensor) and math.prod(x.shape) <= 2**20
     scalar = "((T([], f32),), {})"
     assert call_like("aten.relu.default", scalar, generator) == scalar
     problem = problem_of("aten.cat.default")

@@ -76,6 +76,34 @@ def test_no_whole_number_is_divided_by_zero(operator: str) -> None:
     assert one.min() == 0
 
 
+@pytest.mark.parametrize(
+    ("operator", "number", "values"),
+    [
+        ("floor_divide.default", 90, 2),
+        ("remainder.Scalar", 90, 8),
+        ("eq.Scalar", -100, 2),
+        ("ge.Scalar", 474, 2),
+        ("clamp.default", 128, 8),
+    ],
+)
+def test_whole_numbers_are_near_the_one_that_they_meet(operator: str, number: int, values: int) -> None:
+    """Or all results would be the same, or the input."""
+    (x, *rest), _ = made(operator, f"((T([300], i64), {'0, ' * (operator[0] == 'c')}{number}), {{}})")
+    base, overload = operator.split(".")
+    found = getattr(getattr(torch.ops.aten, base), overload)(x, *rest)
+    assert len(found.unique()) >= values
+    assert not torch.equal(found, x)
+
+
+def test_a_size_and_a_number_beyond_the_type_are_not_met() -> None:
+    for operator, text in (
+        ("topk.default", "((T([300], i64), 50), {})"),
+        ("eq.Scalar", "((T([300], u8), 300), {})"),
+    ):
+        (x, *_), _ = made(operator, text)
+        assert x.max() < 10
+
+
 def test_what_writes_gets_no_index_twice() -> None:
     """What is there in the end would otherwise depend on the order of the writes."""
     text = "((T([40, 9], f32), 0, T([40, 9], i64, [1, 40]), T([40, 9], f32)), {})"
