@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluators.problem import Problem
-from evaluators.reference.loading import as_task, load_module
+from evaluators.reference.loading import load_module, make_inputs
 from kernel_library.shapes import shape_text
 
 logger = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ def _trace(problem: Problem) -> Traits:
     with torch.device("meta"), torch.no_grad():
         arguments = list(module.get_init_inputs())
         model = module.Model(*arguments).to(dtype=getattr(torch, problem.dtype))
-        inputs = [as_task(value, "meta", problem.dtype) for value in module.get_inputs()]
+        inputs = make_inputs(module, seed=None, device="meta", dtype=problem.dtype)
         with Recorder():  # type: ignore[no-untyped-call]
             model(*inputs)
     op, parts = family(operators)

@@ -30,6 +30,11 @@ logger = logging.getLogger(__name__)
 
 PROBLEMS = PACKAGE / "problems"
 REQUIRED = ("Model", "get_inputs", "get_init_inputs")
+KEEPS_TYPES = "KEEPS_TYPES"
+"""The module global of a reference of mixed precision: its floating inputs keep the types in which it makes
+them."""
+LEAVES_UNREAD = "LEAVES_UNREAD"
+"""The module global of a reference that may leave inputs unread, as an operator does in one of its modes."""
 
 
 class BadReference(ValueError):
@@ -156,8 +161,8 @@ def assigned_names(source: str) -> set[str]:
 
 
 def own_dtype(source: str, overrides: Mapping[str, Size]) -> str:
-    """The floating type of the inputs and weights that the reference makes, the widest where it has several;
-    float32 where it has none, or cannot be run without numbers."""
+    """The floating type of the inputs and weights that the reference makes; where it has several, the widest,
+    or the narrowest where it keeps them; float32 where it has none, or cannot be run without numbers."""
     import torch
 
     found: set[torch.dtype] = set()
@@ -169,7 +174,8 @@ def own_dtype(source: str, overrides: Mapping[str, Size]) -> str:
             found.update(each.dtype for each in (*model.parameters(), *model.buffers()))
     except Exception as error:  # the reference is the user's code, and may raise anything
         logger.info("the types of a reference cannot be told: %s: %s", type(error).__name__, error)
-    return next((name for name in DTYPES if getattr(torch, name) in found), "float32")
+    names = reversed(DTYPES) if KEEPS_TYPES in assigned_names(source) else DTYPES
+    return next((name for name in names if getattr(torch, name) in found), "float32")
 
 
 def load_module(source: str, overrides: Mapping[str, Size], name: str = "reference") -> types.ModuleType:
@@ -221,25 +227,27 @@ def make_inputs(
     layout: str = "",
 ) -> list[Any]:
     """One set of inputs from `seed`, or from the generators as they are, drawn on the device, or on another
-    one; floating tensors at the task's dtype, integers and plain values as they are. `layout` as of
-    `Problem`."""
+    one; floating tensors at the task's dtype unless the reference keeps their own (KEEPS_TYPES), integers
+    and plain values as they are. `layout` as of `Problem`."""
     import torch
 
     if seed is not None:
         seed_all(seed)
     with torch.device(drawn_on or device):
         values = list(module.get_inputs())
+    dtype = "" if getattr(module, KEEPS_TYPES, False) else dtype
     values = [as_task(value, device, dtype) for value in values]
     return list(map_tensors(partial(laid_out, layout=layout), values)) if layout else values
 
 
 def as_task(value: Any, device: str, dtype: str) -> Any:
-    """Its tensors on the device, at the dtype if they are floating, in the layout that they have and with
-    `requires_grad` as it is; lists, tuples and dicts are gone through, anything else is unchanged."""
+    """Its tensors on the device, at the dtype if they are floating ("": at their own), in the layout that
+    they have and with `requires_grad` as it is; lists, tuples and dicts are gone through, anything else is
+    unchanged."""
     import torch
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
-        wanted = getattr(torch, dtype) if tensor.is_floating_point() else tensor.dtype
+        wanted = getattr(torch, dtype) if dtype and tensor.is_floating_point() else tensor.dtype
         found = tensor.detach()
         if tensor.device.type != torch.device(device).type or tensor.dtype != wanted:
             found = clone(found, device=device, dtype=wanted)

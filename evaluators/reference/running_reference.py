@@ -22,6 +22,7 @@ from evaluators.reference.differences import about_equal, as_pairs
 from evaluators.reference.float64 import FAILURES, DoubleReference
 from evaluators.reference.input_distributions import Distribution
 from evaluators.reference.loading import (
+    LEAVES_UNREAD,
     init_inputs,
     load_module,
     make_inputs,
@@ -71,6 +72,7 @@ class RunningReference:
         with self.steps.step(OpeningStep.LOADING):
             self._module = load_module(problem.source, problem.overrides)
             self.random_checks: Hook | None = getattr(self._module, HOOK, None)
+            self.leaves_unread = bool(getattr(self._module, LEAVES_UNREAD, False))
             """Where outputs are compared by statistical tests (see `random_outputs`)."""
             self.eager = self._make(self.seed)
             self.double: DoubleReference | None = DoubleReference(self.eager, source=problem.source)

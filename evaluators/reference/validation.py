@@ -88,6 +88,8 @@ def examine(reference: ReferenceModel) -> list[str]:
                     reference.untried[f"input {number}"] = says
                 elif why and number in reference.changed_inputs:
                     reference.untried[f"input {number}"] = "it is written to, and what it held is not read"
+                elif why and reference.leaves_unread and _is_unread(lazy, inputs, right):
+                    reference.untried[f"input {number}"] = "it is not read: a kernel may ignore it"
                 elif why:
                     found.append(f"the outputs hardly depend on input {number}: {why}")
         if values := plain_values(reference.template):
@@ -110,6 +112,12 @@ def _passes(lazy: Lazy, inputs: list[Any], right: Outputs, answer: Answer, refer
     if own.problem or lazy.is_right(outputs, right) or not passes_elsewhere(lazy, reference):
         return ""
     return f"{lazy.says} pass on every distribution {_explained(own, right)}"
+
+
+def _is_unread(lazy: Lazy, inputs: list[Any], right: Outputs) -> bool:
+    """Whether the outputs for another input are the right ones, to the last bit."""
+    outputs = lazy.outputs(inputs, "", right)
+    return outputs is not None and all(about_equal(*pair, 0.0) for pair in zip(outputs, right, strict=True))
 
 
 def _lazy_draws(reference: ReferenceModel, hook: Hook) -> Iterator[str]:

@@ -33,17 +33,18 @@ class Operators:
 
 
 def dtype_of(call: Call) -> str:
-    """The one floating type of its tensors; float32 where there is none. Raises ValueError where there are
-    several, or one that no problem has."""
-    found = {
-        each.dtype for each in all_tensors(call) if each.dtype.startswith(("float", "bfloat", "complex"))
-    }
-    if len(found) > 1:
-        raise ValueError("tensors of several floating types")
-    (dtype,) = found or {"float32"}
-    if dtype not in DTYPES:
-        raise ValueError(f"tensors of {dtype}")
-    return dtype
+    """The floating type of its tensors, the narrowest where there are several; float32 where there is none.
+    Raises ValueError where there is one that no problem has."""
+    found = floating_types(call) or {"float32"}
+    if strange := found - {*DTYPES}:
+        raise ValueError(f"tensors of {min(strange)}")
+    return max(found, key=DTYPES.index)
+
+
+def floating_types(call: Call) -> set[str]:
+    """Of its tensors."""
+    floating = ("float", "bfloat", "complex")
+    return {each.dtype for each in all_tensors(call) if each.dtype.startswith(floating)}
 
 
 def fit(calls: Iterable[Call]) -> Operators:

@@ -13,8 +13,16 @@ from typing import Any
 
 from evaluators.nearest import nearest
 from evaluators.problem import Problem
-from evaluators.reference.loading import BadReference, make_problem
-from evaluators.suites.case_calls import Operators, all_tensors, by_type, bytes_of, dtype_of, fit
+from evaluators.reference.loading import KEEPS_TYPES, LEAVES_UNREAD, BadReference, make_problem
+from evaluators.suites.case_calls import (
+    Operators,
+    all_tensors,
+    by_type,
+    bytes_of,
+    dtype_of,
+    fit,
+    floating_types,
+)
 from evaluators.suites.facto import facto_calls
 from evaluators.suites.op_samples import kept_calls, made_once
 from evaluators.suites.out_forms import is_out_form, out_forms
@@ -34,7 +42,8 @@ from torch import nn
 from evaluators.suites.operator_call import call_like, constants_of, tensors_of
 
 OPERATOR = "{operator}"
-call = "{call}"
+{unread} = True
+{keeping}call = "{call}"
 
 
 class Model(nn.Module):
@@ -58,6 +67,7 @@ def get_init_inputs():
 def get_held_out(generator):
     return {{"call": call_like(OPERATOR, call, generator)}}
 '''
+KEEPING = f"{KEEPS_TYPES} = True\n"
 
 RANDOM_CHECKS = """
 
@@ -127,7 +137,8 @@ def load_problem(
     if cases is None:
         cases = list(map(case_of, calls, _weights(suite, calls)))
     rules["dtype"] = rules.get("dtype") or dtype_of(first)
-    source = reference_of(operator, first, len(calls))
+    mixed = any(len(floating_types(each)) > 1 for each in calls)
+    source = reference_of(operator, first, len(calls), mixed=mixed)
     return make_problem(source, where=name, name=name, cases=cases, **rules)
 
 
@@ -139,8 +150,9 @@ def _chosen(calls: Sequence[Call], types: Sequence[str], most: int | None) -> li
     return [each for alike in by_type(wanted) for each in sorted(alike, key=bytes_of, reverse=True)[:most]]
 
 
-def reference_of(operator: str, call: Call, count: int) -> str:
-    """The source of a reference for an operator, whose own call is this one."""
+def reference_of(operator: str, call: Call, count: int, *, mixed: bool = False) -> str:
+    """The source of a reference for an operator, whose own call is this one; `mixed`: calls have tensors of
+    several floating types."""
     schema = operator_of(operator)._schema
     inputs = [each.name for each in schema.arguments if takes_tensors(each)]
     constants = [each.name for each in schema.arguments if not takes_tensors(each)]
@@ -154,6 +166,8 @@ def reference_of(operator: str, call: Call, count: int) -> str:
         function=_in_python(operator),
         before="with torch.no_grad():\n            " if is_out_form(operator) else "",
         count=count,
+        unread=LEAVES_UNREAD,
+        keeping=KEEPING if mixed else "",
         call=write_arguments(call).replace("\\", "\\\\").replace('"', '\\"'),
         schema=schema,
         parameters="".join(f", {_input(each)}" for each in constants),

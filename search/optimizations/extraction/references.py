@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from evaluators.reference.loading import load_module
+from evaluators.reference.loading import KEEPS_TYPES, load_module
 from evaluators.reference.strided_layouts import clone
 from search.optimizations.extraction.draws import DRAWN, STRIDED, Draw, dense, draw_of, strides_of
 from search.optimizations.extraction.fragments import Fragment, NoFragmentError
@@ -41,9 +41,6 @@ def reference_of(
     """The reference of fragments with one code, and whether it gives the model's tensors bit for bit. Raises
     NoFragmentError where it gives others, or its inputs cannot be drawn."""
     samples = _samples(own, wholes)
-    floating = {each.dtype for one in samples for each in one.inputs if each.is_floating_point()}
-    if len(floating) > 1:
-        raise NoFragmentError("it reads tensors of several floating types")
     try:
         draws = [draw_of(each) for each in zip(*(one.inputs for one in samples), strict=True)]
     except ValueError as error:
@@ -129,6 +126,8 @@ def _text(
     functional = "from torch.nn import functional\n" if "functional." in code else ""
     aten = "aten = torch.ops.aten\n" if "aten." in code else ""
     globals_ = [f"{name} = {size}" for name, size in cases[0][0].items()]
+    floating = {each.dtype for one in samples for each in one.inputs if each.is_floating_point()}
+    globals_ += [f"{KEEPS_TYPES} = True"] if len(floating) > 1 else []
     listed = "".join(f"        {each},\n" for each in drawn)
     parts = [
         f'"""{said}"""\n\nimport torch\nfrom torch import nn\n{functional}\n{aten}' + "\n".join(globals_),

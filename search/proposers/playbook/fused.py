@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 CONVOLUTION = "aten.convolution.default"
 ATTENTION = "aten._safe_softmax.default"
+IN_FLOAT32 = ("float32", "float16", "bfloat16")
+"""Floating types whose numbers are all numbers of float32."""
 """What is in the place of attention on tensors without numbers; nobody calls it by itself."""
 
 
@@ -158,10 +160,12 @@ def _of_region(region: Region, lines: _Lines, forward: Forward, output: Value) -
 
 
 def _signature(region: Region, types: list[str]) -> Signature:
-    """Of floating tensors of one type, and truth values. Raises NotReadError."""
+    """Of floating tensors of one type, or of several that are computed in float32, and truth values. Raises
+    NotReadError."""
     out = str(region.root.like.dtype).removeprefix("torch.")
     floating = {*types, out} - {"bool"}
-    if len(floating) != 1 or not region.root.like.is_floating_point():
+    together = len(floating) == 1 or floating <= {*IN_FLOAT32}
+    if not together or not region.root.like.is_floating_point():
         raise NotReadError(f"it has tensors of {', '.join(sorted(floating))}")
     compute = "float64" if out == "float64" else "float32"
     return Signature(tensors=tuple(types), deciding=(), outputs=(out,), compute=compute)

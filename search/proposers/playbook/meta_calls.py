@@ -10,8 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from evaluators.problem import Problem
-from evaluators.reference.containers import map_tensors
-from evaluators.reference.loading import load_module
+from evaluators.reference.loading import load_module, make_inputs
 from evaluators.suites.trace_inputs import operator_of
 
 if TYPE_CHECKING:
@@ -65,11 +64,9 @@ def _forward(problem: Problem) -> Forward | None:
     import torch
 
     module = load_module(problem.source, problem.overrides, name="playbook_reference")
-    dtype: torch.dtype = getattr(torch, problem.dtype)
     with torch.device("meta"), torch.no_grad():
-        model = module.Model(*module.get_init_inputs()).to(dtype)
-        made = module.get_inputs()
-        inputs = map_tensors(lambda each: each.to(dtype) if each.is_floating_point() else each, list(made))
+        model = module.Model(*module.get_init_inputs()).to(getattr(torch, problem.dtype))
+        inputs = make_inputs(module, seed=None, device="meta", dtype=problem.dtype)
         with (watch := _watching()):
             output = model(*inputs)
     plain = all(isinstance(each, torch.Tensor) for each in (*inputs, output))

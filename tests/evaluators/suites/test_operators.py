@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +21,8 @@ from evaluators.reference.loading import (
     make_model,
     own_held_out,
 )
+from evaluators.reference.reference_model import ReferenceModel
+from evaluators.reference.validation import examine
 from evaluators.scheduler.local_host import LocalHost
 from evaluators.scheduler.pool import Pool
 from evaluators.suites import operators, telling_calls
@@ -56,7 +59,7 @@ Operator: aten.relu.default
 cnt: 9, ((T([0, 4], f32),), {})
 Operator: aten.add.out
 cnt: 2, ((T([4], f32), T([4], f32)), {'out': T([4], f32)})
-Operator: aten.mm.default
+Operator: aten.mul.Tensor
 cnt: 1, ((T([4, 4], f32), T([4, 4], f16)), {})
 Operator: aten.no_such_thing.default
 cnt: 1, ((T([4, 4], f32),), {})
@@ -91,6 +94,7 @@ def test_a_suite_has_the_operators_that_compute() -> None:
         "operators/traced/aten.bernoulli.p",
         "operators/traced/aten.cat.default",
         "operators/traced/aten.embedding.default",
+        "operators/traced/aten.mul.Tensor",
     ]
     assert operators._traced().left_out == {
         "view": 1,
@@ -98,11 +102,35 @@ def test_a_suite_has_the_operators_that_compute() -> None:
         "draws random numbers, and nothing is known to hold of them": 1,
         "draws less than 2 numbers": 1,
         "no elements": 1,
-        "tensors of several floating types": 1,
         "not in this PyTorch": 1,
     }
     with pytest.raises(ValueError, match="there is no suite operators/none"):
         OperatorSuite("operators/none")
+
+
+def test_tensors_of_several_floating_types_keep_them() -> None:
+    problem = problem_of("aten.mul.Tensor")
+    assert problem.dtype == "float16"
+    module = load_module(problem.source, problem.overrides)
+    drawn = make_inputs(module, seed=0, device="cpu", dtype=problem.dtype)
+    assert [each.dtype for each in drawn] == [torch.float32, torch.float16]
+    assert outputs_of(problem).dtype == torch.float32
+
+
+def test_what_an_operator_does_not_read_in_a_mode_may_be_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In training batch norm has no use for its running statistics."""
+    half, mean = "T([4, 8, 5, 5], f32)", "T([8], f32)"
+    call = f"(({half}, {half}, {', '.join([mean] * 5)}, True, 1e-05, [True, True, True]), {{}})"
+    (tmp_path / "one.txt").write_text(f"Operator: aten.native_batch_norm_backward.default\ncnt: 1, {call}\n")
+    monkeypatch.setenv(TRACES, str(tmp_path / "one.txt"))
+    problem = problem_of("aten.native_batch_norm_backward.default")
+    reference = ReferenceModel(problem.of_case(problem.cases[0]))
+    assert examine(reference) == []
+    assert {"input 3", "input 4"} <= {*reference.untried}
+    alone = replace(problem.of_case(problem.cases[0]), source=problem.source.replace("LEAVES_UNREAD", "NONE"))
+    assert any("depend on input 3" in each for each in examine(ReferenceModel(alone)))
 
 
 def test_a_call_is_a_case_that_weighs_as_much_as_it_was_made() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from evaluators.reference.loading import load_module, load_problem, make_inputs
+from evaluators.reference.loading import load_module, load_problem, make_inputs, own_dtype
 from search.optimizations.extraction.draws import DRAWN, draw_of
 from search.optimizations.extraction.problems import extract
 from search.optimizations.extraction.record import Extracted, Extraction
@@ -236,13 +236,17 @@ def test_why_a_target_is_no_problem_is_kept(tmp_path: Path) -> None:
     assert Extraction.read(tmp_path / "extraction.json") == found
 
 
-def test_tensors_of_two_types_are_told(tmp_path: Path) -> None:
+def test_tensors_of_two_types_keep_them(tmp_path: Path) -> None:
     def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x * y
 
-    made = whole(model, rand(3), rand(3).double())
+    made = whole(model, rand(3), rand(3).bfloat16())
     found = extract(profile_of(made), [made], tmp_path, most=8, gain=0.001)
-    assert found.left_out == {"mul.Tensor": "it reads tensors of several floating types"}
+    (problem,) = found.problems
+    module = load_module((tmp_path / problem.file).read_text(), {})
+    dtype = own_dtype((tmp_path / problem.file).read_text(), {})
+    drawn = make_inputs(module, seed=0, device="cpu", dtype=dtype)
+    assert (dtype, [each.dtype for each in drawn]) == ("bfloat16", [torch.float32, torch.bfloat16])
 
 
 class TestDraws:

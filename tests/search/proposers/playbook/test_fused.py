@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from evaluators.problem import Case, Problem
-from evaluators.reference.loading import load_module
+from evaluators.reference.loading import KEEPS_TYPES, load_module, make_inputs
 from search.proposers.playbook.fused import fused_workload
 from search.proposers.playbook.playbook import Playbook
 from search.proposers.playbook.templates import template_for
@@ -22,12 +22,21 @@ from tests.search.proposers.playbook.operator_calls import imported, walked
 from tests.search.proposers.playbook.test_one_operator import plain
 
 GELU = "0.5 * x * (1.0 + torch.tanh(0.79788456 * (x + 0.044715 * torch.pow(x, 3.0))))"
+
+
+def mixed(problem: Problem) -> Problem:
+    return replace(problem, source=f"{problem.source}\n{KEEPS_TYPES} = True\n")
+
+
 THREE = "torch.randn(5, 7), torch.randn(7), torch.randn(5, 1)"
 CHAINS = {
     "an activation that is written out": plain(GELU),
     "three inputs, broadcast": plain("F.silu(a) * b + c / 3", THREE, "a, b, c"),
     "a mask": plain("torch.where(x > 0.1, x, x * 0.01) - x.abs()"),
     "a power, and a number twice": plain("(x ** 2 + 2) / 2"),
+    "two floating types": mixed(
+        plain("(a.float() * b).relu()", "torch.randn(5, 7).bfloat16(), torch.randn(7)", "a, b")
+    ),
     "in float32 between": replace(plain("(x.float().sigmoid() * 2).to(x.dtype)"), dtype="bfloat16"),
 }
 VIEWS = {
@@ -63,6 +72,13 @@ ROWS = {
         "(b * (a.float() * torch.rsqrt(a.float().pow(2).mean(-1, keepdim=True) + 1e-6)).to(a.dtype)).t()",
         "torch.randn(3, 40), torch.randn(40)",
         "a, b",
+    ),
+    "a norm in half precision by numbers in float32": mixed(
+        plain(
+            "((a.float() - m) * s * w).to(a.dtype).softmax(-1)",
+            "torch.randn(3, 40).half(), torch.randn(3, 1), torch.rand(3, 1), torch.randn(40).half()",
+            "a, m, s, w",
+        )
     ),
     "a mean over no last dimension": plain("x - x.mean(1).unsqueeze(1)", "torch.randn(3, 5, 7)"),
     "a loss": plain("((a - b) ** 2).mean() * 3", "torch.randn(5, 7), torch.randn(5, 1)", "a, b"),
@@ -125,8 +141,8 @@ for kernel in sys.argv[2:]:
 
 def given(problem: Problem) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Inputs of a reference, and its output."""
-    module, dtype = load_module(problem.source, {}, name="reference"), getattr(torch, problem.dtype)
-    inputs = [each.to(dtype) if each.is_floating_point() else each for each in module.get_inputs()]
+    module = load_module(problem.source, {}, name="reference")
+    inputs = make_inputs(module, seed=None, device="cpu", dtype=problem.dtype)
     return inputs, module.Model()(*inputs)
 
 
