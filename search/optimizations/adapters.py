@@ -7,23 +7,28 @@ whether it is right, the evaluator says.
 
 from __future__ import annotations
 
+import logging
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from evaluators.problem import Kernel
+from evaluators.problem import Kernel, Problem
+from evaluators.reference.loading import load_module, make_inputs
 from kernel_library.entry import Entry
+from kernel_library.shapes import fits
 from search.optimizations.extraction.fragments import Fragment
 from search.optimizations.extraction.readable import ATTENTIONS, WORDS, Words, attention_call
 
 if TYPE_CHECKING:
     from torch import fx
 
+logger = logging.getLogger(__name__)
+
 NAME = "library_kernel"
-TEMPLATE = """
-
-# As a problem of a model: by search.optimize.
-
+MARK = "# As a problem of a model: by search.optimize."
+TEMPLATE = (
+    f"\n\n{MARK}\n"
+    + """
 aten = torch.ops.aten
 library_kernel = {function}() if isinstance({function}, type) else {function}
 
@@ -32,6 +37,7 @@ class ModelNew(torch.nn.Module):
     def forward(self, {names}):
 {body}
 """
+)
 
 
 def _softmax(function: str) -> Words:
@@ -122,6 +128,42 @@ def adapted(entry: Entry, fragment: Fragment, views: Collection[object]) -> Kern
     )
     head = "" if "import torch\n" in source else "import torch\n"
     return Kernel(source=head + source, language=entry.kernel.language)
+
+
+def takes(entry: Entry, kernel: Kernel, problem: Problem) -> bool:
+    """Whether the shapes with which a kernel that `adapted` has made calls the entry's function are ones that
+    the function is right for, in all cases of the problem; True where that cannot be told without numbers."""
+    alone = [problem.of_case(each) for each in problem.cases] or [problem]
+    return all(all(map(fits, entry.shapes, _asked(entry, kernel, each))) for each in alone)
+
+
+class _AskedError(Exception):
+    """Ends a forward at the function's call."""
+
+    def __init__(self, shapes: list[tuple[int, ...]]) -> None:
+        super().__init__()
+        self.shapes = shapes
+
+
+def _asked(entry: Entry, kernel: Kernel, problem: Problem) -> list[tuple[int, ...]]:
+    """The shapes of the tensors that the function is given, as far as they are known."""
+    import torch
+
+    def function(*given: object) -> None:
+        raise _AskedError([tuple(each.shape) for each in given if isinstance(each, torch.Tensor)])
+
+    module = load_module(problem.source, problem.overrides, name="extracted")
+    space: dict[str, Any] = {"torch": torch, entry.function: function}
+    try:
+        inputs = make_inputs(module, seed=None, device="meta", dtype=problem.dtype)
+        exec(kernel.source.partition(MARK)[2], space)
+        with torch.no_grad():
+            space["ModelNew"]()(*inputs)
+    except _AskedError as asked:
+        return asked.shapes
+    except Exception as error:  # views of tensors without numbers may raise anything
+        logger.info("what %s is asked cannot be told: %s: %s", entry.id, type(error).__name__, error)
+    return []
 
 
 def _views_alone() -> Mapping[str, Words]:

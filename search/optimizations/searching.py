@@ -22,7 +22,7 @@ from search.campaigns.progress import NOTHING, SearchProgress, StopRules
 from search.campaigns.running import state_of
 from search.campaigns.schedulers import ExpectedGain
 from search.library_seeds import library_seeds
-from search.optimizations.adapters import adapted, is_for
+from search.optimizations.adapters import adapted, is_for, takes
 from search.optimizations.extraction.fragments import Fragment, unified
 from search.optimizations.extraction.record import Extracted
 from search.optimizations.extraction.whole import Whole
@@ -120,7 +120,8 @@ class LibraryAnswers:
         for entry in self._entries:
             fits = is_for(entry, problem.device) and entry.runs_on(architecture)
             fits = fits and problem.dtype in (entry.dtypes or (problem.dtype,))
-            if fits and (kernel := adapted(entry, fragment, whole.views)) is not None:
+            kernel = adapted(entry, fragment, whole.views) if fits else None
+            if kernel is not None and takes(entry, kernel, problem):
                 found.setdefault(entry.id, kernel)
         return list(found.items())[:MOST_ENTRIES]
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
+from evaluators.reference.loading import load_problem
 from kernel_library.entry import Entry
 from kernel_library.library import FolderLibrary
-from search.optimizations.adapters import adapted, is_for
-from search.optimizations.extraction.fragments import fragment_of
+from search.optimizations.adapters import adapted, is_for, takes
+from search.optimizations.extraction.fragments import fragment_of, unified
+from search.optimizations.extraction.problems import extract
 from search.optimizations.extraction.whole import Whole
 from tests.search.optimizations.example_models import Mlp, rand
-from tests.search.optimizations.extraction.wholes import chain, places, whole
+from tests.search.optimizations.extraction.test_problems import profile_of
+from tests.search.optimizations.extraction.wholes import at_shapes, chain, places, whole
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +50,38 @@ def test_an_operator_is_the_librarys_function(entries: dict[str, Entry]) -> None
     ]
     linear = whole(nn.Linear(8, 4), rand(4, 8))
     assert "addmm = library_kernel(x, t).add_(bias)" in (body(entries["matmul/cpp"], linear, "addmm") or [])
+
+
+@pytest.mark.parametrize(
+    ("patterns", "right"),
+    [
+        (("*%2x4", "*x*"), True),
+        (("*%4x4", "*x*"), False),
+        (("*x4", "*x8"), False),
+        (("*x4",), True),
+        ((), True),
+    ],
+)
+def test_shapes_for_which_the_function_is_not_are_told(
+    entries: dict[str, Entry], tmp_path: Path, patterns: tuple[str, ...], right: bool
+) -> None:
+    """Those of the call, behind the views, and of all cases: with 16 rows and with 6."""
+    made = at_shapes(
+        lambda x, y: torch.mm(x.view(2 * x.shape[0], 4), y.t()),
+        (rand(8, 8), rand(3, 4)),
+        (rand(3, 8), rand(3, 4)),
+    )
+    found = extract(profile_of(*made), made, tmp_path, most=1, gain=0.001)
+    problem = load_problem("file", path=str(tmp_path / found.problems[0].file))
+    entry = replace(entries["matmul/cpp"], shapes=patterns)
+    fragment = fragment_of(made[0].graph, made[0].run, places(made[0], "mm"))
+    unbound = unified([fragment, fragment_of(made[1].graph, made[1].run, places(made[1], "mm"))])
+    assert unbound is not None
+    kernel = adapted(entry, unbound[0], made[0].views)
+    assert kernel is not None
+    assert takes(entry, kernel, problem) is right
+    broken = replace(kernel, source=kernel.source.replace("library_kernel(", "no_such_name("))
+    assert takes(entry, broken, problem), "it cannot be told"
 
 
 def test_it_computes_what_the_operator_does(entries: dict[str, Entry]) -> None:
