@@ -252,9 +252,8 @@ class GpuCalibration(Calibration):
 
     def overstates(self, calls: int) -> bool:
         """See `Calibration`."""
-        return (
-            self.overhead_again(calls).total_ms < OVERSTATED * self.overhead(calls).total_ms - self.noise_ms
-        )
+        known_ms, now_ms = self.overhead(calls).total_ms, self.overhead_again(calls).total_ms
+        return now_ms < OVERSTATED * known_ms - self.noise_ms
 
     def overhead_again(self, calls: int) -> Overhead:
         """What such a block costs besides, measured now."""

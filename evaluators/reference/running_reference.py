@@ -72,8 +72,8 @@ class RunningReference:
         with self.steps.step(OpeningStep.LOADING):
             self._module = load_module(problem.source, problem.overrides)
             self.random_checks: Hook | None = getattr(self._module, HOOK, None)
-            self.leaves_unread = bool(getattr(self._module, LEAVES_UNREAD, False))
             """Where outputs are compared by statistical tests (see `random_outputs`)."""
+            self.leaves_unread = bool(getattr(self._module, LEAVES_UNREAD, False))
             self.eager = self._make(self.seed)
             self.double: DoubleReference | None = DoubleReference(self.eager, source=problem.source)
         self._before: list[torch.Tensor] = []

@@ -75,6 +75,7 @@ def call_like(operator: str, text: str, generator: random.Random) -> str:
     call = call_of(operator, text)
     values = (*call.arguments, *call.keywords.values())
     sizes = sorted({size for each in values for tensor in tensors_in(each) for size in tensor.shape if size})
+    few = max(LARGE, MOST_GROWTH * _elements(call))
     for _ in range(TRIES if sizes else 0):
         old = generator.choice(sizes)
         new = moved(old, sizes, generator)
@@ -83,7 +84,6 @@ def call_like(operator: str, text: str, generator: random.Random) -> str:
             arguments=tuple(_resized(each, old, new) for each in call.arguments),
             keywords={name: _resized(each, old, new) for name, each in call.keywords.items()},
         )
-        few = max(LARGE, MOST_GROWTH * _elements(call))
         if new != old and _elements(other) <= few and _is_taken(other):
             return write_arguments(other)
     return text

@@ -13,7 +13,7 @@ from typing import Any
 
 from evaluators.nearest import nearest
 from evaluators.problem import Problem
-from evaluators.reference.loading import KEEPS_TYPES, LEAVES_UNREAD, BadReference, make_problem
+from evaluators.reference.loading import BadReference, make_problem
 from evaluators.suites.case_calls import (
     Operators,
     all_tensors,
@@ -42,7 +42,7 @@ from torch import nn
 from evaluators.suites.operator_call import call_like, constants_of, tensors_of
 
 OPERATOR = "{operator}"
-{unread} = True
+LEAVES_UNREAD = True
 {keeping}call = "{call}"
 
 
@@ -67,7 +67,6 @@ def get_init_inputs():
 def get_held_out(generator):
     return {{"call": call_like(OPERATOR, call, generator)}}
 '''
-KEEPING = f"{KEEPS_TYPES} = True\n"
 
 RANDOM_CHECKS = """
 
@@ -166,8 +165,7 @@ def reference_of(operator: str, call: Call, count: int, *, mixed: bool = False) 
         function=_in_python(operator),
         before="with torch.no_grad():\n            " if is_out_form(operator) else "",
         count=count,
-        unread=LEAVES_UNREAD,
-        keeping=KEEPING if mixed else "",
+        keeping="KEEPS_TYPES = True\n" if mixed else "",
         call=write_arguments(call).replace("\\", "\\\\").replace('"', '\\"'),
         schema=schema,
         parameters="".join(f", {_input(each)}" for each in constants),

@@ -52,24 +52,11 @@ def traces() -> Trace:
     several of them, or several times in one, is one call, made as often as they say together. Raises
     SuiteMissing."""
     if not os.environ.get(TRACES):
-        kinds = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
         raise SuiteMissing(
-            f"no traces are here: set {TRACES} to a file ({kinds}), or to a folder of such files"
+            f"no traces are here: set {TRACES} to a file (.txt, .jsonl or .parquet), or to a folder of them"
         )
-    path = Path(os.environ[TRACES]).expanduser()
-    if not path.is_dir():
-        found = read_trace(path)
-        return replace(found, calls=counted_together(found.calls))
-    files = sorted(each for each in path.rglob("*") if each.suffix in SUFFIXES and each.is_file())
-    if not files:
-        raise SuiteMissing(f"the folder {path} has no traces ({', '.join(SUFFIXES)})")
-    calls: list[Call] = []
-    refused: list[str] = []
-    for file in files:
-        found = read_trace(file)
-        calls += found.calls
-        refused += [f"{file.relative_to(path)}: {each}" for each in found.refused]
-    return Trace(calls=counted_together(calls), refused=tuple(refused))
+    found = read_trace(Path(os.environ[TRACES]).expanduser())
+    return replace(found, calls=counted_together(found.calls))
 
 
 def counted_together(calls: Iterable[Call]) -> tuple[Call, ...]:
@@ -83,16 +70,24 @@ def counted_together(calls: Iterable[Call]) -> tuple[Call, ...]:
 
 
 def read_trace(path: Path) -> Trace:
-    """The calls of a file; its name's ending tells the format, and any other than `.jsonl` and `.parquet` is
-    text. Lines that are no calls are left out and named. Raises SuiteMissing where it cannot be read."""
+    """The calls of a file, or of all files in a folder that end in one of SUFFIXES. A name's ending tells the
+    format, and any other than `.jsonl` and `.parquet` is text. Lines that are no calls are left out and
+    named. Raises SuiteMissing for what cannot be read."""
+    files = [path]
+    if path.is_dir():
+        files = sorted(each for each in path.rglob("*") if each.suffix in SUFFIXES and each.is_file())
+    if not files:
+        raise SuiteMissing(f"the folder {path} has no traces ({', '.join(SUFFIXES)})")
     found: list[Call] = []
     refused: list[str] = []
     try:
-        for each in _calls_in(path):
-            if isinstance(each, Call):
-                found.append(each)
-            else:
-                refused.append(str(each))
+        for file in files:
+            where = "" if file == path else f"{file.relative_to(path)}: "
+            for each in _calls_in(file):
+                if isinstance(each, Call):
+                    found.append(each)
+                else:
+                    refused.append(f"{where}{each}")
     except (OSError, UnicodeDecodeError) as error:
         raise SuiteMissing(f"the traces {path} cannot be read: {error}") from error
     return Trace(calls=tuple(found), refused=tuple(refused))

@@ -26,9 +26,7 @@ logger = logging.getLogger(__name__)
 
 NAME = "library_kernel"
 MARK = "# As a problem of a model: by search.optimize."
-TEMPLATE = (
-    f"\n\n{MARK}\n"
-    + """
+TEMPLATE = """
 aten = torch.ops.aten
 library_kernel = {function}() if isinstance({function}, type) else {function}
 
@@ -37,7 +35,6 @@ class ModelNew(torch.nn.Module):
     def forward(self, {names}):
 {body}
 """
-)
 
 
 def _softmax(function: str) -> Words:
@@ -123,9 +120,8 @@ def adapted(entry: Entry, fragment: Fragment, views: Collection[object]) -> Kern
     if body is None or NAME not in "".join(body):
         return None
     text = textwrap.indent("\n".join(body), " " * 8)
-    source = entry.kernel.source.rstrip() + TEMPLATE.format(
-        function=entry.function, names=", ".join(fragment.names), body=text
-    )
+    forward = TEMPLATE.format(function=entry.function, names=", ".join(fragment.names), body=text)
+    source = f"{entry.kernel.source.rstrip()}\n\n{MARK}\n{forward}"
     head = "" if "import torch\n" in source else "import torch\n"
     return Kernel(source=head + source, language=entry.kernel.language)
 

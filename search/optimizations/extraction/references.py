@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from evaluators.reference.loading import KEEPS_TYPES, load_module
+from evaluators.reference.loading import load_module
 from evaluators.reference.strided_layouts import clone
 from search.optimizations.extraction.draws import DRAWN, STRIDED, Draw, dense, draw_of, strides_of
 from search.optimizations.extraction.fragments import Fragment, NoFragmentError
@@ -126,8 +126,8 @@ def _text(
     functional = "from torch.nn import functional\n" if "functional." in code else ""
     aten = "aten = torch.ops.aten\n" if "aten." in code else ""
     globals_ = [f"{name} = {size}" for name, size in cases[0][0].items()]
-    floating = {each.dtype for one in samples for each in one.inputs if each.is_floating_point()}
-    globals_ += [f"{KEEPS_TYPES} = True"] if len(floating) > 1 else []
+    floating = {each.dtype for each in draws if "float" in each.dtype}
+    globals_ += ["KEEPS_TYPES = True"] if len(floating) > 1 else []
     listed = "".join(f"        {each},\n" for each in drawn)
     parts = [
         f'"""{said}"""\n\nimport torch\nfrom torch import nn\n{functional}\n{aten}' + "\n".join(globals_),

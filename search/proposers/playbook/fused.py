@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 CONVOLUTION = "aten.convolution.default"
 ATTENTION = "aten._safe_softmax.default"
-IN_FLOAT32 = ("float32", "float16", "bfloat16")
-"""Floating types whose numbers are all numbers of float32."""
 """What is in the place of attention on tensors without numbers; nobody calls it by itself."""
+IN_FLOAT32 = {"float32", "float16", "bfloat16"}
+"""Floating types whose numbers are all numbers of float32."""
 
 
 def fused_workload(problem: Problem) -> Workload | None:
@@ -164,7 +164,7 @@ def _signature(region: Region, types: list[str]) -> Signature:
     NotReadError."""
     out = str(region.root.like.dtype).removeprefix("torch.")
     floating = {*types, out} - {"bool"}
-    together = len(floating) == 1 or floating <= {*IN_FLOAT32}
+    together = len(floating) == 1 or floating <= IN_FLOAT32
     if not together or not region.root.like.is_floating_point():
         raise NotReadError(f"it has tensors of {', '.join(sorted(floating))}")
     compute = "float64" if out == "float64" else "float32"
