@@ -429,25 +429,7 @@ def _prepare(workload: Workload, split: _Split) -> tuple[list[str], list[str]]:
         "A_PEAKS": peaks[0],
         "B_PEAKS": peaks[1],
     }
-    cast = f"tl.{split.dtype}"
-    lines = ["place = job * BLOCK + tl.arange(0, BLOCK)"]
-    lines.append("value = tl.load(values + place, mask=place < ELEMENTS, other=0.0)")
-    if split.scaled:
-        lines.append("value *= scale")
-    for term in range(split.terms):
-        more = f" + {term} * ELEMENTS" if term > 1 else " + ELEMENTS" if term else ""
-        lines.append(f"term = value.to({cast})")
-        lines.append(f"tl.store(terms{more} + place, term, mask=place < ELEMENTS)")
-        if term < split.terms - 1:
-            lines.append("value -= term.to(tl.float32)")
-    scale = ["scale"] if split.scaled else []
-    split_one = kernel(
-        "split_block",
-        ["job", "values", *scale, "terms", "ELEMENTS: tl.constexpr"],
-        f"A block of values as a sum of {split.terms} {split.dtype} terms.",
-        "\n".join(lines),
-        {"BLOCK": SPLIT_BLOCK},
-    )
+    split_one = _split_block(split)
     functions = [split_one]
     forward = ["a, b = a.contiguous(), b.contiguous()"]
     forward.append(f"out = torch.empty(({s['M']}, {s['N']}), dtype=a.dtype, device=a.device)")
@@ -485,6 +467,29 @@ def _prepare(workload: Workload, split: _Split) -> tuple[list[str], list[str]]:
     functions.append(kernel("split", arguments, "The first programs split A, the others B.", body, constants))
     forward.append(f"split[({sum(jobs)},)]({', '.join(arguments)})")
     return functions, forward
+
+
+def _split_block(split: _Split) -> str:
+    """The function that makes terms of a block of values."""
+    cast = f"tl.{split.dtype}"
+    lines = ["place = job * BLOCK + tl.arange(0, BLOCK)"]
+    lines.append("value = tl.load(values + place, mask=place < ELEMENTS, other=0.0)")
+    if split.scaled:
+        lines.append("value *= scale")
+    for term in range(split.terms):
+        more = f" + {term} * ELEMENTS" if term > 1 else " + ELEMENTS" if term else ""
+        lines.append(f"term = value.to({cast})")
+        lines.append(f"tl.store(terms{more} + place, term, mask=place < ELEMENTS)")
+        if term < split.terms - 1:
+            lines.append("value -= term.to(tl.float32)")
+    scale = ["scale"] if split.scaled else []
+    return kernel(
+        "split_block",
+        ["job", "values", *scale, "terms", "ELEMENTS: tl.constexpr"],
+        f"A block of values as a sum of {split.terms} {split.dtype} terms.",
+        "\n".join(lines),
+        {"BLOCK": SPLIT_BLOCK},
+    )
 
 
 def _scales(constants: dict[str, int]) -> list[str]:

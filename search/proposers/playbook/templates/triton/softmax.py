@@ -349,23 +349,11 @@ def _streamed_ends(workload: Workload, knobs: Knobs) -> str:
 
 
 def _online(workload: Workload, knobs: Knobs) -> str:
-    cols, lanes, tiled = workload.sizes["cols"], knobs["reduce"] == "lanes", _tiled(knobs)
-    kept = number(knobs, "kept")
-    streamed = cols - kept
+    kept, tiled = number(knobs, "kept"), _tiled(knobs)
+    streamed = workload.sizes["cols"] - kept
     load = _load(workload, knobs, streamed, False)
-    if not lanes:
-        step = f"""
-        value = {load}
-        higher = tl.maximum(peak, tl.max(value, axis=0){_unit(knobs)})
-        total = total * {_ratio(knobs, "peak", "higher")} + tl.sum({_exp(knobs, "value", "higher")}, axis=0)
-        peak = higher
-        """
-        return join(
-            _place(knobs),
-            "peak = LOWEST\ntotal = 0.0",
-            _loop(knobs) + "\n" + indent(step),
-            _write(workload, knobs, cols),
-        )
+    if knobs["reduce"] != "lanes":
+        return _online_by_blocks(workload, knobs, load)
     above = "tl.max(value, axis=0)" if tiled else "value"
     summed = _exp(knobs, "value", "higher[None, :]" if tiled else "higher")
     step = f"""
@@ -410,6 +398,22 @@ def _online(workload: Workload, knobs: Knobs) -> str:
         *stores,
     )
     return text.replace("WIDTH", str(_wide_lanes(knobs)))
+
+
+def _online_by_blocks(workload: Workload, knobs: Knobs, load: str) -> str:
+    """Where each block is reduced at once."""
+    step = f"""
+    value = {load}
+    higher = tl.maximum(peak, tl.max(value, axis=0){_unit(knobs)})
+    total = total * {_ratio(knobs, "peak", "higher")} + tl.sum({_exp(knobs, "value", "higher")}, axis=0)
+    peak = higher
+    """
+    return join(
+        _place(knobs),
+        "peak = LOWEST\ntotal = 0.0",
+        _loop(knobs) + "\n" + indent(step),
+        _write(workload, knobs, workload.sizes["cols"]),
+    )
 
 
 def _wide_lanes(knobs: Knobs) -> int:
