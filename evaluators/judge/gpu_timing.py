@@ -49,6 +49,8 @@ SINGLES = 4
 """Blocks of one call, against which the blocks of many are held."""
 CHAIN_CALLS = 32
 """Of a chain at most, so that a GPU's queue, which has room for a thousand launches, holds them all."""
+MEASURED_SIZES = frozenset(4**n for n in range(6))
+"""Blocks of so many calls are measured for what a block costs besides; it grows linearly in between."""
 OVERSTATED = 0.9
 """Of what a block costs besides: less than that is no noise."""
 
@@ -221,7 +223,7 @@ class GpuCalibration(Calibration):
         """See `Calibration`. `chains`: whether the reference's calls can be made to depend on one another."""
         capacity = staging.capacity
         sizes = block_sizes(capacity)
-        some = (n for n in sizes if n & (n - 1) == 0 or n == capacity)
+        some = (n for n in sizes if n in MEASURED_SIZES or n == capacity)
         overheads = smoothed({n: eager.overhead(staging.batch(n)) for n in some}, sizes)
         self.link_ms: dict[bool, float] = {}
         """What a call costs more in a chain, by whether the module waits for the GPU in every call; empty
@@ -236,6 +238,8 @@ class GpuCalibration(Calibration):
             longest = staging.batch(max(n for n in sizes if n <= 2 * calls))
             eager.block(longest)  # of a thorough measurement
             self._eager_room = eager.queue_room(longest, capacity)
+        self._copy_ms = self._copy_now_ms(calls)
+        """What copying the outputs of one of the baseline's calls takes."""
         singles, late = [], []
         for _ in range(SINGLES):
             singles.append(eager.block(staging.batch(1)).call_ms(self.overhead(1).total_ms))
@@ -258,6 +262,26 @@ class GpuCalibration(Calibration):
     def overhead_again(self, calls: int) -> Overhead:
         """What such a block costs besides, measured now."""
         return self._eager.overhead(self._staging.batch(calls))
+
+    def delivery_ms(self, calls: int) -> float:
+        """What copying the outputs takes, of such a block's time: the baseline's, or that of filled ones
+        where it is less. Behind a fill a copy takes up to twice as long as behind a kernel."""
+        return min(self.overhead(calls).delivery_ms, calls * self._copy_ms)
+
+    def delivery_again_ms(self, calls: int) -> float:
+        """The same, measured now."""
+        return min(self.overhead_again(calls).delivery_ms, calls * self._copy_now_ms(calls))
+
+    def _copy_now_ms(self, calls: int) -> float:
+        """A call's, by the baseline's blocks with and without the copies."""
+        batch = self._staging.batch(min(calls, self._eager_room))
+        kinds = (lambda: self._block_ms(batch), lambda: self._block_ms(batch, deliver=False))
+        whole_ms, kept_ms = fastest(kinds)
+        return max(whole_ms - kept_ms, 0.0) / batch.calls
+
+    def _block_ms(self, batch: Batch, *, deliver: bool = True) -> float:
+        assert isinstance(self._eager, GpuRunnerClient)
+        return self._eager.block(batch, deliver=deliver).wall_ms
 
     def link_again_ms(self, *, waits: bool) -> float:
         """What a call costs more in a chain, measured now."""

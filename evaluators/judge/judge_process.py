@@ -65,6 +65,8 @@ MACHINES_FAULT = re.compile(
     r"\b(CUDA|cuDNN|CUBLAS|CUFFT) error|CUDNN_STATUS|[Oo]ut ?[Oo]f ?[Mm]emory|AcceleratorError"
 )
 """In the cause of an error that may be gone on another device, or at another time."""
+CALLERS_FAULT = re.compile(r"CUDNN_STATUS_(BAD_PARAM|NOT_SUPPORTED)")
+"""In the cause of an error that no other device would spare the reference."""
 ASSERTED = "device-side assert triggered"
 """In the cause of an error of a kernel that has refused its inputs, as PyTorch's losses and lookups do."""
 DEVICE_FACTS = (
@@ -174,7 +176,8 @@ def _failure(order: Message, error: Exception) -> Message:
     asserted = opens and ASSERTED in text
     if asserted and order["op"] == "open" and not order["options"]["keep_range"]:
         return {"op": "asserted"}
-    machines = isinstance(error, (OSError, MemoryError)) or MACHINES_FAULT.search(cause_of(text))
+    cause = "" if CALLERS_FAULT.search(cause_of(text)) else cause_of(text)
+    machines = isinstance(error, (OSError, MemoryError)) or MACHINES_FAULT.search(cause)
     if not opens or (machines and not asserted):
         return {"op": "failed", "error": text, "of_memory": of_memory}
     return {"op": "unfit", "error": f"the reference cannot be run:\n{text}"}

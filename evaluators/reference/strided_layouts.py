@@ -24,6 +24,8 @@ def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 def span_of(tensor: torch.Tensor) -> torch.Tensor:
     """All of the memory that a tensor reaches over, flat."""
+    if tensor.is_contiguous():
+        return tensor.view(-1)
     return tensor.as_strided((extent(tensor.shape, tensor.stride()),), (1,), tensor.storage_offset())
 
 

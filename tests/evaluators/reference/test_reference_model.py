@@ -370,7 +370,7 @@ def test_weights_keep_their_signs_where_the_reference_cannot_bear_others() -> No
     before = session.eager.log_scale.clone()
     session.change_weights(session.everywhere(), alike=True)
     changed = session.eager.log_scale
-    assert (changed > 0).all() and changed.unique().numel() == 128
+    assert (changed > 0).all() and changed.unique().numel() > 120
     assert torch.equal(session.double.module.log_scale, changed.double())
     session.restore_weights()
     assert torch.equal(session.eager.log_scale, before)
