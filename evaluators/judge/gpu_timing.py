@@ -238,8 +238,6 @@ class GpuCalibration(Calibration):
             longest = staging.batch(max(n for n in sizes if n <= 2 * calls))
             eager.block(longest)  # of a thorough measurement
             self._eager_room = eager.queue_room(longest, capacity)
-        self._copy_ms = self._copy_now_ms(calls)
-        """What copying the outputs of one of the baseline's calls takes."""
         singles, late = [], []
         for _ in range(SINGLES):
             singles.append(eager.block(staging.batch(1)).call_ms(self.overhead(1).total_ms))
@@ -262,26 +260,6 @@ class GpuCalibration(Calibration):
     def overhead_again(self, calls: int) -> Overhead:
         """What such a block costs besides, measured now."""
         return self._eager.overhead(self._staging.batch(calls))
-
-    def delivery_ms(self, calls: int) -> float:
-        """What copying the outputs takes, of such a block's time: the baseline's, or that of filled ones
-        where it is less. Behind a fill a copy takes up to twice as long as behind a kernel."""
-        return min(self.overhead(calls).delivery_ms, calls * self._copy_ms)
-
-    def delivery_again_ms(self, calls: int) -> float:
-        """The same, measured now."""
-        return min(self.overhead_again(calls).delivery_ms, calls * self._copy_now_ms(calls))
-
-    def _copy_now_ms(self, calls: int) -> float:
-        """A call's, by the baseline's blocks with and without the copies."""
-        batch = self._staging.batch(min(calls, self._eager_room))
-        kinds = (lambda: self._block_ms(batch), lambda: self._block_ms(batch, deliver=False))
-        whole_ms, kept_ms = fastest(kinds)
-        return max(whole_ms - kept_ms, 0.0) / batch.calls
-
-    def _block_ms(self, batch: Batch, *, deliver: bool = True) -> float:
-        assert isinstance(self._eager, GpuRunnerClient)
-        return self._eager.block(batch, deliver=deliver).wall_ms
 
     def link_again_ms(self, *, waits: bool) -> float:
         """What a call costs more in a chain, measured now."""

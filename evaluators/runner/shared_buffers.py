@@ -193,12 +193,19 @@ def _name(dtype: torch.dtype) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SampledOutput:
-    """Some of a block's outputs: private copies of those of one call, nobody knew which, and a
-    call whose outputs are not there."""
+    """Some of a block's outputs: private copies of those of one call, nobody knew which, and whose are not
+    there."""
 
     call: int
     outputs: list[torch.Tensor]
-    missing: int | None
+    unwritten: torch.Tensor
+    """Of each call, on the device: while the clock runs nobody asks it, since that takes longer where there
+    are some."""
+
+    @property
+    def missing(self) -> int | None:
+        """A call whose outputs are not there."""
+        return int(self.unwritten.nonzero()[0]) if self.unwritten.any() else None
 
 
 class SharedBuffers:
@@ -281,19 +288,19 @@ class SharedBuffers:
                 return number
         return None
 
-    def unwritten(self, calls: int) -> int | None:
-        """A call of the last block whose outputs nobody wrote in full, as far as some elements show."""
+    def unwritten(self, calls: int) -> torch.Tensor:
+        """Of each call of the last block whether nobody wrote its outputs in full, as far as some elements
+        show; bool."""
         import torch
 
+        found = torch.zeros(calls, dtype=torch.bool, device=self.results.device)
         for slot in self.outputs.slots:
             words, value = self._words(slot, calls)
             if slot.dtype not in POISON or not words.numel():
                 continue  # all bits one is a number there
             at = torch.randint(words.shape[1], (PROBES,), device=words.device)
-            poisoned = (words[:, at] == value).any(-1)
-            if poisoned.any():
-                return int(poisoned.nonzero()[0])
-        return None
+            found |= (words[:, at] == value).any(-1)
+        return found
 
     def rehearse_sampling(self, calls: int) -> None:
         """Samples outputs for nothing, so that torch's allocator holds all the memory that the next one
@@ -304,7 +311,7 @@ class SharedBuffers:
     def sample_output(self, calls: int) -> SampledOutput:
         """Of the last block, which had so many calls."""
         call = secrets.randbelow(calls)
-        return SampledOutput(call=call, outputs=self.snapshot(call), missing=self.unwritten(calls))
+        return SampledOutput(call=call, outputs=self.snapshot(call), unwritten=self.unwritten(calls))
 
     def show_one(self, staged: torch.Tensor, call: int) -> None:
         """Copies one call's inputs out of private memory."""

@@ -46,26 +46,6 @@ def test_what_a_block_costs_besides_is_overstated_where_it_costs_less_now(
     assert calibration.overstates(64) is overstated
 
 
-@pytest.mark.parametrize(("copies_ms", "delivery_ms"), [(0.03, 0.03), (0.002, 0.008), (0.0, 0.0)])
-def test_copies_take_what_the_baselines_do_and_no_more_than_behind_fills(
-    copies_ms: float, delivery_ms: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The baseline's blocks of four calls take 1 ms, and the copies."""
-
-    def block(batch: Batch, *, deliver: bool) -> SimpleNamespace:
-        return SimpleNamespace(wall_ms=1.0 + deliver * copies_ms * batch.calls)
-
-    calibration = object.__new__(GpuCalibration)
-    calibration._overheads = {4: Overhead(total_ms=2.0, delivery_ms=0.03)}
-    calibration._eager = Eager(2.0)  # type: ignore[assignment]
-    monkeypatch.setattr(
-        GpuCalibration, "_block_ms", lambda self, *a, **k: block(*a, deliver=k.get("deliver", True)).wall_ms
-    )
-    calibration._staging, calibration._eager_room = Staging([torch.empty(1)], 4, "cpu"), 4
-    calibration._copy_ms = calibration._copy_now_ms(4)
-    assert calibration.delivery_ms(4) == pytest.approx(delivery_ms)
-
-
 @pytest.mark.parametrize(("elements", "slack_ms"), [(2**20, 0.005), (2**28, 0.405)])
 def test_what_is_copied_may_vary_where_it_is_much(elements: int, slack_ms: float) -> None:
     """A reference of which 1 GiB is copied in and out took a tenth longer beside a kernel than before."""

@@ -45,7 +45,8 @@ class RunnerClient:
 
     def sampled_output(self, calls: int) -> SampledOutput:
         call = calls // 2
-        return SampledOutput(call=call, outputs=SharedBuffers().snapshot(call), missing=self.missing)
+        unwritten = torch.arange(calls) == (-1 if self.missing is None else self.missing)
+        return SampledOutput(call=call, outputs=SharedBuffers().snapshot(call), unwritten=unwritten)
 
     def block(self, batch: Batch) -> Block:
         return Block(calls=batch.calls, wall_ms=BESIDES_MS + self.cost(batch.calls, False))
@@ -79,18 +80,15 @@ class Reference:
 @dataclass
 class Calibration:
     link_again: float = LINK_MS[False]
-    copies_ms: float = 0.0
-    copies_again_ms: float = 0.0
+    delivery_ms: float = 0.0
+    delivery_again_ms: float = 0.0
     link_ms = LINK_MS
 
     def overhead(self, calls: int) -> Overhead:
-        return Overhead(total_ms=BESIDES_MS, delivery_ms=0.0)
+        return Overhead(total_ms=BESIDES_MS, delivery_ms=self.delivery_ms)
 
-    def delivery_ms(self, calls: int) -> float:
-        return self.copies_ms
-
-    def delivery_again_ms(self, calls: int) -> float:
-        return self.copies_again_ms
+    def overhead_again(self, calls: int) -> Overhead:
+        return Overhead(total_ms=BESIDES_MS, delivery_ms=self.delivery_again_ms)
 
     def link_again_ms(self, *, waits: bool) -> float:
         return self.link_again
@@ -177,7 +175,7 @@ def unproven(
     longer_ms: Iterator[float], *, again_ms: float = 1.0, right: bool = True
 ) -> tuple[float, list[str]]:
     """ms a block of ten that count besides, where copying the outputs takes 1 ms of 3, and the remarks."""
-    session = ReferenceSession(Calibration(copies_ms=1.0, copies_again_ms=again_ms))
+    session = ReferenceSession(Calibration(delivery_ms=1.0, delivery_again_ms=again_ms))
     client = RunnerClient(lambda n, chained: n * 0.3, copying_ms=longer_ms)
     correctness_checks = CorrectnessChecks(session, client)  # type: ignore[arg-type]
     correctness_checks.checked_block = lambda calls: (client.block(session.stage_fresh(calls, client)), None)  # type: ignore[assignment, method-assign, return-value]

@@ -158,8 +158,10 @@ def test_what_nobody_wrote_is_seen_and_a_nan_is_not_taken_for_it(dtype: str) -> 
         call[0].zero_()
     for place in places[:3]:
         place.view(torch.uint8).fill_(255)  # a NaN, in floating types
-    assert buffers.unwritten(3) is None
-    assert buffers.unwritten(4) == (3 if dtype in POISON else None)
+    assert buffers.unwritten(3).tolist() == [False] * 3
+    assert buffers.unwritten(4).tolist() == [False] * 3 + [dtype in POISON]
+    assert buffers.sample_output(3).missing is None
+    assert buffers.sample_output(4).missing == (3 if dtype in POISON else None)
     buffers.free()
 
 
