@@ -126,7 +126,8 @@ def _cells(found: Verification, extraction: Extraction, profile: Profile) -> Ite
     yield f"{_ratio(found, found.delivered, EAGER)}, {WAYS[found.delivered]}"
     for way, with_kernels in COMPILED_PAIRS:
         yield _ratio(found, way, EAGER)
-        yield _ratio(found, with_kernels, way)
+        own = "" if found.compiled_pays else ", where its own forward runs"
+        yield _ratio(found, with_kernels, way) + own
     yield f"{sum(1 for calls in found.calls.values() if calls)}, {sum(found.calls.values())}"
     covered = sum(
         each.time_ms * found.calls.get(each.name, 0) / len(each.places) for each in extraction.problems

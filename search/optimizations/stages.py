@@ -207,7 +207,12 @@ def installed(
         if found.left_out:
             left = {each: own for each, own in places.items() if each.name not in found.left_out}
             write_package(making.folder, wholes, sources, left)
-        set_way(making.folder, as_graph=found.as_graph, in_compiled=found.in_compiled)
+        set_way(
+            making.folder,
+            as_graph=found.as_graph,
+            in_compiled=found.in_compiled,
+            own_in_compiled=not found.compiled_pays,
+        )
     except (NoGraphError, VerificationError) as error:
         raise UsageError(f"model={profile.model}: no kernel can be put into it: {error}") from error
     kept = {each.name: kernels[each.name] for each in places if each.name not in found.left_out}

@@ -127,6 +127,7 @@ def write_package(
         "shapes": shapes,
         "as_graph": False,
         "in_compiled": None,
+        "own_in_compiled": False,
         "device": model.device,
         "weights": {name: [list(each.shape), _dtype(each)] for name, each in weights.items() if name in used},
         "modules": {name: type(each).__name__ for name, each in module.named_modules() if name},
@@ -135,11 +136,17 @@ def write_package(
     (place / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
 
-def set_way(folder: Path, *, as_graph: bool, in_compiled: Collection[str] | None) -> None:
+def set_way(
+    folder: Path, *, as_graph: bool, in_compiled: Collection[str] | None, own_in_compiled: bool = False
+) -> None:
     """How the folder's package runs from now on: as a CUDA graph unless `load` is told otherwise; in compiled
-    code with these kernels alone, None: with all."""
+    code with these kernels alone, None: with all, or by the model's own forward."""
     file = folder / PACKAGE / MANIFEST
-    way = {"as_graph": as_graph, "in_compiled": None if in_compiled is None else list(in_compiled)}
+    way = {
+        "as_graph": as_graph,
+        "in_compiled": None if in_compiled is None else list(in_compiled),
+        "own_in_compiled": own_in_compiled,
+    }
     manifest = {**json.loads(file.read_text(encoding="utf-8")), **way}
     file.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 

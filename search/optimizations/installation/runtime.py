@@ -82,7 +82,8 @@ class Plan:
     """What replaces forwards. `shapes`: by the sizes of the tensors among the arguments, the first is that
     which others are held against; `weight`: one of the model's, which has moved or changed its type when the
     model has, with `kind`, its type and device. `weights`: the names of those that the forwards read.
-    `as_graph`: whether a forward is recorded as a CUDA graph and launched as that. `fallbacks`: how often the
+    `as_graph`: whether a forward is recorded as a CUDA graph and launched as that. `own_in_compiled`: whether
+    the model's own forward runs in compiled code. `fallbacks`: how often the
     model's own forward ran, by the reason."""
 
     shapes: Mapping[tuple[torch.Size, ...], Shape]
@@ -91,6 +92,7 @@ class Plan:
     kind: tuple[torch.dtype, torch.device]
     weights: Sequence[str] = ()
     as_graph: bool = False
+    own_in_compiled: bool = False
     fallbacks: collections.Counter[str] = field(default_factory=collections.Counter)
 
     def shape_of(self, tensors: Sequence[torch.Tensor]) -> Shape:
@@ -158,6 +160,8 @@ class Optimized(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As the model's own."""
         plan = type(self).plan
+        if plan.own_in_compiled and torch.compiler.is_compiling():
+            return super().forward(*args, **kwargs)
         leaves, structure = pytree.tree_flatten((list(args), kwargs))
         tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
         shape = plan.shape_of(tensors)
@@ -198,6 +202,7 @@ def load(
         kind=(getattr(torch, first[1][1]), device) if first else (torch.float32, device),
         weights=list(manifest["weights"]),
         as_graph=device.type == "cuda" and bool(manifest["as_graph"] if as_graph is None else as_graph),
+        own_in_compiled=bool(manifest["own_in_compiled"]),
     )
     plan.compiles(kernels if manifest["in_compiled"] is None else manifest["in_compiled"])
     own = type(model)

@@ -112,6 +112,11 @@ def test_compiled_code_has_the_kernels_that_the_manifest_names(tmp_path: Path) -
     torch._dynamo.reset()
     load_package(tmp_path).load(model)
     assert not torch.allclose(torch.compile(model, backend="eager")(x), wanted)
+    set_way(tmp_path, as_graph=False, in_compiled=[problem.name], own_in_compiled=True)
+    torch._dynamo.reset()
+    load_package(tmp_path).load(model)
+    assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(x), wanted), "its own forward"
+    assert not torch.allclose(model(x), wanted) and not plan(model).fallbacks
 
 
 @torch.no_grad()
