@@ -10,9 +10,10 @@ from search.proposers.playbook.move import Move
 from search.proposers.playbook.plan import CROSS_OVER, NAIVE, RESTART, RETUNE, TOGETHER, Draft, Plan
 from search.tree import Category, Outcome, Seed, Variant, speedups_of
 
-GAINS = {NAIVE: math.inf, TOGETHER: 1000.0, RETUNE: 0.9, CROSS_OVER: 0.95, RESTART: 0.4}
-"""Expected gains of what is in no catalogue; moves bring their own. The naive kernel comes first, then all
-moves together, and moves that were not tried come before retuning, and everything before a fresh start."""
+GAINS = {TOGETHER: math.inf, NAIVE: 1000.0, RETUNE: 0.9, CROSS_OVER: 0.95, RESTART: 0.4}
+"""Expected gains of what is in no catalogue; moves bring their own. All moves together come first, since a
+problem among many has few evaluations, then the naive kernel; moves that were not tried come before retuning,
+and everything before a fresh start."""
 FAILED = math.log(0.5)
 """What an idea counts for that made no correct kernel."""
 PRIOR_WEIGHT = 1.0

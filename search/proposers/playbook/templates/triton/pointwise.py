@@ -16,6 +16,22 @@ MOVES = (
     MERGE,
     NARROW,
     Move(
+        name="flat tensors",
+        text="Take the number of an element for its place in tensors that lie in the output's order: "
+        "beside one that is broadcast they need no division, and their loads stay wide whatever the sizes.",
+        category=Category.MEMORY,
+        gain=1.25,
+        sets={"flat": True},
+    ),
+    Move(
+        name="constant sizes",
+        text="Compile the sizes of dimensions in where places need divisions: a division by a known number "
+        "is a multiplication.",
+        category=Category.COMPUTE,
+        gain=1.15,
+        sets={"constant": True},
+    ),
+    Move(
         name="larger blocks",
         text="Give each program more elements, several for each lane, so that enough loads are in flight to "
         "hide the latency of memory, and contiguous ones become wide.",
@@ -51,7 +67,9 @@ NAIVE: Knobs = {
     "block": 128,
     "blocks": 1,
     "warps": 4,
+    "constant": False,
     "fit": False,
+    "flat": False,
     "merged": False,
     "narrow": False,
     "remembered": True,
@@ -110,25 +128,27 @@ def _kernel(knobs: Knobs, formula: Formula, count: int) -> str:
         *tensors,
         *(f"{name}_given" for name in scalars),
         "count",
-        "sizes",
+        "sizes: tl.constexpr" if knobs["constant"] else "sizes",
         "out_strides",
         *strides,
     ]
     lines = [f"    {name} = tl.cast({name}_given, COMPUTE)" for name in scalars]
     loads = [
-        f"        at = places(index, sizes, {name}_strides, DIMS)\n"
+        f"        at = {_place(name, number, knobs)}\n"
         f"        {operand} = tl.load({name} + at, mask=inside).to(COMPUTE)"
-        for operand, name in zip(OPERANDS, tensors, strict=False)
+        for number, (operand, name) in enumerate(zip(OPERANDS, tensors, strict=False), start=1)
     ]
     steps = [
         f"        {name} = tl.cast({in_language(text, 1)}, COMPUTE)" for name, text in formula.steps.items()
     ]
     cache = ', cache_modifier=".cs"' if knobs["stores"] == "streaming" else ""
+    flat = "FLAT: tl.constexpr, " if knobs["flat"] else ""
     return f'''
 @triton.jit
 def pointwise(
     {", ".join(arguments)},
-    COMPUTE: tl.constexpr, DIMS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    {flat}COMPUTE: tl.constexpr, DIMS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ):
     """One program: BLOCKS blocks of the output's elements."""
     start = tl.program_id(0)
@@ -142,23 +162,32 @@ def pointwise(
         value = tl.cast({in_language(formula.text, 1)}, COMPUTE)
         if out.dtype.element_ty == tl.int1:
             value = value != 0
-        at = places(index, sizes, out_strides, DIMS)
+        at = {_place("out", 0, knobs)}
         tl.store(out + at, value.to(out.dtype.element_ty), mask=inside{cache})
 '''
+
+
+def _place(name: str, number: int, knobs: Knobs) -> str:
+    """The expression for where a tensor's elements are: the output's, which has number 0, or an operand's."""
+    place = f"places(index, sizes, {name}_strides, DIMS)"
+    return f"index if FLAT[{number}] else {place}" if knobs["flat"] else place
 
 
 def _plan(workload: Workload, knobs: Knobs) -> str:
     own = "strides[0]" if in_place(workload.operator) else "contiguous(shape)"
     wide = "is_wide(dims)" if knobs["narrow"] else "True"
     block = f"min({knobs['block']}, triton.next_power_of_2(count))" if knobs["fit"] else str(knobs["block"])
+    flat = "tuple(list(each) == contiguous(sizes) for each in strides)" if knobs["flat"] else "None"
+    sizes = "sizes if len(sizes) > 1 else (0,)" if knobs["constant"] else "sizes"
     return f'''
 def plan(shapes, strides):
-    """The output's shape, the number of its elements, sizes and strides, those of the output first, whether
-    places are beyond 32 bits, and the block's size."""
+    """The output's shape, the number of its elements, sizes and strides, those of the output first, which of
+    these are in the order of the elements, whether places are beyond 32 bits, and the block's size."""
     shape = broadcast(shapes)
     count = shape.numel()
     dims = dimensions(shape, {own}, *(spread(shape, *each) for each in zip(shapes, strides)))
-    return shape, count, list(zip(*dims)), {wide}, {block}
+    sizes, *strides = zip(*dims)
+    return shape, count, [{sizes}, *strides], {flat}, {wide}, {block}
 '''
 
 
@@ -175,14 +204,14 @@ def _forward(workload: Workload, knobs: Knobs, formula: Formula) -> str:
     scalars = "".join(f"float({each}), " for each in formula.scalars.values())
     return f"""
 tensors = ({tensors},)
-shape, count, layout, wide, block = plan(
+shape, count, layout, flat, wide, block = plan(
     tuple(each.shape for each in tensors), tuple(each.stride() for each in tensors)
 )
 {out}
 pointwise[(triton.cdiv(count, block * {knobs["blocks"]}),)](
     out, *tensors, {scalars}count, *layout,
-    COMPUTE=compute, DIMS=len(layout[0]), WIDE=wide, BLOCK=block, BLOCKS={knobs["blocks"]},
-    num_warps={knobs["warps"]},
+    {"FLAT=flat, " if knobs["flat"] else ""}COMPUTE=compute, DIMS=len(layout[0]), WIDE=wide, BLOCK=block,
+    BLOCKS={knobs["blocks"]}, num_warps={knobs["warps"]},
 )
 return out
 """

@@ -26,6 +26,9 @@ for kernel in kernels:
             print(operator, call, why)
 """
 
+ALSO = {"pointwise": [{"flat": True}, {"flat": True, "constant": True, "merged": True}]}
+"""Knobs that a walk may leave out."""
+
 
 @pytest.mark.parametrize("operator", CALLS)
 def test_kernels_are_python_and_say_what_they_are(operator: str) -> None:
@@ -50,7 +53,8 @@ def test_kernels_are_right_in_the_interpreter(operator: str, tmp_path: Path) -> 
     template = template_for(of.op, "triton")
     assert template is not None
     kernels = []
-    for seed, knobs in enumerate([template.naive, walked(template, of, 1)]):
+    also = [{**template.naive, **each} for each in ALSO.get(of.op, ())]
+    for seed, knobs in enumerate([template.naive, walked(template, of, 1), *also]):
         path = tmp_path / f"{seed}.py"
         path.write_text(template.render(of, knobs))
         kernels.append(str(path))
