@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from evaluators.evaluation import Correctness, Status
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import Refused, RunnerClient
+from evaluators.judge.staging import Batch
 from evaluators.reference import weight_changes
 from evaluators.reference.answer import Answer, Draw, benchmark_rules
 from evaluators.reference.comparison import Comparison
@@ -79,7 +80,7 @@ class CorrectnessChecks:
                 answer = self._reference.answer(draw)
                 if answer.inputs is not None:
                     evidence.add(answer.inputs, self._client.buffers.snapshot(call), answer.eager)
-            self._require_inputs(range(batch.calls))
+            self._require_inputs(batch, range(batch.calls))
         self._comparisons.append(found := evidence.comparison())
         if found.problem:
             raise Refused(Status.INCORRECT, f"wrong on fresh inputs: {found.problem}")
@@ -132,13 +133,14 @@ class CorrectnessChecks:
         capacity = self._session.capacity
         for start in range(0, len(names), capacity):
             chosen = names[start : start + capacity]
-            self._client.block(self._session.stage_distributions(chosen, self._client))
+            batch = self._session.stage_distributions(chosen, self._client)
+            self._client.block(batch)
             for call, name in enumerate(chosen):
                 comparison = self._reference.check_on(self._client.buffers.snapshot(call), name)
                 self._distributions[name] = not comparison.problem
                 if comparison.problem:
                     raise Refused(Status.INCORRECT, f"wrong on {described(name)}: {comparison.problem}")
-            self._require_inputs(range(len(chosen)))
+            self._require_inputs(batch, range(batch.calls))
 
     def timed_block(self, calls: int) -> float:
         """ms a call in a block on fresh inputs, whose answers are checked by `settle`."""
@@ -157,7 +159,7 @@ class CorrectnessChecks:
         batch = self._session.stage_fresh(calls, self._client)
         block = self._client.block(batch)
         seen = self.seen(calls)
-        self._require_inputs([seen.call])
+        self._require_inputs(batch, [seen.call])
         draw = batch.draws[seen.call]
         return block, lambda: self._require(draw, seen.outputs, self._reference.answer(draw, spot=True))
 
@@ -225,12 +227,12 @@ class CorrectnessChecks:
                 self._benchmark_rules = self._benchmark_rules or benchmark_rules(outputs[0], answer)
             for each in outputs:
                 self._require(draw, each, answer, where=where)
-        self._require_inputs(range(calls))
+        self._require_inputs(batch, range(calls))
         return self._session.call_ms(block)
 
-    def _require_inputs(self, calls: Iterable[int]) -> None:
+    def _require_inputs(self, batch: Batch, calls: Iterable[int]) -> None:
         """That the inputs of these calls of the last block are as they were."""
-        number = self._session.spoilt_input(self._client, calls)
+        number = self._session.spoilt_input(self._client, batch, calls)
         if number is not None:
             raise Refused(
                 Status.INCORRECT,

@@ -265,12 +265,12 @@ class ReferenceSession:
         except (RuntimeError, ValueError):
             return None
 
-    def spoilt_input(self, client: RunnerClient, calls: Iterable[int]) -> int | None:
+    def spoilt_input(self, client: RunnerClient, batch: Batch, calls: Iterable[int]) -> int | None:
         """The number of an input tensor that is not as it was before these calls of the last block, though
         the reference leaves it alone."""
         for call in calls:
             found = client.buffers.altered(self._staging.memory, call)
-            if found is not None:
+            if found is not None and not self.reference.writes_to(found, batch.draws[call]):
                 return found
         return None
 

@@ -17,12 +17,14 @@ from evaluators.opening import OpeningStep, Steps
 from evaluators.problem import Problem
 from evaluators.reference.answer import Answer, Draw, judge, leave_open, writable
 from evaluators.reference.comparison import NO_SHIFT, Comparison, Shift
+from evaluators.reference.containers import tensors_in
 from evaluators.reference.input_distributions import Distribution
 from evaluators.reference.jumps import at_jumps, furthest_off, with_elements
 from evaluators.reference.random_outputs import judge_random
 from evaluators.reference.running_reference import RunningReference
 from evaluators.reference.sampled_elements import Places, pick_all, some_places
 from evaluators.reference.shifts import eager_shifts_of, joined, shifts_of
+from evaluators.reference.strided_layouts import clone, span_of
 
 if TYPE_CHECKING:
     import torch
@@ -66,6 +68,17 @@ class ReferenceModel(RunningReference):
         are random all have, so that calls that are not independent show."""
         draws = [Draw.fresh() for _ in range(calls)]
         return draws[:1] * calls if self.random_checks is not None else [*draws[:-1], draws[0]]
+
+    def writes_to(self, number: int, draw: Draw) -> bool:
+        """Whether the reference changes this input tensor on that draw: where it leaves its own alone (a
+        running mean that moves by a momentum of 0), it may yet make NaN of an infinity."""
+        given = self.draw(draw.seed, draw.distribution)
+        tensor = tensors_in(given)[number]
+        before = clone(tensor)
+        with self._torch.no_grad():
+            self.eager(*given)
+        bits = (span_of(each).view(self._torch.uint8) for each in (before, tensor))
+        return not self._torch.equal(*bits)
 
     def answer(
         self,

@@ -24,6 +24,11 @@ pytestmark = pytest.mark.slow
         ("return 0 * x", UnfitProblem, "the reference cannot judge a kernel: "),
         ("raise OSError('no space')", WorkerBroken, "OSError: no space"),
         ("raise RuntimeError('CUDA error: lost')", WorkerBroken, "RuntimeError: CUDA error: lost"),
+        (
+            "raise RuntimeError('cuDNN error: CUDNN_STATUS_BAD_PARAM')",
+            UnfitProblem,
+            "the reference cannot be run: RuntimeError: cuDNN error",
+        ),
         ("os._exit(3)", WorkerBroken, "the evaluator's own processes did not come up: "),
     ],
 )
@@ -40,6 +45,35 @@ def test_a_broken_reference_is_told_with_its_reason(
     assert second._open.in_use is None
     intact = cause.startswith("the reference cannot judge")  # found by looking: nothing has gone wrong
     assert (second._device_processes is not None) is intact, "a broken worker keeps nothing"
+
+
+MOVES_BY_NOTHING = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x, mean):
+        mean.add_(0.0 * x.sum())
+        return 2 * x + mean
+
+def get_inputs():
+    return [torch.randn(8, 64), torch.randn(64)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_what_the_reference_spoils_on_some_inputs_a_kernel_may_spoil_there(second: Worker) -> None:
+    """As batch norm's running mean with a momentum of 0, where its input has an infinity."""
+    problem = Problem(name="file/moves_by_nothing", source=MOVES_BY_NOTHING)
+    own = MOVES_BY_NOTHING.replace("Model(", "ModelNew(")
+    found = second.measure(problem, Kernel(source=own, language="cpp"), b"")
+    assert found.status is Status.CORRECT, found.log
+    spoils = own.replace("mean.add_(0.0 * x.sum())", "mean = mean.clone().add_(mean.fill_(7) - 7)")
+    assert spoils != own
+    found = second.measure(problem, Kernel(source=spoils, language="cpp"), b"")
+    assert found.status is Status.INCORRECT
 
 
 def test_a_reference_that_asserts_on_the_device_is_opened_again_within_its_range(second: Worker) -> None:
