@@ -1,8 +1,8 @@
 """Compiles a candidate's Triton kernels without a GPU: on the build lane, not while a device is held.
 
-The module runs once on meta tensors under a stand-in for Triton's driver that compiles and launches
-nothing. What it compiles lands in Triton's cache in the scratch folder, where the runner finds it. A module
-that cannot run on meta tensors is no failure: its kernels are compiled on their first call then.
+The module runs once on meta tensors, those of each case, under a stand-in for Triton's driver that compiles
+and launches nothing. What it compiles lands in Triton's cache in the scratch folder, where the runner finds
+it. A module that cannot run on meta tensors is no failure: its kernels are compiled on their first call then.
 """
 
 from __future__ import annotations
@@ -19,27 +19,37 @@ LAUNCHER_ERRORS = (OSError, RuntimeError, AssertionError, ImportError, subproces
 
 
 def compile_triton(module: types.ModuleType, problem: Problem, architecture: str) -> None:
-    """Compiles what `module.ModelNew` launches for the problem on a GPU of this compute capability ("9.0").
+    """Compiles what `module.ModelNew` launches for the problem, or for each of its cases that the module
+    supports, on a GPU of this compute capability ("9.0").
 
     Raises Triton's CompilationError, since a GPU would not change that.
     """
-    import torch
     from triton.compiler.errors import CompilationError
 
     _install_driver(architecture)
-    try:
-        reference = load_module(problem.source, problem.overrides)
-        inputs = make_inputs(reference, seed=0, device="meta", dtype=problem.dtype, layout=problem.layout)
-        values = init_inputs(reference, 0)
-        seed_all(0)
-        with torch.device("meta"), torch.no_grad():
-            model = module.ModelNew(*values).to(getattr(torch, problem.dtype))
-            model(*inputs)
-    except CompilationError:
-        raise
-    except Exception:
-        # A candidate's own code, on tensors it was not written for: any failure means "not now".
+    for part in [problem.of_case(each) for each in problem.cases] or [problem]:
+        try:
+            _run_on_meta(module, part)
+        except CompilationError:
+            raise
+        except Exception:
+            # A candidate's own code, on tensors it was not written for: any failure means "not now".
+            continue
+
+
+def _run_on_meta(module: types.ModuleType, problem: Problem) -> None:
+    import torch
+
+    reference = load_module(problem.source, problem.overrides)
+    inputs = make_inputs(reference, seed=0, device="meta", dtype=problem.dtype, layout=problem.layout)
+    values = init_inputs(reference, 0)
+    supports = getattr(module, "supports", None)
+    if problem.case_of and supports is not None and not supports(*inputs):
         return
+    seed_all(0)
+    with torch.device("meta"), torch.no_grad():
+        model = module.ModelNew(*values).to(getattr(torch, problem.dtype))
+        model(*inputs)
 
 
 class _Driver:

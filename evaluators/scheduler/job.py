@@ -24,6 +24,8 @@ class Job:
         self.on_stage = on_stage
         self.opening = opening
         """Ends when some problem is open on some device, with the facts of it."""
+        self.built_for = problem
+        """What the kernel is built for: of a case the whole problem, so that a build serves all of them."""
         self.build: Build | None = None
         self.failed_on: list[int] = []
         self.reason = ""
@@ -33,5 +35,5 @@ class Job:
         """The same kernel on a case of the problem, with the build that there is."""
         thorough = self.thorough and case.weight > 0
         job = Job(self.problem.of_case(case), self.kernel, thorough, self.on_stage, self.opening)
-        job.build = self.build
+        job.built_for, job.build = self.problem, self.build
         return job

@@ -324,7 +324,7 @@ class Pool:
         if job.build is None:
             architecture = await self._architecture_of(job.problem)
             job.on_stage("building")
-            job.build = await self._host.build(job.problem, job.kernel, architecture)
+            job.build = await self._host.build(job.built_for, job.kernel, architecture)
         return job.build
 
     async def _architecture_of(self, problem: Problem) -> str:
