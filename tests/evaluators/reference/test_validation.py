@@ -239,8 +239,32 @@ def test_each_output_is_examined() -> None:
     assert line.startswith("output 1: zeros pass")
 
 
-def test_an_output_without_elements_is_named() -> None:
-    assert findings(lambda x: x[:0], lambda: [matrix()]) == ["there are outputs without elements to judge"]
+def test_outputs_without_elements_are_left_to_the_others() -> None:
+    nothing = "there are no elements in its outputs to judge"
+    assert findings(lambda x: x[:0], lambda: [matrix()]) == [nothing]
+    assert findings(lambda x: (x[:0], x.exp()), lambda: [matrix()]) == []
+    (line,) = findings(lambda x: (x[:0], x * 0), lambda: [matrix()])
+    assert line.startswith("output 1: zeros pass")
+
+
+@pytest.mark.parametrize(
+    ("unread", "whole", "sound"), [(True, True, True), (False, True, False), (True, False, False)]
+)
+def test_an_operators_word_that_all_went_well_is_left_to_the_others(
+    unread: bool, whole: bool, sound: bool
+) -> None:
+    dtype = torch.int32 if whole else torch.float32
+
+    def reference(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.exp(), torch.zeros(8, dtype=dtype)
+
+    session = session_of(reference, lambda: [matrix()])
+    session.leaves_unread = unread
+    assert (examine(session) == []) == sound
+    assert ("output 1" in session.untried) == sound
+    alone = session_of(lambda x: reference(x)[1] + 0 * x[0, :8].to(dtype), lambda: [matrix()])
+    alone.leaves_unread = True
+    assert examine(alone) != [], "it has to have others"
 
 
 def test_inputs_that_belong_together_are_not_parted() -> None:
