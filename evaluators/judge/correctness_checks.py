@@ -80,7 +80,7 @@ class CorrectnessChecks:
                 answer = self._reference.answer(draw)
                 if answer.inputs is not None:
                     evidence.add(answer.inputs, self._client.buffers.snapshot(call), answer.eager)
-            self._require_inputs(batch, range(batch.calls))
+            self._require_inputs(batch)
         self._comparisons.append(found := evidence.comparison())
         if found.problem:
             raise Refused(Status.INCORRECT, f"wrong on fresh inputs: {found.problem}")
@@ -140,7 +140,7 @@ class CorrectnessChecks:
                 self._distributions[name] = not comparison.problem
                 if comparison.problem:
                     raise Refused(Status.INCORRECT, f"wrong on {described(name)}: {comparison.problem}")
-            self._require_inputs(batch, range(batch.calls))
+            self._require_inputs(batch)
 
     def timed_block(self, calls: int) -> float:
         """ms a call in a block on fresh inputs, whose answers are checked by `settle`."""
@@ -227,12 +227,13 @@ class CorrectnessChecks:
                 self._benchmark_rules = self._benchmark_rules or benchmark_rules(outputs[0], answer)
             for each in outputs:
                 self._require(draw, each, answer, where=where)
-        self._require_inputs(batch, range(calls))
+        self._require_inputs(batch)
         return self._session.call_ms(block)
 
-    def _require_inputs(self, batch: Batch, calls: Iterable[int]) -> None:
-        """That the inputs of these calls of the last block are as they were."""
-        number = self._session.spoilt_input(self._client, batch, calls)
+    def _require_inputs(self, batch: Batch, calls: Iterable[int] | None = None) -> None:
+        """That the inputs of these calls of the last block, or of all, are as they were."""
+        checked = range(batch.calls) if calls is None else calls
+        number = self._session.spoilt_input(self._client, batch, checked)
         if number is not None:
             raise Refused(
                 Status.INCORRECT,

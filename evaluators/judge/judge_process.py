@@ -176,8 +176,9 @@ def _failure(order: Message, error: Exception) -> Message:
     asserted = opens and ASSERTED in text
     if asserted and order["op"] == "open" and not order["options"]["keep_range"]:
         return {"op": "asserted"}
-    cause = "" if CALLERS_FAULT.search(cause_of(text)) else cause_of(text)
-    machines = isinstance(error, (OSError, MemoryError)) or MACHINES_FAULT.search(cause)
+    cause = cause_of(text)
+    said = MACHINES_FAULT.search(cause) and not CALLERS_FAULT.search(cause)
+    machines = isinstance(error, (OSError, MemoryError)) or said
     if not opens or (machines and not asserted):
         return {"op": "failed", "error": text, "of_memory": of_memory}
     return {"op": "unfit", "error": f"the reference cannot be run:\n{text}"}

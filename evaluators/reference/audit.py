@@ -17,10 +17,10 @@ from evaluators.reference.usable_distributions import open_distributions
 from evaluators.reference.validation import (
     MOST_BYTES,
     Lazy,
+    filled_outputs,
     lazy_outputs,
     lazy_parts,
     passes_elsewhere,
-    with_elements,
     without_input,
 )
 from evaluators.reference_audit import LazyAnswer, ReferenceAudit
@@ -54,7 +54,7 @@ def _audit(problem: Problem, steps: Steps) -> ReferenceAudit:
     seeds = secrets.randbits(62), secrets.randbits(62)
     inputs = reference.draw(seeds[0])
     answer = reference.answer(Draw(seed=seeds[0]), given=inputs)
-    if not with_elements(answer.eager):
+    if not filled_outputs(answer.eager):
         return ReferenceAudit(problem=problem.name, unfit="there are no elements in its outputs")
     with steps.step("lazy answers"):
         found = list(_all_lazy(reference, seeds, inputs, answer))
@@ -81,7 +81,7 @@ def _all_lazy(
 ) -> Iterator[LazyAnswer]:
     other = reference.draw(seeds[1])
     elsewhere = reference.run(other, seeds[1])
-    for number in with_elements(answer.eager):
+    for number in filled_outputs(answer.eager):
         for lazy in lazy_outputs(number, inputs, elsewhere, reference):
             yield from _looked_at(lazy, inputs, answer, reference)
     for number, (one, two) in enumerate(zip(tensors_in(inputs), tensors_in(other), strict=True)):

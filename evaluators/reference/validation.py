@@ -66,24 +66,12 @@ def examine(reference: ReferenceModel) -> list[str]:
         inputs, other = (reference.draw(seed) for seed in seeds)
         answer = reference.answer(Draw(seed=seeds[0]), given=inputs, spot=reference.slices is not None)
         right = answer.eager if reference.slices is None else reference.run(inputs, seeds[0])
-        if not (judged := with_elements(right)):
+        if not filled_outputs(right):
             return ["there are no elements in its outputs to judge"]
         elsewhere = reference.run(other, seeds[1])
-        lazy_ones: dict[int, str] = {}
-        for number in judged:
-            for lazy in lazy_outputs(number, inputs, elsewhere, reference):
-                if why := _passes(lazy, inputs, right, answer, reference):
-                    lazy_ones[number] = why if len(right) == 1 else f"output {number}: {why}"
-                    break
-        idle = [number for number in lazy_ones if reference.leaves_unread and _is_zero(elsewhere[number])]
-        if len(idle) < len(judged):
-            for number in idle:
-                reference.untried[f"output {number}"] = "0 in every draw: a kernel may return that"
-                del lazy_ones[number]
-        if lazy_ones:
-            return list(lazy_ones.values())
+        if found := _found_of_outputs(inputs, right, answer, elsewhere, reference):
+            return found
         del elsewhere
-        found: list[str] = []
         for number, (one, two) in enumerate(zip(tensors_in(inputs), tensors_in(other), strict=True)):
             if one.shape == two.shape:
                 constant = torch.equal(one, two)
@@ -108,8 +96,27 @@ def examine(reference: ReferenceModel) -> list[str]:
     return found
 
 
-def with_elements(outputs: Outputs) -> list[int]:
-    """The numbers of the outputs that have any: the others are compared in shape and type alone."""
+def _found_of_outputs(
+    inputs: list[Any], right: Outputs, answer: Answer, elsewhere: Outputs, reference: ReferenceModel
+) -> list[str]:
+    """Outputs in the place of which something lazy passes, a line each. Whole numbers that are always 0 are
+    named in `reference.untried` instead, where that is allowed and there are other outputs."""
+    judged, found = filled_outputs(right), dict[int, str]()
+    for number in judged:
+        for lazy in lazy_outputs(number, inputs, elsewhere, reference):
+            if why := _passes(lazy, inputs, right, answer, reference):
+                found[number] = why if len(right) == 1 else f"output {number}: {why}"
+                break
+    idle = [number for number in found if reference.leaves_unread and _is_zero(elsewhere[number])]
+    if len(idle) < len(judged):
+        for number in idle:
+            reference.untried[f"output {number}"] = "0 in every draw: a kernel may return that"
+            del found[number]
+    return list(found.values())
+
+
+def filled_outputs(outputs: Outputs) -> list[int]:
+    """The numbers of those with elements: the others are compared in shape and type alone."""
     return [number for number, each in enumerate(outputs) if each.numel()]
 
 
@@ -194,7 +201,7 @@ def passes_elsewhere(lazy: Lazy, reference: ReferenceModel) -> bool:
 
 
 def _explained(found: Comparison, right: Outputs) -> str:
-    values = right[with_elements(right)[0]].double()
+    values = right[filled_outputs(right)[0]].double()
     return (
         f"(the largest output is {values.abs().max().item():.3g}, the rms "
         f"{values.square().mean().sqrt().item():.3g}, the normwise difference {found.error:.3g}, eager's own "

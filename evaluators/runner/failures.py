@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import traceback
+import types
+from typing import Any
 
 from evaluators.runner.messages import Failed, Import, Order, Phase, Run
 
@@ -17,6 +19,12 @@ class WrongOutput(Exception):
 
 class Declined(Exception):
     """The candidate's `supports` says that it is not for such a case."""
+
+
+def declines(candidate: types.ModuleType, arguments: list[Any]) -> bool:
+    """Whether the candidate has a function `supports` that says no to such arguments."""
+    supports = getattr(candidate, "supports", None)
+    return supports is not None and not supports(*arguments)
 
 
 def failure(order: Order, error: BaseException) -> Failed:

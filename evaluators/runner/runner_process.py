@@ -30,7 +30,7 @@ from evaluators.reference.loading import (
 )
 from evaluators.reference.strided_layouts import is_same
 from evaluators.runner import messages, thin_headers
-from evaluators.runner.failures import Declined, WrongOutput, failure
+from evaluators.runner.failures import Declined, WrongOutput, declines, failure
 from evaluators.runner.messages import (
     Change,
     HandIn,
@@ -114,13 +114,6 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
             channel.send(failure(order, error).message())
 
 
-def _require_support(candidate: types.ModuleType, arguments: list[Any]) -> None:
-    """Raises Declined where the candidate has a function `supports` that says no to such arguments."""
-    supports = getattr(candidate, "supports", None)
-    if supports is not None and not supports(*arguments):
-        raise Declined("its supports(...) says no to such arguments")
-
-
 def _import(path: Path, order: Import) -> None:
     """The candidate's file, so that it compiles what it compiles at import."""
     uses_triton = "triton" in path.read_text()
@@ -154,8 +147,8 @@ class Session:
         self._inputs = [_arguments(order.arguments, tensors) for tensors in self._tensors]
         self._outputs = outputs.views(memory[inputs.bytes :])
         self._gate = gate_of(memory)
-        if kind == "candidate" and problem.case_of:
-            _require_support(module, self._inputs[0])
+        if kind == "candidate" and problem.case_of and declines(module, self._inputs[0]):
+            raise Declined("its supports(...) says no to such arguments")
         self._model: Any = model
         if kind == "compiled":
             self._model = torch.compile(model, mode=spec["compile_mode"])

@@ -14,6 +14,7 @@ from typing import Any
 
 from evaluators.problem import Problem
 from evaluators.reference.loading import init_inputs, load_module, make_inputs, seed_all
+from evaluators.runner.failures import declines
 
 LAUNCHER_ERRORS = (OSError, RuntimeError, AssertionError, ImportError, subprocess.CalledProcessError)
 
@@ -43,8 +44,7 @@ def _run_on_meta(module: types.ModuleType, problem: Problem) -> None:
     reference = load_module(problem.source, problem.overrides)
     inputs = make_inputs(reference, seed=0, device="meta", dtype=problem.dtype, layout=problem.layout)
     values = init_inputs(reference, 0)
-    supports = getattr(module, "supports", None)
-    if problem.case_of and supports is not None and not supports(*inputs):
+    if problem.case_of and declines(module, inputs):
         return
     seed_all(0)
     with torch.device("meta"), torch.no_grad():
