@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -45,6 +46,8 @@ class CorrectnessChecks:
         self._turns = itertools.cycle(weight_changes.turns(len(self._reference.weight_forms)))
         self._padded = False
         """Whether zeros among its weights are padding (see `weights.WeightChange`)."""
+        self._call_ms = math.inf
+        """The shortest so far, of blocks all of whose calls are checked."""
         self._spread: float | None = None
         """See `Correctness`."""
         self._evidence = self._new_evidence()
@@ -55,15 +58,16 @@ class CorrectnessChecks:
 
     def begin(self, plan: Plan) -> float:
         """The problem's own inputs, then with other weights every distribution. Returns about how long a call
-        takes in ms, of two the shorter."""
-        first = self._check_block(1, "on fresh inputs")
+        takes in ms, of a few the shortest."""
+        self._check_block(1, "on fresh inputs")
         if (evidence := self._new_evidence()) is not None:
             self._check_samples(evidence)
         self.change_weights(self._reference.everywhere(), self._try_distributions)
         calls = min(CHECKED_CALLS, self._session.capacity)
         if self._session.problem.timed:
-            calls = plan.calls(first, calls)
-        return min(first, self._check_block(calls, "on fresh inputs"))
+            calls = plan.calls(self._call_ms, calls)
+        self._check_block(calls, "on fresh inputs")
+        return self._call_ms
 
     def _new_evidence(self) -> Evidence | None:
         """Where outputs are compared by statistical tests."""
@@ -228,7 +232,8 @@ class CorrectnessChecks:
             for each in outputs:
                 self._require(draw, each, answer, where=where)
         self._require_inputs(batch)
-        return self._session.call_ms(block)
+        self._call_ms = min(self._call_ms, call_ms := self._session.call_ms(block))
+        return call_ms
 
     def _require_inputs(self, batch: Batch, calls: Iterable[int] | None = None) -> None:
         """That the inputs of these calls of the last block, or of all, are as they were."""

@@ -63,7 +63,7 @@ class GpuRunnerClient(RunnerClient):
         self.expected_ms = 0.0
         """How long a call of the baseline takes, once that is known."""
         self._sampled: SampledOutput | None = None
-        self._lean = False
+        self._lean, self._is_warm = False, False
         self.queued_some = False
         """Whether any block of more than one call was queued before it began."""
         self.fills_queue = False
@@ -162,7 +162,7 @@ class GpuRunnerClient(RunnerClient):
             order = replace(order, seeds=batch.seeds, turn=self.buffers.next_turn())
             self._channel.send(order.message())
             queued = self._answer_within(self._patience_s(order), batch)
-            self.late = not queued
+            self.late, self._is_warm = not queued, True
             self._late_blocks = self._late_blocks + 1 if self.late else 0
             self.queued_some = self.queued_some or (queued and calls > 1)
             start = time.perf_counter()
@@ -179,7 +179,10 @@ class GpuRunnerClient(RunnerClient):
         return Block(calls=calls, wall_ms=wall_ms)
 
     def _patience_s(self, order: Run) -> float:
-        """How long it may take to queue a block before the gate opens."""
+        """How long it may take to queue a block before the gate opens. The first has no time at all: CUDA loads
+        kernels when they are launched for the first time, and that waits until the gate has opened."""
+        if not self._is_warm:
+            return 0.0
         if self.fills_queue:
             return FILLING_S
         impatient = order.wait or (self.waits and self._late_blocks % RECALL_EVERY)

@@ -181,7 +181,23 @@ def _failure(order: Message, error: Exception) -> Message:
     machines = isinstance(error, (OSError, MemoryError)) or said
     if not opens or (machines and not asserted):
         return {"op": "failed", "error": text, "of_memory": of_memory}
-    return {"op": "unfit", "error": f"the reference cannot be run:\n{text}"}
+    return {
+        "op": "unfit",
+        "error": f"the reference cannot be run:\n{text}",
+        "intact": _is_sound(order["problem"]["device"]),
+    }
+
+
+def _is_sound(device: str) -> bool:
+    """Whether this process may go on after an error of a reference's, such as an operator that a device does
+    not have for a type: what was queued on the device has ended well."""
+    import torch
+
+    with contextlib.suppress(RuntimeError):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return True
+    return False
 
 
 def _open(worker: Channel, order: Message, closing_s: float) -> ReferenceSession:

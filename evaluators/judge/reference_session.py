@@ -3,10 +3,10 @@ memory."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,10 +83,15 @@ class ReferenceSession:
         self.memory = DeviceMemory(self.device)
         self._reference_ms = self._examine()
         """About how long a call of the reference takes."""
-        self._make_buffers()
-        self._baseline_buffers: SharedBuffers | None = None
-        if baseline is not None:
-            self._start_baseline(*baseline)
+        self._owned = contextlib.ExitStack()
+        try:
+            self._make_buffers()
+            if baseline is not None:
+                self._start_baseline(*baseline)
+        except BaseException:
+            with contextlib.suppress(RuntimeError):  # where the device is lost, its memory is
+                self._owned.close()
+            raise
         self.reference.forget_sample()
         self.memory.trim()
 
@@ -118,13 +123,15 @@ class ReferenceSession:
             self._staging = Staging(tensors_in(self.reference.sample), self.capacity, self.device)
             for call in range(self.capacity):
                 self._staging.place(call, self.reference.sample)
-            self.buffers = self._own_buffers()  # last: who finds the reference unfit has not to free them
+            self.buffers = self._own_buffers()
             self._canary = Canary() if self.device == "cuda" and self.problem.timed else None
             self._draw = quick_draw(self.reference, self._staging)
 
     def _own_buffers(self) -> SharedBuffers:
         inputs, changed = tensors_in(self.reference.sample), self.reference.changed_inputs
-        return SharedBuffers(inputs, self.reference.outputs, self.capacity, self.device, changed)
+        buffers = SharedBuffers(inputs, self.reference.outputs, self.capacity, self.device, changed)
+        self._owned.callback(buffers.free)
+        return buffers
 
     def _start_baseline(self, channel: Channel, pid: int) -> None:
         """Eager's, what its trace shows where candidates may not use libraries, and what its calls cost."""
@@ -155,12 +162,11 @@ class ReferenceSession:
 
     def close(self) -> None:
         """Gives the memory back; the runners must be gone."""
-        if self._baseline_buffers is not None:
+        if self.problem.timed:
             self.eager.close()
-            self._baseline_buffers.free()
         if self.compiled is not None:
             self.compiled.close()
-        self.buffers.free()
+        self._owned.close()
         if self.device == "cuda":
             self._staging.free()
             del self._draw
@@ -168,13 +174,12 @@ class ReferenceSession:
 
     def baseline(self, channel: Channel, pid: int) -> RunnerClient:
         """A runner of ours that has loaded the reference; all of them share one shared buffers."""
-        assert self._baseline_buffers is not None
         kind = GpuRunnerClient if self.device == "cuda" else CpuRunnerClient
         client = kind(channel, self._baseline_buffers, pid, ours=True)
         self.load(client)
         return client
 
-    @contextmanager
+    @contextlib.contextmanager
     def buffer_sets(self, count: int) -> Iterator[list[SharedBuffers]]:
         """One for each of so many candidates that are there at once: what shares memory could spoil the
         other's outputs. Meanwhile blocks have as many calls as there is room for in all of them. Raises

@@ -12,7 +12,7 @@ from evaluators.device.child_processes import UnfitProblem, WorkerBroken
 from evaluators.device.worker import Worker
 from evaluators.evaluation import Status
 from evaluators.problem import Kernel, Problem
-from tests.evaluators.device.kernels import HONEST, REFERENCE, SETTINGS
+from tests.evaluators.device.kernels import HONEST, PROBLEM, REFERENCE, SETTINGS
 
 pytestmark = pytest.mark.slow
 
@@ -38,13 +38,17 @@ def test_a_broken_reference_is_told_with_its_reason(
     """What may be the machine's doing is worth another try, on another device; the rest is not."""
     source = REFERENCE.replace("return x\n", f"{returned}\n")
     assert source != REFERENCE
+    broken = Problem(name="file/broken", source=source)
     with pytest.raises(WorkerBroken) as caught:
-        second.open(Problem(name="file/broken", source=source))
+        second.open(broken)
     assert type(caught.value) is kind
     assert cause_of(str(caught.value)).startswith(cause)
-    assert second._open.in_use is None
-    intact = cause.startswith("the reference cannot judge")  # found by looking: nothing has gone wrong
+    assert second._open.use(broken.id) is None
+    intact = (
+        kind is UnfitProblem
+    )  # nothing of ours has gone wrong: the next problem need not wait for new ones
     assert (second._device_processes is not None) is intact, "a broken worker keeps nothing"
+    assert second.measure(PROBLEM, Kernel(source=HONEST, language="cpp"), b"").status is Status.CORRECT
 
 
 MOVES_BY_NOTHING = """
