@@ -21,6 +21,7 @@ from evaluators.runner.messages import Counted, Done, GaveBack, HandedIn, HandIn
 from evaluators.runner.shared_buffers import SampledOutput, SharedBuffers
 from evaluators.system.channel import Channel, ChannelTimeout
 from evaluators.timing import (
+    RESOLUTION_MS,
     SLACK_MS,
     Block,
     Overhead,
@@ -51,6 +52,9 @@ CHAIN_CALLS = 32
 """Of a chain at most, so that a GPU's queue, which has room for a thousand launches, holds them all."""
 MEASURED_SIZES = frozenset(4**n for n in range(6))
 """Blocks of so many calls are measured for what a block costs besides; it grows linearly in between."""
+CALIBRATIONS = 3
+"""At most: a machine that is busy makes blocks cost so much besides that the baseline seems to take no
+time."""
 OVERSTATED = 0.9
 """Of what a block costs besides: less than that is no noise."""
 
@@ -86,16 +90,22 @@ class GpuRunnerClient(RunnerClient):
         return self._queued_block(batch, Run(calls=shuffled(batch.calls), stand_in=stand_in, deliver=deliver))
 
     def overhead(self, batch: Batch) -> Overhead:
-        """See `RunnerClient`. Of each kind of block the fastest counts: noise only adds."""
+        """See `RunnerClient`. Of each kind of block the fastest counts: noise only adds. Afterwards `late`
+        says so where any of them began before all of it was queued, so that launches are in their time."""
+        late = False
 
         def wall_ms(stand_in: int, deliver: bool = True) -> float:
-            return self.block(batch, stand_in=stand_in, deliver=deliver).wall_ms
+            nonlocal late
+            block = self.block(batch, stand_in=stand_in, deliver=deliver)
+            late = late or self.late
+            return block.wall_ms
 
         # Events between the fillings would cost time themselves: a filling is what a second one adds.
         once, twice, kept = fastest(
             [lambda: wall_ms(1), lambda: wall_ms(2), lambda: wall_ms(1, deliver=False)]
         )
         filling_ms = max(twice - once, 0.0)
+        self.late = late
         return Overhead(total_ms=max(once - filling_ms, 0.0), delivery_ms=max(once - kept, 0.0))
 
     def link_ms(self, batch: Batch, *, wait: bool) -> float:
@@ -112,12 +122,12 @@ class GpuRunnerClient(RunnerClient):
     def kept_block(self, batch: Batch) -> tuple[Block, int, list[torch.Tensor]]:
         """A block whose outputs stay with the runner, and a call of it, nobody knew which, that is
         handed in afterwards. Its inputs are gone by then: what was not worked out cannot be made up for.
-        Last what the call has left in its inputs' memory, which may be its outputs'."""
+        Last what the call has left in the inputs that it was to change."""
         order = shuffled(batch.calls)
         block = self._queued_block(batch, Run(calls=order, deliver=False))
         self._sampled = None  # it shows outputs that are not handed in, and takes as much memory as they
         place = secrets.randbelow(batch.calls)
-        left = self.buffers.overwritten(order[place])
+        left = self.buffers.changed(order[place])
         self.buffers.hide()
         self._synchronize()
         with self._awake():
@@ -179,8 +189,8 @@ class GpuRunnerClient(RunnerClient):
         return Block(calls=calls, wall_ms=wall_ms)
 
     def _patience_s(self, order: Run) -> float:
-        """How long it may take to queue a block before the gate opens. The first has no time at all: CUDA loads
-        kernels when they are launched for the first time, and that waits until the gate has opened."""
+        """How long it may take to queue a block before the gate opens. The first has no time at all: CUDA
+        loads kernels when they are launched for the first time, and that waits until the gate has opened."""
         if not self._is_warm:
             return 0.0
         if self.fills_queue:
@@ -226,8 +236,11 @@ class GpuCalibration(Calibration):
         """See `Calibration`. `chains`: whether the reference's calls can be made to depend on one another."""
         capacity = staging.capacity
         sizes = block_sizes(capacity)
-        some = (n for n in sizes if n in MEASURED_SIZES or n == capacity)
-        overheads = smoothed({n: eager.overhead(staging.batch(n)) for n in some}, sizes)
+        for _ in range(CALIBRATIONS):
+            overheads = smoothed(_measured_overheads(eager, staging), sizes)
+            super().__init__(eager, staging, plan, overheads)
+            if self.eager_call_ms > RESOLUTION_MS:
+                break
         self.link_ms: dict[bool, float] = {}
         """What a call costs more in a chain, by whether the module waits for the GPU in every call; empty
         where there are no chains."""
@@ -235,7 +248,6 @@ class GpuCalibration(Calibration):
         if calls > 1 and chains:
             batch = staging.batch(calls)
             self.link_ms = {wait: eager.link_ms(batch, wait=wait) for wait in (False, True)}
-        super().__init__(eager, staging, plan, overheads)
         calls = plan.calls(self.eager_call_ms, capacity)
         if calls > 1:
             longest = staging.batch(max(n for n in sizes if n <= 2 * calls))
@@ -284,3 +296,15 @@ class GpuCalibration(Calibration):
     def evenness(self, kernel: Sequence[Block], eager: Sequence[Block]) -> Evenness:
         """See `Calibration`. A block is timed as a whole."""
         return evenness(kernel, eager, overhead_ms=0.0, slack_ms=self.noise_ms)
+
+
+def _measured_overheads(eager: GpuRunnerClient, staging: Staging) -> dict[int, Overhead]:
+    """Of blocks of some sizes, as far as a queue has room for them."""
+    found: dict[int, Overhead] = {}
+    for calls in block_sizes(staging.capacity):
+        if calls in MEASURED_SIZES or calls == staging.capacity:
+            overhead = eager.overhead(staging.batch(calls))
+            if eager.late and found:
+                break
+            found[calls] = overhead
+    return found

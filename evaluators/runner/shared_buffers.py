@@ -268,8 +268,11 @@ class SharedBuffers:
 
     def snapshot(self, call: int) -> list[torch.Tensor]:
         """A private copy of the outputs that a call has left, and of the inputs that it was to change."""
-        changed = (self.input_views[call][number] for number in self._changed)
-        return [place.clone() for place in (*self.output_views[call], *changed)]
+        return [*(place.clone() for place in self.output_views[call]), *self.changed(call)]
+
+    def changed(self, call: int) -> list[torch.Tensor]:
+        """A private copy of the inputs that a call was to change, as they are now."""
+        return [self.input_views[call][number].clone() for number in self._changed]
 
     def altered(self, staged: torch.Tensor, call: int) -> int | None:
         """The number of an input of a call that the runner has written to, though it was not to; None where
@@ -324,18 +327,6 @@ class SharedBuffers:
         size = calls * self.inputs.call_bytes
         self.memory[:size].copy_(staged[:size])
         self._gate.fill_(self._turn)
-
-    def overwritten(self, call: int) -> list[torch.Tensor]:
-        """Private copies of inputs of a call, for each output the first of its form; empty where one has
-        none."""
-        inputs = self.input_views[call]
-        found = []
-        for output in self.output_views[call]:
-            alike = (each for each in inputs if (each.shape, each.dtype) == (output.shape, output.dtype))
-            if (like := next(alike, None)) is None:
-                return []
-            found.append(like.clone())
-        return found
 
     def hide(self) -> None:
         """Takes all inputs away again."""

@@ -68,6 +68,7 @@ class Reference:
     """Every answer is right."""
 
     weight_forms = ()
+    returned_inputs = ()
     random_checks = None
     checked: list[tuple[int, int, int]] = field(default_factory=list)
 
@@ -100,7 +101,7 @@ class ReferenceSession:
 
     calibration: Calibration = field(default_factory=Calibration)
     reference: Reference = field(default_factory=Reference)
-    buffers = SharedBuffers()
+    buffers: SharedBuffers = field(default_factory=SharedBuffers)
 
     def stage_fresh(self, calls: int, client: RunnerClient, *, own: bool = False) -> Batch:
         draws = tuple(Draw(seed=100 + call) for call in range(calls))
@@ -202,6 +203,19 @@ def test_what_noise_hides_of_the_copying_counts(copies_ms: float) -> None:
     more_ms, (remark,) = unproven(itertools.cycle([copies_ms - 3, copies_ms, copies_ms + 3]))
     assert more_ms == pytest.approx(1 - copies_ms)
     assert "differ too much" in remark
+
+
+def test_what_was_changed_in_place_is_as_the_block_left_it() -> None:
+    """Batch norm's output is handed in; its running mean, which it returns, too, lies in an input that is
+    hidden by then."""
+    session = ReferenceSession()
+    session.reference.changed_inputs, session.reference.returned_inputs = [3], [[1, 3]]  # type: ignore[misc]
+    client = RunnerClient(lambda n, chained: n * 1.0)
+    session.buffers.snapshot = lambda call: [torch.ones(2), torch.zeros(2), torch.zeros(2)]  # type: ignore[method-assign]
+    checks = TimingChecks(session, session.calibration, client, CorrectnessChecks(session, client))  # type: ignore[arg-type]
+    output, mean, changed = checks._handed_in(0, [torch.full((2,), 7.0)])
+    assert output.tolist() == [1, 1]
+    assert mean.tolist() == changed.tolist() == [7, 7]
 
 
 @ALL_AT_ONCE
