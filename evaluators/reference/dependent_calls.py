@@ -1,8 +1,8 @@
 """Chains of calls: what each call gets depends on the answer to the one before.
 
 Inputs of a block's calls are all there when it begins, so that a kernel could compute them together, as one
-large batch, which a real user's calls never are. In a chain nobody can: each call's inputs grow, element by
-element, by shares made of the values of the answer before. (A number made of its bytes would not do: a
+large batch, which a real user's calls never are. In a chain nobody can: each call's inputs shrink, element by
+element, by shares made of the values of the answer before: a probability stays one. (A number made of its bytes would not do: a
 tolerance leaves enough of them free to bring about any number.) The runner does so, and the judge process
 again with the answers that were handed in, so that who leaves it out is wrong. It is done in few launches,
 which nothing hides where a kernel waits for the GPU in every call.
@@ -22,7 +22,8 @@ MOST = 2**22
 """Shares that an answer gives: of more elements the first count."""
 SMALLEST = 1e-30
 """Answers that differ by less do not differ."""
-GROWTH = 0.5
+LOSS = 0.5
+"""Of an element at most."""
 
 
 def can_stir(inputs: Iterable[torch.Tensor]) -> bool:
@@ -42,15 +43,15 @@ def shares_of(answers: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def stir(inputs: Iterable[torch.Tensor], shares: torch.Tensor) -> None:
-    """Lets a call's floating-point inputs grow in place, gaps between elements included; signs and zeros
+    """Lets a call's floating-point inputs shrink in place, gaps between elements included; signs and zeros
     stay. Fewer shares than elements are repeated. That takes two launches a tensor, however few the shares:
     a GPU's queue holds about a thousand."""
     for each in _floating(inputs):
         span = span_of(each.detach())
         whole = len(span) - len(span) % len(shares)
         rows, rest = span[:whole].view(-1, len(shares)), span[whole:]
-        rows.addcmul_(rows, shares, value=GROWTH)
-        rest.addcmul_(rest, shares[: len(rest)], value=GROWTH)
+        rows.addcmul_(rows, shares, value=-LOSS)
+        rest.addcmul_(rest, shares[: len(rest)], value=-LOSS)
 
 
 def _floating(inputs: Iterable[torch.Tensor]) -> list[torch.Tensor]:

@@ -166,3 +166,10 @@ def test_a_runner_makes_a_chain_as_the_referee_expects_it() -> None:
         stir(expected, shares_of(answers[before]))
         torch.testing.assert_close(answers[call][0], tanhs(*expected))
         assert not torch.allclose(answers[call][0], tanhs(*drawn[call])), "who leaves it out is wrong"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_what_is_stirred_stays_in_its_range(dtype: torch.dtype) -> None:
+    """On a GPU some operators assert on the device that their inputs are probabilities."""
+    (found,) = stirred(torch.tensor([0.0, 0.3, 1.0], dtype=dtype), answer=torch.randn(3))
+    assert ((found >= 0) & (found <= 1)).all()
