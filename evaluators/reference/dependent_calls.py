@@ -2,10 +2,10 @@
 
 Inputs of a block's calls are all there when it begins, so that a kernel could compute them together, as one
 large batch, which a real user's calls never are. In a chain nobody can: each call's inputs shrink, element by
-element, by shares made of the values of the answer before: a probability stays one. (A number made of its bytes would not do: a
-tolerance leaves enough of them free to bring about any number.) The runner does so, and the judge process
-again with the answers that were handed in, so that who leaves it out is wrong. It is done in few launches,
-which nothing hides where a kernel waits for the GPU in every call.
+element, by shares made of the values of the answer before; so a probability stays one. (A number made of its
+bytes would not do: a tolerance leaves enough of them free to bring about any number.) The runner does so, and
+the judge process again with the answers that were handed in, so that who leaves it out is wrong. It is done
+in few launches, which nothing hides where a kernel waits for the GPU in every call.
 """
 
 from __future__ import annotations

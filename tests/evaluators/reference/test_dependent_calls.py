@@ -53,7 +53,7 @@ def test_a_short_answer_is_repeated(elements: int) -> None:
     x, answer = torch.rand(elements) + 1, torch.tensor([1.0, 2.0, 3.0])
     (found,) = stirred(x, answer=answer)
     shares = shares_of([answer]).repeat(elements)[:elements]
-    torch.testing.assert_close(found, x * (1 + shares / 2))
+    torch.testing.assert_close(found, x * (1 - shares / 2))
 
 
 @pytest.mark.parametrize("shares", [1, 7, 8192])
@@ -94,10 +94,10 @@ def test_infinite_and_missing_numbers_do_not_spread() -> None:
 def test_floating_inputs_change_and_keep_signs_and_zeros() -> None:
     x, ids, scalar = torch.randn(300, 700).relu(), torch.arange(4), torch.tensor(2.0)
     a, b, c = stirred(x, ids, scalar, answer=torch.randn(33))
-    assert ((a >= x) & (a <= 1.5 * x)).all()
+    assert ((a <= x) & (a >= 0.5 * x)).all()
     assert (a[x > 0] != x[x > 0]).float().mean() > 0.9
     assert torch.equal(b, ids), "places stay"
-    assert 2.0 < c.item() < 3.0
+    assert 1.0 < c.item() < 2.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
