@@ -20,7 +20,9 @@ MUCH = 2**29
 BESIDES_VARIES = 0.2
 """By this share. With the reference itself as candidate, blocks with 4 and 9 GB to copy took about a tenth
 longer on an H200 than before it was there; the half of that time and more is taken off."""
-ALONE_BLOCKS = 3
+ALONE_BLOCKS, ALONE_SINGLES = 6, 3
+"""Of the baseline before a candidate is loaded, of several calls or of one. With three blocks of 256 calls of
+1 us, which differ for no reason, one of 112 timed cases looked like a sabotaged baseline (H200)."""
 
 
 class Calibration(ABC):
@@ -92,4 +94,5 @@ class Calibration(ABC):
         """The baseline's ms a call in some blocks, while no candidate has run anything."""
         overhead_ms = self.overhead(calls).total_ms
         batch = self._staging.batch(calls)
-        return [self._eager.block(batch).call_ms(overhead_ms) for _ in range(ALONE_BLOCKS)]
+        blocks = ALONE_BLOCKS if calls > 1 else ALONE_SINGLES
+        return [self._eager.block(batch).call_ms(overhead_ms) for _ in range(blocks)]

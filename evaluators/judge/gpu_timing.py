@@ -108,16 +108,16 @@ class GpuRunnerClient(RunnerClient):
         self.late = late
         return Overhead(total_ms=max(once - filling_ms, 0.0), delivery_ms=max(once - kept, 0.0))
 
-    def link_ms(self, batch: Batch, *, wait: bool) -> float:
-        """What a call in a chain costs more than one in a block, of a runner of ours that fills
+    def chain_besides_ms(self, batch: Batch, *, wait: bool) -> float:
+        """What a block whose calls are a chain costs besides the calls, of a runner of ours that fills
         outputs instead of running its module; with `wait`, of one that waits for the GPU in every call."""
 
-        def wall_ms(*, chain: bool) -> float:
-            order = Run(calls=shuffled(batch.calls), stand_in=1, chain=chain, wait=wait)
+        def wall_ms(stand_in: int) -> float:
+            order = Run(calls=shuffled(batch.calls), stand_in=stand_in, chain=True, wait=wait)
             return self._queued_block(batch, order).wall_ms
 
-        chain_ms, block_ms = fastest([lambda: wall_ms(chain=True), lambda: wall_ms(chain=False)])
-        return max(chain_ms - block_ms, 0.0) / (batch.calls - 1)
+        once, twice = fastest([lambda: wall_ms(1), lambda: wall_ms(2)])
+        return max(once - max(twice - once, 0.0), 0.0)
 
     def kept_block(self, batch: Batch) -> tuple[Block, int, list[torch.Tensor]]:
         """A block whose outputs stay with the runner, and a call of it, nobody knew which, that is
@@ -244,10 +244,8 @@ class GpuCalibration(Calibration):
         self.link_ms: dict[bool, float] = {}
         """What a call costs more in a chain, by whether the module waits for the GPU in every call; empty
         where there are no chains."""
-        calls = min(capacity, CHAIN_CALLS)
-        if calls > 1 and chains:
-            batch = staging.batch(calls)
-            self.link_ms = {wait: eager.link_ms(batch, wait=wait) for wait in (False, True)}
+        if capacity > 1 and chains:
+            self.link_ms = {waits: self.link_again_ms(waits=waits) for waits in (False, True)}
         calls = plan.calls(self.eager_call_ms, capacity)
         if calls > 1:
             longest = staging.batch(max(n for n in sizes if n <= 2 * calls))
@@ -280,7 +278,8 @@ class GpuCalibration(Calibration):
         """What a call costs more in a chain, measured now."""
         assert isinstance(self._eager, GpuRunnerClient)
         calls = min(self._staging.capacity, CHAIN_CALLS)
-        return self._eager.link_ms(self._staging.batch(calls), wait=waits)
+        besides_ms = self._eager.chain_besides_ms(self._staging.batch(calls), wait=waits)
+        return (besides_ms - self.overhead(calls).total_ms) / calls
 
     def lower_overhead(self) -> None:
         """See `Calibration`. A smaller one is none to be trusted here: see `overstates`."""

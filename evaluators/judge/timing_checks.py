@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     import torch
 
 CHECKED_LINKS = 8
-MOST_CHAINS = 8
-"""That a kernel is given to be fast enough in one: the first warms up, and a busy machine makes some slow."""
+MOST_CHAINS = 24
+"""That a kernel is given to be fast enough in one: the first warms up, and a busy machine makes all slow that
+come in half a second."""
 MOST_KEPT_BLOCKS = 15
 """Of a kernel of which it is hard to tell whether its outputs are copied: on an H200, blocks differ by 0.1 ms
 for no reason; 256 outputs of a few elements are copied in 0.45 ms, 64 in 0.15 ms."""
