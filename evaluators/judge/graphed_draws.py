@@ -40,7 +40,10 @@ class GraphedDraws:
 
     def __init__(self, draw: Callable[[int | None, str], list[Any]], names: Sequence[str]) -> None:
         """`draw`: of a seed, None for generators as they are, and a distribution. On a GPU."""
+        import torch
+
         self._draw = draw
+        self._generator = torch.cuda.default_generators[torch.cuda.current_device()]
         self._graphs: dict[str, tuple[torch.cuda.CUDAGraph, list[Any]]] = {}
         for name in names:
             if _is_recordable(lambda name=name: draw(0, name)):  # type: ignore[misc]
@@ -53,12 +56,10 @@ class GraphedDraws:
 
     def draw(self, seed: int, name: str) -> list[Any]:
         """The inputs, which hold until the next draw."""
-        import torch
-
         if name not in self._graphs:
             return self._draw(seed, name)
         graph, values = self._graphs[name]
-        torch.cuda.manual_seed(seed)
+        self._generator.manual_seed(seed)
         graph.replay()
         return values
 

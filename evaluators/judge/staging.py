@@ -45,17 +45,18 @@ class Staging:
         self.capacity = capacity
         self.memory = torch.empty(layout.bytes, dtype=torch.uint8, device=device)
         self.places = layout.views(self.memory)
+        self._spans = [[span_of(place) for place in places] for places in self.places]
         self.seeds: list[int] = []
         """Of the calls that were staged last, where the reference draws numbers."""
 
     def place(self, call: int, values: list[Any]) -> None:
         """Copies the arguments of a call to its place. Raises UnfitReference where they have other shapes."""
-        for place, value in zip(self.places[call], tensors_in(values), strict=True):
+        for place, span, value in zip(self.places[call], self._spans[call], tensors_in(values), strict=True):
             if value.shape != place.shape:
                 shapes = f"{tuple(place.shape)} and {tuple(value.shape)}"
                 raise UnfitReference(f"its inputs have other shapes in every draw: {shapes}")
             if value.stride() == place.stride():
-                span_of(place).copy_(span_of(value))
+                span.copy_(span_of(value))
             else:
                 place.copy_(value)
 
@@ -66,4 +67,4 @@ class Staging:
 
     def free(self) -> None:
         """Gives the memory back; there are no more batches."""
-        del self.memory, self.places
+        del self.memory, self.places, self._spans
