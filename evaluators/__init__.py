@@ -12,9 +12,10 @@ Where to look, from the command down to the machine; each file says more at its 
                   ray_host
     device/       worker, settings, watchdog, open_problems, child_processes
     judge/        judge_process, reference_session (session_options), staging (graphed_draws), canary,
-                  device_memory (memory_plan); runner_client and calibration, for a device in gpu_timing
-                  and cpu_timing; candidate_evaluation with its parts correctness_checks, timing_checks,
-                  evenness, attribution (work_share, stack_samples, vendor_kernels); head_to_head
+                  speed_limits, device_memory (memory_plan); runner_client and calibration, for a
+                  device in gpu_timing and cpu_timing; candidate_evaluation with its parts
+                  correctness_checks, timing_checks, evenness, attribution (work_share, stack_samples,
+                  vendor_kernels); head_to_head
     build/        builder, build_cache
     runner/       runner_process, messages, failures, shared_buffers, soiled_memory; fork_server,
                   node_fork_server, prefork; thin_headers (headers/), triton_precompile

@@ -113,7 +113,7 @@ class CandidateEvaluation:
             rule=rule,
             timing=timing,
             correctness=self._correctness_checks.correctness(),
-            roofline=self._session.roofline(),
+            roofline=self._session.limits.roofline(),
             own_share=None if self._attribution is None else self._attribution.own_share,
             before_ms=tuple(self._before),
         )

@@ -157,7 +157,7 @@ class HeadToHead:
             rule=rule,
             timing=timing if status is Status.CORRECT else None,
             correctness=entry.correctness_checks.correctness(),
-            roofline=self._session.roofline(),
+            roofline=self._session.limits.roofline(),
         )
 
     def _step(self, entry: Entry, what: Callable[[Entry], None]) -> Step:

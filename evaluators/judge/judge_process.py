@@ -267,7 +267,7 @@ def _facts(session: ReferenceSession) -> dict[str, Any]:
         "isolation": session.eager.isolation if session.problem.timed else "",
         "buffer_bytes": session.buffers.memory.numel(),
         "baseline_bytes": session.memory.baseline_bytes,
-        **session.peaks(),
+        **session.limits.facts(),
         "device": _cpu_name(),
         "torch": str(torch.__version__),
     }

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluators.evaluation import Roofline
 from evaluators.judge.calibration import Calibration
 from evaluators.judge.canary import Canary
 from evaluators.judge.cpu_timing import CpuCalibration, CpuRunnerClient
@@ -19,16 +18,15 @@ from evaluators.judge.gpu_timing import GpuCalibration, GpuRunnerClient
 from evaluators.judge.graphed_draws import quick_draw
 from evaluators.judge.runner_client import RunnerClient
 from evaluators.judge.session_options import SessionOptions
+from evaluators.judge.speed_limits import SpeedLimits
 from evaluators.judge.staging import Batch, Staging
 from evaluators.judge.vendor_kernels import VendorKernels, installed
 from evaluators.opening import OpeningStep, Steps
-from evaluators.problem import Problem, lower_precisions
+from evaluators.problem import Problem
 from evaluators.reference import dependent_calls
 from evaluators.reference.answer import Answer, Draw
 from evaluators.reference.containers import replaced, tensors_in
-from evaluators.reference.machine_peaks import peaks_of
 from evaluators.reference.reference_model import ReferenceModel
-from evaluators.reference.roofline import roofline, too_fast
 from evaluators.reference.running_reference import UnfitReference
 from evaluators.reference.strided_layouts import clone
 from evaluators.reference.usable_distributions import open_distributions
@@ -102,7 +100,7 @@ class ReferenceSession:
         with step(OpeningStep.TIMING):
             rough_ms = self._rough_ms()
         with step(OpeningStep.COUNTING):
-            self.work = reference.count_work()
+            work = reference.count_work()
         if self.problem.allow_degenerate:
             open_distributions(reference)
             reference.shifts_on("")  # now: later there is less memory
@@ -112,8 +110,7 @@ class ReferenceSession:
         if self.device == "cuda":
             self._torch.cuda.empty_cache()  # candidates need the memory
         with step(OpeningStep.PEAKS):
-            self._peaks_file = self._cache / "machine_peaks.json"
-            self._peaks = peaks_of(self.device, self._peaks_file)
+            self.limits = SpeedLimits(self.problem, work, self._cache)
         return rough_ms
 
     def _make_buffers(self) -> None:
@@ -285,34 +282,9 @@ class ReferenceSession:
         dependent_calls.stir(tensors, dependent_calls.shares_of(after))
         return list(replaced(inputs, tensors))
 
-    def roofline(self) -> Roofline:
-        """The problem's floor on this device."""
-        lower = lower_precisions(self.problem.tolerance, self.problem.precision)
-        return roofline(self.work, self._peaks, self.problem.dtype, lower=bool(lower))
-
-    def peaks(self) -> dict[str, str]:
-        """What this device reached at best, as facts for whoever writes kernels."""
-        rates = {f"{n}_tflop_per_s": f"{r / 1e12:.3g}" for n, r in self._peaks.operations_per_s.items()}
-        return {"copy_gb_per_s": f"{self._peaks.bytes_per_s / 1e9:.4g}", **rates}
-
     def too_fast(self, kernel_ms: float, eager_ms: float, calls: int) -> str | None:
-        """Why a kernel cannot take so little, in blocks of so many calls; None where it can."""
-        if not self.problem.floor:
-            return None
-
-        def reason() -> str | None:
-            return too_fast(
-                kernel_ms=kernel_ms,
-                eager_ms=eager_ms,
-                work=self.work,
-                peaks=self._peaks,
-                footprint_bytes=calls * self.buffers.inputs.call_bytes,
-            )
-
-        if reason() is None:
-            return None
-        self._peaks = peaks_of(self.device, self._peaks_file, again=True)
-        return reason()
+        """See `SpeedLimits`, of a kernel in blocks of so many calls."""
+        return self.limits.too_fast(kernel_ms, eager_ms, calls * self.buffers.inputs.call_bytes)
 
     def canary_ms(self) -> float | None:
         """See `Canary`. None where nothing is timed, and on a CPU, where a slow one would tell of the other
@@ -348,6 +320,6 @@ class ReferenceSession:
         rough_ms = self._reference_ms
         if not self.problem.timed:
             return LEAST_CALLS
-        floor_ms = self.roofline().floor_ms if self.device == "cuda" else rough_ms
+        floor_ms = self.limits.roofline().floor_ms if self.device == "cuda" else rough_ms
         wanted = self._options.plan.capacity(rough_ms, floor_ms, self._options.max_calls)
         return max(wanted, LEAST_CALLS)

@@ -66,7 +66,7 @@ def evaluation_of(
         reference=SimpleNamespace(weight_forms=(), random_checks=None, restore_weights=lambda: None),
         eager_calls=lambda plan: 1,
         load=lambda client: None,
-        roofline=lambda: None,
+        limits=SimpleNamespace(roofline=lambda: None),
     )
     client: Any = SimpleNamespace()
     plan = Plan(block_ms=9.0, precision=0.1, max_s=1)
