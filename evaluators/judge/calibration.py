@@ -45,10 +45,14 @@ class Calibration(ABC):
         """Calls of the baseline's that can be queued."""
         self.eager_call_ms = 0.0
         """How long a call of the baseline takes."""
-        calls = min(capacity, 2)
+        self._time_eager(plan)
+
+    def _time_eager(self, plan: Plan) -> None:
+        calls = min(self._staging.capacity, 2)
         for _ in range(3):
-            self.eager_call_ms = eager.block(staging.batch(calls)).call_ms(self.overhead(calls).total_ms)
-            calls = plan.calls(self.eager_call_ms, capacity)
+            block = self._eager.block(self._staging.batch(calls))
+            self.eager_call_ms = block.call_ms(self.overhead(calls).total_ms)
+            calls = plan.calls(self.eager_call_ms, self._staging.capacity)
 
     @abstractmethod
     def connect(self, channel: Channel, buffers: SharedBuffers, pid: int) -> RunnerClient:

@@ -236,16 +236,17 @@ class GpuCalibration(Calibration):
         """See `Calibration`. `chains`: whether the reference's calls can be made to depend on one another."""
         capacity = staging.capacity
         sizes = block_sizes(capacity)
-        for _ in range(CALIBRATIONS):
-            overheads = smoothed(_measured_overheads(eager, staging), sizes)
-            super().__init__(eager, staging, plan, overheads)
+        super().__init__(eager, staging, plan, _overheads(eager, staging))
+        for _ in range(CALIBRATIONS - 1):
             if self.eager_call_ms > RESOLUTION_MS:
                 break
+            self._overheads = _overheads(eager, staging)
+            self._time_eager(plan)
         self.link_ms: dict[bool, float] = {}
         """What a call costs more in a chain, by whether the module waits for the GPU in every call; empty
         where there are no chains."""
         if capacity > 1 and chains:
-            self.link_ms = {waits: self.link_again_ms(waits=waits) for waits in (False, True)}
+            self.link_ms = {waits: self.measured_link_ms(waits=waits) for waits in (False, True)}
         calls = plan.calls(self.eager_call_ms, capacity)
         if calls > 1:
             longest = staging.batch(max(n for n in sizes if n <= 2 * calls))
@@ -274,7 +275,7 @@ class GpuCalibration(Calibration):
         """What such a block costs besides, measured now."""
         return self._eager.overhead(self._staging.batch(calls))
 
-    def link_again_ms(self, *, waits: bool) -> float:
+    def measured_link_ms(self, *, waits: bool) -> float:
         """What a call costs more in a chain, measured now."""
         assert isinstance(self._eager, GpuRunnerClient)
         calls = min(self._staging.capacity, CHAIN_CALLS)
@@ -297,13 +298,14 @@ class GpuCalibration(Calibration):
         return evenness(kernel, eager, overhead_ms=0.0, slack_ms=self.noise_ms)
 
 
-def _measured_overheads(eager: GpuRunnerClient, staging: Staging) -> dict[int, Overhead]:
-    """Of blocks of some sizes, as far as a queue has room for them."""
+def _overheads(eager: GpuRunnerClient, staging: Staging) -> dict[int, Overhead]:
+    """Of blocks of all sizes, by those of some, as far as a queue has room for them."""
     found: dict[int, Overhead] = {}
-    for calls in block_sizes(staging.capacity):
+    sizes = block_sizes(staging.capacity)
+    for calls in sizes:
         if calls in MEASURED_SIZES or calls == staging.capacity:
             overhead = eager.overhead(staging.batch(calls))
             if eager.late and found:
                 break
             found[calls] = overhead
-    return found
+    return smoothed(found, sizes)

@@ -81,15 +81,11 @@ class ReferenceSession:
         self.memory = DeviceMemory(self.device)
         self._reference_ms = self._examine()
         """About how long a call of the reference takes."""
-        self._owned = contextlib.ExitStack()
-        try:
+        with contextlib.ExitStack() as self._owned:
             self._make_buffers()
             if baseline is not None:
                 self._start_baseline(*baseline)
-        except BaseException:
-            with contextlib.suppress(RuntimeError):  # where the device is lost, its memory is
-                self._owned.close()
-            raise
+            self._owned = self._owned.pop_all()
         self.reference.forget_sample()
         self.memory.trim()
 
@@ -127,7 +123,7 @@ class ReferenceSession:
     def _own_buffers(self) -> SharedBuffers:
         inputs, changed = tensors_in(self.reference.sample), self.reference.changed_inputs
         buffers = SharedBuffers(inputs, self.reference.outputs, self.capacity, self.device, changed)
-        self._owned.callback(buffers.free)
+        self._owned.callback(_free, buffers)
         return buffers
 
     def _start_baseline(self, channel: Channel, pid: int) -> None:
@@ -323,3 +319,9 @@ class ReferenceSession:
         floor_ms = self.limits.roofline().floor_ms if self.device == "cuda" else rough_ms
         wanted = self._options.plan.capacity(rough_ms, floor_ms, self._options.max_calls)
         return max(wanted, LEAST_CALLS)
+
+
+def _free(buffers: SharedBuffers) -> None:
+    """Where the device is lost, its memory is."""
+    with contextlib.suppress(RuntimeError):
+        buffers.free()

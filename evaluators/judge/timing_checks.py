@@ -70,7 +70,7 @@ class TimingChecks:
         if not waits:
             if not queued:
                 raise RuntimeError("no chain of calls was queued in time: the machine is busy")
-            again_ms = self._calibration.link_again_ms(waits=waits)
+            again_ms = self._calibration.measured_link_ms(waits=waits)
             if batched(chain_ms, kernel_ms, again_ms, SLACK) is None:
                 raise RuntimeError("what a chain costs besides was measured too low: the machine is busy")
             raise Refused(Status.REJECTED, str(reason), "batched calls")

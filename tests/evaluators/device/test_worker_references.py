@@ -44,9 +44,7 @@ def test_a_broken_reference_is_told_with_its_reason(
     assert type(caught.value) is kind
     assert cause_of(str(caught.value)).startswith(cause)
     assert second._open.use(broken.id) is None
-    intact = (
-        kind is UnfitProblem
-    )  # nothing of ours has gone wrong: the next problem need not wait for new ones
+    intact = kind is UnfitProblem  # nothing of ours has gone wrong
     assert (second._device_processes is not None) is intact, "a broken worker keeps nothing"
     assert second.measure(PROBLEM, Kernel(source=HONEST, language="cpp"), b"").status is Status.CORRECT
 

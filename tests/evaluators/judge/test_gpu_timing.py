@@ -209,7 +209,7 @@ def test_where_the_reference_fills_the_queue_everybody_has_the_same_time_to_fill
 
 
 @pytest.mark.slow
-def test_what_a_link_costs(made: Any) -> None:
+def test_what_a_chain_costs_besides(made: Any) -> None:
     found, _, batch = made
     found._ours = True
     for wait in (False, True):

@@ -91,7 +91,7 @@ class Calibration:
     def overhead_again(self, calls: int) -> Overhead:
         return Overhead(total_ms=BESIDES_MS, delivery_ms=self.delivery_again_ms)
 
-    def link_again_ms(self, *, waits: bool) -> float:
+    def measured_link_ms(self, *, waits: bool) -> float:
         return self.link_again
 
 
