@@ -8,9 +8,9 @@ Where to look, from the command down to the machine; each file says more at its 
     words         problem, evaluation, cases, five_stages, overhead, scores, reference_audit, opening,
                   verdict, timing (its statistics); cause, nearest, atomic_write, option, kept_lines;
                   problems/ has the shipped references
-    scheduler/    pool, on_cases, job, device_queue, device_health, retries; host: local_host (threads),
-                  ray_host
-    device/       worker, settings, watchdog, open_problems, child_processes
+    scheduler/    pool, on_cases, known_problems, job, device_queue, device_health, retries; host:
+                  local_host (threads), ray_host
+    device/       worker, settings, watchdog, open_problems, child_processes, candidate_runner, turns
     judge/        judge_process, reference_session (session_options), staging (graphed_draws), canary,
                   speed_limits, device_memory (memory_plan); runner_client and calibration, for a
                   device in gpu_timing and cpu_timing; candidate_evaluation with its parts

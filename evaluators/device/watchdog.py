@@ -100,6 +100,14 @@ class Watchdog:
             elif killed and noticing.is_over([], [self._processes.judge_pid]):
                 raise Unresponsive(f"the judge process did not notice that the runner is gone: {killed.log}")
 
+    def baseline_answer(self) -> Message:
+        """The judge process's to an order about the baseline. Raises as `answer` does, and WorkerBroken where
+        the baseline came to no end."""
+        answer = self.answer(self._processes.eager)
+        if isinstance(answer, Verdict):
+            raise WorkerBroken(f"the baseline came to no end: {answer.log}")
+        return answer
+
     def _wait(self, *others: int) -> bool:
         """Until something is to be read, WATCH_S at most, and hears the fork server. Returns whether one of
         the other descriptors has something."""

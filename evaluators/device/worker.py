@@ -14,8 +14,8 @@ from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
-from evaluators.build.builder import scratch_folder
 from evaluators.cause import cause_of
+from evaluators.device.candidate_runner import CandidateRunner
 from evaluators.device.child_processes import (
     DeviceProcesses,
     ProblemProcesses,
@@ -26,13 +26,13 @@ from evaluators.device.child_processes import (
 )
 from evaluators.device.open_problems import OpenProblems
 from evaluators.device.settings import Settings
+from evaluators.device.turns import compared
 from evaluators.device.watchdog import Stages, Unresponsive, Watchdog
-from evaluators.evaluation import CLOCKS_AFTER, CLOCKS_BEFORE, Evaluation, Stage
+from evaluators.evaluation import CLOCKS_AFTER, CLOCKS_BEFORE, Evaluation, Stage, Status
 from evaluators.isolation import confinement
 from evaluators.opening import Opening, OpeningStep, Steps, joined
 from evaluators.problem import Kernel, Problem
 from evaluators.reference_audit import ReferenceAudit
-from evaluators.runner.fork_server import ChildProcess
 from evaluators.system.channel import ChannelClosed, ChannelTimeout, Message
 from evaluators.system.cuda_driver import Gpu, first_gpu
 from evaluators.system.nvml import state_of
@@ -58,6 +58,8 @@ class Worker:
             self._environment["CUDA_VISIBLE_DEVICES"] = visible_gpu
         self._device_processes: DeviceProcesses | None = None
         self._open = OpenProblems()
+        self._kept: CandidateRunner | None = None
+        """The runner of the last candidate, where another case of it is measured next."""
         self._warned: set[tuple[str, str]] = set()
         """The judge process's warnings so far, each with its problem."""
         self._range_kept: set[str] = set()
@@ -94,6 +96,7 @@ class Worker:
         WorkerBroken when the fault is not the reference's."""
         with self._closing_on_failure("the evaluator's own processes did not come up"):
             device_processes = self.prepare(problem.device)
+            self._end_kept()
             self._open.make_room(all_of_it=True)
             processes = ProblemProcesses(device_processes, self._root, self._specs(problem))
             try:
@@ -118,16 +121,23 @@ class Worker:
         archive: bytes,
         *,
         thorough: bool = False,
+        more: bool = False,
         on_stage: Callable[[str], None] | None = None,
     ) -> Evaluation:
-        """Checks and times a built kernel; `on_stage` is told when a stage begins. Raises WorkerBroken when
-        the fault is not the kernel's."""
-        processes = self._opened(problem)
+        """Checks and times a built kernel. `more`: it is measured next on another case of its problem, and
+        its process is kept until then where neither case is timed and it is right. `on_stage` is told when a
+        stage begins. Raises WorkerBroken when the fault is not the kernel's."""
+        try:
+            processes = self._opened(problem)
+        except WorkerBroken:
+            self._end_kept()
+            raise
         facts = {**processes.facts, **self._clocks(problem, CLOCKS_BEFORE)}
         stages = Stages(on_stage)
         for _ in range(ACCUSATIONS):
-            with scratch_folder(problem, kernel, self._root, archive) as scratch:
-                verdict = self._try_candidate(processes, scratch, thorough, stages)
+            with self._closing_on_failure("the judge process, the fork server or a runner of ours died"):
+                runner = self._runner(processes, kernel, archive)
+                verdict = self._try_candidate(processes, runner, thorough, more and not problem.timed, stages)
             if verdict.rule != SABOTAGED:
                 break
             self._require_recovery(processes, verdict, thorough)
@@ -147,13 +157,20 @@ class Worker:
         the others go on without it. What takes long (timing checks on a GPU, attribution) is left to
         the kernels' own evaluations, which come before. Raises WorkerBroken when the fault is no kernel's."""
         processes = self._opened(problem)
+        self._end_kept()
         start = time.monotonic()
-        with ExitStack() as stack:
-            scratches = [
-                stack.enter_context(scratch_folder(problem, kernel, self._root, archive))
-                for kernel, archive in zip(kernels, archives, strict=True)
-            ]
-            verdicts = self._try_candidates(processes, scratches, thorough)
+        plan = asdict(self._settings.plan_of(thorough))
+        runners: list[CandidateRunner] = []
+        with (
+            self._closing_on_failure("the judge process, the fork server or a runner of ours died"),
+            ExitStack() as ending,
+        ):
+            for kernel, archive in zip(kernels, archives, strict=True):
+                runners.append(CandidateRunner(processes, kernel, self._root, archive))
+                ending.callback(runners[-1].end)
+            verdicts = compared(
+                processes, runners, plan, lambda: self._watch(processes, self._settings.timeout_s)
+            )
         stages_s = {Stage.COMPARING.value: (time.monotonic() - start) / len(kernels)}
         return [verdict.evaluation(processes.facts, stages_s) for verdict in verdicts]
 
@@ -163,9 +180,21 @@ class Worker:
             self._device_processes.close()
         self._device_processes = None
         self._open.forget()
+        kept, self._kept = self._kept, None
+        if kept is not None:  # its process has gone with the fork server
+            kept.leave()
+
+    def _end_kept(self) -> None:
+        """So that it is not there when other work is done."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            with self._closing_on_failure("a runner could not be ended"):
+                kept.end()
 
     def _opened(self, problem: Problem) -> ProblemProcesses:
         """The problem's processes. Those of problems with little memory stay while others are in use."""
+        if problem.timed:
+            self._end_kept()
         if (known := self._open.use(problem.id)) is None:
             known = self._newly_opened(problem)
             self._open.add(known)
@@ -224,71 +253,42 @@ class Worker:
                 f"without {' and '.join(missing)}"
             )
 
+    def _runner(self, processes: ProblemProcesses, kernel: Kernel, archive: bytes) -> CandidateRunner:
+        """A new one, or the kept one."""
+        kept = self._kept
+        if kept is not None and kept.may_go_on(processes.problem, kernel):
+            self._kept = None
+            return kept
+        self._end_kept()
+        return CandidateRunner(processes, kernel, self._root, archive)
+
     def _try_candidate(
-        self, processes: ProblemProcesses, scratch: Path, thorough: bool, stages: Stages
+        self, processes: ProblemProcesses, runner: CandidateRunner, thorough: bool, more: bool, stages: Stages
     ) -> Verdict:
+        """`more`: the runner is kept if the candidate is right, and is ended otherwise."""
         settings = self._settings
         timeout_s = settings.thorough_timeout_s if thorough else settings.timeout_s
-        with self._closing_on_failure("the judge process, the fork server or a runner of ours died"):
-            child = processes.prefork.take(scratch)
-            try:
-                order = {
-                    "op": "judge",
-                    "session": processes.problem.id,
-                    "scratch": str(scratch),
-                    "plan": asdict(settings.plan_of(thorough)),
-                    "thorough": thorough,
-                }
-                processes.hand_over(order, [child, *(processes.fork_compiled() if thorough else [])])
-                answer = self._watch(processes, timeout_s).answer(child, scratch, stages)
-                return answer if isinstance(answer, Verdict) else Verdict.from_message(answer)
-            finally:
-                stages.enter(Stage.ENDING)
+        order = {
+            "op": "judge",
+            "session": processes.problem.id,
+            "scratch": str(runner.scratch),
+            "plan": asdict(settings.plan_of(thorough)),
+            "thorough": thorough,
+            "keep": more,
+        }
+        try:
+            new, runner.is_new = [runner.child] if runner.is_new else [], False
+            processes.hand_over(order, [*new, *(processes.fork_compiled() if thorough else [])])
+            answer = self._watch(processes, timeout_s).answer(runner.child, runner.scratch, stages)
+            verdict = answer if isinstance(answer, Verdict) else Verdict.from_message(answer)
+            if more and verdict.status is Status.CORRECT:
+                self._kept = runner
+            return verdict
+        finally:
+            stages.enter(Stage.ENDING)
+            if self._kept is not runner:
                 with self._closing_on_failure("a runner could not be ended"):
-                    processes.fork_server.end(child)
-
-    def _try_candidates(
-        self, processes: ProblemProcesses, scratches: list[Path], thorough: bool
-    ) -> list[Verdict]:
-        """The verdicts, in order."""
-        children: dict[int, ChildProcess] = {}
-        with self._closing_on_failure("the judge process, the fork server or a runner of ours died"):
-            try:
-                for number, scratch in enumerate(scratches):
-                    children[number] = processes.prefork.take(scratch)
-                plan = asdict(self._settings.plan_of(thorough))
-                order = {"op": "compare", "session": processes.problem.id, "plan": plan}
-                processes.hand_over(order, list(children.values()))
-                self._answer(processes)
-                return self._take_turns(processes, children, scratches)
-            finally:
-                with self._closing_on_failure("a runner could not be ended"):
-                    for each in children.values():
-                        processes.fork_server.end(each)
-
-    def _take_turns(
-        self, processes: ProblemProcesses, children: dict[int, ChildProcess], scratches: list[Path]
-    ) -> list[Verdict]:
-        """Whoever's turn it is, is watched, and has as much time for the turn as an evaluation by itself has.
-        Who drops out is ended, and taken out of `children`."""
-        limit_s = self._settings.timeout_s
-        lost: dict[int, Verdict] = {}
-        while True:
-            processes.judge.send({"op": "next"})
-            answer = self._answer(processes)
-            if answer["op"] == "verdicts":
-                found = map(Verdict.from_message, answer["verdicts"])
-                return [lost.get(n, verdict) for n, verdict in enumerate(found)]
-            number = answer["candidate"]
-            processes.judge.send({"op": "go"})
-            if number is None:
-                self._answer(processes)
-                continue
-            turned = self._watch(processes, limit_s).answer(children[number], scratches[number])
-            if isinstance(turned, Verdict):
-                lost[number] = turned
-            if isinstance(turned, Verdict) or turned["failed"]:  # what it has begun ends with it
-                processes.fork_server.end(children.pop(number))
+                    runner.end()
 
     def _require_recovery(self, processes: ProblemProcesses, verdict: Verdict, thorough: bool) -> None:
         """Raises WorkerBroken where the baseline is as slow without the kernel that is said to slow it."""
@@ -298,18 +298,11 @@ class Worker:
             processes.judge.send(
                 {"op": "recheck", "session": session, "before_ms": verdict.before_ms, "plan": plan}
             )
-            answer = self._answer(processes)
+            answer = self._watch(processes, self._settings.timeout_s).baseline_answer()
         if answer["slow"]:
             raise WorkerBroken(
                 "the baseline is slower now than before without any kernel: the machine is busy"
             )
-
-    def _answer(self, processes: ProblemProcesses) -> Message:
-        """The judge process's to an order about the baseline. Raises WorkerBroken where it was late."""
-        answer = self._watch(processes, self._settings.timeout_s).answer(processes.eager)
-        if isinstance(answer, Verdict):
-            raise WorkerBroken(f"the baseline came to no end: {answer.log}")
-        return answer
 
     def _watch(self, processes: ProblemProcesses, timeout_s: float) -> Watchdog:
         return Watchdog(

@@ -19,7 +19,7 @@ from evaluators.evaluation import Status
 from evaluators.judge.correctness_checks import CorrectnessChecks
 from evaluators.judge.evenness import UNEVEN
 from evaluators.judge.reference_session import ReferenceSession
-from evaluators.judge.runner_client import Refused, RunnerClient
+from evaluators.judge.runner_client import Refused, RunnerClient, ready
 from evaluators.reference import weight_changes
 from evaluators.system.channel import Channel, ChannelClosed
 from evaluators.timing import (
@@ -77,6 +77,8 @@ class HeadToHead:
             each.close()
         buffer_sets = self._stack.enter_context(session.buffer_sets(compared)) if compared else []
         ends = zip(channels[:compared], pids[:compared], buffer_sets, strict=True)
+        for each in channels[:compared]:
+            ready(each)
         clients = [session.candidate(*each) for each in ends]
         self._plan = plan.on(session.device).lengthened((len(clients) + 1) / 2)
         self._entries = [

@@ -11,7 +11,8 @@ worker, hands to it, and with the worker:
     -> close {session}, whose runners are gone, or which could not be opened; it has no answer
     -> audit {problem}, while no session is open
     <- audited {audit} | unfit {error} | failed {error}
-    -> judge {session, plan, ...} + candidate's channel (+ the compiled baseline's)
+    -> judge {session, plan, keep, ...} + candidate's channel (+ the compiled baseline's); without one the
+       candidate is the one before, whose channel was to be kept
     <- compiled {runs}, stage {stage}, ..., verdict {status, ...}
     <- warning {text}, before any answer
     -> compare {session, plan, pids, ...} + the candidates' channels: see `head_to_head.py`
@@ -37,17 +38,18 @@ import re
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from evaluators.cause import cause_of
-from evaluators.evaluation import Stage
+from evaluators.evaluation import Stage, Status
 from evaluators.judge import device_memory
 from evaluators.judge.candidate_evaluation import CandidateEvaluation
 from evaluators.judge.head_to_head import HeadToHead, Step
 from evaluators.judge.memory_plan import TooLarge
 from evaluators.judge.reference_session import ReferenceSession
-from evaluators.judge.runner_client import Refused
+from evaluators.judge.runner_client import Refused, ready
 from evaluators.judge.session_options import SessionOptions
 from evaluators.opening import OpeningStep, Steps
 from evaluators.problem import Problem
@@ -102,46 +104,12 @@ def main() -> None:
     gc.freeze()  # what torch has made is no garbage: to look for some took 0.15 s after each unfit problem
     worker = Channel.from_fd(int(sys.argv[1]))
     logging.basicConfig(level=logging.WARNING, handlers=[_ToWorker(worker)])
-    sessions: dict[str, ReferenceSession] = {}
-    closing_s = 0.0
-    head_to_head: HeadToHead | None = None
-    step: Step | None = None
+    judge = JudgeProcess(worker)
     with contextlib.suppress(ChannelClosed):
         while True:
             order = worker.receive()
-            session = sessions.get(order.get("session", ""))
             try:
-                if order["op"] == "open":
-                    sessions[order["session"]] = _open(worker, order, closing_s)
-                    closing_s = 0.0
-                elif order["op"] == "close":
-                    closing_s += _close(sessions.pop(order["session"], None))
-                    del session
-                elif order["op"] == "audit":
-                    found = audit(Problem.from_json(order["problem"]))
-                    worker.send({"op": "audited", "audit": found.to_json()})
-                elif order["op"] == "judge" and session is not None:
-                    worker.send({"op": "verdict", **_judge(session, worker, order).message()})
-                elif order["op"] == "compare" and session is not None:
-                    channels = [Channel.from_fd(fd) for fd in worker.take_fds(order["fds"])]
-                    head_to_head = HeadToHead(session, channels, order["pids"], Plan(**order["plan"]))
-                    worker.send({"op": "comparing"})
-                elif order["op"] == "next" and head_to_head is not None:
-                    if (step := next(head_to_head.steps, None)) is not None:
-                        worker.send({"op": "turn", "candidate": step.candidate})
-                        continue
-                    verdicts = [each.message() for each in head_to_head.verdicts()]
-                    worker.send({"op": "verdicts", "verdicts": verdicts})
-                    head_to_head.close()
-                    head_to_head = None
-                elif order["op"] == "go" and step is not None:
-                    worker.send({"op": "turned", "failed": step.run()})
-                elif order["op"] == "recheck" and session is not None:
-                    plan = Plan(**order["plan"])
-                    calls = session.eager_calls(plan)
-                    slack_ms = session.calibration.slack_ms(calls)
-                    slow = sabotaged(order["before_ms"], session.calibration.eager_alone(calls), slack_ms)
-                    worker.send({"op": "rechecked", "slow": slow is not None})
+                judge.obey(order)
             except ChannelClosed:
                 worker.send({"op": "lost"})  # a runner died; the worker knows which and why
             except TooLarge as large:
@@ -153,6 +121,105 @@ def main() -> None:
             except Exception as error:
                 # The process's last resort: a fault of ours or of the reference must reach the worker.
                 worker.send(_failure(order, error))
+
+
+class JudgeProcess:
+    """What is open in this process, and what each order does with it."""
+
+    def __init__(self, worker: Channel) -> None:
+        self._worker = worker
+        self._sessions: dict[str, ReferenceSession] = {}
+        self._closing_s = 0.0
+        """How long sessions took to close since one was opened: the worker has waited for that, too."""
+        self._kept: tuple[Channel, int] | None = None
+        """The candidate's runner that is to be judged once more, on another problem: channel and process."""
+        self._head_to_head: HeadToHead | None = None
+        self._step: Step | None = None
+
+    def obey(self, order: Message) -> None:
+        """Does what the worker asks for, and answers. Raises what goes wrong."""
+        session = self._sessions.get(order.get("session", ""))
+        match order["op"]:
+            case "open":
+                self._sessions[order["session"]] = self._open(order)
+            case "close":
+                del session  # or its memory would stay
+                self._closing_s += _close(self._sessions.pop(order["session"], None))
+            case "audit":
+                found = audit(Problem.from_json(order["problem"]))
+                self._worker.send({"op": "audited", "audit": found.to_json()})
+            case "judge" if session is not None:
+                self._worker.send({"op": "verdict", **self._judge(session, order).message()})
+            case "compare" if session is not None:
+                channels = [Channel.from_fd(fd) for fd in self._worker.take_fds(order["fds"])]
+                self._head_to_head = HeadToHead(session, channels, order["pids"], Plan(**order["plan"]))
+                self._worker.send({"op": "comparing"})
+            case "next" if self._head_to_head is not None:
+                self._next(self._head_to_head)
+            case "go" if self._step is not None:
+                self._worker.send({"op": "turned", "failed": self._step.run()})
+            case "recheck" if session is not None:
+                self._worker.send({"op": "rechecked", "slow": _is_slow(session, order)})
+
+    def _open(self, order: Message) -> ReferenceSession:
+        import torch
+
+        steps = Steps(torch.cuda.synchronize if order["problem"]["device"] == "cuda" else None)
+        problem, options = Problem.from_json(order["problem"]), SessionOptions.from_json(order["options"])
+        timed = problem.timed
+        baseline = (Channel.from_fd(self._worker.take_fds(1)[0]), order["pids"][0]) if timed else None
+        session = ReferenceSession(problem, options, baseline, steps)
+        seconds = steps.seconds() | {OpeningStep.CLOSING.value: self._closing_s}
+        self._worker.send({"op": "opened", "facts": _facts(session), "seconds": seconds})
+        self._closing_s = 0.0
+        return session
+
+    def _judge(self, session: ReferenceSession, order: Message) -> Verdict:
+        fds = self._worker.take_fds(order["fds"])
+        if len(fds) > 1:
+            runs = _take_compiled(session, Channel.from_fd(fds[1]), order["pids"][1])
+            self._worker.send({"op": "compiled", "runs": runs})
+        canary_ms = session.canary_ms()
+        channel, pid = self._candidate(fds, order["pids"])
+        client = session.candidate(channel, pid)
+
+        def say(stage: Stage) -> None:
+            self._worker.send({"op": "stage", "stage": stage})
+
+        is_kept = False
+        try:
+            candidate_evaluation = CandidateEvaluation(
+                session, client, Plan(**order["plan"]), order["scratch"], thorough=order["thorough"], say=say
+            )
+            verdict = candidate_evaluation.verdict()
+            is_kept = verdict.status is Status.CORRECT and order["keep"]
+            return verdict if canary_ms is None else replace(verdict, canary_ms=f"{canary_ms:.4g}")
+        finally:
+            if is_kept:
+                self._kept = channel, pid
+            else:
+                client.close()
+
+    def _candidate(self, fds: Sequence[int], pids: Sequence[int]) -> tuple[Channel, int]:
+        """Channel and process of a new runner, or of the one that was kept. Raises ChannelClosed."""
+        kept, self._kept = self._kept, None
+        if not fds and kept is not None:
+            return kept
+        if kept is not None:  # it is not judged any more, and the worker has ended it
+            kept[0].close()
+        channel = Channel.from_fd(fds[0])
+        ready(channel)
+        return channel, pids[0]
+
+    def _next(self, head_to_head: HeadToHead) -> None:
+        self._step = next(head_to_head.steps, None)
+        if self._step is not None:
+            self._worker.send({"op": "turn", "candidate": self._step.candidate})
+            return
+        verdicts = [each.message() for each in head_to_head.verdicts()]
+        self._worker.send({"op": "verdicts", "verdicts": verdicts})
+        head_to_head.close()
+        self._head_to_head = None
 
 
 def _too_large(order: Message, why: str) -> Message:
@@ -201,19 +268,6 @@ def _is_sound(device: str) -> bool:
     return False
 
 
-def _open(worker: Channel, order: Message, closing_s: float) -> ReferenceSession:
-    """`closing_s`: how long closing others has taken, for which the worker has waited, too."""
-    import torch
-
-    steps = Steps(torch.cuda.synchronize if order["problem"]["device"] == "cuda" else None)
-    problem, options = Problem.from_json(order["problem"]), SessionOptions.from_json(order["options"])
-    baseline = (Channel.from_fd(worker.take_fds(1)[0]), order["pids"][0]) if problem.timed else None
-    session = ReferenceSession(problem, options, baseline, steps)
-    seconds = steps.seconds() | {OpeningStep.CLOSING.value: closing_s}
-    worker.send({"op": "opened", "facts": _facts(session), "seconds": seconds})
-    return session
-
-
 def _close(session: ReferenceSession | None) -> float:
     """Gives back what it holds, or what is left of one that came to nothing. Returns how long it has taken,
     in seconds."""
@@ -228,35 +282,23 @@ def _close(session: ReferenceSession | None) -> float:
     return time.monotonic() - start
 
 
-def _judge(session: ReferenceSession, worker: Channel, order: Message) -> Verdict:
-    fds = worker.take_fds(order["fds"])
-    if len(fds) > 1:
-        _take_compiled(session, Channel.from_fd(fds[1]), order["pids"][1])
-        worker.send({"op": "compiled", "runs": session.compiled is not None})
-    canary_ms = session.canary_ms()
-    client = session.candidate(Channel.from_fd(fds[0]), order["pids"][0])
-
-    def say(stage: Stage) -> None:
-        worker.send({"op": "stage", "stage": stage})
-
+def _take_compiled(session: ReferenceSession, channel: Channel, pid: int) -> bool:
+    """The `torch.compile` baseline, kept for the candidates that follow. Whether it can run the reference."""
     try:
-        candidate_evaluation = CandidateEvaluation(
-            session, client, Plan(**order["plan"]), order["scratch"], thorough=order["thorough"], say=say
-        )
-        verdict = candidate_evaluation.verdict()
-        return verdict if canary_ms is None else replace(verdict, canary_ms=f"{canary_ms:.4g}")
-    finally:
-        client.close()
-
-
-def _take_compiled(session: ReferenceSession, channel: Channel, pid: int) -> None:
-    """The `torch.compile` baseline, kept for the candidates that follow."""
-    try:
+        ready(channel)
         session.compiled = session.baseline(channel, pid)
         session.compiled.block(session.staged(min(2, session.capacity)))
     except (Refused, ChannelClosed) as error:
         logger.warning("torch.compile could not run the reference: %s", error)
         session.compiled = None
+    return session.compiled is not None
+
+
+def _is_slow(session: ReferenceSession, order: Message) -> bool:
+    """Whether the baseline is as slow now as it was beside a candidate that is gone."""
+    calls = session.eager_calls(Plan(**order["plan"]))
+    slack_ms = session.calibration.slack_ms(calls)
+    return sabotaged(order["before_ms"], session.calibration.eager_alone(calls), slack_ms) is not None
 
 
 def _facts(session: ReferenceSession) -> dict[str, Any]:
@@ -264,7 +306,7 @@ def _facts(session: ReferenceSession) -> dict[str, Any]:
     import torch
 
     facts: dict[str, Any] = {
-        "isolation": session.eager.isolation if session.problem.timed else "",
+        "isolation": session.isolation,
         "buffer_bytes": session.buffers.memory.numel(),
         "baseline_bytes": session.memory.baseline_bytes,
         **session.limits.facts(),

@@ -16,7 +16,7 @@ from evaluators.judge.cpu_timing import CpuCalibration, CpuRunnerClient
 from evaluators.judge.device_memory import DeviceMemory
 from evaluators.judge.gpu_timing import GpuCalibration, GpuRunnerClient
 from evaluators.judge.graphed_draws import quick_draw
-from evaluators.judge.runner_client import RunnerClient
+from evaluators.judge.runner_client import RunnerClient, ready
 from evaluators.judge.session_options import SessionOptions
 from evaluators.judge.speed_limits import SpeedLimits
 from evaluators.judge.staging import Batch, Staging
@@ -55,6 +55,8 @@ class ReferenceSession:
     eager: RunnerClient
     calibration: Calibration
     """Of the baseline: there are neither where nothing is timed."""
+    isolation = ""
+    """Of the baseline's runner, where there is one."""
 
     def __init__(
         self,
@@ -132,6 +134,7 @@ class ReferenceSession:
             self._baseline_buffers = self._own_buffers()
         others_bytes = self.memory.others_bytes()
         with self._steps.step(OpeningStep.BASELINE):
+            self.isolation = ready(channel)
             self.eager = self.baseline(channel, pid)
         with self._steps.step(OpeningStep.WARMING):
             self.eager.block(self.staged(1))
@@ -166,7 +169,7 @@ class ReferenceSession:
             self._torch.cuda.empty_cache()
 
     def baseline(self, channel: Channel, pid: int) -> RunnerClient:
-        """A runner of ours that has loaded the reference; all of them share one shared buffers."""
+        """A runner of ours, which is `ready` and loads the reference; they all share one shared buffers."""
         kind = GpuRunnerClient if self.device == "cuda" else CpuRunnerClient
         client = kind(channel, self._baseline_buffers, pid, ours=True)
         self.load(client)
@@ -192,7 +195,8 @@ class ReferenceSession:
                 each.free()
 
     def candidate(self, channel: Channel, pid: int, buffers: SharedBuffers | None = None) -> RunnerClient:
-        """The candidate's runner, nothing loaded yet. `buffers`: where it is not the session's own."""
+        """The candidate's runner, which is `ready`; nothing of this problem is loaded yet. `buffers`: where
+        it is not the session's own."""
         buffers = buffers or self.buffers
         if self.problem.timed:
             return self.calibration.connect(channel, buffers, pid)

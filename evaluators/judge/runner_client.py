@@ -62,10 +62,9 @@ class RunnerClient(ABC):
     the device's matter."""
 
     def __init__(self, channel: Channel, buffers: SharedBuffers, pid: int, *, ours: bool = False) -> None:
-        """`pid`: the runner's process as this one sees it. `ours`: it runs no candidate. Raises
-        ChannelClosed."""
+        """`channel`: of a runner that is `ready`. `pid`: its process as this one sees it. `ours`: it runs no
+        candidate."""
         self._channel, self.buffers, self.pid, self._ours = channel, buffers, pid, ours
-        self.isolation = str(channel.receive().get("isolation", ""))
         self._family = process_tree.stop_tree(pid)
         self._stopped_at = 0.0
         """Of `time.perf_counter`, when it was last stopped."""
@@ -151,6 +150,12 @@ class RunnerClient(ABC):
         failed = Failed.read(message)
         refused = BaselineFailed if self._ours else Refused
         raise refused(STATUSES[failed.phase], failed.error, compiler=failed.compiler)
+
+
+def ready(channel: Channel) -> str:
+    """Waits until a new runner is confined, and ready for orders. Returns what isolates it. Raises
+    ChannelClosed."""
+    return str(channel.receive().get("isolation", ""))
 
 
 def shuffled(calls: int) -> list[int]:

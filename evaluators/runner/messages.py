@@ -53,7 +53,8 @@ class Import(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Load(Record):
-    """Make the module, and open the shared buffers, whose descriptor comes along: `Loaded`. `arguments`:
+    """Make the module, and open the shared buffers, whose descriptor comes along: `Loaded`. A candidate is
+    imported the first time; what was loaded before goes. `arguments`:
     where in the module's arguments its inputs stand (see `containers.py`); `returned`: the numbers of outputs
     and of the inputs that they have to be; `lean`: memory is to be given back after each run: `GaveBack`."""
 

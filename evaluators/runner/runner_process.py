@@ -78,6 +78,7 @@ def run(channel: Channel, *, level: str, spec: dict[str, Any]) -> None:
 
 def _serve(channel: Channel, spec: dict[str, Any]) -> None:
     session: Session | None = None
+    candidate: types.ModuleType | None = None
     while True:
         order = messages.order_of(channel.receive())
         try:
@@ -89,7 +90,13 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
                     _import(Path(spec["scratch"], SOURCE), order)
                     channel.send(messages.Imported().message())
                 case Load():
-                    session = Session(spec, order, channel.take_fds(1)[0])
+                    fd = channel.take_fds(1)[0]
+                    if session is not None:  # what it holds is for the next
+                        session = None
+                        _give_back(order.problem.device)
+                    if spec["role"] == "candidate" and candidate is None:
+                        candidate = import_candidate(Path(spec["scratch"], SOURCE))
+                    session = Session(spec, order, fd, candidate)
                     channel.send(messages.Loaded().message())
                 case _ if session is None:
                     pass  # nothing to do it with
@@ -122,10 +129,22 @@ def _import(path: Path, order: Import) -> None:
         compile_triton(module, order.problem, order.architecture)
 
 
+def _give_back(device: str) -> None:
+    """The memory of a module that is there no more. It takes a collection: automatic ones are off."""
+    import torch
+
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+
+
 class Session:
     """A loaded module with its views of the shared memory."""
 
-    def __init__(self, spec: dict[str, Any], order: Load, fd: int) -> None:
+    def __init__(
+        self, spec: dict[str, Any], order: Load, fd: int, candidate: types.ModuleType | None = None
+    ) -> None:
+        """`candidate`: its module, None for the reference's runners."""
         import torch
 
         problem, self._device = order.problem, order.problem.device
@@ -136,21 +155,19 @@ class Session:
         self._changed_buffers: list[str] = []
         reference = load_module(problem.source, problem.overrides)
         values = init_inputs(reference, order.seed)
-        kind = spec["role"]
-        module = import_candidate(Path(spec["scratch"], SOURCE)) if kind == "candidate" else reference
-        cls = "ModelNew" if kind == "candidate" else "Model"
+        module, cls = (reference, "Model") if candidate is None else (candidate, "ModelNew")
         model = make_model(module, cls, values, seed=order.seed, device=self._device, dtype=problem.dtype)
         memory = open_shared(order.buffers, fd)
         inputs, outputs = order.inputs, order.outputs
         self._tensors = inputs.views(memory)
-        self._returned = order.returned if kind == "candidate" else []
+        self._returned = [] if candidate is None else order.returned
         self._inputs = [_arguments(order.arguments, tensors) for tensors in self._tensors]
         self._outputs = outputs.views(memory[inputs.bytes :])
         self._gate = gate_of(memory)
-        if kind == "candidate" and problem.case_of and declines(module, self._inputs[0]):
+        if candidate is not None and problem.case_of and declines(candidate, self._inputs[0]):
             raise Declined("its supports(...) says no to such arguments")
         self._model: Any = model
-        if kind == "compiled":
+        if spec["role"] == "compiled":
             self._model = torch.compile(model, mode=spec["compile_mode"])
         soil_memory(self._device)
         gc.collect()

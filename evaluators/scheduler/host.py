@@ -54,9 +54,11 @@ class Host(Protocol):
         kernel: Kernel,
         archive: bytes,
         thorough: bool,
+        more: bool,
         on_stage: OnStage,
     ) -> Evaluation:
-        """On the device with this number. Raises UnfitProblem, WorkerBroken or WorkerDied."""
+        """On the device with this number. `more`: the kernel is measured on another case there next (see
+        `Worker.measure`). Raises UnfitProblem, WorkerBroken or WorkerDied."""
         ...
 
     async def compare(

@@ -94,6 +94,7 @@ class LocalHost:
         kernel: Kernel,
         archive: bytes,
         thorough: bool,
+        more: bool,
         on_stage: OnStage,
     ) -> Evaluation:
         """See `host.Host`."""
@@ -105,7 +106,9 @@ class LocalHost:
 
         return await loop.run_in_executor(
             self._threads[device],
-            lambda: self._workers[device].measure(problem, kernel, archive, thorough=thorough, on_stage=say),
+            lambda: self._workers[device].measure(
+                problem, kernel, archive, thorough=thorough, more=more, on_stage=say
+            ),
         )
 
     async def compare(

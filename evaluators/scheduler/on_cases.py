@@ -1,11 +1,15 @@
-"""Evaluates kernels on problems with several cases: each case is a problem by itself, the build is one."""
+"""Evaluates kernels on problems with several cases: each case is a problem by itself, the build is one.
+
+The cases that are not timed come first: they take less time, and a wrong kernel is found out by most of them.
+"""
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice, takewhile
 
 from evaluators.cases import HELD_OUT, MOST_FAILURES, held_out, summed_up
 from evaluators.evaluation import CaseResult, Evaluation, Status
@@ -16,12 +20,13 @@ from evaluators.scheduler.job import Job
 MOST_DRAWS = 20
 """Held-out cases that are drawn at most for a problem: some references take few sizes."""
 
-Settle = Callable[[Job], Awaitable[Evaluation]]
+Settle = Callable[[Sequence[Job]], Awaitable[list[Evaluation]]]
 SettleTogether = Callable[[Problem, list[Job], bool], Awaitable[dict[str, Evaluation]]]
 
 
 class OnCases:
-    """A pool's evaluations over cases. `settle` and `settle_together` do it on one case."""
+    """A pool's evaluations over cases. `settle` has the verdicts on a kernel in the first of some cases, at
+    least one; `settle_together` those on several kernels in one case."""
 
     def __init__(self, settle: Settle, settle_together: SettleTogether) -> None:
         self._settle, self._settle_together = settle, settle_together
@@ -36,24 +41,26 @@ class OnCases:
         if problem.id not in self._held_out:
             self._held_out[problem.id] = _HeldOut(problem)
         drawn = self._held_out[problem.id]
-        left = deque((*problem.cases, *drawn.cases))
+        left = deque((*sorted(problem.cases, key=lambda each: each.weight > 0), *drawn.cases))
         results: list[CaseResult] = []
         while left and not _is_settled(results, left[0]):
-            case = left.popleft()
-            part = job.on_case(case)
-            found = await self._settle(part)
-            job.build = part.build
+            parts = [job.on_case(each) for each in _in_a_row(left)]
+            verdicts = await self._settle(parts)
+            job.build = parts[0].build
             if job.build is not None and job.build.status is not None:
-                return found
-            if case.held_out and found.status is Status.UNFIT_REFERENCE:
-                left.extend(drawn.instead_of(case))
-            elif found.status.is_of_the_kernel or _is_dropped(case, found):
-                results.append(_result(case, found))
-            else:
-                return _whole(case.name, found)
+                return verdicts[0]
+            for found in verdicts:
+                case = left.popleft()
+                if case.held_out and found.status is Status.UNFIT_REFERENCE:
+                    left.extend(drawn.instead_of(case))
+                elif found.status.is_of_the_kernel or _is_dropped(case, found):
+                    results.append(_result(case, found))
+                else:
+                    return _whole(case.name, found)
             if (nothing := _nothing_left(results, left)) is not None:
                 return nothing
-        return summed_up(results)
+        places = {each.name: number for number, each in enumerate((*problem.cases, *drawn.cases))}
+        return summed_up(sorted(results, key=lambda each: places[each.name]))
 
     async def compare(self, problem: Problem, jobs: Sequence[Job], thorough: bool) -> dict[str, Evaluation]:
         """Of several kernels, by their ids, over the cases that have a weight."""
@@ -115,6 +122,17 @@ def first_of(problem: Problem) -> list[Problem]:
     first, *others = problem.cases
     instead = [each for each in others if first.droppable and each.droppable]
     return [problem.of_case(each) for each in (first, *instead)]
+
+
+def _in_a_row(left: Sequence[Case]) -> Iterator[Case]:
+    """The first case, and with it those that follow where none of them is timed. Held-out ones are asked
+    after all others."""
+    first = left[0]
+    yield first
+    yield from takewhile(
+        lambda each: not (first.weight or each.weight) and each.held_out == first.held_out,
+        islice(left, 1, None),
+    )
 
 
 def _is_settled(results: Sequence[CaseResult], following: Case) -> bool:

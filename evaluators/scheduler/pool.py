@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -26,7 +25,8 @@ from evaluators.scheduler.device_health import DeviceHealth
 from evaluators.scheduler.device_queue import DeviceQueue
 from evaluators.scheduler.host import Host, OnStage, WorkerDied
 from evaluators.scheduler.job import Job
-from evaluators.scheduler.on_cases import OnCases, first_of
+from evaluators.scheduler.known_problems import KnownProblems
+from evaluators.scheduler.on_cases import OnCases
 from evaluators.scheduler.retries import Retries
 
 logger = logging.getLogger(__name__)
@@ -58,13 +58,10 @@ class Pool:
         self._on_cases = OnCases(self._settle, self._settle_together)
         self._devices = DeviceQueue(host.devices)
         self._health = DeviceHealth()
-        self._facts: dict[str, dict[str, str]] = {}
-        self._fit: set[str] = set()
-        self._unfit: dict[str, str] = {}
-        """By their ids: problems that have been open, and those whose reference is unfit, with the reason."""
+        self._problems = KnownProblems(self._open_one)
         self._retries = Retries(logger)
         self._architecture = ""
-        self._asking, self._opening = asyncio.Lock(), asyncio.Lock()
+        self._asking = asyncio.Lock()
         self._at_work: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self.devices_set_aside: dict[int, str] = {}
         """Why, by the device's number. The last device is kept whatever it does, and stands here, too."""
@@ -78,10 +75,7 @@ class Pool:
     async def describe(self, problem: Problem) -> dict[str, str]:
         """Device and software that will measure the problem. Raises CannotOpen or UnfitProblem when it
         cannot be run."""
-        async with self._opening:
-            if problem.id not in self._facts:
-                self._facts[problem.id] = await self._open(problem)
-        return dict(self._facts[problem.id])
+        return await self._problems.describe(problem)
 
     async def audit(self, problem: Problem) -> ReferenceAudit:
         """What the problem's reference is worth as a judge, on the next device that is free. Raises
@@ -115,14 +109,16 @@ class Pool:
     ) -> Evaluation:
         """The verdict on a kernel; never raises for the kernel's own failure. `on_stage` is told when the
         build and the measurement begin (`building`, `measuring`), and the steps of the measurement."""
-        opening = asyncio.ensure_future(self._some_facts(problem))  # a build does not wait for it
+        opening = asyncio.ensure_future(self._problems.some_facts(problem))  # a build does not wait for it
         opening.add_done_callback(
             lambda done: done.cancelled() or done.exception()
         )  # whoever awaits it or not
         job = Job(problem, kernel, thorough, on_stage or (lambda stage: None), opening)
         try:
             async with self._alone(problem, [kernel]):
-                return await (self._on_cases.evaluate(job) if problem.cases else self._settle(job))
+                if problem.cases:
+                    return await self._on_cases.evaluate(job)
+                return (await self._settle([job]))[0]
         finally:
             opening.cancel()
 
@@ -145,7 +141,7 @@ class Pool:
         and attribution are left to `evaluate`, which comes before: this tells which of several
         correct kernels is the fastest.
         """
-        opening = asyncio.ensure_future(self._some_facts(problem))
+        opening = asyncio.ensure_future(self._problems.some_facts(problem))
         unique = {each.id: each for each in kernels}
         jobs = [Job(problem, each, thorough, lambda stage: None, opening) for each in unique.values()]
         try:
@@ -174,7 +170,9 @@ class Pool:
                 logger.exception("the evaluator failed when it compared %d kernels", len(jobs))
                 reason = f"{type(error).__name__}: {error}"
             logger.warning("%d kernels are compared again: %s", len(jobs), cause_of(reason))
-        failed = Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=reason, environment=self._known(problem))
+        failed = Evaluation(
+            status=Status.INFRASTRUCTURE_ERROR, log=reason, environment=self._problems.facts(problem)
+        )
         return {job.kernel.id: failed for job in jobs}
 
     async def _try_together(
@@ -204,63 +202,46 @@ class Pool:
                 failed_on.append(device)
                 raise
 
-    async def _settle(self, job: Job) -> Evaluation:
-        deaths = 0
+    async def _settle(self, jobs: Sequence[Job]) -> list[Evaluation]:
+        """Verdicts on the first of these jobs, one or more. Several are cases of one kernel that are not
+        timed: they are measured one after the other on one device, as long as the kernel is right."""
+        found: list[Evaluation] = []
+        deaths, reason = 0, ""
         for left in reversed(range(TRIES)):
             try:
-                return await self._try(job)
+                await self._try(jobs[len(found) :], found)
+                return found
             except UnfitProblem as error:
-                environment = self._known(job.problem)
-                return Evaluation(status=Status.UNFIT_REFERENCE, log=str(error), environment=environment)
+                return [*found, self._without_measurement(jobs[0], Status.UNFIT_REFERENCE, str(error))]
             except CannotOpen as error:
-                job.reason = str(error)
+                reason = str(error)
                 break
             except WorkerDied as error:
-                deaths, job.reason = deaths + 1, str(error)
+                deaths, reason = deaths + 1, str(error)
                 if deaths == 2:
-                    log = f"it took two workers down: {job.reason}"
-                    return Evaluation(status=Status.CRASHED, log=log, environment=self._known(job.problem))
+                    log = f"it took two workers down: {reason}"
+                    return [*found, self._without_measurement(jobs[0], Status.CRASHED, log)]
             except WorkerBroken as error:
-                job.reason = str(error)
+                reason = str(error)
             except Exception as error:
                 # A search must not end by whatever one kernel brings to light in the evaluator.
-                job.reason = "".join(traceback.format_exception(error))
+                reason = "".join(traceback.format_exception(error))
+            jobs[len(found)].reason = reason
             if left:
-                self._retries.tell(job.kernel.id, job.reason)
-        environment = self._known(job.problem)
-        return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=job.reason, environment=environment)
+                self._retries.tell(jobs[0].kernel.id, reason)
+        return [*found, self._without_measurement(jobs[0], Status.INFRASTRUCTURE_ERROR, reason)]
+
+    def _without_measurement(self, job: Job, status: Status, log: str) -> Evaluation:
+        """The verdict on a job that has come to no measurement."""
+        return Evaluation(status=status, log=log, environment=self._problems.facts(job.problem))
 
     def close(self, *, now: bool = False) -> None:
         """Ends every process that was started; `now`: without waiting for work that is under way."""
         self._host.close(now=now)
         self._retries.sum_up()
 
-    def _known(self, problem: Problem) -> dict[str, str]:
-        """The facts of the problem, or of another: what devices and software there are."""
-        return self._facts.get(problem.id) or next(iter(self._facts.values()), {})
-
-    async def _some_facts(self, problem: Problem) -> dict[str, str]:
-        """The same; only the first problem is opened for it, the others are when they are measured."""
-        if not self._known(problem):
-            async with self._opening:
-                if not self._known(problem):
-                    self._facts[problem.id] = await self._open(problem)
-        return self._known(problem)
-
-    def _require_fit(self, problem: Problem) -> None:
-        """Raises UnfitProblem where that is known: no worker has to find it again, for any kernel."""
-        if reason := self._unfit.get(problem.id):
-            raise UnfitProblem(reason)
-
-    async def _open(self, problem: Problem) -> dict[str, str]:
-        *others, last = first_of(problem)
-        for each in others:
-            with contextlib.suppress(UnfitProblem):
-                return await self._open_one(each)
-        return await self._open_one(last)
-
     async def _open_one(self, problem: Problem) -> dict[str, str]:
-        self._require_fit(problem)
+        self._problems.require_fit(problem)
         failed_on: list[int] = []
         reason = ""
         while True:
@@ -268,7 +249,7 @@ class Pool:
                 async with self._devices.lease(problem.id, failed_on) as device:
                     facts = await self._host.facts(device, problem)
             except UnfitProblem as error:
-                self._unfit[problem.id] = str(error)
+                self._problems.note_unfit(problem, str(error))
                 raise
             except (WorkerBroken, WorkerDied) as error:
                 failed_on.append(device)
@@ -278,11 +259,13 @@ class Pool:
                     raise CannotOpen(reason) from error
             else:
                 self._blame(failed_on, device, reason)
-                self._fit.add(problem.id)
+                self._problems.note_fit(problem)
                 return facts
 
-    async def _try(self, job: Job) -> Evaluation:
-        self._require_fit(job.problem)
+    async def _try(self, jobs: Sequence[Job], found: list[Evaluation]) -> None:
+        """Adds the verdicts to those that were found. Raises what the first job without one comes to."""
+        job = jobs[0]
+        self._problems.require_fit(job.problem)
         async with AsyncExitStack() as in_front:
             if job.problem.device == "cuda":
                 await in_front.enter_async_context(self._in_front)
@@ -290,29 +273,39 @@ class Pool:
                     await self._build(job)
             facts = await job.opening
             if job.build is not None and job.build.status is not None:
-                return _failed_build(job.build, facts)
+                found.append(_failed_build(job.build, facts))
+                return
             async with self._devices.lease(job.problem.id, job.failed_on) as device:
                 await in_front.aclose()  # the next may be built
-                try:
-                    self._require_fit(job.problem)  # another may have found it meanwhile
-                    # On a CPU a build would disturb a measurement: both take the one lane.
-                    build = await self._build(job)
-                    if build.status is not None:
-                        return _failed_build(build, facts)
-                    job.on_stage("measuring")
-                    evaluation = await self._host.measure(
-                        device, job.problem, job.kernel, build.archive, job.thorough, job.on_stage
-                    )
-                except UnfitProblem as error:
-                    if job.problem.id in self._fit:  # it has been open: this is the device's fault
-                        job.failed_on.append(device)
-                        raise WorkerBroken(str(error)) from error
-                    self._unfit[job.problem.id] = str(error)
-                    raise
-                except (WorkerBroken, WorkerDied):
-                    job.failed_on.append(device)
-                    raise
-        self._fit.add(job.problem.id)
+                # On a CPU a build would disturb a measurement: both take the one lane.
+                build = await self._build(job)
+                if build.status is not None:
+                    found.append(_failed_build(build, facts))
+                    return
+                for number, each in enumerate(jobs, start=1):
+                    each.build = build
+                    found.append(await self._measured(device, each, build, more=number < len(jobs)))
+                    if found[-1].status is not Status.CORRECT:
+                        return
+
+    async def _measured(self, device: int, job: Job, build: Build, *, more: bool) -> Evaluation:
+        """On the device that is lent. `more`: another case of the kernel is next there."""
+        try:
+            self._problems.require_fit(job.problem)  # another may have found it meanwhile
+            job.on_stage("measuring")
+            evaluation = await self._host.measure(
+                device, job.problem, job.kernel, build.archive, job.thorough, more, job.on_stage
+            )
+        except UnfitProblem as error:
+            if self._problems.is_fit(job.problem):  # it has been open: this is the device's fault
+                job.failed_on.append(device)
+                raise WorkerBroken(str(error)) from error
+            self._problems.note_unfit(job.problem, str(error))
+            raise
+        except (WorkerBroken, WorkerDied):
+            job.failed_on.append(device)
+            raise
+        self._problems.note_fit(job.problem)
         self._blame(job.failed_on, device, job.reason)
         about = evaluation.environment
         canary_ms = float(about["canary_ms"]) if about.get("canary_ms") else None

@@ -61,17 +61,21 @@ class DeviceActor:
         """See `Worker.audit`."""
         return self._thread.submit(self._worker.audit, problem).result()
 
-    def measure(self, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool) -> Evaluation:
+    def measure(
+        self, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool, more: bool
+    ) -> Evaluation:
         """See `Worker.measure`."""
-        return self._thread.submit(self._worker.measure, problem, kernel, archive, thorough=thorough).result()
+        return self._thread.submit(
+            self._worker.measure, problem, kernel, archive, thorough=thorough, more=more
+        ).result()
 
     def measure_aloud(
-        self, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool
+        self, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool, more: bool
     ) -> Iterator[str | Evaluation]:
         """The same, with each stage as it begins; the evaluation comes last."""
         said: SimpleQueue[str | Future[Evaluation]] = SimpleQueue()
         work = self._thread.submit(
-            self._worker.measure, problem, kernel, archive, thorough=thorough, on_stage=said.put
+            self._worker.measure, problem, kernel, archive, thorough=thorough, more=more, on_stage=said.put
         )
         work.add_done_callback(said.put)
         while isinstance(word := said.get(), str):
@@ -178,11 +182,12 @@ class RayHost:
         kernel: Kernel,
         archive: bytes,
         thorough: bool,
+        more: bool,
         on_stage: OnStage,
     ) -> Evaluation:
         """See `host.Host`. On a cluster joined as a client (`ray://`) the stages are not told."""
         actor = await self._actor(device)
-        arguments = (problem, kernel, archive, thorough)
+        arguments = (problem, kernel, archive, thorough, more)
         if self._on_client:
             evaluation: Evaluation = await self._answer(device, actor.measure.remote(*arguments))
             return evaluation

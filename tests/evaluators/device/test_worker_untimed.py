@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -12,10 +13,12 @@ from evaluators.device.worker import Worker
 from evaluators.evaluation import Status
 from evaluators.opening import OpeningStep
 from evaluators.problem import Kernel, Problem
+from evaluators.system import process_tree
 from tests.evaluators.device.kernels import HONEST, PROBLEM, REFERENCE, forward
 
 pytestmark = pytest.mark.slow
 UNTIMED = replace(PROBLEM, timed=False)
+ZEROS = REFERENCE.replace("return x\n", "return 0 * x\n")
 OF_THE_BASELINE = {OpeningStep.BASELINE, OpeningStep.WARMING, OpeningStep.CALIBRATION}
 
 
@@ -63,6 +66,79 @@ def test_the_runner_that_waits_is_the_next_cases(second: Worker) -> None:
     assert len(second._device_processes.fork_server._children) == 1
 
 
+ONCE = forward(
+    "return honest(self, x)",
+    before="assert not os.path.exists('loaded'), 'imported again'\nopen('loaded', 'w')",
+)
+"""A module that may be imported once in its folder."""
+MADE_THREE = (
+    HONEST.replace("        self.depth", "        made.append(1)\n        self.depth")
+    + "made = []\nhonest = ModelNew.forward\n"
+    + "ModelNew.forward = lambda self, x: honest(self, x) * (len(made) < 3)\n"
+)
+"""Wrong as the third model that its module has made."""
+
+
+def candidates(worker: Worker) -> set[int]:
+    """The processes of candidates that are there, but for the one that waits."""
+    waiting = worker._open.in_use.prefork._child
+    baselines = (each.eager for each in worker._open._open.values())
+    others = {each.pid for each in (waiting, *baselines) if each is not None}
+    return worker._device_processes.fork_server._children.keys() - others
+
+
+def test_a_kernel_is_loaded_once_for_several_cases(second: Worker) -> None:
+    for width in (96, 112, 80):
+        found = second.measure(untimed(width), kernel(ONCE), b"", more=True)
+        assert found.status is Status.CORRECT, found.log
+        assert len(candidates(second)) == 1
+    assert second.measure(untimed(64), kernel(ONCE), b"").status is Status.CORRECT
+    assert not candidates(second), "nothing more was said to come"
+    folders = [each for each in second._root.iterdir() if not each.name.startswith(("eager-", "prefork-"))]
+    assert not folders
+
+
+def test_what_one_case_leaves_may_spoil_another(second: Worker) -> None:
+    statuses = [
+        second.measure(untimed(width), kernel(MADE_THREE), b"", more=True).status for width in (96, 112, 80)
+    ]
+    assert statuses == [Status.CORRECT, Status.CORRECT, Status.INCORRECT]
+    assert not candidates(second), "a wrong one is ended"
+    assert second.measure(untimed(80), kernel(MADE_THREE), b"").status is Status.CORRECT
+
+
+@pytest.mark.parametrize(
+    "then", ["another kernel", "a timed case", "a comparison", "an unfit case", "an audit"]
+)
+def test_a_runner_that_was_kept_is_gone_before_other_work(second: Worker, then: str) -> None:
+    assert second.measure(untimed(96), kernel(ONCE), b"", more=True).status is Status.CORRECT
+    (kept,) = candidates(second)
+    match then:
+        case "another kernel":
+            assert second.measure(untimed(96), kernel(HONEST), b"").status is Status.CORRECT
+        case "a timed case":
+            assert second.measure(PROBLEM, kernel(ONCE), b"", more=True).status is Status.CORRECT
+        case "a comparison":
+            assert [each.status for each in second.compare(PROBLEM, [kernel(HONEST)], [b""])] == [
+                Status.CORRECT
+            ]
+        case "an unfit case":
+            with pytest.raises(UnfitProblem):
+                second.measure(replace(untimed(96), source=ZEROS), kernel(ONCE), b"")
+        case "an audit":
+            assert not second.audit(PROBLEM).unfit
+    assert not os.path.exists(f"/proc/{kept}")
+    assert second.measure(untimed(96), kernel(ONCE), b"").status is Status.CORRECT
+
+
+def test_a_runner_that_dies_between_two_cases_is_a_crash(second: Worker) -> None:
+    assert second.measure(untimed(96), kernel(HONEST), b"", more=True).status is Status.CORRECT
+    (kept,) = candidates(second)
+    process_tree.kill_tree(kept)
+    assert second.measure(untimed(112), kernel(HONEST), b"").status is Status.CRASHED
+    assert second.measure(untimed(112), kernel(HONEST), b"").status is Status.CORRECT
+
+
 def test_the_isolation_is_demanded_there_too(second: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
@@ -91,7 +167,7 @@ def test_an_unfit_one_leaves_the_others_open(second: Worker) -> None:
     second.open(UNTIMED)
     processes = second._device_processes
     with pytest.raises(UnfitProblem, match="the reference cannot judge a kernel"):
-        second.open(replace(UNTIMED, source=REFERENCE.replace("return x\n", "return 0 * x\n")))
+        second.open(replace(UNTIMED, source=ZEROS))
     assert second._device_processes is processes
     assert second._open.in_use.problem.id == UNTIMED.id
     assert second.measure(UNTIMED, kernel(HONEST), b"").status is Status.CORRECT

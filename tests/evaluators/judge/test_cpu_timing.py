@@ -23,7 +23,6 @@ def connected() -> Iterator[tuple[CpuRunnerClient, Channel]]:
     """The client, and the runner's end of the channel."""
     buffers = SharedBuffers([torch.randn(6, 6)], [torch.empty(6, 6)], CALLS, "cpu")
     ours, theirs = Channel.pair()
-    theirs.send({"op": "ready", "isolation": "none"})
     body = subprocess.Popen(["sleep", "600"])
     yield CpuRunnerClient(ours, buffers, body.pid), theirs
     ours.close()

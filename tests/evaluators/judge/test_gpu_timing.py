@@ -64,7 +64,6 @@ def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     for call, values in enumerate(inputs):
         staging.place(call, values)
     ours, theirs = Channel.pair()
-    theirs.send({"op": "ready", "isolation": "none"})
     body = subprocess.Popen(["sleep", "600"])
     found = GpuRunnerClient(ours, buffers, body.pid)
     load = Load(

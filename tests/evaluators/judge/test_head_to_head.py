@@ -105,6 +105,8 @@ def test_all_may_fail(worker: Worker) -> None:
 @pytest.mark.parametrize(("room", "compared"), [(1, 0), (3, 3), (4, 4)])
 def test_only_as_many_are_compared_as_the_device_has_room_for(room: int, compared: int) -> None:
     ours, theirs = zip(*(Channel.pair() for _ in range(4)), strict=True)
+    for each in theirs:
+        each.send({"op": "confined"})
     made: list[Any] = []
 
     @contextmanager

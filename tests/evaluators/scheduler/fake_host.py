@@ -96,6 +96,7 @@ class FakeHost:
         kernel: Kernel,
         archive: bytes,
         thorough: bool,
+        more: bool,
         on_stage: OnStage,
     ) -> Evaluation:
         self.measured[kernel.id] += 1

@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 
 from evaluators.build.builder import Build
-from evaluators.device.child_processes import UnfitProblem
+from evaluators.device.child_processes import UnfitProblem, WorkerBroken
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Case, Kernel, Problem
-from evaluators.scheduler.host import OnStage
+from evaluators.scheduler.host import OnStage, WorkerDied
 from evaluators.scheduler.pool import Pool
 from tests.evaluators.scheduler.fake_host import ON_GPU, FakeHost, kernel
 from tests.evaluators.test_cases import correct
 
 CASES = tuple(Case(sizes={"n": n}, weight=weight) for n, weight in ((16, 1.0), (100, 3.0), (33, 0.0)))
 MANY = replace(ON_GPU, cases=CASES)
+UNTIMED = tuple(Case(sizes={"n": n}, weight=0.0) for n in (40, 50, 60))
+LONG = replace(ON_GPU, cases=(*CASES, *UNTIMED))
 
 Measured = Callable[[Problem, Kernel], Evaluation]
 
@@ -32,15 +34,24 @@ class CasesHost(FakeHost):
         self._answers = answers or (lambda problem, kernel: correct(2.0))
         self.sizes: list[Any] = []
         self.thorough: list[bool] = []
+        self.more: list[bool] = []
 
     async def measure(
-        self, device: int, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool, on_stage: OnStage
+        self,
+        device: int,
+        problem: Problem,
+        kernel: Kernel,
+        archive: bytes,
+        thorough: bool,
+        more: bool,
+        on_stage: OnStage,
     ) -> Evaluation:
-        assert problem.case_of == MANY.id
+        assert problem.case_of in (MANY.id, LONG.id)
         assert not problem.cases
-        await super().measure(device, problem, kernel, archive, thorough, on_stage)
+        await super().measure(device, problem, kernel, archive, thorough, more, on_stage)
         self.sizes.append(problem.overrides["n"])
         self.thorough.append(thorough)
+        self.more.append(more)
         return self._answers(problem, kernel)
 
     async def compare(self, *arguments: Any) -> list[Evaluation]:
@@ -49,10 +60,10 @@ class CasesHost(FakeHost):
         return [self._answers(problem, each) for each in kernels]
 
 
-def evaluated(host: CasesHost, **more: Any) -> Evaluation:
+def evaluated(host: CasesHost, problem: Problem = MANY, **more: Any) -> Evaluation:
     async def evaluate() -> Evaluation:
         with Pool(host) as pool:
-            return await pool.evaluate(MANY, kernel(), **more)
+            return await pool.evaluate(problem, kernel(), **more)
 
     return asyncio.run(evaluate())
 
@@ -61,10 +72,11 @@ def test_a_kernel_is_built_once_and_judged_on_all_cases_and_on_others() -> None:
     host = CasesHost()
     found = evaluated(host, thorough=True)
     assert found.status is Status.CORRECT
-    assert host.sizes[:3] == [16, 100, 33]
+    assert host.sizes[:3] == [33, 16, 100], "what is not timed comes first"
     assert len(host.sizes) == 5
     assert not {16, 100, 33} & {*host.sizes[3:]}
-    assert host.thorough == [True, True, False, False, False]
+    assert host.thorough == [False, True, True, False, False]
+    assert host.more == [False, False, False, True, False], "the two that were drawn are one load"
     assert host.built[kernel().id] == 1
     assert [(each.weight, each.held_out) for each in found.cases[:3]] == [(1, False), (3, False), (0, False)]
     assert all(each.held_out and not each.weight for each in found.cases[3:])
@@ -99,7 +111,61 @@ def test_after_a_failure_no_held_out_case_is_tried() -> None:
 
     host = CasesHost(answers)
     assert evaluated(host).status is Status.RUNTIME_ERROR
-    assert host.sizes == [16, 100, 33]
+    assert host.sizes == [33, 16, 100]
+
+
+def test_cases_that_are_not_timed_are_one_load_on_one_device() -> None:
+    host = CasesHost(devices=2)
+    found = evaluated(host, LONG)
+    assert found.status is Status.CORRECT
+    assert host.sizes[:6] == [33, 40, 50, 60, 16, 100]
+    assert host.more == [True, True, True, False, False, False, True, False]
+    assert len({device for device, _ in host.order[:4]}) == len({device for device, _ in host.order[6:]}) == 1
+    assert [each.name for each in found.cases[:6]] == [each.name for each in LONG.cases]
+
+
+def test_a_wrong_case_ends_the_load_and_the_others_are_another() -> None:
+    def answers(problem: Problem, kernel: Kernel) -> Evaluation:
+        wrong = Evaluation(status=Status.INCORRECT, log="wrong on fresh inputs")
+        return wrong if problem.overrides["n"] == 40 else correct(2.0)
+
+    host = CasesHost(answers)
+    found = evaluated(host, LONG)
+    assert found.status is Status.INCORRECT
+    assert host.sizes == [33, 40, 50, 60, 16, 100]
+    assert host.more == [True, True, True, False, False, False]
+    assert [each.name for each in found.cases if each.fails] == ["n=40"]
+
+
+@pytest.mark.parametrize("lost", [WorkerBroken("the judge died"), WorkerDied("the node is gone")])
+def test_a_failure_of_ours_amid_a_load_keeps_the_verdicts_before_it(lost: Exception) -> None:
+    lasting = [lost]
+
+    def answers(problem: Problem, kernel: Kernel) -> Evaluation:
+        if problem.overrides["n"] == 50 and lasting:
+            raise lasting.pop()
+        return correct(2.0)
+
+    host = CasesHost(answers)
+    found = evaluated(host, LONG)
+    assert found.status is Status.CORRECT, found.log
+    assert host.sizes[:7] == [33, 40, 50, 50, 60, 16, 100]
+    assert host.built[kernel().id] == 1
+    assert [each.name for each in found.cases[:6]] == [each.name for each in LONG.cases]
+
+
+def test_a_case_that_cannot_judge_amid_a_load_is_dropped() -> None:
+    def answers(problem: Problem, kernel: Kernel) -> Evaluation:
+        if problem.overrides["n"] == 40:
+            raise UnfitProblem("zeros pass")
+        return correct(2.0)
+
+    droppable = replace(LONG, cases=tuple(replace(each, droppable=True) for each in LONG.cases))
+    host = CasesHost(answers)
+    found = evaluated(host, droppable)
+    assert found.status is Status.CORRECT
+    assert host.sizes[:6] == [33, 40, 50, 60, 16, 100]
+    assert [each.name for each in found.cases if not each.passes] == ["n=40"]
 
 
 def test_a_drawn_case_whose_reference_is_unfit_is_drawn_anew() -> None:

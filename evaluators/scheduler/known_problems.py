@@ -1,0 +1,67 @@
+"""What a pool knows of its problems: the facts of device and software, and which references cannot judge."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+from evaluators.device.child_processes import UnfitProblem
+from evaluators.problem import Problem
+from evaluators.scheduler.on_cases import first_of
+
+
+class KnownProblems:
+    """By their ids. A problem is opened where nothing is known yet."""
+
+    def __init__(self, open_one: Callable[[Problem], Awaitable[dict[str, str]]]) -> None:
+        """`open_one` opens a problem without cases on some device, and returns the facts."""
+        self._open_one = open_one
+        self._opening = asyncio.Lock()
+        self._facts: dict[str, dict[str, str]] = {}
+        self._fit: set[str] = set()
+        self._unfit: dict[str, str] = {}
+        """With the reason."""
+
+    async def describe(self, problem: Problem) -> dict[str, str]:
+        """The facts of this problem. Raises what opening it raises."""
+        async with self._opening:
+            if problem.id not in self._facts:
+                self._facts[problem.id] = await self._open(problem)
+        return dict(self._facts[problem.id])
+
+    async def some_facts(self, problem: Problem) -> dict[str, str]:
+        """Those of any problem: only the first one is opened for it, others are when they are measured."""
+        if not self.facts(problem):
+            async with self._opening:
+                if not self.facts(problem):
+                    self._facts[problem.id] = await self._open(problem)
+        return self.facts(problem)
+
+    def facts(self, problem: Problem) -> dict[str, str]:
+        """Of this problem, or of another: what devices and software there are."""
+        return self._facts.get(problem.id) or next(iter(self._facts.values()), {})
+
+    def is_fit(self, problem: Problem) -> bool:
+        """Whether it has been open."""
+        return problem.id in self._fit
+
+    def note_fit(self, problem: Problem) -> None:
+        """It has been open."""
+        self._fit.add(problem.id)
+
+    def note_unfit(self, problem: Problem, reason: str) -> None:
+        """Its reference cannot be run, or cannot judge."""
+        self._unfit[problem.id] = reason
+
+    def require_fit(self, problem: Problem) -> None:
+        """Raises UnfitProblem where that is known: no worker has to find it again, for any kernel."""
+        if reason := self._unfit.get(problem.id):
+            raise UnfitProblem(reason)
+
+    async def _open(self, problem: Problem) -> dict[str, str]:
+        *others, last = first_of(problem)
+        for each in others:
+            with contextlib.suppress(UnfitProblem):
+                return await self._open_one(each)
+        return await self._open_one(last)
