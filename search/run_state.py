@@ -76,6 +76,8 @@ class RunState:
     """Of all evaluations, those taken over not counted."""
     evaluations: int = 0
     device_s: float = 0.0
+    compared_s: float = 0.0
+    """Of that, in which leaders were compared."""
     used_s: float = 0.0
 
     @property
@@ -113,7 +115,8 @@ class RunState:
                 self.tree.rounds_closed = number
                 self.proposed = {}
             case LeadersCompared(evaluations=evaluations):
-                self.device_s += sum(each.device_s for each in evaluations)
+                seconds = sum(each.device_s for each in evaluations)
+                self.device_s, self.compared_s = self.device_s + seconds, self.compared_s + seconds
                 self.tree.compare(event.by_kernel)
             case BestConfirmed(variant=variant, evaluation=evaluation):
                 self.device_s += evaluation.device_s

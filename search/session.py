@@ -196,9 +196,13 @@ class Session:
 
         To be called between rounds. Nothing is measured after a stop or once the time is up; what is under
         way when the time runs out goes on, as an evaluation does. These measurements do not count as
-        evaluations, their time on the device counts. A session that fails leaves the order as it was.
+        evaluations, their time on the device counts. None begins once they have taken more of it than all
+        else: a search of three evaluations is not worth ten sessions. One that fails leaves the order as it
+        was.
         """
         for _ in range(self.comparisons):
+            if self.state.compared_s > self.state.device_s / 2:
+                return
             leaders = self.state.tree.leaders(usable)
             found = await self._compare([variant.kernel for variant in leaders]) if leaders else None
             if found is None:

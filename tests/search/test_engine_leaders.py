@@ -104,6 +104,16 @@ def test_a_search_may_be_told_to_compare_less(tmp_path: Path, most: int) -> None
     assert len(compared(path)) == len(evaluator.compared) == most
 
 
+@pytest.mark.parametrize(("seconds", "sessions"), [(0.05, 3), (0.25, 2), (10.0, 1)])
+def test_comparisons_take_little_more_of_the_device_than_the_search(
+    tmp_path: Path, seconds: float, sessions: int
+) -> None:
+    evaluator = Lucky(together=lambda kernel: replace(correct(), device_s=seconds))
+    path = tmp_path / "journal.jsonl"
+    search(path, rounds=1, ideas=1, branch=4, evaluator=evaluator)
+    assert len(compared(path)) == sessions
+
+
 @pytest.mark.slow
 def test_a_run_whose_leaders_were_compared_goes_on_from_anywhere(tmp_path: Path) -> None:
     path, part = tmp_path / "journal.jsonl", tmp_path / "part.jsonl"
