@@ -120,7 +120,7 @@ def load_problem(
 ) -> Problem:
     """The problem `operators/<suite>/<operator>`: `operators/opinfo/aten.addmm.default`. Of the suite's calls
     those are its cases whose tensors are of `types` alone, all where that is empty, and at each type the
-    `most_cases` largest. `rules`: of `evaluators.reference.loading.make_problem`. Raises SuiteMissing, and
+    `most_cases` largest. Masks and indices beside floating tensors may be of any type. `rules`: of `evaluators.reference.loading.make_problem`. Raises SuiteMissing, and
     BadReference where the suite has no such operator, or no such call of it."""
     suite, _, operator = name.rpartition("/")
     if suite not in SOURCES:
@@ -145,8 +145,13 @@ def _chosen(calls: Sequence[Call], types: Sequence[str], most: int | None) -> li
     """Raises BadReference for less than one case."""
     if most is not None and most < 1:
         raise BadReference(f"problem.most_cases is {most}; it must be at least 1")
-    wanted = [each for each in calls if not types or {one.dtype for one in all_tensors(each)} <= {*types}]
+    wanted = [each for each in calls if not types or _types_of(each) <= {*types}]
     return [each for alike in by_type(wanted) for each in sorted(alike, key=bytes_of, reverse=True)[:most]]
+
+
+def _types_of(call: Call) -> set[str]:
+    """Of its tensors, the floating ones where there are any: others beside them are masks and indices."""
+    return floating_types(call) or {each.dtype for each in all_tensors(call)}
 
 
 def reference_of(operator: str, call: Call, count: int, *, mixed: bool = False) -> str:

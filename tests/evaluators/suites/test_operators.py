@@ -165,6 +165,8 @@ def test_some_of_the_calls_can_be_chosen() -> None:
     narrow = load_problem(name, types=["bfloat16"])
     assert [each.dtype for each in narrow.cases] == ["bfloat16"]
     assert narrow.dtype == "bfloat16"
+    looked_up = load_problem("operators/traced/aten.embedding.default", types=["float16"])
+    assert len(looked_up.cases) == 1, "the type of the indices does not matter"
     assert len(load_problem(name, most_cases=1).cases) == 2  # one of each type
     with pytest.raises(BadReference, match="has no call with tensors of int64 alone"):
         load_problem(name, types=["int64"])
