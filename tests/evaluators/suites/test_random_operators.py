@@ -184,7 +184,7 @@ def rrelu(
         (
             "aten.multinomial.default",
             lambda p: (p.log() - torch.empty_like(p).exponential_().log()).topk(4).indices,
-            lambda p: torch.ones_like(p).multinomial(4),
+            lambda p: (p > 0).to(p.dtype).multinomial(4),  # a weight of 0 is another mistake
             "weight of the output",
         ),
         (
