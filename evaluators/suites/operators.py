@@ -120,8 +120,9 @@ def load_problem(
 ) -> Problem:
     """The problem `operators/<suite>/<operator>`: `operators/opinfo/aten.addmm.default`. Of the suite's calls
     those are its cases whose tensors are of `types` alone, all where that is empty, and at each type the
-    `most_cases` largest. Masks and indices beside floating tensors may be of any type. `rules`: of `evaluators.reference.loading.make_problem`. Raises SuiteMissing, and
-    BadReference where the suite has no such operator, or no such call of it."""
+    `most_cases` largest. Masks and indices beside floating tensors may be of any type. `rules`: of
+    `evaluators.reference.loading.make_problem`. Raises SuiteMissing, and BadReference where the suite has no
+    such operator, or no such call of it."""
     suite, _, operator = name.rpartition("/")
     if suite not in SOURCES:
         raise BadReference(f"{name} is no operator of a suite: operators/opinfo/aten.addmm.default is one")
