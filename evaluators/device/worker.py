@@ -124,9 +124,10 @@ class Worker:
         more: bool = False,
         on_stage: Callable[[str], None] | None = None,
     ) -> Evaluation:
-        """Checks and times a built kernel. `more`: it is measured next on another case of its problem, and
-        its process is kept until then where neither case is timed and it is right. `on_stage` is told when a
-        stage begins. Raises WorkerBroken when the fault is not the kernel's."""
+        """Checks and times a built kernel. `more`: it is measured next on another case of its problem. Its
+        process is kept until then if it is right and neither case is timed; a process does not give the
+        memory of a case back, so that large ones have one each. `on_stage` is told when a stage begins.
+        Raises WorkerBroken when the fault is not the kernel's."""
         try:
             processes = self._opened(problem)
         except WorkerBroken:
@@ -137,7 +138,8 @@ class Worker:
         for _ in range(ACCUSATIONS):
             with self._closing_on_failure("the judge process, the fork server or a runner of ours died"):
                 runner = self._runner(processes, kernel, archive)
-                verdict = self._try_candidate(processes, runner, thorough, more and not problem.timed, stages)
+                keeps = more and not problem.timed and processes.is_small
+                verdict = self._try_candidate(processes, runner, thorough, keeps, stages)
             if verdict.rule != SABOTAGED:
                 break
             self._require_recovery(processes, verdict, thorough)
@@ -263,9 +265,14 @@ class Worker:
         return CandidateRunner(processes, kernel, self._root, archive)
 
     def _try_candidate(
-        self, processes: ProblemProcesses, runner: CandidateRunner, thorough: bool, more: bool, stages: Stages
+        self,
+        processes: ProblemProcesses,
+        runner: CandidateRunner,
+        thorough: bool,
+        keeps: bool,
+        stages: Stages,
     ) -> Verdict:
-        """`more`: the runner is kept if the candidate is right, and is ended otherwise."""
+        """`keeps`: the runner is kept if the candidate is right, and is ended otherwise."""
         settings = self._settings
         timeout_s = settings.thorough_timeout_s if thorough else settings.timeout_s
         order = {
@@ -274,14 +281,14 @@ class Worker:
             "scratch": str(runner.scratch),
             "plan": asdict(settings.plan_of(thorough)),
             "thorough": thorough,
-            "keep": more,
+            "keep": keeps,
         }
         try:
             new, runner.is_new = [runner.child] if runner.is_new else [], False
             processes.hand_over(order, [*new, *(processes.fork_compiled() if thorough else [])])
             answer = self._watch(processes, timeout_s).answer(runner.child, runner.scratch, stages)
             verdict = answer if isinstance(answer, Verdict) else Verdict.from_message(answer)
-            if more and verdict.status is Status.CORRECT:
+            if keeps and verdict.status is Status.CORRECT:
                 self._kept = runner
             return verdict
         finally:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from evaluators.device import worker as module
-from evaluators.device.child_processes import UnfitProblem, WorkerBroken
+from evaluators.device.child_processes import ProblemProcesses, UnfitProblem, WorkerBroken
 from evaluators.device.worker import Worker
 from evaluators.evaluation import Status
 from evaluators.opening import OpeningStep
@@ -96,6 +96,13 @@ def test_a_kernel_is_loaded_once_for_several_cases(second: Worker) -> None:
     assert not candidates(second), "nothing more was said to come"
     folders = [each for each in second._root.iterdir() if not each.name.startswith(("eager-", "prefork-"))]
     assert not folders
+
+
+def test_large_cases_have_a_process_each(second: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProblemProcesses, "is_small", False)
+    assert second.measure(untimed(96), kernel(ONCE), b"", more=True).status is Status.CORRECT
+    assert not candidates(second)
+    assert second.measure(untimed(112), kernel(ONCE), b"", more=True).status is Status.CORRECT
 
 
 def test_what_one_case_leaves_may_spoil_another(second: Worker) -> None:
