@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import islice, takewhile
+from itertools import takewhile
 
 from evaluators.cases import HELD_OUT, MOST_FAILURES, held_out, summed_up
 from evaluators.evaluation import CaseResult, Evaluation, Status
@@ -59,8 +59,8 @@ class OnCases:
                     return _whole(case.name, found)
             if (nothing := _nothing_left(results, left)) is not None:
                 return nothing
-        places = {each.name: number for number, each in enumerate((*problem.cases, *drawn.cases))}
-        return summed_up(sorted(results, key=lambda each: places[each.name]))
+        places = {each.name: number for number, each in enumerate(problem.cases)}
+        return summed_up(sorted(results, key=lambda each: places.get(each.name, len(places))))
 
     async def compare(self, problem: Problem, jobs: Sequence[Job], thorough: bool) -> dict[str, Evaluation]:
         """Of several kernels, by their ids, over the cases that have a weight."""
@@ -124,15 +124,13 @@ def first_of(problem: Problem) -> list[Problem]:
     return [problem.of_case(each) for each in (first, *instead)]
 
 
-def _in_a_row(left: Sequence[Case]) -> Iterator[Case]:
+def _in_a_row(left: Sequence[Case]) -> list[Case]:
     """The first case, and with it those that follow where none of them is timed. Held-out ones are asked
     after all others."""
     first = left[0]
-    yield first
-    yield from takewhile(
-        lambda each: not (first.weight or each.weight) and each.held_out == first.held_out,
-        islice(left, 1, None),
-    )
+    if first.weight:
+        return [first]
+    return list(takewhile(lambda each: not each.weight and each.held_out == first.held_out, left))
 
 
 def _is_settled(results: Sequence[CaseResult], following: Case) -> bool:

@@ -277,6 +277,7 @@ class Pool:
                 return
             async with self._devices.lease(job.problem.id, job.failed_on) as device:
                 await in_front.aclose()  # the next may be built
+                self._problems.require_fit(job.problem)  # another may have found it meanwhile
                 # On a CPU a build would disturb a measurement: both take the one lane.
                 build = await self._build(job)
                 if build.status is not None:
@@ -291,7 +292,7 @@ class Pool:
     async def _measured(self, device: int, job: Job, build: Build, *, more: bool) -> Evaluation:
         """On the device that is lent. `more`: another case of the kernel is next there."""
         try:
-            self._problems.require_fit(job.problem)  # another may have found it meanwhile
+            self._problems.require_fit(job.problem)
             job.on_stage("measuring")
             evaluation = await self._host.measure(
                 device, job.problem, job.kernel, build.archive, job.thorough, more, job.on_stage

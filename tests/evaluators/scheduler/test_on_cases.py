@@ -184,6 +184,27 @@ def test_a_drawn_case_whose_reference_is_unfit_is_drawn_anew() -> None:
     assert f"n={seen[3]}" not in {each.name for each in found.cases}
 
 
+def test_a_drawn_case_that_another_kernel_finds_unfit_meanwhile_keeps_its_verdict() -> None:
+    pools: list[Pool] = []
+    sizes: list[Any] = []
+
+    def answers(problem: Problem, kernel: Kernel) -> Evaluation:
+        sizes.append(problem.overrides["n"])
+        if len(sizes) == 5:
+            drawn = pools[0]._on_cases._held_out[MANY.id]
+            drawn.instead_of(drawn.cases[0])
+        return correct(2.0)
+
+    async def evaluate() -> Evaluation:
+        with Pool(CasesHost(answers)) as pool:
+            pools.append(pool)
+            return await pool.evaluate(MANY, kernel())
+
+    found = asyncio.run(evaluate())
+    assert found.status is Status.CORRECT, found.log
+    assert [each.name for each in found.cases[3:]] == [f"n={size}" for size in sizes[3:]]
+
+
 def test_an_unfit_case_of_the_problem_is_the_verdict() -> None:
     def answers(problem: Problem, kernel: Kernel) -> Evaluation:
         if problem.overrides["n"] == 100:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -94,6 +95,20 @@ def test_so_it_is_where_another_problem_is_open_already() -> None:
     }
     assert sum(host.measured.values()) == 1
     assert pool.devices_set_aside == {}
+
+
+def test_what_waits_for_the_device_is_not_built_for_an_unfit_problem() -> None:
+    host = FakeHost()
+    host.measuring = [find_unfit]
+    other = replace(OTHER, device="cpu")
+    pool = Pool(host)
+
+    async def several() -> list[Evaluation]:
+        await pool.describe(ON_CPU)
+        return list(await asyncio.gather(*(pool.evaluate(other, kernel(n)) for n in range(4))))
+
+    assert {each.status for each in asyncio.run(several())} == {Status.UNFIT_REFERENCE}
+    assert sum(host.built.values()) == 1, "a build takes the device's time on a CPU"
 
 
 def test_a_reference_that_was_fit_fails_by_its_device() -> None:
