@@ -17,8 +17,8 @@ Where to look, from the command down to the machine; each file says more at its 
                   correctness_checks, timing_checks, evenness, attribution (work_share, stack_samples,
                   vendor_kernels); head_to_head
     build/        builder, build_cache
-    runner/       runner_process, messages, failures, shared_buffers, soiled_memory; fork_server,
-                  node_fork_server, prefork; thin_headers (headers/), triton_precompile
+    runner/       runner_process, messages, failures, output_forms, shared_buffers, soiled_memory;
+                  fork_server, node_fork_server, prefork; thin_headers (headers/), triton_precompile
     reference/    loading, reference_model, running_reference, answer, comparison (differences,
                   sampled_elements), random_outputs, validation;
                   float64 (row_slices), rounding, shifts, jumps, weight_changes, dependent_calls;

@@ -21,16 +21,15 @@ from typing import TYPE_CHECKING, Any
 from evaluators.isolation import confinement, vendor_libraries
 from evaluators.isolation.scratch import SOURCE
 from evaluators.reference import dependent_calls, weight_changes
-from evaluators.reference.containers import filled, tensors_of
+from evaluators.reference.containers import filled
 from evaluators.reference.loading import (
     init_inputs,
     load_module,
     make_model,
     seed_all,
 )
-from evaluators.reference.strided_layouts import is_same
 from evaluators.runner import messages, thin_headers
-from evaluators.runner.failures import Declined, WrongOutput, declines, failure
+from evaluators.runner.failures import Declined, declines, failure
 from evaluators.runner.messages import (
     Change,
     HandIn,
@@ -41,6 +40,7 @@ from evaluators.runner.messages import (
     Run,
     Trace,
 )
+from evaluators.runner.output_forms import laid_out, require_returned
 from evaluators.runner.shared_buffers import gate_of, open_shared
 from evaluators.runner.soiled_memory import soil_memory
 from evaluators.runner.triton_precompile import compile_triton
@@ -206,9 +206,9 @@ class Session:
                     filled.clear()
                 else:
                     found = self._model(*self._inputs[call])
-                    output = _laid_out(found, self._outputs[call])
+                    output = laid_out(found, self._outputs[call])
                     if self._returned:  # once: it takes time
-                        _require_returned(found, self._tensors[call], self._returned)
+                        require_returned(found, self._tensors[call], self._returned)
                         self._returned = []
                 if order.deliver:
                     self._deliver(call, output)
@@ -305,47 +305,3 @@ def import_candidate(path: Path) -> types.ModuleType:
 def _arguments(template: Any, tensors: list[torch.Tensor]) -> list[Any]:
     """The module's arguments: tensors from the shared buffers, plain values from the order."""
     return list(filled(template, tensors))
-
-
-def _laid_out(output: Any, places: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The outputs in the reference's layout. Raises WrongOutput where they have another form than its."""
-    import torch
-
-    try:
-        tensors = tensors_of(output)
-    except TypeError as error:
-        raise WrongOutput(str(error)) from error
-    if len(tensors) != len(places):
-        raise WrongOutput(f"{len(tensors)} outputs where the reference has {len(places)}")
-    laid_out = []
-    for number, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
-        if reason := _other_form(tensor, place):
-            raise WrongOutput(f"output {number} {reason}")
-        if tensor.stride() != place.stride() or tensor.is_neg() or tensor.is_conj():
-            tensor = torch.empty_like(place).copy_(tensor)  # its layout is work, too, and not the copy's
-        laid_out.append(tensor)
-    return laid_out
-
-
-def _require_returned(output: Any, inputs: list[torch.Tensor], returned: list[list[int]]) -> None:
-    """Raises WrongOutput where an output is not the very input that the reference writes to and returns."""
-    tensors = tensors_of(output)
-    for number, given in returned:
-        if number < len(tensors) and not is_same(tensors[number], inputs[given]):
-            which = f"input {given}, which the reference writes to and returns"
-            raise WrongOutput(f"output {number} is another tensor than {which}")
-
-
-def _other_form(tensor: torch.Tensor, place: torch.Tensor) -> str:
-    """What makes an output another kind of thing than the reference's; "" for its elements alone."""
-    import torch
-
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        return f"is a {type(tensor).__name__}, which is no plain tensor"
-    if tensor.shape != place.shape or tensor.dtype != place.dtype:
-        ours, theirs = (f"{tuple(each.shape)} {each.dtype}" for each in (tensor, place))
-        return f"is {ours}, the reference's is {theirs}"
-    for what in ("device", "layout"):
-        if getattr(tensor, what) != getattr(place, what):
-            return f"has the {what} {getattr(tensor, what)}, the reference's {getattr(place, what)}"
-    return ""
