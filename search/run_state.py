@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -76,14 +77,18 @@ class RunState:
     """Of all evaluations, those taken over not counted."""
     evaluations: int = 0
     device_s: float = 0.0
-    compared_s: float = 0.0
-    """Of that, in which leaders were compared."""
     used_s: float = 0.0
 
     @property
     def spent(self) -> Spending:
         """On the calls of all models."""
         return Spending.total(self.spending.values())
+
+    @property
+    def compared_s(self) -> float:
+        """Of `device_s`, in which leaders were compared."""
+        found = (each.evaluations.values() for each in self.tree.ranking.comparisons)
+        return sum(each.device_s for each in itertools.chain.from_iterable(found))
 
     def apply(self, event: Event) -> None:
         """Takes in the next event. Raises ValueError or KeyError for one that cannot follow."""
@@ -115,8 +120,7 @@ class RunState:
                 self.tree.rounds_closed = number
                 self.proposed = {}
             case LeadersCompared(evaluations=evaluations):
-                seconds = sum(each.device_s for each in evaluations)
-                self.device_s, self.compared_s = self.device_s + seconds, self.compared_s + seconds
+                self.device_s += sum(each.device_s for each in evaluations)
                 self.tree.compare(event.by_kernel)
             case BestConfirmed(variant=variant, evaluation=evaluation):
                 self.device_s += evaluation.device_s

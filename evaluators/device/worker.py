@@ -159,7 +159,6 @@ class Worker:
         the others go on without it. What takes long (timing checks on a GPU, attribution) is left to
         the kernels' own evaluations, which come before. Raises WorkerBroken when the fault is no kernel's."""
         processes = self._opened(problem)
-        self._end_kept()
         start = time.monotonic()
         plan = asdict(self._settings.plan_of(thorough))
         runners: list[CandidateRunner] = []
