@@ -3,7 +3,7 @@ operator in a suite; `python -m evaluators.score operators=<folder>` is the comm
 
 An operator counts as correct if its best version is right on all cases. Each evaluation is kept at once, as a
 line of `evaluations.jsonl`, and what is there is not evaluated again. `operator_scores.json` has the
-measures, `operator_cases.csv` a row a case.
+measures, `operators.csv` a row a version, `operator_cases.csv` a row a case.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -42,7 +42,11 @@ THRESHOLDS = (0.0, 0.5, 1.0, 1.5, 2.0)
 """Of perf@p."""
 AHEAD = 2
 """Operators that are opened while others are on a device: hundreds at once would take minutes first."""
-COLUMNS = ("operator", "version", "case", "dtype", "held_out", "weight", "status", "speedup", "low", "high")
+COLUMNS = ("operator", "version", "status", "cases", "pass", "timed", "speedup", "low", "high", "cause")
+CASE_COLUMNS = (
+    *("operator", "version", "case", "dtype", "held_out", "weight"),
+    *("status", "speedup", "low", "high"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +207,8 @@ def _written(
         "left out": left_out,
     }
     write_atomically(folder / "operator_scores.json", json.dumps(body, indent=1) + "\n")
-    write_atomically(folder / "operator_cases.csv", _csv(judged))
+    write_atomically(folder / "operators.csv", _csv(COLUMNS, map(_version_row, judged)))
+    write_atomically(folder / "operator_cases.csv", _csv(CASE_COLUMNS, _case_rows(judged)))
     statuses = ", ".join(f"{status} {count}" for status, count in counts.items())
     return [
         "",
@@ -213,7 +218,7 @@ def _written(
         *(f"left out: {name}: {why}" for name, why in left_out.items()),
         f"{sum(map(len, bound.values()))} timed cases are bound by overhead: eager takes less than "
         f"{NEAR:g} times the cheapest call's {floor_ms:.3g} ms",
-        f"{folder}/operator_scores.json, operator_cases.csv",
+        f"{folder}/operator_scores.json, operators.csv, operator_cases.csv",
     ]
 
 
@@ -280,14 +285,32 @@ def _row(judged: JudgedVersion) -> dict[str, object]:
     }
 
 
-def _csv(judged: Sequence[JudgedVersion]) -> str:
+def _csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(COLUMNS)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _version_row(judged: JudgedVersion) -> Sequence[object]:
+    found = judged.evaluation
+    timed = sum(each.evaluation.timing is not None for each in found.cases)
+    name = judged.version.operator, judged.version.name, found.status.value
+    return *name, len(judged.cases), len(judged.passed), timed, *_times(found), found.cause
+
+
+def _case_rows(judged: Sequence[JudgedVersion]) -> Iterator[Sequence[object]]:
     for each in judged:
         for case in each.evaluation.cases:
-            found, timing = case.evaluation, case.evaluation.timing
-            times = (timing.speedup, timing.speedup_low, timing.speedup_high) if timing else ("", "", "")
+            found = case.evaluation
             name = each.version.operator, each.version.name, case.name, _dtype(case.name)
-            rows.writerow([*name, case.held_out, case.weight, found.status.value, *times])
-    return text.getvalue()
+            yield *name, case.held_out, case.weight, found.status.value, *_times(found)
+
+
+def _times(found: Evaluation) -> Sequence[object]:
+    """The speedup with its interval, rounded to four digits; empty where nothing was timed."""
+    timing = found.timing
+    if timing is None:
+        return "", "", ""
+    return tuple(f"{each:.4g}" for each in (timing.speedup, timing.speedup_low, timing.speedup_high))

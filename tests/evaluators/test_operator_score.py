@@ -177,6 +177,13 @@ def test_every_version_is_scored_to_the_end(folder: Path, capsys: pytest.Capture
     assert {each["version"] for each in rows if each["status"] == "correct" and each["speedup"]} >= {
         "add__Tensor_implementation_v2"
     }
+    versions = list(csv.DictReader((folder / "operators.csv").read_text().splitlines()))
+    assert len(versions) == 6
+    (relu,) = [each for each in versions if each["version"] == "relu___default_implementation_v1"]
+    assert (relu["pass"], relu["speedup"]) == ("0", "")
+    (fastest,) = [each for each in versions if each["version"] == "add__Tensor_implementation_v2"]
+    assert (fastest["status"], fastest["pass"], fastest["timed"]) == ("correct", fastest["cases"], "2")
+    assert float(fastest["low"]) <= float(fastest["speedup"]) <= float(fastest["high"])
     assert score.main(call) == 0, "what is kept is not evaluated again"
 
 
