@@ -15,7 +15,6 @@ from typing import Any
 
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Kernel, Problem
-from kernel_library.entry import Against, Entry, Lineage, Measurement
 from search.budget import Budget
 from search.events import (
     BestConfirmed,
@@ -31,11 +30,12 @@ from search.events import (
 from search.in_flight import InFlight
 from search.journal import Journal
 from search.library_seeds import library_seeds
+from search.library_winner import offer_winner
 from search.model_client import ModelClient
 from search.protocols import Evaluator, Library, Observer
-from search.ranking import LOWER_END, Comparison
+from search.ranking import LOWER_END
 from search.run_state import rebuild
-from search.tree import LIBRARY, Seed, Variant
+from search.tree import Seed, Variant
 
 logger = logging.getLogger(__name__)
 
@@ -297,46 +297,18 @@ class Session:
         return evaluation
 
     async def _offer(self, best: Variant | None, confirmed: Evaluation | None) -> None:
-        """The winner goes to the library once it has been measured again, never before, unless it came from
-        there."""
-        tree = self.state.tree
-        if self.library is None or best is None or confirmed is None:
-            return
-        if tree.ideas[best.idea].proposer == LIBRARY:
-            return
-        line = tree.lineage(best)
-        measurement = Measurement(problem=self.problem, evaluation=confirmed)
-        entry = Entry(
-            kernel=best.kernel,
-            measurements=(measurement,),
-            lineage=Lineage(
-                run=str(self.journal.path.parent),
-                start=line[0].parent,
-                ideas=tuple(tree.ideas[each.idea].text for each in line),
-            ),
-        )
-        if (why := self.library.refusal(entry)) is not None:
-            logger.info("the winner is not added to the library: %s", why)
-            return
-        try:
-            against = await self._against(self.library.best(self.problem, self.environment), best.kernel)
-            self.library.add(replace(entry, measurements=(replace(measurement, against=against),)))
-        except OSError as error:
-            logger.warning("the winner could not be added to the library: %s", error)
-
-    async def _against(self, known: Entry | None, winner: Kernel) -> Against | None:
-        """How the winner does beside the library's best kernel for the problem; None where that is not there,
-        or could not be measured."""
-        if known is None or known.kernel.id == winner.id:
-            return None
-        paired = self.state.tree.ranking.speedup(winner.id, known.kernel.id)
-        if paired is None and (found := await self._compare([winner, known.kernel])) is not None:
-            together = Comparison(evaluations=dict(zip((winner.id, known.kernel.id), found, strict=True)))
-            paired = together.speedup(winner.id, known.kernel.id)
-        if paired is None:
-            return None
-        speedup, low, high = paired
-        return Against(entry=known.id, speedup=speedup, speedup_low=low, speedup_high=high)
+        """The winner goes to the library once it has been measured again, never before."""
+        if self.library is not None and best is not None and confirmed is not None:
+            await offer_winner(
+                self.library,
+                self.problem,
+                self.environment,
+                self.state.tree,
+                str(self.journal.path.parent),
+                best=best,
+                confirmed=confirmed,
+                compare=self._compare,
+            )
 
     def _stage(self, variant: Variant, stage: str) -> None:
         self._notify(VariantStage(at_s=self.now_s, variant_id=variant.id, stage=stage))

@@ -68,6 +68,7 @@ LAYERS = {
     "search.model_client": "core",
     "search.session": "core",
     "search.library_seeds": "core",
+    "search.library_winner": "core",
     "search.strategies": "strategies",
     "search.proposers": "proposers",
     "search.llms": "llms",
