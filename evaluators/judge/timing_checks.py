@@ -83,7 +83,10 @@ class TimingChecks:
         block, order = self._client.chain(batch)
         seen, snapshot = self._correctness_checks.seen(calls), self._session.buffers.snapshot
         before = {call: last for last, call in itertools.pairwise(order)}
-        chosen = secrets.SystemRandom().sample(order[1:], min(CHECKED_LINKS, calls - 1))
+        others = [
+            call for call in order[1:] if call != seen.call
+        ]  # an answer counts once among random numbers
+        chosen = secrets.SystemRandom().sample(others, min(CHECKED_LINKS, len(others)))
         for call, outputs in [(seen.call, seen.outputs), *((each, snapshot(each)) for each in chosen)]:
             if call in before:
                 self._correctness_checks.require_chained(batch.draws[call], outputs, snapshot(before[call]))

@@ -128,6 +128,16 @@ def judge(
     return more_ms, timing_checks.remarks
 
 
+def test_an_answer_of_a_chain_is_checked_once() -> None:
+    """Of random numbers the same answer twice would look like two calls that are not independent."""
+    for _ in range(20):
+        session, client = ReferenceSession(), RunnerClient(lambda n, chained: n * 0.1)
+        checks = TimingChecks(session, session.calibration, client, CorrectnessChecks(session, client))  # type: ignore[arg-type]
+        checks._chain_ms(16)
+        calls = [call for _, call, _ in session.reference.checked]
+        assert len(calls) == len(set(calls)) == 9
+
+
 @pytest.mark.parametrize("call_ms", [0.003, 0.03, 0.1, 1.0])
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("calls", [2, 16, 192])
