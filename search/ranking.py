@@ -86,6 +86,8 @@ class Ranking:
         self._ratios: dict[tuple[str, str], list[float]] = {}
         """For two kernels, in either order: the second one's time over the first one's, turn by turn, of all
         sessions that timed both."""
+        self._call_ms: dict[tuple[str, str], float] = {}
+        """For two kernels, what a call of the faster one takes."""
         self._faster: dict[str, set[str]] = {}
         """By kernel id, those that were faster, by the median of these ratios."""
 
@@ -99,6 +101,7 @@ class Ranking:
         for (one, own), (other, its) in itertools.permutations(timings.items(), 2):
             ratios = self._ratios.setdefault((one, other), [])
             ratios += map(operator.truediv, its.kernel_samples_ms, own.kernel_samples_ms)
+            self._call_ms[one, other] = min(own.kernel_ms, its.kernel_ms)
             self._faster.setdefault(other, set()).discard(one)
             if ratios and statistics.median(ratios) > 1:
                 self._faster[other].add(one)
@@ -150,7 +153,7 @@ class Ranking:
         """How many times as fast the one is as the other, with the 95 % interval, by all sessions that timed
         both; None where that was in too few turns."""
         ratios = self._ratios.get((kernel, over), [])
-        return interval(ratios) if len(ratios) >= MIN_PAIRS else None
+        return interval(ratios, self._call_ms[kernel, over]) if len(ratios) >= MIN_PAIRS else None
 
     def _is_behind(self, kernel: str, there: set[str]) -> bool:
         """Whether one of these is surely faster, or faster and so near that it does not matter."""

@@ -23,6 +23,7 @@ from evaluators.timing import (
     RESOLUTION_MS,
     STOPPING_COUNTS,
     SYSTEMATIC,
+    SYSTEMATIC_MS,
     SYSTEMATIC_SHARE,
     Block,
     Overhead,
@@ -149,7 +150,8 @@ def test_two_kernels_of_one_session() -> None:
     turns = [1.0, 5.0, 2.0, 1.0, 9.0, 1.0, 3.0, 1.0]
     ratio, low, high = paired_speedup(turns, [2 * each for each in turns])
     assert ratio == pytest.approx(2.0)
-    assert (low, high) == (pytest.approx(2 / (1 + SYSTEMATIC)), pytest.approx(2 * (1 + SYSTEMATIC)))
+    widening = (1 + SYSTEMATIC) * (1 + SYSTEMATIC_MS / 1.5)  # the median of the turns
+    assert (low, high) == (pytest.approx(2 / widening), pytest.approx(2 * widening))
     back, _, _ = paired_speedup([2 * each for each in turns], turns)
     assert back == pytest.approx(0.5)
     with pytest.raises(ValueError):
@@ -305,6 +307,14 @@ def test_overheads_are_smoothed_to_a_line() -> None:
 def test_an_interval_is_never_narrower_than_what_blocks_cannot_tell() -> None:
     median, low, high = interval([2.0] * 8)
     assert (low, median, high) == (2.0 / (1 + SYSTEMATIC), 2.0, 2.0 * (1 + SYSTEMATIC))
+
+
+@pytest.mark.parametrize(("call_ms", "off"), [(0.002, 0.1), (0.2, 0.001)])
+def test_calls_that_take_hardly_longer_than_their_launch_are_less_sure(call_ms: float, off: float) -> None:
+    for kernel_ms, other_ms in [(call_ms, 2 * call_ms), (2 * call_ms, call_ms)]:
+        ratio, low, high = paired_speedup([kernel_ms] * 8, [other_ms] * 8)
+        assert high / ratio == pytest.approx(ratio / low)
+        assert high / ratio == pytest.approx((1 + SYSTEMATIC) * (1 + off))
 
 
 def test_an_interval_covers_what_lasts_as_long_as_the_processes() -> None:
