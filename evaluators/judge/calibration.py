@@ -64,8 +64,14 @@ class Calibration(ABC):
         that was busy then makes it look more, and every kernel faster."""
 
     @abstractmethod
+    def renew_overhead(self) -> None:
+        """Measures anew what blocks cost besides, before a candidate is loaded: the machine may be busier
+        than when the problem was opened, or less."""
+
+    @abstractmethod
     def lower_overhead(self) -> None:
-        """Takes a smaller overhead where one is seen now and that is to be trusted."""
+        """Takes a smaller overhead where one is seen now. A larger one is not to be trusted while a candidate
+        is there: by it, the candidate would seem faster."""
 
     @abstractmethod
     def credible_ms(self, before_ms: Sequence[float], calls: int) -> float:
@@ -94,9 +100,7 @@ class Calibration(ABC):
         """Calls of the baseline's blocks where there is room for so many."""
         return min(plan.calls(self.eager_call_ms, capacity), self._eager_room)
 
-    def eager_alone(self, calls: int) -> list[float]:
-        """The baseline's ms a call in some blocks, while no candidate has run anything."""
-        overhead_ms = self.overhead(calls).total_ms
+    def eager_alone(self, calls: int) -> list[Block]:
+        """Some blocks of the baseline's, while no candidate has run anything."""
         batch = self._staging.batch(calls)
-        blocks = ALONE_BLOCKS if calls > 1 else ALONE_SINGLES
-        return [self._eager.block(batch).call_ms(overhead_ms) for _ in range(blocks)]
+        return [self._eager.block(batch) for _ in range(ALONE_BLOCKS if calls > 1 else ALONE_SINGLES)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from evaluators.evaluation import Stage, Status, Timing
@@ -28,25 +28,13 @@ from evaluators.verdict import Verdict
 
 @dataclass
 class Samples:
-    """ms a call of each block, the kernel's of `calls` calls; of a baseline's at most `most_ms` counts."""
+    """Blocks that have alternated: the kernel's, of `calls` calls, and the baselines'. What they cost besides
+    their calls is taken off when all is known of it."""
 
     calls: int
-    most_ms: float
-    kernel: list[float] = field(default_factory=list)
-    eager: list[float] = field(default_factory=list)
-    compiled: list[float] = field(default_factory=list)
-    kernel_blocks: list[Block] = field(default_factory=list)
-    eager_blocks: list[Block] = field(default_factory=list)
-
-    @property
-    def fair(self) -> list[float]:
-        """The baseline's, as they count."""
-        return [min(each, self.most_ms) for each in self.eager]
-
-    @property
-    def ratios(self) -> list[float]:
-        """The speedups, a pair of blocks each."""
-        return [eager / kernel for kernel, eager in zip(self.kernel, self.fair, strict=True)]
+    kernel: list[Block] = field(default_factory=list)
+    eager: list[Block] = field(default_factory=list)
+    compiled: list[Block] = field(default_factory=list)
 
 
 class CandidateEvaluation:
@@ -70,8 +58,8 @@ class CandidateEvaluation:
         self._timing_checks = timing_checks(session, client, self._correctness_checks)
         self._attribution = attribution(session, client, scratch)
         self._remarks: list[str] = []
-        self._before: list[float] = []
-        """The baseline's ms a call while the candidate had not been loaded."""
+        self._before: list[Block] = []
+        """The baseline's while the candidate had not been loaded."""
         self._others_bytes: int | None = None
         """Device memory that was taken then (see `DeviceMemory.others_bytes`), from when it may be loaded."""
 
@@ -115,7 +103,7 @@ class CandidateEvaluation:
             correctness=self._correctness_checks.correctness(),
             roofline=self._session.limits.roofline(),
             own_share=None if self._attribution is None else self._attribution.own_share,
-            before_ms=tuple(self._before),
+            before_ms=tuple(self._ms(self._before)),
         )
 
     def _overdrawn(self) -> str:
@@ -128,7 +116,7 @@ class CandidateEvaluation:
     def _time_baseline(self) -> None:
         """Alone, before the candidate is loaded."""
         if self._session.problem.timed:
-            self._session.calibration.lower_overhead()
+            self._session.calibration.renew_overhead()
             self._before = self._session.calibration.eager_alone(self._session.eager_calls(self._plan))
             self._eager_calls = self._session.eager_calls(self._plan)
         self._others_bytes = self._session.memory.others_bytes()
@@ -136,64 +124,63 @@ class CandidateEvaluation:
     def _measure(self, call_ms: float) -> Samples:
         """Samples of a kernel whose calls take about so long, in blocks of a fitting length."""
         calibration = self._session.calibration
-        calibration.lower_overhead()
         calls = self._block_calls(call_ms)
         samples = self._sample(calls)
-        sampled_ms = statistics.median(samples.kernel)
+        sampled_ms = statistics.median(self._ms(samples.kernel))
         # Who was slower before is sampled again: short blocks are for slow kernels.
         if calibration.queues and self._plan.calls(sampled_ms, self._session.capacity) > 2 * calls:
             longer = self._block_calls(sampled_ms)
             if longer > 2 * calls:
                 samples = self._sample(longer)
+        calibration.lower_overhead()
         return samples
 
     def _checked(self, samples: Samples) -> Timing:
         """What the samples come to. Raises Refused where no honest kernel can have such times, RuntimeError
         where they are a mistake of ours."""
         calibration, calls = self._session.calibration, samples.calls
-        even = calibration.evenness(samples.kernel_blocks, samples.eager_blocks)
+        even = calibration.evenness(samples.kernel, samples.eager)
         if even.reason:
             raise Refused(Status.REJECTED, even.reason, UNEVEN)
+        kernel, eager = self._ms(samples.kernel), self._fair_ms(samples.eager)
         if even.uneven:
             self._remarks.append(f"{even.remark}: it is timed by their mean")
-            samples.kernel = [even.factor * each for each in samples.kernel]
-        kernel_ms, eager_ms = statistics.median(samples.kernel), statistics.median(samples.fair)
+            kernel = [even.factor * each for each in kernel]
+        kernel_ms, eager_ms = statistics.median(kernel), statistics.median(eager)
         if calibration.queues and eager_ms <= RESOLUTION_MS:
             raise RuntimeError("the reference seems to take no time: what a block costs besides is wrong")
         if kernel_ms <= RESOLUTION_MS:
             self._require_true_overhead(calls)
-        if reason := calibration.sabotage(self._before, samples.eager, self._eager_calls):
+        before, beside = self._ms(self._before), self._ms(samples.eager)
+        if reason := calibration.sabotage(before, beside, self._eager_calls):
             raise Refused(Status.REJECTED, reason, SABOTAGED)
         if self._timing_checks is not None:
             more_ms = self._timing_checks.more_ms(calls, kernel_ms)
-            samples.kernel = [each + more_ms for each in samples.kernel]
+            kernel = [each + more_ms for each in kernel]
             kernel_ms += more_ms
         if reason := self._session.too_fast(kernel_ms, eager_ms, calls):
             self._require_true_overhead(calls)
             raise Refused(Status.REJECTED, reason, "roofline")
-        return timing_of(samples.kernel, samples.fair, samples.compiled)
+        return timing_of(kernel, eager, self._ms(samples.compiled))
 
     def _sample(self, calls: int) -> Samples:
         """Alternates blocks of kernel and baselines (ABBA) until the interval is narrow enough; then a last
         check with other weights."""
         calibration = self._session.calibration
-        samples = Samples(calls=calls, most_ms=calibration.credible_ms(self._before, self._eager_calls))
+        samples = Samples(calls=calls)
 
         def kernel_block() -> None:
             samples.kernel.append(self._correctness_checks.timed_block(calls))
-            samples.kernel_blocks += [each] if (each := self._correctness_checks.timed) else []
 
-        def eager_block() -> None:
-            samples.eager_blocks.append(self._session.baseline_block(self._session.eager, self._eager_calls))
-            samples.eager.append(self._baseline_ms(samples.eager_blocks[-1]))
+        def baseline_block(client: RunnerClient, blocks: list[Block]) -> None:
+            blocks.append(self._session.baseline_block(client, self._eager_calls))
 
-        def compiled_block(client: RunnerClient) -> None:
-            block = self._session.baseline_block(client, self._eager_calls)
-            samples.compiled.append(self._baseline_ms(block))
-
-        steps: list[Callable[[], None]] = [kernel_block, eager_block]
+        steps: list[Callable[[], None]] = [
+            kernel_block,
+            lambda: baseline_block(self._session.eager, samples.eager),
+        ]
         if (other := self._compiled) is not None:
-            steps.append(lambda: compiled_block(other))
+            steps.append(lambda: baseline_block(other, samples.compiled))
         start = time.monotonic()
         moments = weight_changes.moments()
         while True:
@@ -204,8 +191,8 @@ class CandidateEvaluation:
                 step()
             self._correctness_checks.settle()
             elapsed_s = time.monotonic() - start
-            if self._plan.enough(samples.ratios, elapsed_s):
-                even = calibration.evenness(samples.kernel_blocks, samples.eager_blocks)
+            if self._plan.enough(self._ratios(samples), elapsed_s):
+                even = calibration.evenness(samples.kernel, samples.eager)
                 if not (even.undecided and self._plan.may_go_on(len(samples.kernel), elapsed_s)):
                     break
         self._correctness_checks.change_some_weights()
@@ -222,7 +209,8 @@ class CandidateEvaluation:
         capacity = self._session.capacity
         calls, tried = self._plan.calls(call_ms, capacity), 0
         while calls > tried:
-            tried, call_ms = calls, self._correctness_checks.timed_block(calls)
+            tried = calls
+            call_ms = self._session.call_ms(self._correctness_checks.timed_block(calls))
             self._correctness_checks.settle()
             room = self._client.queue_room(self._session.staged(calls), capacity)
             self._eager_calls = min(self._eager_calls, room)  # nobody gains by being measured in short blocks
@@ -231,6 +219,17 @@ class CandidateEvaluation:
                 calls = self._eager_calls
         return calls
 
-    def _baseline_ms(self, block: Block) -> float:
-        """ms a call."""
-        return self._session.call_ms(block)
+    def _ms(self, blocks: Sequence[Block]) -> list[float]:
+        """ms a call, by what is known by now of what a block costs besides."""
+        return [self._session.call_ms(each) for each in blocks]
+
+    def _fair_ms(self, eager: Sequence[Block]) -> list[float]:
+        """The baseline's, as they count."""
+        calibration = self._session.calibration
+        most_ms = calibration.credible_ms(self._ms(self._before), self._eager_calls)
+        return [min(each, most_ms) for each in self._ms(eager)]
+
+    def _ratios(self, samples: Samples) -> list[float]:
+        """The speedups, a pair of blocks each."""
+        kernel, eager = self._ms(samples.kernel), self._fair_ms(samples.eager)
+        return [theirs / ours for ours, theirs in zip(kernel, eager, strict=True)]

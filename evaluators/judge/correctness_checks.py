@@ -53,8 +53,6 @@ class CorrectnessChecks:
         self._evidence = self._new_evidence()
         """Of single calls, those of timed blocks above all."""
         self._pending: list[Callable[[], None]] = []
-        self.timed: Block | None = None
-        """The last block that was timed."""
 
     def begin(self, plan: Plan) -> float:
         """The problem's own inputs, then with other weights every distribution. Returns about how long a call
@@ -146,12 +144,11 @@ class CorrectnessChecks:
                     raise Refused(Status.INCORRECT, f"wrong on {described(name)}: {comparison.problem}")
             self._require_inputs(batch)
 
-    def timed_block(self, calls: int) -> float:
-        """ms a call in a block on fresh inputs, whose answers are checked by `settle`."""
+    def timed_block(self, calls: int) -> Block:
+        """A block on fresh inputs, whose answers are checked by `settle`."""
         block, check = self.checked_block(calls)
         self._pending.append(check)
-        self.timed = block
-        return self._session.call_ms(block)
+        return block
 
     def settle(self) -> None:
         """Does the checks that were put off, so that both sides' blocks come after the same work."""

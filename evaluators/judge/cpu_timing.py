@@ -162,6 +162,10 @@ class CpuCalibration(Calibration):
         """See `Calibration`. It is lowered before every candidate instead."""
         return False
 
+    def renew_overhead(self) -> None:
+        """See `Calibration`."""
+        self.lower_overhead()
+
     def lower_overhead(self) -> None:
         """See `Calibration`. One that was measured while the machine was busy would be taken off times that
         do not hold it."""
@@ -183,11 +187,12 @@ class CpuCalibration(Calibration):
         overhead_ms = self.overhead(1).total_ms
         return evenness(kernel, eager, overhead_ms=overhead_ms, slack_ms=self.noise_ms)
 
-    def eager_alone(self, calls: int) -> list[float]:
+    def eager_alone(self, calls: int) -> list[Block]:
         """See `Calibration`."""
-        times = super().eager_alone(calls)
+        blocks = super().eager_alone(calls)
+        times = (each.call_ms(self.overhead(calls).total_ms) for each in blocks)
         self.eager_call_ms = min(self.eager_call_ms, *times)  # a busy machine made it seem longer before
-        return times
+        return blocks
 
 
 def _overheads(single: Overhead, sizes: Iterable[int]) -> dict[int, Overhead]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -53,7 +53,6 @@ class Entry:
     moments: Iterator[bool] = field(default_factory=weight_changes.moments)
     call_ms: float = 0.0
     calls: int = 1
-    samples_ms: list[float] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     verdict: Verdict | None = None
     """Of one that has failed."""
@@ -85,9 +84,8 @@ class HeadToHead:
             Entry(number=number, client=client, correctness_checks=CorrectnessChecks(session, client))
             for number, client in enumerate(clients)
         ]
-        self._before: list[float] = []
-        self._eager: list[float] = []
-        self._eager_blocks: list[Block] = []
+        self._before: list[Block] = []
+        self._eager: list[Block] = []
         self._eager_calls = session.eager_calls(self._plan)
         self._room = session.capacity
         """Calls that everybody can queue: nobody gains by being measured in short blocks."""
@@ -120,12 +118,16 @@ class HeadToHead:
                 yield self._step(each, self._check)
         for each in self.alive:
             yield self._step(each, self._check_last)
+        if self.alive:
+            yield Step(candidate=None, run=self._lower_overhead)
 
     def verdicts(self) -> list[Verdict]:
         """One a candidate, in order. Raises RuntimeError where something has slowed the baseline down: nobody
         knows which of them."""
         if self.alive and (
-            reason := self._session.calibration.sabotage(self._before, self._eager, self._eager_calls)
+            reason := self._session.calibration.sabotage(
+                self._ms(self._before), self._ms(self._eager), self._eager_calls
+            )
         ):
             raise RuntimeError(f"with several kernels there: {reason}")
         return [*(each.verdict or self._judged(each) for each in self._entries), *self._left_out]
@@ -138,12 +140,12 @@ class HeadToHead:
 
     def _judged(self, entry: Entry) -> Verdict:
         calibration = self._session.calibration
-        most_ms = calibration.credible_ms(self._before, self._eager_calls)
-        eager = [min(each, most_ms) for each in self._eager]
+        most_ms = calibration.credible_ms(self._ms(self._before), self._eager_calls)
+        eager = [min(each, most_ms) for each in self._ms(self._eager)]
         remarks: list[str] = []
         status, rule = Status.CORRECT, ""
-        even = calibration.evenness(entry.blocks, self._eager_blocks)
-        samples_ms = entry.samples_ms
+        even = calibration.evenness(entry.blocks, self._eager)
+        samples_ms = self._ms(entry.blocks)
         if even.uneven:
             remarks.append(f"{even.remark}: it is timed by their mean")
             samples_ms = [even.factor * each for each in samples_ms]
@@ -186,9 +188,17 @@ class HeadToHead:
 
     def _before_any(self) -> bool:
         calibration = self._session.calibration
-        calibration.lower_overhead()
+        calibration.renew_overhead()
         self._before = calibration.eager_alone(self._session.eager_calls(self._plan))
         return False
+
+    def _lower_overhead(self) -> bool:
+        self._session.calibration.lower_overhead()
+        return False
+
+    def _ms(self, blocks: Sequence[Block]) -> list[float]:
+        """ms a call, by what is known by now of what a block costs besides."""
+        return [self._session.call_ms(each) for each in blocks]
 
     def _enter(self, entry: Entry) -> None:
         self._session.load(entry.client)
@@ -213,7 +223,7 @@ class HeadToHead:
 
     def _try_block(self, entry: Entry) -> None:
         """A block to warm up, which tells how long a call takes in one."""
-        entry.call_ms = entry.correctness_checks.timed_block(entry.calls)
+        entry.call_ms = self._session.call_ms(entry.correctness_checks.timed_block(entry.calls))
         entry.correctness_checks.settle()
         room = entry.client.queue_room(self._session.staged(entry.calls), self._session.capacity)
         self._room = min(self._room, room)
@@ -228,13 +238,10 @@ class HeadToHead:
             yield order[::-1]
 
     def _block(self, entry: Entry) -> None:
-        entry.samples_ms.append(entry.correctness_checks.timed_block(entry.calls))
-        entry.blocks += [block] if (block := entry.correctness_checks.timed) else []
+        entry.blocks.append(entry.correctness_checks.timed_block(entry.calls))
 
     def _eager_block(self) -> bool:
-        block = self._session.baseline_block(self._session.eager, self._eager_calls)
-        self._eager_blocks.append(block)
-        self._eager.append(block.call_ms(self._session.calibration.overhead(block.calls).total_ms))
+        self._eager.append(self._session.baseline_block(self._session.eager, self._eager_calls))
         return False
 
     def _check(self, entry: Entry) -> None:
@@ -249,14 +256,15 @@ class HeadToHead:
         """Whether the fastest is told from every other, and from eager, as well as the plan asks."""
         alive = self.alive
         if self._plan.may_go_on(len(self._eager), elapsed_s) and len(self._eager) >= MIN_PAIRS:
-            seen = (self._session.calibration.evenness(each.blocks, self._eager_blocks) for each in alive)
+            seen = (self._session.calibration.evenness(each.blocks, self._eager) for each in alive)
             if any(each.undecided for each in seen):
                 return False
-        leader = min(alive, key=lambda each: statistics.median(each.samples_ms or [0.0]))
-        others = [self._eager, *(each.samples_ms for each in alive if each is not leader)]
+        times = {each.number: self._ms(each.blocks) for each in alive}
+        leader = min(times, key=lambda number: statistics.median(times[number] or [0.0]))
+        fastest = times.pop(leader)
         return all(
-            self._plan.enough([b / a for a, b in zip(leader.samples_ms, other, strict=True)], elapsed_s)
-            for other in others
+            self._plan.enough([b / a for a, b in zip(fastest, other, strict=True)], elapsed_s)
+            for other in [self._ms(self._eager), *times.values()]
         )
 
 

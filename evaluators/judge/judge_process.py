@@ -298,7 +298,8 @@ def _is_slow(session: ReferenceSession, order: Message) -> bool:
     """Whether the baseline is as slow now as it was beside a candidate that is gone."""
     calls = session.eager_calls(Plan(**order["plan"]))
     slack_ms = session.calibration.slack_ms(calls)
-    return sabotaged(order["before_ms"], session.calibration.eager_alone(calls), slack_ms) is not None
+    now_ms = [session.call_ms(each) for each in session.calibration.eager_alone(calls)]
+    return sabotaged(order["before_ms"], now_ms, slack_ms) is not None
 
 
 def _facts(session: ReferenceSession) -> dict[str, Any]:

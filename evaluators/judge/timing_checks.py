@@ -47,8 +47,9 @@ class TimingChecks:
         """ms a call that count besides, of a kernel whose blocks have so many calls of `kernel_ms`."""
         more_ms = 0.0
         if calls > 1 and self._calibration.link_ms:
-            singles = [self._correctness_checks.timed_block(1) for _ in range(SINGLES)]
+            blocks = [self._correctness_checks.timed_block(1) for _ in range(SINGLES)]
             self._correctness_checks.settle()
+            singles = [each.call_ms(self._calibration.overhead(1).total_ms) for each in blocks]
             if suspicious(singles, kernel_ms, self._calibration.waking_ms, SLACK):
                 more_ms = self.batching_ms(calls, kernel_ms)
         return more_ms + self._unproven_ms(calls)

@@ -9,17 +9,17 @@ import torch
 
 from evaluators.judge.calibration import Calibration
 from evaluators.judge.cpu_timing import CpuCalibration
-from evaluators.judge.gpu_timing import GpuCalibration
+from evaluators.judge.gpu_timing import GpuCalibration, GpuRunnerClient
 from evaluators.judge.staging import Batch, Staging
 from evaluators.runner.shared_buffers import Layout
 from evaluators.timing import Overhead
 
 
-class Eager:
+class Eager(GpuRunnerClient):
     """A baseline whose blocks cost so much besides now."""
 
-    def __init__(self, total_ms: float) -> None:
-        self._total_ms = total_ms
+    def __init__(self, total_ms: float, *, late: bool = False) -> None:
+        self._total_ms, self.late = total_ms, late
 
     def overhead(self, batch: Batch) -> Overhead:
         assert batch.calls == 64
@@ -41,9 +41,43 @@ def test_what_a_block_costs_besides_is_overstated_where_it_costs_less_now(
 ) -> None:
     calibration = object.__new__(kind)
     calibration._overheads = {64: Overhead(total_ms=1.0, delivery_ms=0.0)}
-    calibration._eager = Eager(now_ms)  # type: ignore[assignment]
+    calibration._eager = Eager(now_ms)
     calibration._staging = Staging([torch.empty(1)], 64, "cpu")
     assert calibration.overstates(64) is overstated
+
+
+@pytest.mark.parametrize(
+    ("change", "now_ms", "late", "of_64_ms", "of_1_ms"),
+    [
+        ("renew_overhead", 1.25, False, 1.25, 0.75),
+        ("lower_overhead", 1.25, False, 1.0, 0.5),
+        ("renew_overhead", 0.75, False, 0.75, 0.25),
+        ("lower_overhead", 0.75, False, 0.75, 0.25),
+        ("renew_overhead", 0.75, True, 1.0, 0.5),
+        ("renew_overhead", 0.0, False, 0.25, 0.0),
+    ],
+)
+def test_what_blocks_cost_besides_goes_with_the_machine(
+    change: str, now_ms: float, late: bool, of_64_ms: float, of_1_ms: float
+) -> None:
+    """In both directions before a candidate is loaded, only down while it is there; by as much for blocks of
+    all sizes, but for one that was not queued in time, and never below what copying takes."""
+    calibration = object.__new__(GpuCalibration)
+    known = {1: Overhead(total_ms=0.5, delivery_ms=0.0), 64: Overhead(total_ms=1.0, delivery_ms=0.25)}
+    calibration._overheads, calibration._usual_calls = known, 64
+    calibration._eager = Eager(now_ms, late=late)
+    calibration._staging = Staging([torch.empty(1)], 64, "cpu")
+    getattr(calibration, change)()
+    assert calibration.overhead(64) == Overhead(total_ms=of_64_ms, delivery_ms=0.25)
+    assert calibration.overhead(1) == Overhead(total_ms=of_1_ms, delivery_ms=0.0)
+
+
+def test_of_single_long_calls_nothing_is_measured_anew() -> None:
+    calibration = object.__new__(GpuCalibration)
+    calibration._overheads, calibration._usual_calls = {1: Overhead(total_ms=1.0, delivery_ms=0.0)}, 1
+    calibration._eager = Eager(9.0)
+    calibration.renew_overhead()
+    assert calibration.overhead(1).total_ms == 1.0
 
 
 @pytest.mark.parametrize(("elements", "slack_ms"), [(2**20, 0.005), (2**28, 0.405)])

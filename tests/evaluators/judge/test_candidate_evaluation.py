@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from evaluators.judge.candidate_evaluation import CandidateEvaluation
+from evaluators.judge.candidate_evaluation import CandidateEvaluation, Samples
 from evaluators.judge.staging import Batch
 from evaluators.problem import Problem
-from evaluators.timing import Plan
+from evaluators.timing import Block, Plan
 
 
 @dataclass
@@ -25,9 +25,13 @@ class QueueingCourt:
     vendor_kernels = None
     calibration = None
     reference = SimpleNamespace(weight_forms=(), random_checks=None)
+    overhead_ms: float = 0.0
 
     def eager_calls(self, plan: Plan) -> int:
         return self.baseline
+
+    def call_ms(self, block: Block) -> float:
+        return block.call_ms(self.overhead_ms)
 
     def staged(self, calls: int) -> Batch:
         return Batch(memory=torch.empty(0), calls=calls)
@@ -68,11 +72,36 @@ def test_a_block_has_as_many_calls_as_were_seen_to_be_queued(
     candidate_evaluation = CandidateEvaluation(session, client, plan, "", thorough=False, say=str)  # type: ignore[arg-type]
     tried: list[int] = []
 
-    def timed_block(calls: int) -> float:
+    def timed_block(calls: int) -> Block:
         tried.append(calls)
-        return call_ms
+        return Block(calls=calls, wall_ms=calls * call_ms)
 
     monkeypatch.setattr(candidate_evaluation._correctness_checks, "timed_block", timed_block)
     assert candidate_evaluation._block_calls(rough_ms) == expected
     assert expected in tried or expected == room
     assert candidate_evaluation._eager_calls <= room
+
+
+def test_what_blocks_cost_besides_is_taken_off_by_what_is_known_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The machine was busy before: by what was known then the kernel would be six times as fast."""
+    session = QueueingCourt(baseline=100, overhead_ms=0.9)
+    session.too_fast = lambda *times: None  # type: ignore[attr-defined]
+    plan = Plan(block_ms=9.0, precision=0.1, max_s=1)
+    found = CandidateEvaluation(session, QueueingRunner(256), plan, "", thorough=False, say=str)  # type: ignore[arg-type]
+    eager, kernel = ([Block(calls=100, wall_ms=100 * each + 0.5)] * 8 for each in (0.01, 0.005))
+    samples = Samples(calls=100, kernel=kernel, eager=eager)
+    monkeypatch.setattr(found, "_block_calls", lambda call_ms: 100)
+    monkeypatch.setattr(found, "_sample", lambda calls: samples)
+    found._before = eager
+    session.calibration = SimpleNamespace(  # type: ignore[assignment]
+        queues=True,
+        lower_overhead=lambda: setattr(session, "overhead_ms", 0.5),
+        evenness=lambda kernel, eager: SimpleNamespace(reason=None, uneven=False),
+        credible_ms=lambda before_ms, calls: 1.1 * max(before_ms),
+        sabotage=lambda before_ms, beside_ms, calls: None if before_ms == beside_ms[:8] else "slower",
+    )
+    timing = found._checked(found._measure(0.005))
+    assert timing.speedup == pytest.approx(2.0)
+    assert timing.eager_ms == pytest.approx(0.01)

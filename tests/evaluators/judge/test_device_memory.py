@@ -62,7 +62,7 @@ def evaluation_of(
         compiled=None,
         vendor_kernels=None,
         memory=memory,
-        calibration=SimpleNamespace(lower_overhead=lambda: None, eager_alone=lambda calls: [1.0]),
+        calibration=SimpleNamespace(renew_overhead=lambda: None, eager_alone=lambda calls: []),
         reference=SimpleNamespace(weight_forms=(), random_checks=None, restore_weights=lambda: None),
         eager_calls=lambda plan: 1,
         load=lambda client: None,
