@@ -2,8 +2,9 @@
 operator in a suite; `python -m evaluators.score operators=<folder>` is the command.
 
 An operator counts as correct if its best version is right on all cases. Each evaluation is kept at once, as a
-line of `evaluations.jsonl`, and what is there is not evaluated again. `operator_scores.json` has the
-measures, `operators.csv` a row a version, `operator_cases.csv` a row a case.
+line of `evaluations.jsonl`, and what is there is not evaluated again. When all is done, or the command is
+interrupted, `operator_scores.json` has the measures, `operators.csv` a row a version, and
+`operator_cases.csv` a row a case.
 """
 
 from __future__ import annotations
@@ -103,20 +104,29 @@ async def score_operators(config: DictConfig, output: Console) -> int:
         cases = [each.name for each in problem.cases if each.name not in dropped]
         return JudgedVersion(version=version, cases=cases, evaluation=evaluation)
 
-    async def judge_in_turn(pool: Pool, version: Version) -> JudgedVersion:
+    judged: dict[Version, JudgedVersion] = {}
+
+    async def judge_in_turn(pool: Pool, version: Version) -> None:
         async with turns:
-            judged = await judge(pool, version)
-        say(output, _in_a_line(judged))
-        return judged
+            judged[version] = await judge(pool, version)
+        say(output, f"{len(judged)} of {len(versions)}: {_in_a_line(judged[version])}")
+
+    def written() -> list[str]:
+        return _written(folder, [judged[each] for each in versions if each in judged], strangers, floor_ms)
 
     with Pool(host) as pool:
         floor_ms = await _floor(pool, kept, config.device)
-        found = list(await asyncio.gather(*(judge_in_turn(pool, each) for each in versions)))
+        try:
+            await asyncio.gather(*(judge_in_turn(pool, each) for each in versions))
+        except asyncio.CancelledError:
+            if judged:
+                say(output, *written(), f"{len(judged)} of {len(versions)} versions: the same call goes on")
+            raise
     errors = [each for each in (opened(one.operator) for one in versions) if isinstance(each, UsageError)]
     if len(errors) == len(versions):  # of the call rather than of an operator
         raise errors[0]
-    say(output, *_written(folder, found, strangers, floor_ms))
-    return 0 if all(each.evaluation.status.is_of_the_kernel for each in found) else 1
+    say(output, *written())
+    return 0 if all(each.evaluation.status.is_of_the_kernel for each in judged.values()) else 1
 
 
 def _chosen(config: DictConfig, suite: OperatorSuite) -> tuple[list[Version], list[str]]:

@@ -10,7 +10,8 @@ kept at once, as a line of `evaluations.jsonl` in the folder, and what is there 
 `eval_results.json` is in KernelBench's format, `scores.json` has ours. A speedup is that over eager
 PyTorch in the same session, unless `baseline` names a file of times. Of `operators` every version is
 evaluated on all cases of its operator (see `operator_score`); `operators=aten` is PyTorch itself. Exit
-status 0 when all were evaluated, 1 when one could not be, 2 when the call was wrong.
+status 0 when all were evaluated, 1 when one could not be, 2 when the call was wrong, 130 when it was
+interrupted: the files have what was done by then.
 """
 
 from __future__ import annotations
@@ -116,8 +117,19 @@ def main(config: DictConfig) -> int:
     samples = samples_of(Path(config.run))
     times, excluded = _times(config), _excluded(config)
     settle_device(config)
-    judged = asyncio.run(judge_all(config, samples, output))
-    say(output, *write(Path(config.run), judged, times=times, excluded=excluded, ks=list(config.ks)))
+    judged: list[Judged] = []
+
+    def written() -> list[str]:
+        done = sorted(judged, key=lambda each: each.sample)
+        return write(Path(config.run), done, times=times, excluded=excluded, ks=list(config.ks))
+
+    try:
+        asyncio.run(judge_all(config, samples, judged, output))
+    except KeyboardInterrupt:
+        if judged:
+            say(output, *written(), f"{len(judged)} of {len(samples)} samples: the same call goes on")
+        raise
+    say(output, *written())
     return 0 if all(each.evaluation.status.is_of_the_kernel for each in judged) else 1
 
 
@@ -133,31 +145,34 @@ def samples_of(folder: Path) -> list[Sample]:
     return sorted(found)
 
 
-async def judge_all(config: DictConfig, samples: Sequence[Sample], output: Console) -> list[Judged]:
-    """Evaluates what has not been yet. Raises UsageError."""
+async def judge_all(
+    config: DictConfig, samples: Sequence[Sample], judged: list[Judged], output: Console
+) -> None:
+    """Evaluates what has not been yet, and adds each to those that are `judged`. Raises UsageError."""
     kept = KeptLines(Path(config.run) / "evaluations.jsonl")
     problems: dict[str, Problem] = {}
     for each in samples:
         if each.problem not in problems:
             problems[each.problem] = open_problem(each.problem, device=config.device, rules=config.problem)
 
-    async def judge_one(pool: Pool, sample: Sample) -> Judged:
+    async def judge_one(pool: Pool, sample: Sample) -> None:
         problem = problems[sample.problem]
         source = sample.path.read_text(encoding="utf-8", errors="replace")
-        evaluation = Evaluation(status=Status.COMPILE_ERROR, log="the file is empty")
+        evaluation, known = Evaluation(status=Status.COMPILE_ERROR, log="the file is empty"), None
         if source.strip():
             kernel = Kernel(source=source, language=language_of(source))
             key = f"{sample.key} {problem.id} {kernel.id} {'thorough' if config.thorough else 'quick'}"
-            known = kept.of(key)
-            if known is not None:
-                return Judged(sample=sample, problem=problem.name, evaluation=Evaluation.from_json(known))
-            evaluation = await evaluate_and_keep(pool, problem, kernel, kept, key, thorough=config.thorough)
-        judged = Judged(sample=sample, problem=problem.name, evaluation=evaluation)
-        say(output, in_a_line(judged))
-        return judged
+            if (known := kept.of(key)) is not None:
+                evaluation = Evaluation.from_json(known)
+            else:
+                thorough = config.thorough
+                evaluation = await evaluate_and_keep(pool, problem, kernel, kept, key, thorough=thorough)
+        judged.append(Judged(sample=sample, problem=problem.name, evaluation=evaluation))
+        if known is None:
+            say(output, f"{len(judged)} of {len(samples)}: {in_a_line(judged[-1])}")
 
     with Pool(host_of(config)) as pool:
-        return list(await asyncio.gather(*(judge_one(pool, each) for each in samples)))
+        await asyncio.gather(*(judge_one(pool, each) for each in samples))
 
 
 def in_a_line(judged: Judged) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from evaluators import score
+from evaluators import operator_score, score
 from evaluators.config_errors import UsageError
 from evaluators.evaluation import CaseResult, Evaluation, Status
 from evaluators.operator_score import JudgedVersion, best_of, measures
@@ -185,6 +187,33 @@ def test_every_version_is_scored_to_the_end(folder: Path, capsys: pytest.Capture
     assert (fastest["status"], fastest["pass"], fastest["timed"]) == ("correct", fastest["cases"], "2")
     assert float(fastest["low"]) <= float(fastest["speedup"]) <= float(fastest["high"])
     assert score.main(call) == 0, "what is kept is not evaluated again"
+
+
+@pytest.mark.parametrize("done", [0, 2])
+def test_what_was_judged_before_an_interrupt_is_in_the_tables(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: int
+) -> None:
+    asked: list[Version] = []
+
+    async def evaluated(pool: Any, problem: Any, version: Version, *_: Any) -> Evaluation:
+        asked.append(version)
+        if len(asked) > done:
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(60)
+        return correct(2.0)
+
+    async def floor(*_: Any) -> float:
+        return 0.0
+
+    monkeypatch.setattr(operator_score, "_evaluated", evaluated)
+    monkeypatch.setattr(operator_score, "_floor", floor)
+    assert score.main([f"operators={folder}", "suite=operators/traced", *QUICK]) == 130
+    said = capsys.readouterr().out
+    assert (folder / "operators.csv").exists() == (done > 0)
+    if done:
+        assert "2 of 6 versions: the same call goes on" in said
+        rows = list(csv.DictReader((folder / "operators.csv").read_text().splitlines()))
+        assert [each["version"] for each in rows] == [each.name for each in asked[:2]]
 
 
 @pytest.mark.slow

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import math
 import os
 import random
+import signal
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -51,6 +54,25 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, source in SAMPLES.items():
         (run / f"{name}_kernel.py").write_text(source)
     return run
+
+
+def test_what_was_judged_before_an_interrupt_is_in_the_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    async def evaluated(pool: Any, problem: Any, kernel: Any, kept: Any, key: str, **_: Any) -> Evaluation:
+        asked.append(key.split()[0])
+        if len(asked) > 2:
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(60)
+        return Evaluation(status=Status.INCORRECT, log="wrong")
+
+    monkeypatch.setattr(score, "evaluate_and_keep", evaluated)
+    assert score.main([str(folder), *QUICK]) == 130
+    assert asked[:2] == ["1/1/0", "1/2/0"]
+    assert list(json.loads((folder / "eval_results.json").read_text())) == ["1", "2"]
+    assert "2 of 6 samples: the same call goes on" in capsys.readouterr().out
 
 
 @pytest.mark.slow
