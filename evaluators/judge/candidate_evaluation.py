@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from evaluators.evaluation import Stage, Status, Timing
@@ -103,7 +103,7 @@ class CandidateEvaluation:
             correctness=self._correctness_checks.correctness(),
             roofline=self._session.limits.roofline(),
             own_share=None if self._attribution is None else self._attribution.own_share,
-            before_ms=tuple(self._ms(self._before)),
+            before_ms=tuple(self._session.times_ms(self._before)),
         )
 
     def _overdrawn(self) -> str:
@@ -126,7 +126,7 @@ class CandidateEvaluation:
         calibration = self._session.calibration
         calls = self._block_calls(call_ms)
         samples = self._sample(calls)
-        sampled_ms = statistics.median(self._ms(samples.kernel))
+        sampled_ms = statistics.median(self._session.times_ms(samples.kernel))
         # Who was slower before is sampled again: short blocks are for slow kernels.
         if calibration.queues and self._plan.calls(sampled_ms, self._session.capacity) > 2 * calls:
             longer = self._block_calls(sampled_ms)
@@ -142,7 +142,8 @@ class CandidateEvaluation:
         even = calibration.evenness(samples.kernel, samples.eager)
         if even.reason:
             raise Refused(Status.REJECTED, even.reason, UNEVEN)
-        kernel, eager = self._ms(samples.kernel), self._fair_ms(samples.eager)
+        session = self._session
+        kernel, eager = session.times_ms(samples.kernel), session.fair_ms(self._before, samples.eager)
         if even.uneven:
             self._remarks.append(f"{even.remark}: it is timed by their mean")
             kernel = [even.factor * each for each in kernel]
@@ -151,7 +152,7 @@ class CandidateEvaluation:
             raise RuntimeError("the reference seems to take no time: what a block costs besides is wrong")
         if kernel_ms <= RESOLUTION_MS:
             self._require_true_overhead(calls)
-        before, beside = self._ms(self._before), self._ms(samples.eager)
+        before, beside = session.times_ms(self._before), session.times_ms(samples.eager)
         if reason := calibration.sabotage(before, beside, self._eager_calls):
             raise Refused(Status.REJECTED, reason, SABOTAGED)
         if self._timing_checks is not None:
@@ -161,7 +162,7 @@ class CandidateEvaluation:
         if reason := self._session.too_fast(kernel_ms, eager_ms, calls):
             self._require_true_overhead(calls)
             raise Refused(Status.REJECTED, reason, "roofline")
-        return timing_of(kernel, eager, self._ms(samples.compiled))
+        return timing_of(kernel, eager, session.times_ms(samples.compiled))
 
     def _sample(self, calls: int) -> Samples:
         """Alternates blocks of kernel and baselines (ABBA) until the interval is narrow enough; then a last
@@ -219,17 +220,8 @@ class CandidateEvaluation:
                 calls = self._eager_calls
         return calls
 
-    def _ms(self, blocks: Sequence[Block]) -> list[float]:
-        """ms a call, by what is known by now of what a block costs besides."""
-        return [self._session.call_ms(each) for each in blocks]
-
-    def _fair_ms(self, eager: Sequence[Block]) -> list[float]:
-        """The baseline's, as they count."""
-        calibration = self._session.calibration
-        most_ms = calibration.credible_ms(self._ms(self._before), self._eager_calls)
-        return [min(each, most_ms) for each in self._ms(eager)]
-
     def _ratios(self, samples: Samples) -> list[float]:
         """The speedups, a pair of blocks each."""
-        kernel, eager = self._ms(samples.kernel), self._fair_ms(samples.eager)
+        session = self._session
+        kernel, eager = session.times_ms(samples.kernel), session.fair_ms(self._before, samples.eager)
         return [theirs / ours for ours, theirs in zip(kernel, eager, strict=True)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -124,12 +124,10 @@ class HeadToHead:
     def verdicts(self) -> list[Verdict]:
         """One a candidate, in order. Raises RuntimeError where something has slowed the baseline down: nobody
         knows which of them."""
-        if self.alive and (
-            reason := self._session.calibration.sabotage(
-                self._ms(self._before), self._ms(self._eager), self._eager_calls
-            )
-        ):
-            raise RuntimeError(f"with several kernels there: {reason}")
+        if self.alive:
+            before, beside = map(self._session.times_ms, (self._before, self._eager))
+            if reason := self._session.calibration.sabotage(before, beside, self._eager_calls):
+                raise RuntimeError(f"with several kernels there: {reason}")
         return [*(each.verdict or self._judged(each) for each in self._entries), *self._left_out]
 
     def close(self) -> None:
@@ -140,12 +138,11 @@ class HeadToHead:
 
     def _judged(self, entry: Entry) -> Verdict:
         calibration = self._session.calibration
-        most_ms = calibration.credible_ms(self._ms(self._before), self._eager_calls)
-        eager = [min(each, most_ms) for each in self._ms(self._eager)]
+        eager = self._session.fair_ms(self._before, self._eager)
         remarks: list[str] = []
         status, rule = Status.CORRECT, ""
         even = calibration.evenness(entry.blocks, self._eager)
-        samples_ms = self._ms(entry.blocks)
+        samples_ms = self._session.times_ms(entry.blocks)
         if even.uneven:
             remarks.append(f"{even.remark}: it is timed by their mean")
             samples_ms = [even.factor * each for each in samples_ms]
@@ -195,10 +192,6 @@ class HeadToHead:
     def _lower_overhead(self) -> bool:
         self._session.calibration.lower_overhead()
         return False
-
-    def _ms(self, blocks: Sequence[Block]) -> list[float]:
-        """ms a call, by what is known by now of what a block costs besides."""
-        return [self._session.call_ms(each) for each in blocks]
 
     def _enter(self, entry: Entry) -> None:
         self._session.load(entry.client)
@@ -259,12 +252,12 @@ class HeadToHead:
             seen = (self._session.calibration.evenness(each.blocks, self._eager) for each in alive)
             if any(each.undecided for each in seen):
                 return False
-        times = {each.number: self._ms(each.blocks) for each in alive}
+        times = {each.number: self._session.times_ms(each.blocks) for each in alive}
         leader = min(times, key=lambda number: statistics.median(times[number] or [0.0]))
         fastest = times.pop(leader)
         return all(
             self._plan.enough([b / a for a, b in zip(fastest, other, strict=True)], elapsed_s)
-            for other in [self._ms(self._eager), *times.values()]
+            for other in [self._session.times_ms(self._eager), *times.values()]
         )
 
 

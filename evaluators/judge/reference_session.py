@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -213,6 +213,16 @@ class ReferenceSession:
     def call_ms(self, block: Block) -> float:
         """ms a call in a block; where nothing is timed, with what the block costs besides."""
         return block.call_ms(self.calibration.overhead(block.calls).total_ms if self.problem.timed else 0.0)
+
+    def times_ms(self, blocks: Sequence[Block]) -> list[float]:
+        """`call_ms` of each, by what is known by now of what a block costs besides."""
+        return [self.call_ms(each) for each in blocks]
+
+    def fair_ms(self, before: Sequence[Block], beside: Sequence[Block]) -> list[float]:
+        """The same of the baseline's blocks beside a candidate, as they count by those before it was loaded
+        (see `Calibration.credible_ms`)."""
+        most_ms = self.calibration.credible_ms(self.times_ms(before), max(each.calls for each in beside))
+        return [min(each, most_ms) for each in self.times_ms(beside)]
 
     def baseline_block(self, client: RunnerClient, calls: int) -> Block:
         """A baseline's block on fresh inputs, as a candidate's."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from evaluators.judge.candidate_evaluation import CandidateEvaluation, Samples
+from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.staging import Batch
 from evaluators.problem import Problem
 from evaluators.timing import Block, Plan
@@ -32,6 +33,8 @@ class QueueingCourt:
 
     def call_ms(self, block: Block) -> float:
         return block.call_ms(self.overhead_ms)
+
+    times_ms, fair_ms = ReferenceSession.times_ms, ReferenceSession.fair_ms
 
     def staged(self, calls: int) -> Batch:
         return Batch(memory=torch.empty(0), calls=calls)

@@ -65,6 +65,7 @@ def evaluation_of(
         calibration=SimpleNamespace(renew_overhead=lambda: None, eager_alone=lambda calls: []),
         reference=SimpleNamespace(weight_forms=(), random_checks=None, restore_weights=lambda: None),
         eager_calls=lambda plan: 1,
+        times_ms=lambda blocks: [],
         load=lambda client: None,
         limits=SimpleNamespace(roofline=lambda: None),
     )
