@@ -90,6 +90,8 @@ class CampaignRun:
         """The searches with a slice that was killed: they are the first to go on."""
         self.running: dict[str, int] = {}
         """The evaluations that each search has been given for the slice that it is at."""
+        self.winners: set[str] = set()
+        """The searches whose winners are still to be measured again: known when all slices are done."""
         self._start = time.monotonic() - (self._kept.of(SECONDS) or 0.0)
         self._measuring_floor = asyncio.Lock()
 
@@ -118,8 +120,11 @@ class CampaignRun:
                 task.result()
         for key in self._begun:  # there was no budget left to go on
             self.keep(grown(self._searches[key], self._state_ahead(key)))
+        winners = [each for each in self.searches if each.speedup and not each.unfit and each.final is None]
+        self.winners = {each.key for each in winners}
+        self._on_change(self)
         turns = asyncio.Semaphore(self.campaign.at_once)
-        await asyncio.gather(*(self._finish(each, turns) for each in self.searches))
+        await asyncio.gather(*(self._finish(each, turns) for each in winners))
 
     @property
     def seconds(self) -> float:
@@ -178,16 +183,15 @@ class CampaignRun:
         self.keep(after)
 
     async def _finish(self, each: SearchProgress, turns: asyncio.Semaphore) -> None:
-        """Measures the winner again, unless that has been done since the last slice."""
+        """Measures the winner again."""
         planned = self._planned[each.key]
-        if each.unfit or each.final is not None or not each.speedup:
-            return
         async with turns:
             config = self._config(planned)
             config.budget.evaluations = max(1, each.evaluations)
             finished = await search(
                 config, planned.folder, None, Console(quiet=True), signals=False, evaluator=self._evaluator
             )
+        self.winners.discard(each.key)
         found = finished.confirmed
         if found is None or found.timing is None:
             return

@@ -28,6 +28,8 @@ class CampaignView:
             Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
         )
         self._said: dict[str, int] = {}
+        self._said_final: dict[str, float | None] = {}
+        self._said_winners = False
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -52,17 +54,25 @@ class CampaignView:
             if len(each.slices) + bool(each.unfit) > self._said.get(each.key, 0):
                 self._said[each.key] = len(each.slices) + bool(each.unfit)
                 say(self._console, in_a_line(each))
+            if each.final not in (None, self._said_final.get(each.key)):
+                self._said_final[each.key] = each.final
+                say(self._console, f"{each.problem} {each.arm}: measured again: {each.final:.2f}x")
+        if run.winners and not self._said_winners:
+            self._said_winners = True
+            say(self._console, f"measuring {len(run.winners)} winners again")
 
 
 def drawn(run: CampaignRun, height: int) -> RenderableType:
     """The table: those that are being searched first, then the best, as many as there is room for."""
-    searches = sorted(run.searches, key=lambda each: (each.key not in run.running, -each.speedup))
+    busy = run.running.keys() | run.winners
+    searches = sorted(run.searches, key=lambda each: (each.key not in busy, -each.speedup))
     table = Table(box=None, pad_edge=False)
     for name in ("problem", "arm", "slices", "evals", "speedup", "of roofline", ""):
         table.add_column(name, no_wrap=True, overflow="ellipsis")
     room = max(1, height - BESIDES)
     for each in searches[:room]:
-        table.add_row(*_cells(each, running=each.key in run.running))
+        state = "searching" if each.key in run.running else ""
+        table.add_row(*_cells(each, state or ("to be measured again" if each.key in run.winners else "")))
     more = len(searches) - room
     return Group(table, Text(f"… and {more} more" if more > 0 else ""), Text(totals(run)))
 
@@ -75,8 +85,11 @@ def totals(run: CampaignRun) -> str:
     if dollars := run.total("dollars"):
         spent.append(f"${dollars:.2f}")
     going = sum(not each.stopped and not each.unfit for each in run.searches)
+    now = f"{going} may go on, {len(run.running)} do"
+    if run.winners:
+        now = f"{len(run.winners)} winners to be measured again"
     return (
-        f"{solved} of {len(problems)} faster than eager; {going} may go on, {len(run.running)} do; "
+        f"{solved} of {len(problems)} faster than eager; {now}; "
         f"{', '.join(spent)}; {run.seconds / 60:.1f} min"
     )
 
@@ -86,13 +99,15 @@ def in_a_line(search: SearchProgress) -> str:
     if search.unfit:
         return f"{search.problem} {search.arm}: not searched: {search.unfit}"
     state = f"; stopped: {search.stopped}" if search.stopped else ""
-    cells = _cells(search, running=False)
+    cells = _cells(search)
     return f"{search.problem} {search.arm}: {cells[3]} evaluations, {cells[4]}{state}"
 
 
-def _cells(search: SearchProgress, *, running: bool) -> tuple[str, ...]:
+def _cells(search: SearchProgress, state: str = "") -> tuple[str, ...]:
+    """`state`: what it is at, else how it has ended."""
     speedup = f"{search.speedup:.2f}x" if search.speedup else "none correct"
     share = f"{search.speedup / search.ceiling:.0%}" if search.ceiling and search.speedup else ""
-    state = "searching" if running else search.unfit or search.stopped
+    final = f"measured again: {search.final:.2f}x" if search.final is not None else ""
+    state = state or search.unfit or final or search.stopped
     count = len(search.slices)
     return (search.problem, search.arm, str(count), str(search.evaluations), speedup, share, state)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from evaluators.cli import compose_config
 from evaluators.evaluation import Evaluation
@@ -23,6 +25,7 @@ from search.campaigns.progress import SearchProgress, Slice, StopRules
 from search.campaigns.results import over_budget, without_overhead, write
 from search.campaigns.running import Campaign, CampaignRun, Planned, state_of
 from search.campaigns.schedulers import Equal
+from search.campaigns.view import CampaignView, drawn
 from tests.evaluators.scheduler.fake_host import FakeHost
 from tests.evaluators.suites.clone import SOURCE, make_clone
 from tests.search.interrupted import interrupted
@@ -67,6 +70,26 @@ def test_the_budget_is_shared_out_in_slices(tmp_path: Path) -> None:
     curve = over_budget(lines, "search", p=0.5)
     assert [spent for spent, _ in curve] == sorted(spent for spent, _ in curve)
     assert curve[-1][0] == 75
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_measurement_at_the_end_is_shown(tmp_path: Path, terminal: bool) -> None:
+    console = Console(file=io.StringIO(), width=120, height=20, force_terminal=terminal, color_system=None)
+    with CampaignView(console) as view:
+        running = CampaignRun(on_landscapes(tmp_path, evaluations=30), None, "cpu", view.show)
+        asyncio.run(running.run())
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    if terminal:
+        assert "to be measured again" in said
+        assert "3 winners to be measured again" in said
+        table = Console(file=io.StringIO(), width=120)
+        table.print(drawn(running, 20))
+        assert table.file.getvalue().count("measured again: ") == 3  # type: ignore[attr-defined]
+        return
+    lines = said.splitlines()
+    start = lines.index("measuring 3 winners again")
+    finals = [f"{each.problem} search: measured again: {each.final:.2f}x" for each in running.searches]
+    assert sorted(lines[start:]) == sorted(["measuring 3 winners again", *finals])
 
 
 def test_one_that_was_killed_goes_on(tmp_path: Path) -> None:
