@@ -234,6 +234,8 @@ class GpuCalibration(Calibration):
 
     def __init__(self, eager: GpuRunnerClient, staging: Staging, plan: Plan, *, chains: bool) -> None:
         """See `Calibration`. `chains`: whether the reference's calls can be made to depend on one another."""
+        self._drift_ms = 0.0
+        """By how much a block costs more besides now than when the problem was opened."""
         capacity = staging.capacity
         sizes = block_sizes(capacity)
         super().__init__(eager, staging, plan, _overheads(eager, staging))
@@ -283,30 +285,30 @@ class GpuCalibration(Calibration):
         besides_ms = self._eager.chain_besides_ms(self._staging.batch(calls), wait=waits)
         return (besides_ms - self.overhead(calls).total_ms) / calls
 
+    def overhead(self, calls: int) -> Overhead:
+        """See `Calibration`. Starting and ending a block is what takes longer on a busy machine, of all sizes
+        alike."""
+        known = super().overhead(calls)
+        return replace(known, total_ms=max(known.total_ms + self._drift_ms, known.delivery_ms))
+
     def renew_overhead(self) -> None:
         """See `Calibration`. On H200s whose host was busy it changed by up to 0.4 ms a block within seconds,
         1.5 us a call of blocks of 256."""
-        self._shift(self._drift_ms())
+        self._drift_ms = self._drift_now_ms()
 
     def lower_overhead(self) -> None:
         """See `Calibration`."""
-        self._shift(min(self._drift_ms(), 0.0))
+        self._drift_ms = min(self._drift_ms, self._drift_now_ms())
 
-    def _drift_ms(self) -> float:
-        """By how much a block of the baseline's costs more besides now than is known; 0 where not all of it
-        was queued in time, and for blocks of a single long call."""
+    def _drift_now_ms(self) -> float:
+        """By how much a block of the baseline's costs more besides than when the problem was opened. What is
+        known stays where not all of it was queued in time, and for blocks of a single long call."""
         if self._usual_calls == 1:
-            return 0.0
+            return self._drift_ms
         assert isinstance(self._eager, GpuRunnerClient)
         now = self.overhead_again(self._usual_calls)
-        return 0.0 if self._eager.late else now.total_ms - self.overhead(self._usual_calls).total_ms
-
-    def _shift(self, by_ms: float) -> None:
-        """Of blocks of all sizes: starting and ending one is what takes longer on a busy machine."""
-        self._overheads = {
-            n: replace(each, total_ms=max(each.total_ms + by_ms, each.delivery_ms))
-            for n, each in self._overheads.items()
-        }
+        late = self._eager.late
+        return self._drift_ms if late else now.total_ms - super().overhead(self._usual_calls).total_ms
 
     def credible_ms(self, before_ms: Sequence[float], calls: int) -> float:
         """See `Calibration`."""

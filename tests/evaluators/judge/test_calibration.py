@@ -40,6 +40,7 @@ def test_what_a_block_costs_besides_is_overstated_where_it_costs_less_now(
     kind: type[Calibration], now_ms: float, overstated: bool
 ) -> None:
     calibration = object.__new__(kind)
+    calibration._drift_ms = 0.0  # type: ignore[attr-defined]
     calibration._overheads = {64: Overhead(total_ms=1.0, delivery_ms=0.0)}
     calibration._eager = Eager(now_ms)
     calibration._staging = Staging([torch.empty(1)], 64, "cpu")
@@ -64,17 +65,21 @@ def test_what_blocks_cost_besides_goes_with_the_machine(
     all sizes, but for one that was not queued in time, and never below what copying takes."""
     calibration = object.__new__(GpuCalibration)
     known = {1: Overhead(total_ms=0.5, delivery_ms=0.0), 64: Overhead(total_ms=1.0, delivery_ms=0.25)}
-    calibration._overheads, calibration._usual_calls = known, 64
+    calibration._overheads, calibration._usual_calls, calibration._drift_ms = known, 64, 0.0
     calibration._eager = Eager(now_ms, late=late)
     calibration._staging = Staging([torch.empty(1)], 64, "cpu")
     getattr(calibration, change)()
     assert calibration.overhead(64) == Overhead(total_ms=of_64_ms, delivery_ms=0.25)
     assert calibration.overhead(1) == Overhead(total_ms=of_1_ms, delivery_ms=0.0)
+    calibration._eager = Eager(1.0)
+    calibration.renew_overhead()
+    assert {n: calibration.overhead(n) for n in known} == known, "it is as it was"
 
 
 def test_of_single_long_calls_nothing_is_measured_anew() -> None:
     calibration = object.__new__(GpuCalibration)
     calibration._overheads, calibration._usual_calls = {1: Overhead(total_ms=1.0, delivery_ms=0.0)}, 1
+    calibration._drift_ms = 0.0
     calibration._eager = Eager(9.0)
     calibration.renew_overhead()
     assert calibration.overhead(1).total_ms == 1.0
@@ -84,6 +89,7 @@ def test_of_single_long_calls_nothing_is_measured_anew() -> None:
 def test_what_is_copied_may_vary_where_it_is_much(elements: int, slack_ms: float) -> None:
     """A reference of which 1 GiB is copied in and out took a tenth longer beside a kernel than before."""
     calibration = object.__new__(GpuCalibration)
+    calibration._drift_ms = 0.0
     calibration._overheads = {2: Overhead(total_ms=4.0, delivery_ms=0.0)}
     tensor = torch.empty(elements, device="meta")
     layout = Layout.of([tensor], 2)
