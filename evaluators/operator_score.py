@@ -66,6 +66,11 @@ class JudgedVersion:
         return [name for name in self.cases if name in right]
 
     @property
+    def cause(self) -> str:
+        """Why it is not correct; "" where it is: its log is the table of cases then."""
+        return "" if self.evaluation.status is Status.CORRECT else self.evaluation.cause
+
+    @property
     def speedup(self) -> float:
         """0 where it is not correct."""
         return self.evaluation.speedup
@@ -285,7 +290,7 @@ def _row(judged: JudgedVersion) -> dict[str, object]:
     return {
         "version": judged.version.name,
         "status": judged.evaluation.status.value,
-        "cause": judged.evaluation.cause,
+        "cause": judged.cause,
         "cases": len(judged.cases),
         "pass": len(judged.passed),
         "stages": dict(five_stages(judged.evaluation)),
@@ -307,7 +312,7 @@ def _version_row(judged: JudgedVersion) -> Sequence[object]:
     found = judged.evaluation
     timed = sum(each.evaluation.timing is not None for each in found.cases)
     name = judged.version.operator, judged.version.name, found.status.value
-    return *name, len(judged.cases), len(judged.passed), timed, *_times(found), found.cause
+    return *name, len(judged.cases), len(judged.passed), timed, *_times(found), judged.cause
 
 
 def _case_rows(judged: Sequence[JudgedVersion]) -> Iterator[Sequence[object]]:

@@ -185,6 +185,8 @@ def test_every_version_is_scored_to_the_end(folder: Path, capsys: pytest.Capture
     assert (relu["pass"], relu["speedup"]) == ("0", "")
     (fastest,) = [each for each in versions if each["version"] == "add__Tensor_implementation_v2"]
     assert (fastest["status"], fastest["pass"], fastest["timed"]) == ("correct", fastest["cases"], "2")
+    assert relu["cause"] == scores["operators"]["aten.relu_.default"]["cause"] != ""
+    assert fastest["cause"] == scores["operators"]["aten.add.Tensor"]["cause"] == ""
     assert float(fastest["low"]) <= float(fastest["speedup"]) <= float(fastest["high"])
     assert score.main(call) == 0, "what is kept is not evaluated again"
 
