@@ -298,7 +298,7 @@ def _is_slow(session: ReferenceSession, order: Message) -> bool:
     """Whether the baseline is as slow now as it was beside a candidate that is gone."""
     calls = session.eager_calls(Plan(**order["plan"]))
     slack_ms = session.calibration.slack_ms(calls)
-    now_ms = [session.call_ms(each) for each in session.calibration.eager_alone(calls)]
+    now_ms = session.times_ms(session.calibration.eager_alone(calls))
     return sabotaged(order["before_ms"], now_ms, slack_ms) is not None
 
 

@@ -221,7 +221,7 @@ class ReferenceSession:
     def fair_ms(self, before: Sequence[Block], beside: Sequence[Block]) -> list[float]:
         """The same of the baseline's blocks beside a candidate, as they count by those before it was loaded
         (see `Calibration.credible_ms`)."""
-        most_ms = self.calibration.credible_ms(self.times_ms(before), max(each.calls for each in beside))
+        most_ms = self.calibration.credible_ms(self.times_ms(before), beside[0].calls)
         return [min(each, most_ms) for each in self.times_ms(beside)]
 
     def baseline_block(self, client: RunnerClient, calls: int) -> Block:

@@ -49,8 +49,7 @@ class TimingChecks:
         if calls > 1 and self._calibration.link_ms:
             blocks = [self._correctness_checks.timed_block(1) for _ in range(SINGLES)]
             self._correctness_checks.settle()
-            singles = [each.call_ms(self._calibration.overhead(1).total_ms) for each in blocks]
-            if suspicious(singles, kernel_ms, self._calibration.waking_ms, SLACK):
+            if suspicious(self._session.times_ms(blocks), kernel_ms, self._calibration.waking_ms, SLACK):
                 more_ms = self.batching_ms(calls, kernel_ms)
         return more_ms + self._unproven_ms(calls)
 
@@ -84,9 +83,8 @@ class TimingChecks:
         block, order = self._client.chain(batch)
         seen, snapshot = self._correctness_checks.seen(calls), self._session.buffers.snapshot
         before = {call: last for last, call in itertools.pairwise(order)}
-        others = [
-            call for call in order[1:] if call != seen.call
-        ]  # an answer counts once among random numbers
+        # An answer counts once among random numbers.
+        others = [call for call in order[1:] if call != seen.call]
         chosen = secrets.SystemRandom().sample(others, min(CHECKED_LINKS, len(others)))
         for call, outputs in [(seen.call, seen.outputs), *((each, snapshot(each)) for each in chosen)]:
             if call in before:
