@@ -10,7 +10,7 @@ from evaluators.cli import build, compose_config
 from evaluators.evaluate import EvaluateConfig
 from evaluators.problem import Kernel, Problem
 from kernel_library.entry import Entry
-from kernel_library.use import best_entry
+from kernel_library.use import fitting_entries
 
 PARTS = Path(__file__).parent / "peers" / "operators"
 COMPILED = """
@@ -80,10 +80,14 @@ class Case:
         problem: Problem = build(config.problem, device=self.device)
         return replace(problem, libraries="any")
 
-    def ours(self, entries: Sequence[Entry], architecture: str) -> Entry | None:
-        """The library's kernel for it, None where it has none."""
-        shapes = self.operator.inputs(self.sizes)
-        return best_entry(entries, self.operator.op, shapes, self.dtype, architecture)
+    @property
+    def shapes(self) -> Sequence[Sequence[int]]:
+        """Of the first inputs."""
+        return self.operator.inputs(self.sizes)
+
+    def ours(self, entries: Sequence[Entry], architecture: str) -> list[Entry]:
+        """The library's kernels for it."""
+        return fitting_entries(entries, self.operator.op, self.shapes, self.dtype, architecture)
 
     def peer(self, name: str, problem: Problem) -> Kernel | None:
         """Somebody else's kernel for it, None where they have none."""

@@ -1,17 +1,20 @@
 """The library's operators over 30 shapes each, beside eager PyTorch, torch.compile, Liger and QuACK.
 
     python benchmarks/operators.py [device=auto] [only=softmax,matmul] [peers=compile,liger,quack]
-        [limit_s=540] [out=operators.jsonl]
+        [limit_s=540] [out=operators.jsonl] [keep=outputs/library]
 
 An operator has ten shapes in three types (attention fifteen in two, which is what its kernels are for). For
-each, the kernel that `kernel_library.best` would take is measured in one session with the peers and with
-eager PyTorch, all in turn; where the library has none, or one that is not correct, the original runs, and
-counts as eager. Liger and QuACK are used where they are installed (`pip install liger-kernel quack-kernels`);
-`benchmarks/peers/operators` calls them. torch.compile is in its default mode, as a candidate like them.
+each, the library's kernels are measured in one session with the peers and with eager PyTorch, all in turn.
+`kernel_library.override` takes the fastest of ours that is surely faster than eager; where there is none, the
+original runs, and counts as eager. Liger and QuACK are used where they are installed (`pip install
+liger-kernel quack-kernels`); `benchmarks/peers/operators` calls them. torch.compile is in its default mode,
+as a candidate like them.
 
-`out` keeps what was measured, a line a shape, and a second call goes on there. Prints a line a shape, and for
-each operator the share of shapes where the library is ahead of the fastest of the others or even with it
-(within EVEN of its time, or the interval holds 1.00). Exit status 1 when a kernel of ours was not correct.
+`out` keeps what was measured, a line a shape, and a second call goes on there. `keep` is the root of a
+library whose tables of shapes get it, too, by which kernels are chosen (`kernel_library/seeds`: those that
+ship). Prints a line a shape, and for each operator the share of shapes where the library is ahead of the
+fastest of the others or even with it (within EVEN of its time, or the interval holds 1.00). Exit status 1
+when a kernel of ours was not correct.
 """
 
 from __future__ import annotations
@@ -30,17 +33,19 @@ from benchmarks.operator_cases import OPERATORS, Case
 from evaluators.cli import build, choose_device, compose_config
 from evaluators.config_errors import UsageError
 from evaluators.evaluate import EvaluateConfig
-from evaluators.evaluation import Evaluation, Status
+from evaluators.evaluation import Evaluation, Status, Timing
 from evaluators.kept_lines import KeptLines
 from evaluators.scheduler.local_host import LocalHost
 from evaluators.scheduler.pool import Pool
 from evaluators.system import process_tree
 from evaluators.timing import paired_speedup
-from kernel_library.entry import Entry
+from kernel_library.entry import AtShape, Entry
 from kernel_library.library import FolderLibrary
+from kernel_library.shape_table import at_shape
+from kernel_library.shapes import shape_text
 
 PEERS = ("compile", "liger", "quack")
-OURS, EAGER = "ours", "eager"
+EAGER = "eager"
 EVEN = 0.02
 """Of the time of the fastest of the others."""
 SETTINGS = ("problem=level1/softmax", "kernel=none", "evaluator.timeout_s=90", "evaluator.open_timeout_s=120")
@@ -48,29 +53,43 @@ SETTINGS = ("problem=level1/softmax", "kernel=none", "evaluator.timeout_s=90", "
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of a case: the library's entry ("" where it has none), and by name eager's time and
-    each kernel's evaluation."""
+    """What was measured of a case: each kernel's evaluation, those of the library's by their ids, the others'
+    by their names."""
 
-    case: str
-    entry: str
-    found: dict[str, Evaluation]
+    case: Case
+    ours: dict[str, Evaluation]
+    peers: dict[str, Evaluation]
 
     @property
     def eager_ms(self) -> float | None:
         """Of the session, None where nothing was timed."""
-        return next((each.timing.eager_ms for each in self.found.values() if each.timing), None)
+        found = (*self.ours.values(), *self.peers.values())
+        return next((each.timing.eager_ms for each in found if each.timing), None)
+
+    @property
+    def entry(self) -> str:
+        """That of the library's kernels that is taken, "" for the original."""
+        times = {
+            id: each.timing.kernel_ms
+            for id, each in self.ours.items()
+            if each.timing and each.timing.speedup_low > 1
+        }
+        return min(times, key=times.__getitem__, default="")
+
+    @property
+    def timing(self) -> Timing | None:
+        """Of the kernel that is taken, None where the original runs."""
+        return self.ours[self.entry].timing if self.entry else None
 
     @property
     def ours_ms(self) -> float | None:
-        """Of our kernel, or eager's in its place."""
-        timing = self.found[OURS].timing if OURS in self.found else None
-        return timing.kernel_ms if timing else self.eager_ms
+        """Of the kernel that is taken, or eager's in its place."""
+        return self.timing.kernel_ms if self.timing else self.eager_ms
 
     @property
     def others_ms(self) -> dict[str, float]:
         """Of each peer with a time, and eager's."""
-        peers = {name: each.timing for name, each in self.found.items() if name != OURS}
-        times = {name: timing.kernel_ms for name, timing in peers.items() if timing}
+        times = {name: each.timing.kernel_ms for name, each in self.peers.items() if each.timing}
         return times | ({EAGER: self.eager_ms} if self.eager_ms else {})
 
     @property
@@ -81,13 +100,13 @@ class Row:
         if not others:
             return None
         name = min(others, key=others.__getitem__)
-        timing = self.found[OURS].timing if OURS in self.found else None
-        if timing is None:  # the original runs
-            ratio = others[name] / (self.eager_ms or 1.0)
-            return name, ratio, ratio, ratio
-        theirs = self.found[name].timing if name != EAGER else None
-        samples = theirs.kernel_samples_ms if theirs else timing.eager_samples_ms
-        return name, *paired_speedup(timing.kernel_samples_ms, samples)
+        theirs = self.peers[name].timing if name != EAGER else None
+        if self.timing is None:  # the original runs
+            if theirs is None:
+                return name, 1.0, 1.0, 1.0
+            return name, *paired_speedup(theirs.eager_samples_ms, theirs.kernel_samples_ms)
+        samples = theirs.kernel_samples_ms if theirs else self.timing.eager_samples_ms
+        return name, *paired_speedup(self.timing.kernel_samples_ms, samples)
 
     @property
     def is_even(self) -> bool:
@@ -100,15 +119,26 @@ class Row:
         """Of the table."""
         ahead = self.ahead
         if ahead is None:
-            said = ", ".join(f"{name}: {each.status.value} {each.cause}" for name, each in self.found.items())
-            return f"{self.case}: no times: {said}"
+            found = {**self.ours, **self.peers}
+            said = ", ".join(f"{name}: {each.status.value} {each.cause}" for name, each in found.items())
+            return f"{self.case.name}: no times: {said}"
         name, ratio, low, high = ahead
         others = "  ".join(f"{other} {ms:.4f}" for other, ms in self.others_ms.items())
-        failed = [f"{other} {each.status.value}" for other, each in self.found.items() if not each.timing]
+        slower = [
+            f"{id} {each.timing.kernel_ms:.4f}"
+            for id, each in self.ours.items()
+            if id != self.entry and each.timing
+        ]
+        failed = [
+            f"{name} {each.status.value}"
+            for name, each in {**self.ours, **self.peers}.items()
+            if not each.timing
+        ]
         words = [
             f"{ratio:6.3f}x [{low:.3f}, {high:.3f}] of {name:<8}",
-            f"{'' if self.is_even else 'BEHIND '}{self.case}: {self.entry or 'the original'}",
+            f"{'' if self.is_even else 'BEHIND '}{self.case.name}: {self.entry or 'the original'}",
             f"{self.ours_ms:.4f} ms; {others}",
+            *slower,
             *failed,
         ]
         return "  ".join(words)
@@ -117,8 +147,8 @@ class Row:
 def main(arguments: Sequence[str]) -> int:
     """Measures; returns the exit status."""
     given = dict(argument.partition("=")[::2] for argument in arguments)
-    if unknown := given.keys() - {"device", "only", "peers", "limit_s", "out"}:
-        raise UsageError(f"unknown key {min(unknown)}; there are device, only, peers, limit_s, out")
+    if unknown := given.keys() - {"device", "only", "peers", "limit_s", "out", "keep"}:
+        raise UsageError(f"unknown key {min(unknown)}; there are device, only, peers, limit_s, out, keep")
     device, _ = choose_device(given.get("device", "auto"), clustered=False)
     names = [name for name in given.get("peers", ",".join(PEERS)).split(",") if name]
     words = given.get("only", "").split(",")
@@ -130,8 +160,9 @@ def main(arguments: Sequence[str]) -> int:
     kept = KeptLines(Path(given.get("out", "outputs/operators.jsonl")))
     rows = asyncio.run(measure(cases, names, kept, float(given.get("limit_s", "540"))))
     print(*summary(rows), f"{len(cases) - len(rows)} not measured in time", sep="\n")
-    wrong = [row.case for row in rows if OURS in row.found and not row.found[OURS].timing]
-    return 1 if wrong else 0
+    if "keep" in given:
+        keep(FolderLibrary(given["keep"], seeds=None), rows)
+    return 1 if any(not each.timing for row in rows for each in row.ours.values()) else 0
 
 
 async def measure(cases: Sequence[Case], peers: Sequence[str], kept: KeptLines, limit_s: float) -> list[Row]:
@@ -147,14 +178,10 @@ async def measure(cases: Sequence[Case], peers: Sequence[str], kept: KeptLines, 
     async def one(case: Case) -> None:
         known = kept.of(case.name)
         async with turns:
-            row = (
-                row_of(case.name, known)
-                if known
-                else await measured(case, pool, peers, entries, architecture)
-            )
-        if not known and all(each.status is not Status.INFRASTRUCTURE_ERROR for each in row.found.values()):
-            found = {name: each.to_json() for name, each in row.found.items()}
-            kept.keep(case.name, {"entry": row.entry, "found": found})
+            row = row_of(case, known) if known else await measured(case, pool, peers, entries, architecture)
+        found = {**row.ours, **row.peers}.values()
+        if not known and all(each.status is not Status.INFRASTRUCTURE_ERROR for each in found):
+            kept.keep(case.name, {"ours": in_json(row.ours), "peers": in_json(row.peers)})
         rows.append(row)
         print(row.line, flush=True)
 
@@ -172,29 +199,55 @@ async def measured(
     case: Case, pool: Pool, peers: Sequence[str], entries: Sequence[Entry], architecture: str
 ) -> Row:
     """All kernels for it in one session."""
-    problem, entry = case.to_problem(), case.ours(entries, architecture)
-    kernels = {OURS: entry.kernel} if entry else {}
-    kernels |= {name: peer for name in peers if (peer := case.peer(name, problem))}
-    found = await pool.compare(problem, list(kernels.values()), thorough=False)
-    return Row(case.name, entry.id if entry else "", dict(zip(kernels, found, strict=True)))
+    problem = case.to_problem()
+    ours = {entry.id: entry.kernel for entry in case.ours(entries, architecture)}
+    others = {name: peer for name in peers if (peer := case.peer(name, problem))}
+    found = await pool.compare(problem, [*ours.values(), *others.values()], thorough=False)
+    return Row(
+        case,
+        ours=dict(zip(ours, found, strict=False)),
+        peers=dict(zip(others, found[len(ours) :], strict=True)),
+    )
 
 
-def row_of(case: str, known: dict[str, Any]) -> Row:
+def in_json(found: dict[str, Evaluation]) -> dict[str, Any]:
+    """By the same names."""
+    return {name: each.to_json() for name, each in found.items()}
+
+
+def row_of(case: Case, known: dict[str, Any]) -> Row:
     """What was kept of a case."""
-    found = {name: Evaluation.from_json(each) for name, each in known["found"].items()}
-    return Row(case, known["entry"], found)
+    ours, peers = (
+        {name: Evaluation.from_json(each) for name, each in known[whose].items()}
+        for whose in ("ours", "peers")
+    )
+    return Row(case, ours, peers)
+
+
+def keep(library: FolderLibrary, rows: Sequence[Row]) -> None:
+    """Into the tables of the library's entries."""
+    tables: dict[str, list[AtShape]] = {}
+    for row in rows:
+        inputs = " ".join(map(shape_text, row.case.shapes))
+        for id, each in row.ours.items():
+            if each.timing:
+                tables.setdefault(id, []).append(at_shape(row.case.to_problem(), inputs, each))
+    for id, table in tables.items():
+        library.keep_shapes(id, table)
 
 
 def summary(rows: Sequence[Row]) -> Iterator[str]:
     """A line for each operator, and the shapes where we are behind."""
-    yield f"{'operator':<15}{'shapes':>7}{'ahead or even':>15}{'over eager':>12}{'over the best':>15}"
-    for op in dict.fromkeys(row.case.partition(" ")[0] for row in rows):
-        own = [row for row in rows if row.case.partition(" ")[0] == op and row.ahead]
+    columns = f"{'operator':<15}{'shapes':>7}{'ours':>6}{'ahead or even':>15}"
+    yield f"{columns}{'over eager':>12}{'over the best':>15}"
+    for op in dict.fromkeys(row.case.operator.op for row in rows):
+        own = [row for row in rows if row.case.operator.op == op and row.ahead]
         if own:
             even = sum(row.is_even for row in own)
             eager = geometric_mean((row.eager_ms or 1.0) / (row.ours_ms or 1.0) for row in own)
             best = geometric_mean(row.ahead[1] for row in own if row.ahead)
-            yield f"{op:<15}{len(own):>7}{even / len(own):>15.0%}{eager:>11.2f}x{best:>14.2f}x"
+            ours = sum(bool(row.entry) for row in own)
+            yield (f"{op:<15}{len(own):>7}{ours:>6}{even / len(own):>15.0%}{eager:>11.2f}x{best:>14.2f}x")
 
 
 if __name__ == "__main__":

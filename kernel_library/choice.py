@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kernel_library.shapes import fits
+from kernel_library.shapes import distance, fits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     """What was found of a kernel for one problem: on which `architecture` (compute capability, or `cpu`), at
-    which dtype, with how many `elements` in its first input. `ahead`: not slower than another kernel that
+    which dtype, with which `shapes` of its first inputs. `ahead`: not slower than another kernel that
     was measured beside it. `precision` is the type to which it was allowed to round factors, "" for none."""
 
     architecture: str
     dtype: str
-    elements: int
+    shapes: tuple[tuple[int, ...], ...]
     ahead: bool = True
     roofline_share: float = 0.0
     speedup_low: float = 1.0
@@ -54,12 +53,12 @@ class Candidate:
             and all(map(fits, self.shapes, shapes))
         )
 
-    def closest(self, architecture: str, dtype: str, elements: int) -> Measured:
+    def closest(self, architecture: str, dtype: str, shapes: Sequence[Sequence[int]]) -> Measured:
         """The measurement that says most about such a call: one on this architecture is preferred, then one
-        at this dtype, then one of about as many elements."""
+        at this dtype, then one at shapes that are near."""
 
         def closeness(each: Measured) -> tuple[float, ...]:
-            far = abs(math.log2(1 + elements) - math.log2(1 + each.elements))
+            far = distance(each.shapes, shapes)
             return each.architecture == architecture, each.dtype == dtype, -far
 
         return max(self.measured, key=closeness)
@@ -71,7 +70,7 @@ def device_of(architecture: str) -> str:
 
 
 def best_of(
-    candidates: Iterable[Candidate], architecture: str, dtype: str, elements: int
+    candidates: Iterable[Candidate], architecture: str, dtype: str, shapes: Sequence[Sequence[int]]
 ) -> Candidate | None:
     """The one that may be expected to be the fastest of those that take the call; None of none. Each is
     judged by its closest measurement: one on this architecture and at this dtype is preferred, then one that
@@ -79,7 +78,7 @@ def best_of(
     the larger lower end of the speedup's interval."""
 
     def promise(candidate: Candidate) -> tuple[float, ...]:
-        found = candidate.closest(architecture, dtype, elements)
+        found = candidate.closest(architecture, dtype, shapes)
         here = found.architecture == architecture, found.dtype == dtype
         return (*here, found.ahead, found.roofline_share, found.speedup_low)
 

@@ -57,6 +57,32 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AtShape:
+    """What a kernel took at one of many shapes. `inputs` are the shapes of the first inputs, with a space
+    between them (`4096x4096 4096x4096`); `device` is its name, `architecture` the compute capability or
+    `cpu`; `precision` the type to which the kernel was allowed to round factors, "" for none. Times are ms a
+    call; the speedup is over eager PyTorch, with its 95 % interval; `roofline_share` is 0 where it is not
+    known."""
+
+    inputs: str
+    dtype: str
+    precision: str
+    device: str
+    architecture: str
+    kernel_ms: float
+    eager_ms: float
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    roofline_share: float
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """What was measured, and where: of two measurements with the same place the later one counts."""
+        return self.inputs, self.dtype, self.precision, self.device
+
+
+@dataclass(frozen=True, kw_only=True)
 class Lineage:
     """Where a kernel comes from: the `run` (its folder), the kernel that it started from there (`start`, an
     entry's id, "" for the reference) and the `ideas` that led to it, the first one first."""
@@ -94,7 +120,7 @@ class Entry:
     none where nothing is known. `architectures`: the compute capabilities that it is confined to; none: any
     that its language runs on. `function` names the plain function in its source, or a module class to be made
     without arguments; "" where it has neither. `notes`: what its author says of the figures: what was tried,
-    and where it falls short.
+    and where it falls short. `at_shapes`: what it took at other shapes, which says where it is chosen.
 
     Raises ValueError for values that no kernel has.
     """
@@ -113,6 +139,7 @@ class Entry:
     licence: str = ""
     notes: str = ""
     checks: tuple[Check, ...] = ()
+    at_shapes: tuple[AtShape, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.measurements:

@@ -1,10 +1,10 @@
 """The library: the kernels that ship with the package, and those that searches and users add to a root of
 their own.
 
-An entry is a folder with `kernel.py`, `card.yaml` and, unless it computes a shipped problem, `reference.py`:
-`seeds/<op>/<name>/` in the package, `<root>/<id>/` for what is added. Each file appears whole or not at all,
-and the card last: a folder without a card is no entry. So a run that is killed leaves none by half, and
-several may add at once.
+An entry is a folder with `kernel.py`, `card.yaml`, `reference.py` unless it computes a shipped problem, and
+`shapes.csv` where it was measured at many shapes: `seeds/<op>/<name>/` in the package, `<root>/<id>/` for
+what is added. Each file appears whole or not at all, and the card last: a folder without a card is no entry.
+So a run that is killed leaves none by half, and several may add at once.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path, PurePosixPath
 
 from evaluators.nearest import nearest
 from evaluators.problem import Problem
-from kernel_library import cards
-from kernel_library.entry import Check, Entry, Hit, architecture_of
+from kernel_library import cards, shape_table
+from kernel_library.entry import AtShape, Check, Entry, Hit, architecture_of
 from kernel_library.retrieval import bests, rank
 from kernel_library.store import Store
 from kernel_library.traits import Traits, traits_of
@@ -69,13 +69,23 @@ class FolderLibrary:
         return None if found is None else entries[found]
 
     def entries(self) -> list[Entry]:
-        """Every entry, the shipped ones first, each with what `verify` found of it. One that cannot be read
-        is logged and left out. Raises OSError when the root cannot be read."""
-        shipped = [] if self._shipped is None else _read(self._shipped, self._shipped.paths())
+        """Every entry, the shipped ones first, each with what `verify` found of it and with its table of
+        shapes, in which the root's rows replace shipped ones. One that cannot be read is logged and left
+        out. Raises OSError when the root cannot be read."""
+        shipped, tables = [], []
+        if self._shipped is not None:
+            paths = self._shipped.paths()
+            shipped, tables = _read(self._shipped, paths), [_read_tables(self._shipped, paths)]
         paths = self._own.paths()
-        checks = _read_checks(self._own, paths)
-        found = [*shipped, *_read(self._own, paths)]
-        return [replace(each, checks=tuple(checks.get(each.id, ()))) for each in found]
+        checks, tables = _read_checks(self._own, paths), [*tables, _read_tables(self._own, paths)]
+        return [
+            replace(
+                each,
+                checks=tuple(checks.get(each.id, ())),
+                at_shapes=shape_table.merged(*(table.get(each.id, ()) for table in tables)),
+            )
+            for each in (*shipped, *_read(self._own, paths))
+        ]
 
     def named(self, id: str) -> Entry:
         """The entry with this id, or the one whose id begins so (see `find`). Raises OSError when the root
@@ -111,6 +121,13 @@ class FolderLibrary:
         found before for the same problem on the same device. Raises OSError."""
         device = re.sub(r"\W+", "-", check.device).strip("-")
         self._own.write(f"{entry.id}/verified/{device}-{check.problem_id}.yaml", cards.dump_check(check))
+
+    def keep_shapes(self, id: str, rows: Sequence[AtShape]) -> None:
+        """Writes what the entry with this id took at some shapes into the table of its folder of the user's
+        root, in place of what that says of the same shapes on the same device. Raises OSError."""
+        place = f"{id}/shapes.csv"
+        known = _read_tables(self._own, [place]).get(id, ())
+        self._own.write(place, shape_table.dump(shape_table.merged(known, rows)))
 
     def _complete(self, entry: Entry) -> Entry:
         first, *others = entry.measurements
@@ -181,6 +198,17 @@ def _read_checks(store: Store, paths: Sequence[str]) -> dict[str, list[Check]]:
         try:
             found.setdefault(str(PurePosixPath(place).parents[1]), []).append(cards.load_check(text))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
+            logger.warning("%s cannot be read: %s: %s", place, type(error).__name__, error)
+    return found
+
+
+def _read_tables(store: Store, paths: Sequence[str]) -> dict[str, tuple[AtShape, ...]]:
+    """By the entry's id."""
+    found = {}
+    for place, text in store.read(each for each in paths if each.endswith("/shapes.csv")).items():
+        try:
+            found[str(PurePosixPath(place).parent)] = shape_table.load(text)
+        except (ValueError, TypeError, KeyError) as error:
             logger.warning("%s cannot be read: %s: %s", place, type(error).__name__, error)
     return found
 

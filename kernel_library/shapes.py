@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -12,6 +13,27 @@ _MULTIPLE = re.compile(r"(?P<size>[^%]+)(%(?P<of>[1-9]\d*))?")
 def shape_text(shape: Sequence[int]) -> str:
     """A shape as the cards write it: `4096x65536`."""
     return "x".join(map(str, shape))
+
+
+def sizes_of(text: str) -> tuple[int, ...]:
+    """The inverse of `shape_text`. Raises ValueError."""
+    return tuple(map(int, text.split("x"))) if text else ()
+
+
+def distance(some: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> float:
+    """How far apart the shapes of two calls' inputs are, in factors of two: the sum over the last two sizes
+    of each tensor and the product of the sizes before them. Tensors that only one call has do not count."""
+    return sum(
+        abs(math.log2(1 + one) - math.log2(1 + other))
+        for shape, like in zip(some, others, strict=False)
+        for one, other in zip(_extent(shape), _extent(like), strict=True)
+    )
+
+
+def _extent(shape: Sequence[int]) -> tuple[int, int, int]:
+    """The product of the leading sizes, and the last two; 1 for each that is not there."""
+    *leading, last_but_one, last = (1, 1, *shape)
+    return math.prod(leading), last_but_one, last
 
 
 def fits(pattern: str, shape: Sequence[int]) -> bool:

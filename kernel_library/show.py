@@ -18,7 +18,7 @@ from rich.console import Console
 from evaluators.cli import Call, command, log_to
 from evaluators.config_errors import UsageError
 from evaluators.option import option
-from kernel_library import cards
+from kernel_library import cards, shape_table
 from kernel_library.cli import LibraryConfig, named, open_library
 from kernel_library.entry import Entry
 
@@ -53,6 +53,8 @@ def text(entry: Entry) -> str:
     lines = [f"# {entry.id}", "", cards.dump(entry)]
     for check in entry.checks:
         lines += [f"# verified on {check.device}, {check.date}: {entry.outcome(check) or 'holds'}", ""]
+    if entry.at_shapes:
+        lines += ["# shapes.csv", "", shape_table.dump(entry.at_shapes)]
     return "\n".join([*lines, "# kernel.py", "", entry.kernel.source])
 
 

@@ -7,7 +7,6 @@ import fcntl
 import functools
 import importlib.util
 import logging
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,10 +19,10 @@ from evaluators.problem import Kernel
 from evaluators.runner import thin_headers
 from evaluators.system.user_cache import cache_folder
 from kernel_library.choice import Candidate, Measured, best_of
-from kernel_library.entry import Entry, Measurement, architecture_of
+from kernel_library.entry import AtShape, Entry, Measurement, architecture_of
 from kernel_library.library import FolderLibrary
 from kernel_library.retrieval import slower
-from kernel_library.shapes import shape_text
+from kernel_library.shapes import shape_text, sizes_of
 
 if TYPE_CHECKING:
     import torch
@@ -69,10 +68,18 @@ def best_entry(
 ) -> Entry | None:
     """Of these entries the fastest with a function that computes `op` for first inputs of such shapes; None
     where none fits."""
-    entries = {entry.id: entry for entry in known if entry.op == op and entry.function}
-    fitting = [each for each in candidates([*entries.values()]) if each.takes(shapes, dtype, architecture)]
-    chosen = best_of(fitting, architecture, dtype, math.prod(shapes[0]))
-    return entries[chosen.name] if chosen else None
+    fitting = {each.id: each for each in fitting_entries(known, op, shapes, dtype, architecture)}
+    chosen = best_of(candidates([*fitting.values()]), architecture, dtype, shapes)
+    return fitting[chosen.name] if chosen else None
+
+
+def fitting_entries(
+    known: Sequence[Entry], op: str, shapes: Sequence[Sequence[int]], dtype: str, architecture: str
+) -> list[Entry]:
+    """Those of these entries with a function that computes `op` for first inputs of such shapes."""
+    of_op = [entry for entry in known if entry.op == op and entry.function]
+    pairs = zip(of_op, candidates(of_op), strict=True)
+    return [entry for entry, candidate in pairs if candidate.takes(shapes, dtype, architecture)]
 
 
 def _forward_only(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -103,15 +110,24 @@ def candidates(entries: Sequence[Entry]) -> list[Candidate]:
 
     def measured(entry: Entry, measurement: Measurement) -> Measured:
         found, problem = measurement.evaluation, measurement.problem
-        sizes = measurement.inputs[0].split("x") if measurement.inputs and measurement.inputs[0] else []
         return Measured(
             architecture=measurement.architecture,
             dtype=problem.dtype,
-            elements=math.prod(map(int, sizes)),
+            shapes=tuple(map(sizes_of, measurement.inputs)),
             ahead=(problem.id, measurement.architecture, entry.id) not in behind,
             roofline_share=found.roofline_share or 0.0,
             speedup_low=found.speedup_low,
             precision=problem.precision,
+        )
+
+    def at_shape(row: AtShape) -> Measured:
+        return Measured(
+            architecture=row.architecture,
+            dtype=row.dtype,
+            shapes=tuple(map(sizes_of, row.inputs.split())),
+            roofline_share=row.roofline_share,
+            speedup_low=row.speedup_low,
+            precision=row.precision,
         )
 
     return [
@@ -121,7 +137,10 @@ def candidates(entries: Sequence[Entry]) -> list[Candidate]:
             function=entry.function,
             dtypes=entry.dtypes,
             shapes=entry.shapes,
-            measured=tuple(measured(entry, each) for each in entry.measurements),
+            measured=(
+                *(measured(entry, each) for each in entry.measurements),
+                *map(at_shape, entry.at_shapes),
+            ),
             architectures=entry.architectures,
             failed=tuple(sorted({each.architecture for each in entry.checks if not each.evaluation.timing})),
         )

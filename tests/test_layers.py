@@ -49,6 +49,7 @@ LAYERS = {
     "kernel_library.entry": "records",
     "kernel_library.shapes": "records",
     "kernel_library.choice": "records",
+    "kernel_library.shape_table": "library",
     "kernel_library.cli": "commands",
     "kernel_library.list": "commands",
     "kernel_library.show": "commands",

@@ -13,6 +13,7 @@ from kernel_library.choice import Candidate, best_of
 from kernel_library.overrides.interfaces import INTERFACES, Interface
 from kernel_library.overrides.kernels import OperatorKernel
 from kernel_library.overrides.operators import Operator, operator
+from kernel_library.shapes import shape_text
 
 LEAST_ELEMENTS = 1 << 16
 """Of the first input: with fewer, a call takes as long as it takes to launch anything."""
@@ -69,22 +70,22 @@ class LibraryKernels:
         first = tensors[0]
         if first.numel() < self._rules.least_elements:
             return f"fewer than {self._rules.least_elements} elements"
-        elements = _traced_with(first.numel())
         if len({each.dtype for each in tensors if each.is_floating_point()}) > 1:
             return "tensors of several types"
         architecture, dtype = architecture_of(first.device), str(first.dtype).removeprefix("torch.")
         shapes = [each.shape for each in tensors]
+        sizes = [[_traced_with(size) for size in shape] for shape in shapes]
         fitting = [
             each
             for each in self._candidates
             if len(shapes) >= len(each.shapes)
             and each.takes(shapes[: len(each.shapes)], dtype, architecture)
-            and (not self._rules.faster or each.closest(architecture, dtype, elements).speedup_low > 1)
+            and (not self._rules.faster or each.closest(architecture, dtype, sizes).speedup_low > 1)
         ]
-        best = best_of(fitting, architecture, dtype, elements)
+        best = best_of(fitting, architecture, dtype, sizes)
         if best is None:
-            sizes = ", ".join("x".join(map(str, shape)) for shape in shapes)
-            return f"no kernel for {self._interface.op} of {dtype} {sizes} on {architecture}"
+            said = ", ".join(map(shape_text, shapes))
+            return f"no kernel for {self._interface.op} of {dtype} {said} on {architecture}"
         return self._kernels[best.name]
 
     def _allowed(self, candidate: Candidate) -> bool:

@@ -56,5 +56,7 @@ def _candidate(fields: dict[str, Any]) -> Candidate:
     tuples: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
     }
-    tuples["measured"] = tuple(Measured(**each) for each in fields["measured"])
+    tuples["measured"] = tuple(
+        Measured(**{**each, "shapes": tuple(map(tuple, each["shapes"]))}) for each in fields["measured"]
+    )
     return Candidate(**tuples)

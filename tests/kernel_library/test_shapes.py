@@ -1,10 +1,10 @@
-"""The patterns of the cards: which shapes they describe."""
+"""Shapes: the patterns of the cards, and how far apart two of them are."""
 
 from __future__ import annotations
 
 import pytest
 
-from kernel_library.shapes import fits
+from kernel_library.shapes import distance, fits, shape_text, sizes_of
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,18 @@ def test_a_pattern_says_which_shapes_are_in_range(
 ) -> None:
     assert [shape for shape in inside if not fits(pattern, shape)] == []
     assert [shape for shape in outside if fits(pattern, shape)] == []
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (4096, 65536)])
+def test_a_shape_is_read_as_it_was_written(shape: tuple[int, ...]) -> None:
+    assert sizes_of(shape_text(shape)) == shape
+
+
+def test_distances_are_in_factors_of_two() -> None:
+    square, wide, tall = [(8191, 8191)], [(1023, 65535)], [(65535, 1023)]
+    assert distance(square, square) == distance(square, [(1, 8191, 8191), (3,)]) == 0
+    assert distance(square, wide) == distance(square, tall) == pytest.approx(6)
+    assert distance(wide, tall) == pytest.approx(12), "as many elements, and far apart"
+    assert distance([(2, 4, 8191, 64)], [(8, 1, 8191, 64)]) == 0
+    assert distance([(7, 3), (7,)], [(7, 3), (15,)]) == pytest.approx(1)
+    assert distance([()], [(0,)]) == pytest.approx(1)

@@ -13,9 +13,10 @@ from evaluators.evaluation import Evaluation, Roofline, Status
 from evaluators.problem import Problem
 from evaluators.system.user_cache import cache_folder
 from kernel_library import best
-from kernel_library.entry import Check, Entry
+from kernel_library.entry import AtShape, Check, Entry
 from kernel_library.library import FolderLibrary
-from tests.kernel_library.entries import CPU, entry, reference
+from kernel_library.shape_table import at_shape
+from tests.kernel_library.entries import CPU, entry, evaluation, reference
 
 ROWS = reference("a[0].sum(-1)", "torch.randn(64, 64)", device="cpu")
 
@@ -70,6 +71,30 @@ def test_the_measurement_closest_to_the_case_counts(root: Path) -> None:
         FolderLibrary(seeds).add(known)
     assert chosen(seeds, like=torch.ones(60, 60)) == 1
     assert chosen(seeds, like=torch.ones(2, 3)) == 2
+
+
+def test_a_table_of_shapes_says_where_a_kernel_is_chosen(root: Path) -> None:
+    def at(inputs: str, speedup: float) -> AtShape:
+        problem = replace(ROWS, device="cpu")
+        return replace(at_shape(problem, inputs, evaluation(speedup, CPU)), kernel_ms=1 / speedup)
+
+    slow, fast = summing(1, speedup=2.0), summing(2, speedup=3.0)
+    seeds = root / "seeds"
+    library = FolderLibrary(seeds)
+    for each in (slow, fast):
+        library.add(each)
+    assert chosen(seeds, like=torch.ones(2, 3)) == 2
+    library.keep_shapes(slow.id, [at("1024x64", 4.0)])
+    library.keep_shapes(fast.id, [at("1024x64", 1.5)])
+    library.keep_shapes(fast.id, [at("2x4", 5.0), at("1024x64", 0.5)])
+    library.keep_shapes(slow.id, [at("2x4", 1.0)])
+    assert chosen(seeds, like=torch.ones(512, 64)) == 1
+    assert chosen(seeds, like=torch.ones(2, 3)) == 2
+    (known,) = [each for each in library.entries() if each.id == fast.id]
+    assert [(each.inputs, each.speedup) for each in known.at_shapes] == [("1024x64", 0.5), ("2x4", 5.0)]
+    (place,) = root.glob(f"seeds/{fast.id}/shapes.csv")
+    place.write_text("inputs,dtype\n2x4,float32\n")
+    assert chosen(seeds, like=torch.ones(2, 3)) == 2, "a table that cannot be read is left out"
 
 
 def test_the_share_of_the_roofline_comes_before_the_speedup(root: Path) -> None:

@@ -56,7 +56,7 @@ FAMILIES: dict[str, Callable[..., Tensor]] = {
 
 def candidate(op: str, name: str = "mine", speedup: float = 2.0, **fields: Any) -> Candidate:
     patterns = {"matmul": ("*x*",) * 2, "attention": ("*x*x*x*",) * 3, "cross_entropy": ("*x*", "*")}
-    measured = Measured(architecture="cpu", dtype="float32", elements=64, speedup_low=speedup)
+    measured = Measured(architecture="cpu", dtype="float32", shapes=((64,),), speedup_low=speedup)
     known = {
         "shapes": patterns.get(op, ("...x*",)),
         "dtypes": ("float32",),
@@ -170,13 +170,13 @@ def test_the_best_that_fits_is_picked_and_loaded_once() -> None:
             return lambda x: x * 0 + int(name)
 
     def near(elements: int, speedup: float) -> tuple[Measured, ...]:
-        return (Measured(architecture="cpu", dtype="float32", elements=elements, speedup_low=speedup),)
+        return (Measured(architecture="cpu", dtype="float32", shapes=((elements,),), speedup_low=speedup),)
 
     known = (
         candidate("softmax", "1", measured=near(16, 3)),
         candidate("softmax", "2", shapes=("...x1..8",), measured=near(16, 4)),
         candidate("softmax", "3", measured=near(16, 0.9)),
-        candidate("softmax", "4", measured=(Measured(architecture="9.0", dtype="float32", elements=16),)),
+        candidate("softmax", "4", measured=(Measured(architecture="9.0", dtype="float32", shapes=((16,),)),)),
     )
     with library(*known, functions=Functions({"": None})) as on:
         for _ in range(2):
@@ -191,7 +191,7 @@ def test_the_rules() -> None:
     rounding = candidate(
         "softmax",
         measured=(
-            Measured(architecture="cpu", dtype="float32", elements=1, speedup_low=9, precision="float16"),
+            Measured(architecture="cpu", dtype="float32", shapes=((1,),), speedup_low=9, precision="float16"),
         ),
     )
     for one, rules, taken in (
