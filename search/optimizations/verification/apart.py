@@ -3,6 +3,7 @@ theirs."""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
@@ -17,6 +18,7 @@ from omegaconf import OmegaConf
 
 from evaluators.atomic_write import write_atomically
 from evaluators.cause import TRACEBACK
+from search.optimizations.installation.package import PACKAGE
 from search.optimizations.models.config import source_of
 from search.optimizations.models.source import LoadedModel
 from search.optimizations.verification.record import (
@@ -91,12 +93,16 @@ class Task:
 def verify_apart(folder: Path, task: Task, names: Sequence[str], timeout_s: float) -> Verification:
     """The verification of the folder's package, which has the kernels of these names, in a process of its
     own. A kernel that ends the process is found by bisection, and left out. What the compiler tunes is
-    timed in another process: it may take longer than all the rest. Raises VerificationError."""
-    found = _verified(
-        folder, replace(task, ways=[way for way in task.ways if way != TUNED]), names, timeout_s
-    )
-    if TUNED not in task.ways or not found.passes:
+    timed in another process: it may take longer than all the rest, which is kept for the next call in case
+    that this one is interrupted. Raises VerificationError."""
+    if TUNED not in task.ways:
+        return _verified(folder, task, names, timeout_s)
+    untuned = replace(task, ways=[way for way in task.ways if way != TUNED])
+    kept = folder / f"verification_untuned_{_digest(folder, untuned)}.json"
+    found = Verification.read(kept) if kept.exists() else _verified(folder, untuned, names, timeout_s)
+    if not found.passes:
         return found
+    found.write(kept)
     tuning = replace(task, seeds=0, ways=(EAGER, OPTIMIZED, TUNED), without=found.left_out)
     if (died := _run(folder, tuning, timeout_s)) is not None:
         found = replace(found, failed={**found.failed, TUNED: died})
@@ -106,7 +112,18 @@ def verify_apart(folder: Path, task: Task, names: Sequence[str], timeout_s: floa
             found, sessions=[*found.sessions, *tuned.sessions], failed={**found.failed, **tuned.failed}
         )
     found.write(folder / FILE)  # the second process has written its own
+    for each in folder.glob("verification_untuned_*.json"):
+        each.unlink()
     return found
+
+
+def _digest(folder: Path, task: Task) -> str:
+    """Of what is verified: the package, but for its weights, and what is to be done."""
+    content = hashlib.sha256(json.dumps(asdict(task)).encode())
+    for file in sorted((folder / PACKAGE).rglob("*.*")):
+        if file.suffix in (".py", ".json"):
+            content.update(f"\n{file.name}\n{file.read_text()}".encode())
+    return content.hexdigest()[:12]
 
 
 def _verified(folder: Path, task: Task, names: Sequence[str], timeout_s: float) -> Verification:

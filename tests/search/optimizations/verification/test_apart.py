@@ -195,6 +195,49 @@ def test_what_the_compiler_tunes_is_added_to_the_record(
     assert found.failed == ({} if died is None else {"max-autotune": died})
 
 
+def test_an_interrupted_tuning_goes_on_with_what_was_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Sequence[str]] = []
+    is_over = False
+
+    def stub(folder: Path, task: Task, timeout_s: float) -> str | None:
+        ran.append(task.ways)
+        (folder / FILE).unlink(missing_ok=True)
+        if not task.seeds and not is_over:
+            raise KeyboardInterrupt
+        check = Check(seed=0, error=0.0, eager_error=0.0, allowed=1.0)
+        session = {"": {way: [1.0] * 6 for way in task.ways}}
+        Verification(checks=[check][: task.seeds], calls={}, sessions=[session]).write(folder / FILE)
+        return None
+
+    monkeypatch.setattr(apart, "_run", stub)
+    task = Task(model={}, device="cpu", dtype=None, ways=("eager", "optimized", "max-autotune"))
+    package = tmp_path / "optimized" / "kernels"
+    package.mkdir(parents=True)
+    (package / "norm.py").write_text("1")
+    first, tuning = ["eager", "optimized"], ("eager", "optimized", "max-autotune")
+
+    def interrupted() -> list[Sequence[str]]:
+        ran.clear()
+        with pytest.raises(KeyboardInterrupt):
+            verify_apart(tmp_path, task, [], 1.0)
+        assert not (tmp_path / FILE).exists(), "it is not whole"
+        return [*ran]
+
+    assert interrupted() == [first, tuning]
+    assert interrupted() == [tuning]
+    (package / "norm.py").write_text("2")
+    assert interrupted() == [first, tuning], "of another kernel nothing is known"
+    is_over = True
+    found = verify_apart(tmp_path, task, [], 1.0)
+    assert found.ways == [*tuning] and found.passes
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith("verification_")] == []
+    ran.clear()
+    verify_apart(tmp_path, task, [], 1.0)
+    assert ran == [first, tuning], "asked again, all of it is measured again"
+
+
 def test_a_model_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     task = Task(model={"name": "nowhere.py"}, device="cpu", dtype=None)
     with pytest.raises(VerificationError, match="the model's process ended: exit status 1"):
