@@ -68,6 +68,13 @@ def verified(
     return verify_apart(folder, task, list(names.values()), 120.0), names
 
 
+def passed(folder: Path, task: Task) -> None:
+    """What the process writes of a model that is the same, and as fast in every way."""
+    check = Check(seed=0, error=0.0, eager_error=0.0, allowed=1.0)
+    session = {"": {way: [1.0] * 6 for way in task.ways}}
+    Verification(checks=[check][: task.seeds], calls={}, sessions=[session]).write(folder / FILE)
+
+
 @pytest.mark.slow
 def test_the_same_model_is_timed_and_a_wrong_kernel_is_taken_out(tmp_path: Path) -> None:
     found, names = verified(tmp_path, {"tanh": "1.01 *"}, "eager", "optimized")
@@ -130,10 +137,7 @@ def test_a_cuda_graph_that_ends_the_process_costs_no_kernel(
     def stub(folder: Path, task: Task, timeout_s: float) -> str | None:
         if OPTIMIZED_GRAPH in task.ways:
             return "exit status 1"
-        check = Check(seed=0, error=0.0, eager_error=0.0, allowed=1.0)
-        session = {"": {way: [1.0] * 6 for way in task.ways}}
-        Verification(checks=[check], calls={}, sessions=[session]).write(folder / FILE)
-        return None
+        return passed(folder, task)
 
     monkeypatch.setattr(apart, "_run", stub)
     task = Task(model={}, device="cuda", dtype=None, ways=ways_of("none", "cuda"))
@@ -182,10 +186,7 @@ def test_what_the_compiler_tunes_is_added_to_the_record(
         (folder / FILE).unlink(missing_ok=True)
         if not task.seeds and died:
             return died
-        check = Check(seed=0, error=0.0, eager_error=0.0, allowed=1.0)
-        session = {"": {way: [1.0] * 6 for way in task.ways}}
-        Verification(checks=[check][: task.seeds], calls={}, sessions=[session]).write(folder / FILE)
-        return None
+        return passed(folder, task)
 
     monkeypatch.setattr(apart, "_run", stub)
     task = Task(model={}, device="cpu", dtype=None, ways=("eager", "optimized", "max-autotune"))
@@ -206,10 +207,7 @@ def test_an_interrupted_tuning_goes_on_with_what_was_verified(
         (folder / FILE).unlink(missing_ok=True)
         if not task.seeds and not is_over:
             raise KeyboardInterrupt
-        check = Check(seed=0, error=0.0, eager_error=0.0, allowed=1.0)
-        session = {"": {way: [1.0] * 6 for way in task.ways}}
-        Verification(checks=[check][: task.seeds], calls={}, sessions=[session]).write(folder / FILE)
-        return None
+        return passed(folder, task)
 
     monkeypatch.setattr(apart, "_run", stub)
     task = Task(model={}, device="cpu", dtype=None, ways=("eager", "optimized", "max-autotune"))
