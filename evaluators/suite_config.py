@@ -80,8 +80,8 @@ def chosen_entries(suite: Suite, config: DictConfig) -> list[Entry]:
 
 
 def chosen(problems: Sequence[str], only: Sequence[Any], where: str) -> set[str]:
-    """Those that `only` names: a number, a name, a part of a path, or a pattern with `*`; all if it is empty.
-    Raises UsageError if it names what is not there. `where`: where the problems are from."""
+    """Those that `only` names: a number, a name, a path, or a pattern with `*` for a name or a path; all if it
+    is empty. Raises UsageError if it names what is not there. `where`: where the problems are from."""
     found: set[str] = set()
     for pattern in map(str, only):
         named = {each for each in problems if _is_named(each, pattern)}
@@ -181,4 +181,4 @@ async def evaluate_and_keep(
 def _is_named(problem: str, pattern: str) -> bool:
     last = problem.rpartition("/")[2]
     is_its_number = pattern.isdigit() and last.startswith(f"{pattern}_")
-    return is_its_number or pattern in (problem, last) or fnmatch(problem, pattern)
+    return is_its_number or any(pattern == each or fnmatch(each, pattern) for each in (problem, last))

@@ -34,6 +34,7 @@ def test_numbers_lists_and_truth_values(tmp_path: Path, monkeypatch: pytest.Monk
     [
         (["2"], ["k/2_Standard_matmul"]),
         (["aten.div.Tensor"], ["o/aten.div.Tensor"]),
+        (["aten.d*", "2_*"], ["k/2_Standard_matmul", "o/aten.div.Tensor", "o/aten.div.Tensor_mode"]),
         (["*div*", "k/23_Softmax"], ["k/23_Softmax", "o/aten.div.Tensor", "o/aten.div.Tensor_mode"]),
         ([], ["k/2_Standard_matmul", "k/23_Softmax", "o/aten.div.Tensor", "o/aten.div.Tensor_mode"]),
     ],
