@@ -80,7 +80,7 @@ def chosen_entries(suite: Suite, config: DictConfig) -> list[Entry]:
 
 
 def chosen(problems: Sequence[str], only: Sequence[Any], where: str) -> set[str]:
-    """Those that `only` names: a number, a name, a path, or a pattern with `*` for a name or a path; all if it
+    """Those that `only` names: a number, a name, a path, or a pattern with `*` for either; all if it
     is empty. Raises UsageError if it names what is not there. `where`: where the problems are from."""
     found: set[str] = set()
     for pattern in map(str, only):

@@ -31,6 +31,8 @@ EACH_ONCE = ("scatter", "index_copy", "put", "index_put", "index_put_impl", "uns
 """Operators that write: with an index twice, what is there in the end would be anyone's guess."""
 POOLED = {"max_pool2d_with_indices_backward": 2, "max_pool3d_with_indices_backward": 3}
 """Operators whose indices are of places in the last dimensions, so many."""
+UNPOOLED = {"max_unpool2d": 2, "max_unpool3d": 3}
+"""Operators that write to places in the last dimensions of their outputs, so many, each once."""
 PROBABILITIES = ("bernoulli", "multinomial", "binary_cross_entropy", "binary_cross_entropy_backward")
 """Operators whose floating inputs lie between 0 and 1."""
 NOT_NEGATIVE = {"normal": "std", "poisson": "self"}
@@ -84,11 +86,8 @@ def make_arguments(call: Call, device: str, seed: int | None = None) -> tuple[li
         ranges = ranges_of(call.operator, given)
     except (LookupError, StopIteration) as error:
         raise ValueError(f"the arguments do not fit {call.operator}") from error
-    once = base in EACH_ONCE
-    made = {
-        name: maker.argument(value, ranges.get(name), once_along=_dim(given) if once else None)
-        for name, value in given.items()
-    }
+    along = _once_along(base, given)
+    made = {name: maker.argument(value, ranges.get(name), once_along=along) for name, value in given.items()}
     spread = made.get(NOT_NEGATIVE.get(base, ""))
     if spread is not None and not isinstance(spread, int | float):
         spread.abs_()
@@ -96,6 +95,8 @@ def make_arguments(call: Call, device: str, seed: int | None = None) -> tuple[li
         made["device"] = maker.place(made["device"])
     if base == "embedding_bag":
         _sort_offsets(made["offsets"], len(made["indices"]))
+    if base == "segment_reduce":
+        _fill_segments(made)
     count = len(call.arguments)
     return [made[name] for name in names[:count]], {name: made[name] for name in call.keywords}
 
@@ -133,7 +134,17 @@ def ranges_of(operator: str, given: Mapping[str, Value]) -> dict[str, int | tupl
         return {"target": shape[1 if len(shape) > 1 else 0]}
     if base in POOLED:
         return {"indices": math.prod(shape[-POOLED[base] :])}
+    if base in UNPOOLED:
+        return {"indices": math.prod(_sizes(given["output_size"]))}
     return {}
+
+
+def _once_along(base: str, given: Mapping[str, Value]) -> slice | None:
+    """The dimensions of an operator's indices within which none may be there twice."""
+    if base in UNPOOLED:
+        return slice(-UNPOOLED[base], None)
+    dim = _dim(given) if base in EACH_ONCE else None
+    return None if dim is None else slice(dim, dim + 1 or None)
 
 
 def _by_dimension(shape: tuple[int, ...], indices: Value) -> tuple[int | None, ...]:
@@ -157,10 +168,29 @@ def _whole(value: Value) -> int:
     return value
 
 
+def _sizes(value: Value) -> list[int]:
+    return [_whole(each) for each in value] if isinstance(value, tuple) else [_whole(value)]
+
+
 def _sort_offsets(offsets: torch.Tensor, length: int) -> None:
     """Where bags begin: the first at 0, none behind the end."""
     offsets.copy_(offsets.remainder(length + 1).sort().values)
     offsets[:1] = 0
+
+
+def _fill_segments(made: Mapping[str, Any]) -> None:
+    """Makes segments of which each has some of the data, and all of them all: with `unsafe` nobody looks, and
+    others read elsewhere in memory."""
+    axis, lengths, offsets = made.get("axis", 0), made.get("lengths"), made.get("offsets")
+    size = made["data"].shape[axis]
+    if offsets is not None and offsets.shape[-1] > 0:
+        offsets.copy_(offsets.remainder(size + 1).sort(-1).values)
+        offsets[..., :1], offsets[..., -1:] = 0, size
+    if lengths is not None and lengths.shape[-1] > 0:
+        ends = lengths.remainder(size + 1).sort(-1).values
+        ends[..., -1:] = size
+        lengths.copy_(ends)
+        lengths[..., 1:] -= ends[..., :-1]
 
 
 class _Maker:
@@ -180,9 +210,9 @@ class _Maker:
         return torch.device(name if name in ("cpu", "meta") else self._device)
 
     def argument(
-        self, value: Value, below: int | tuple[int | None, ...] | None, once_along: int | None
+        self, value: Value, below: int | tuple[int | None, ...] | None, once_along: slice | None
     ) -> Any:
-        """`below`: for indices; `once_along`: the dimension along which none is there twice."""
+        """`below`: for indices; `once_along`: the dimensions within which none is there twice."""
         import torch
 
         if isinstance(value, tuple):
@@ -232,18 +262,19 @@ class _Maker:
         limits = torch.iinfo(dtype)
         return abs(self._met) >= BELOW and limits.min <= self._met - BELOW and self._met + BELOW <= limits.max
 
-    def _each_once(self, of: Tensor, below: int, dim: int) -> torch.Tensor:
-        """Indices of which none is there twice along a dimension, as far as there are enough."""
+    def _each_once(self, of: Tensor, below: int, along: slice) -> torch.Tensor:
+        """Indices of which none is there twice within these dimensions, as far as there are enough."""
         import torch
 
-        plain, dim = self._tensor(of, below), dim if len(of.shape) > 1 else 0
-        if not of.shape or of.shape[dim] > below:
+        plain = self._tensor(of, below)
+        first, end, _ = along.indices(len(of.shape)) if len(of.shape) > 1 else (0, 1, 1)
+        size = math.prod(of.shape[first:end])
+        if not of.shape or size > below:
             return plain
         place = plain.device
-        shape = list(of.shape)
-        size, shape[dim] = shape[dim], below
-        order = torch.rand(shape, device=place, generator=self._generator(place)).argsort(dim)
-        return rewritten(plain, order.narrow(dim, 0, size))
+        shape = [*of.shape[:first], below, *of.shape[end:]]
+        order = torch.rand(shape, device=place, generator=self._generator(place)).argsort(first)
+        return rewritten(plain, order.narrow(first, 0, size).reshape(of.shape))
 
     def _generator(self, place: torch.device) -> torch.Generator | None:
         import torch

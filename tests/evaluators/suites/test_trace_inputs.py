@@ -128,6 +128,44 @@ def test_a_flat_index_that_is_written_to_is_there_once(operator: str, text: str)
     operator_of(f"aten.{operator}")(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("operator", "text", "flat"),
+    [
+        ("max_unpool2d.default", "((T([5, 4, 3, 8], f32), T([5, 4, 3, 8], i64), [6, 5]), {})", 30),
+        (
+            "max_unpool3d.default",
+            "((T([2, 2, 2, 6, 3], f32), T([2, 2, 2, 6, 3], i64, [72, 1, 36, 6, 2]), "
+            "[3, 6, 5], [1, 1, 1], [0, 0, 0]), {})",
+            90,
+        ),
+    ],
+)
+def test_what_unpools_writes_each_place_once(operator: str, text: str, flat: int) -> None:
+    arguments, _ = made(operator, text)
+    x, indices = arguments[:2]
+    for plane in indices.flatten(-(x.dim() - 2)).flatten(0, 1).tolist():
+        assert len({*plane}) == len(plane)
+        assert min(plane) >= 0 and max(plane) < flat
+    assert indices.max() >= 10, "not only at the beginning"
+    operator_of(f"aten.{operator}")(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("((T([5], f32), 'max'), {'lengths': T([4], i64), 'unsafe': True, 'initial': 1})", "lengths"),
+        ("((T([3, 9], f32), 'sum'), {'lengths': T([3, 4], i64), 'axis': 1, 'unsafe': True})", "lengths"),
+        ("((T([9, 3], f32), 'sum'), {'offsets': T([5], i64), 'unsafe': True})", "offsets"),
+    ],
+)
+def test_segments_are_of_the_data_and_take_all_of_it(text: str, name: str) -> None:
+    (data, *rest), keywords = made("segment_reduce.default", text)
+    given, size = keywords[name], data.shape[keywords.get("axis", 0)]
+    lengths = given if name == "lengths" else given.diff()
+    assert lengths.min() >= 0 and (lengths.sum(-1) == size).all()
+    torch.segment_reduce(data, *rest, **{**keywords, "unsafe": False})
+
+
 def test_bags_begin_at_the_start_and_in_order() -> None:
     arguments, _ = made("_embedding_bag.default", "((T([9, 4], f32), T([30], i64), T([5], i64)), {})")
     offsets = arguments[2].tolist()
