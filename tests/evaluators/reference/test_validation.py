@@ -164,10 +164,12 @@ def test_an_affine_function_of_the_input_is_tried(tolerance: str, expression: st
         (torch.mean, lambda: [torch.randn(1_000_000)]),
         (lambda x: torch.fft.fft(x), lambda: [matrix()]),
         (lambda xs, more: xs[0] + more["y"], lambda: [[matrix(), matrix()], {"y": matrix()}]),
+        (torch.isposinf, lambda: [matrix()]),
+        (torch.isfinite, lambda: [matrix()]),
     ],
     ids=[
         *("matmul", "cross_entropy", "argmax", "gather", "mask", "tuple", "in_place", "sum", "infinite"),
-        *("mean", "complex", "containers"),
+        *("mean", "complex", "containers", "isposinf", "isfinite"),
     ],
 )
 def test_sound_references_are_left_alone(
