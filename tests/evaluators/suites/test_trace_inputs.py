@@ -150,6 +150,11 @@ def test_what_unpools_writes_each_place_once(operator: str, text: str, flat: int
     operator_of(f"aten.{operator}")(*arguments)
 
 
+def test_what_does_not_fit_in_is_not_unpooled() -> None:
+    with pytest.raises(ValueError, match="42 elements have no places of their own among 18"):
+        made("max_unpool2d.default", "((T([1, 7, 7, 6], f32), T([1, 7, 7, 6], i64), [3, 6]), {})")
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [
