@@ -61,10 +61,14 @@ class Row:
     peers: dict[str, Evaluation]
 
     @property
+    def found(self) -> dict[str, Evaluation]:
+        """All of them."""
+        return {**self.ours, **self.peers}
+
+    @property
     def eager_ms(self) -> float | None:
         """Of the session, None where nothing was timed."""
-        found = (*self.ours.values(), *self.peers.values())
-        return next((each.timing.eager_ms for each in found if each.timing), None)
+        return next((each.timing.eager_ms for each in self.found.values() if each.timing), None)
 
     @property
     def entry(self) -> str:
@@ -119,8 +123,7 @@ class Row:
         """Of the table."""
         ahead = self.ahead
         if ahead is None:
-            found = {**self.ours, **self.peers}
-            said = ", ".join(f"{name}: {each.status.value} {each.cause}" for name, each in found.items())
+            said = ", ".join(f"{name}: {each.status.value} {each.cause}" for name, each in self.found.items())
             return f"{self.case.name}: no times: {said}"
         name, ratio, low, high = ahead
         others = "  ".join(f"{other} {ms:.4f}" for other, ms in self.others_ms.items())
@@ -129,11 +132,7 @@ class Row:
             for id, each in self.ours.items()
             if id != self.entry and each.timing
         ]
-        failed = [
-            f"{name} {each.status.value}"
-            for name, each in {**self.ours, **self.peers}.items()
-            if not each.timing
-        ]
+        failed = [f"{name} {each.status.value}" for name, each in self.found.items() if not each.timing]
         words = [
             f"{ratio:6.3f}x [{low:.3f}, {high:.3f}] of {name:<8}",
             f"{'' if self.is_even else 'BEHIND '}{self.case.name}: {self.entry or 'the original'}",
@@ -179,8 +178,7 @@ async def measure(cases: Sequence[Case], peers: Sequence[str], kept: KeptLines, 
         known = kept.of(case.name)
         async with turns:
             row = row_of(case, known) if known else await measured(case, pool, peers, entries, architecture)
-        found = {**row.ours, **row.peers}.values()
-        if not known and all(each.status is not Status.INFRASTRUCTURE_ERROR for each in found):
+        if not known and all(each.status is not Status.INFRASTRUCTURE_ERROR for each in row.found.values()):
             kept.keep(case.name, {"ours": in_json(row.ours), "peers": in_json(row.peers)})
         rows.append(row)
         print(row.line, flush=True)

@@ -72,19 +72,17 @@ class FolderLibrary:
         """Every entry, the shipped ones first, each with what `verify` found of it and with its table of
         shapes, in which the root's rows replace shipped ones. One that cannot be read is logged and left
         out. Raises OSError when the root cannot be read."""
-        shipped, tables = [], []
-        if self._shipped is not None:
-            paths = self._shipped.paths()
-            shipped, tables = _read(self._shipped, paths), [_read_tables(self._shipped, paths)]
-        paths = self._own.paths()
-        checks, tables = _read_checks(self._own, paths), [*tables, _read_tables(self._own, paths)]
+        stores = [(each, each.paths()) for each in (self._shipped, self._own) if each is not None]
+        tables = [_read_tables(*each) for each in stores]
+        checks = _read_checks(*stores[-1])
         return [
             replace(
-                each,
-                checks=tuple(checks.get(each.id, ())),
-                at_shapes=shape_table.merged(*(table.get(each.id, ()) for table in tables)),
+                entry,
+                checks=tuple(checks.get(entry.id, ())),
+                at_shapes=shape_table.merged(*(table.get(entry.id, ()) for table in tables)),
             )
-            for each in (*shipped, *_read(self._own, paths))
+            for store in stores
+            for entry in _read(*store)
         ]
 
     def named(self, id: str) -> Entry:

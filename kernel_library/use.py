@@ -68,18 +68,24 @@ def best_entry(
 ) -> Entry | None:
     """Of these entries the fastest with a function that computes `op` for first inputs of such shapes; None
     where none fits."""
-    fitting = {each.id: each for each in fitting_entries(known, op, shapes, dtype, architecture)}
-    chosen = best_of(candidates([*fitting.values()]), architecture, dtype, shapes)
-    return fitting[chosen.name] if chosen else None
+    fitting = _fitting(known, op, shapes, dtype, architecture)
+    chosen = best_of([candidate for _, candidate in fitting], architecture, dtype, shapes)
+    return next((entry for entry, candidate in fitting if candidate is chosen), None)
 
 
 def fitting_entries(
     known: Sequence[Entry], op: str, shapes: Sequence[Sequence[int]], dtype: str, architecture: str
 ) -> list[Entry]:
     """Those of these entries with a function that computes `op` for first inputs of such shapes."""
+    return [entry for entry, _ in _fitting(known, op, shapes, dtype, architecture)]
+
+
+def _fitting(
+    known: Sequence[Entry], op: str, shapes: Sequence[Sequence[int]], dtype: str, architecture: str
+) -> list[tuple[Entry, Candidate]]:
     of_op = [entry for entry in known if entry.op == op and entry.function]
     pairs = zip(of_op, candidates(of_op), strict=True)
-    return [entry for entry, candidate in pairs if candidate.takes(shapes, dtype, architecture)]
+    return [pair for pair in pairs if pair[1].takes(shapes, dtype, architecture)]
 
 
 def _forward_only(function: Callable[..., Any], name: str) -> Callable[..., Any]:

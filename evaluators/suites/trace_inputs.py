@@ -181,9 +181,9 @@ def _sizes(value: Value) -> list[int]:
 
 
 def _sort_offsets(offsets: torch.Tensor, length: int) -> None:
-    """Where bags begin: the first at 0, none behind the end."""
+    """Where bags or segments begin: the first at 0, none behind the end."""
     offsets.copy_(offsets.remainder(length + 1).sort().values)
-    offsets[:1] = 0
+    offsets[..., :1] = 0
 
 
 def _fill_segments(made: Mapping[str, Any]) -> None:
@@ -191,10 +191,10 @@ def _fill_segments(made: Mapping[str, Any]) -> None:
     others read elsewhere in memory."""
     axis, lengths, offsets = made.get("axis", 0), made.get("lengths"), made.get("offsets")
     size = made["data"].shape[axis]
-    if offsets is not None and offsets.shape[-1] > 0:
-        offsets.copy_(offsets.remainder(size + 1).sort(-1).values)
-        offsets[..., :1], offsets[..., -1:] = 0, size
-    if lengths is not None and lengths.shape[-1] > 0:
+    if offsets is not None:
+        _sort_offsets(offsets, size)
+        offsets[..., -1:] = size
+    if lengths is not None:
         ends = lengths.remainder(size + 1).sort(-1).values
         ends[..., -1:] = size
         lengths.copy_(ends)

@@ -3,7 +3,6 @@ theirs."""
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import re
@@ -18,6 +17,7 @@ from omegaconf import OmegaConf
 
 from evaluators.atomic_write import write_atomically
 from evaluators.cause import TRACEBACK
+from evaluators.problem import content_id
 from search.optimizations.installation.package import PACKAGE
 from search.optimizations.models.config import source_of
 from search.optimizations.models.source import LoadedModel
@@ -99,10 +99,13 @@ def verify_apart(folder: Path, task: Task, names: Sequence[str], timeout_s: floa
         return _verified(folder, task, names, timeout_s)
     untuned = replace(task, ways=[way for way in task.ways if way != TUNED])
     kept = folder / f"verification_untuned_{_digest(folder, untuned)}.json"
-    found = Verification.read(kept) if kept.exists() else _verified(folder, untuned, names, timeout_s)
-    if not found.passes:
-        return found
-    found.write(kept)
+    if kept.exists():
+        found = Verification.read(kept)
+    else:
+        found = _verified(folder, untuned, names, timeout_s)
+        if not found.passes:
+            return found
+        found.write(kept)
     tuning = replace(task, seeds=0, ways=(EAGER, OPTIMIZED, TUNED), without=found.left_out)
     if (died := _run(folder, tuning, timeout_s)) is not None:
         found = replace(found, failed={**found.failed, TUNED: died})
@@ -119,11 +122,10 @@ def verify_apart(folder: Path, task: Task, names: Sequence[str], timeout_s: floa
 
 def _digest(folder: Path, task: Task) -> str:
     """Of what is verified: the package, but for its weights, and what is to be done."""
-    content = hashlib.sha256(json.dumps(asdict(task)).encode())
-    for file in sorted((folder / PACKAGE).rglob("*.*")):
-        if file.suffix in (".py", ".json"):
-            content.update(f"\n{file.name}\n{file.read_text()}".encode())
-    return content.hexdigest()[:12]
+    package = folder / PACKAGE
+    files = [each for each in sorted(package.rglob("*.*")) if each.suffix in (".py", ".json")]
+    texts = ((str(each.relative_to(package)), each.read_text()) for each in files)
+    return content_id(json.dumps(asdict(task)), *itertools.chain(*texts))
 
 
 def _verified(folder: Path, task: Task, names: Sequence[str], timeout_s: float) -> Verification:
