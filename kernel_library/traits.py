@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluators.problem import Problem
+from evaluators.reference.dispatch_mode import dispatch_mode
 from evaluators.reference.loading import load_module, make_inputs
 from kernel_library.shapes import shape_text
 
@@ -107,11 +108,10 @@ def family(operators: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 
 def _trace(problem: Problem) -> Traits:
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
 
     operators: list[str] = []
 
-    class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    class Recorder(dispatch_mode()):  # type: ignore[misc]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = func._overloadpacket.__name__.rstrip("_")
             if name == "convolution":
@@ -126,7 +126,7 @@ def _trace(problem: Problem) -> Traits:
         arguments = list(module.get_init_inputs())
         model = module.Model(*arguments).to(dtype=getattr(torch, problem.dtype))
         inputs = make_inputs(module, seed=None, device="meta", dtype=problem.dtype)
-        with Recorder():  # type: ignore[no-untyped-call]
+        with Recorder():
             model(*inputs)
     op, parts = family(operators)
     return Traits(

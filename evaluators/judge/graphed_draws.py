@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.judge.staging import Staging
 from evaluators.reference.containers import tensors_in
+from evaluators.reference.dispatch_mode import dispatch_mode
 from evaluators.reference.reference_model import ReferenceModel
 
 if TYPE_CHECKING:
@@ -113,12 +114,11 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 def _is_recordable(draw: Callable[[], Any]) -> bool:
     """Whether nothing in it waits for the GPU, or is elsewhere."""
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
 
     waiting = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     found = True
 
-    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    class Watch(dispatch_mode()):  # type: ignore[misc]
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             nonlocal found
             result = function(*args, **(kwargs or {}))
@@ -126,6 +126,6 @@ def _is_recordable(draw: Callable[[], Any]) -> bool:
             found = found and not elsewhere and waiting.isdisjoint(function.tags)
             return result
 
-    with Watch():  # type: ignore[no-untyped-call]
+    with Watch():
         draw()
     return found

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.containers import map_tensors, tensors_of
+from evaluators.reference.dispatch_mode import dispatch_mode
 from evaluators.reference.strided_layouts import clone
 
 if TYPE_CHECKING:
@@ -88,9 +89,8 @@ def _attention_by_formula() -> AbstractContextManager[None]:
     """Meanwhile the backends' operators are PyTorch's formula. Their further results, of which gradients are
     made, are empty."""
     from torch.nn.functional import scaled_dot_product_attention
-    from torch.utils._python_dispatch import TorchDispatchMode
 
-    class ByFormula(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    class ByFormula(dispatch_mode()):  # type: ignore[misc]
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             schema, kwargs = function._schema, kwargs or {}
             name = schema.name.removeprefix("aten::")
@@ -111,7 +111,7 @@ def _attention_by_formula() -> AbstractContextManager[None]:
             more = schema.returns[1:]
             return output, *(output.new_empty(0) if str(each.type) == "Tensor" else 0 for each in more)
 
-    mode: AbstractContextManager[None] = ByFormula()  # type: ignore[no-untyped-call]
+    mode: AbstractContextManager[None] = ByFormula()
     return mode
 
 

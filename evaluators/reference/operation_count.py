@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.containers import map_tensors, tensors_in, tensors_of
+from evaluators.reference.dispatch_mode import dispatch_mode
 
 if TYPE_CHECKING:
     import torch
@@ -151,7 +152,6 @@ def _counted(run: Callable[[], Any], longest_s: float = math.inf) -> tuple[Any, 
     """What `run` returns, and what it did. Raises TimeoutError when it takes longer."""
     from torch.nn.functional import scaled_dot_product_attention
     from torch.overrides import TorchFunctionMode
-    from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import flop_registry
 
     attended, counts, deadline = 1.0, _Counts(), time.monotonic() + longest_s
@@ -166,11 +166,7 @@ def _counted(run: Callable[[], Any], longest_s: float = math.inf) -> tuple[Any, 
             finally:
                 attended = 1.0
 
-    class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:
-            return False  # torch would import its compiler, for seconds, to keep it out of here
-
+    class Counter(dispatch_mode()):  # type: ignore[misc]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"it takes more than {longest_s:.0f} s")
@@ -183,7 +179,7 @@ def _counted(run: Callable[[], Any], longest_s: float = math.inf) -> tuple[Any, 
                 counts.products += _products(name, operations, args)
             return out
 
-    with Masks(), Counter():  # type: ignore[no-untyped-call]
+    with Masks(), Counter():
         result = run()
     return result, counts
 

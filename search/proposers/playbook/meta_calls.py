@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from evaluators.problem import Problem
+from evaluators.reference.dispatch_mode import dispatch_mode
 from evaluators.reference.loading import load_module, make_inputs
 from evaluators.suites.trace_inputs import operator_of
 
@@ -80,11 +81,10 @@ def _forward(problem: Problem) -> Forward | None:
 
 def _watching() -> Any:
     """A block in which `calls` has every call that is dispatched."""
-    from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    class Watch(dispatch_mode()):  # type: ignore[misc]
         def __init__(self) -> None:
-            super().__init__()  # type: ignore[no-untyped-call]
+            super().__init__()
             self.calls: list[Made] = []
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
