@@ -183,3 +183,13 @@ OPERATORS = (
         lambda of: [(of["batch"], of["in_channels"], of["height"], of["width"])],
     ),
 )
+
+
+def all_cases(device: str) -> list[Case]:
+    """Of all operators."""
+    return [case for each in OPERATORS for case in each.cases(device)]
+
+
+def case_named(name: str, device: str) -> Case:
+    """The case of that name. Raises StopIteration where there is none."""
+    return next(case for case in all_cases(device) if case.name == name)

@@ -4,7 +4,8 @@
         [limit_s=540] [out=operators.jsonl] [keep=outputs/library]
 
 An operator has ten shapes in three types (attention fifteen in two, which is what its kernels are for). For
-each, the library's kernels are measured in one session with the peers and with eager PyTorch, all in turn.
+each, the library's kernels are measured in one process with the peers and with eager PyTorch, all in turn
+(`benchmarks/operator_timing.py`; all of them are trusted, and the evaluator takes ten times as long).
 `kernel_library.override` takes the fastest of ours that is surely faster than eager; where there is none, the
 original runs, and counts as eager. Liger and QuACK are used where they are installed (`pip install
 liger-kernel quack-kernels`); `benchmarks/peers/operators` calls them. torch.compile is in its default mode,
@@ -19,9 +20,12 @@ when a kernel of ours was not correct.
 
 from __future__ import annotations
 
-import asyncio
+import os
 import sys
+import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
@@ -29,26 +33,26 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.operator_cases import OPERATORS, Case
-from evaluators.cli import build, choose_device, compose_config
+from benchmarks.operator_cases import Case, all_cases
+from benchmarks.operator_timing import EAGER, CaseProcess
+from evaluators.cli import choose_device
 from evaluators.config_errors import UsageError
-from evaluators.evaluate import EvaluateConfig
-from evaluators.evaluation import Evaluation, Status, Timing
+from evaluators.evaluation import Evaluation, Timing
 from evaluators.kept_lines import KeptLines
-from evaluators.scheduler.local_host import LocalHost
-from evaluators.scheduler.pool import Pool
-from evaluators.system import process_tree
+from evaluators.scheduler.local_host import visible_gpus
 from evaluators.timing import paired_speedup
-from kernel_library.entry import AtShape, Entry
+from kernel_library.entry import AtShape
 from kernel_library.library import FolderLibrary
 from kernel_library.shape_table import at_shape
 from kernel_library.shapes import shape_text
 
 PEERS = ("compile", "liger", "quack")
-EAGER = "eager"
 EVEN = 0.02
 """Of the time of the fastest of the others."""
-SETTINGS = ("problem=level1/softmax", "kernel=none", "evaluator.timeout_s=90", "evaluator.open_timeout_s=120")
+MOST_AT_ONCE = 12
+"""Processes that are made ready on a GPU at once; some take 8 GB of its memory."""
+READY_S = 240.0
+"""As long as that may take, the builds of our kernels included."""
 
 
 @dataclass(frozen=True)
@@ -151,61 +155,65 @@ def main(arguments: Sequence[str]) -> int:
     device, _ = choose_device(given.get("device", "auto"), clustered=False)
     names = [name for name in given.get("peers", ",".join(PEERS)).split(",") if name]
     words = given.get("only", "").split(",")
-    cases = [
-        case for each in OPERATORS for case in each.cases(device) if any(word in case.name for word in words)
-    ]
+    cases = [case for case in all_cases(device) if any(word in case.name for word in words)]
     if not cases:
         raise UsageError(f"only={given.get('only', '')} is in the name of no case")
     kept = KeptLines(Path(given.get("out", "outputs/operators.jsonl")))
-    rows = asyncio.run(measure(cases, names, kept, float(given.get("limit_s", "540"))))
+    rows = measure(cases, names, kept, float(given.get("limit_s", "540")))
     print(*summary(rows), f"{len(cases) - len(rows)} not measured in time", sep="\n")
     if "keep" in given:
         keep(FolderLibrary(given["keep"], seeds=None), rows)
     return 1 if any(not each.timing for row in rows for each in row.ours.values()) else 0
 
 
-async def measure(cases: Sequence[Case], peers: Sequence[str], kept: KeptLines, limit_s: float) -> list[Row]:
+def measure(cases: Sequence[Case], peers: Sequence[str], kept: KeptLines, limit_s: float) -> list[Row]:
     """A row for each case that was done in time, each printed as it comes."""
-    host = LocalHost(
-        settings=build(compose_config(EvaluateConfig, SETTINGS).evaluator), on_gpu=cases[0].device == "cuda"
-    )
-    pool, rows = Pool(host), []
-    entries = FolderLibrary("outputs/library").entries()
-    turns = asyncio.Semaphore(2 * host.devices)
-    architecture = await host.architecture() if cases[0].device == "cuda" else "cpu"
-
-    async def one(case: Case) -> None:
-        known = kept.of(case.name)
-        async with turns:
-            row = row_of(case, known) if known else await measured(case, pool, peers, entries, architecture)
-        if not known and all(each.status is not Status.INFRASTRUCTURE_ERROR for each in row.found.values()):
-            kept.keep(case.name, {"ours": in_json(row.ours), "peers": in_json(row.peers)})
-        rows.append(row)
+    end = time.monotonic() + limit_s
+    rows = [row_of(case, known) for case in cases if (known := kept.of(case.name))]
+    for row in rows:
         print(row.line, flush=True)
+    waiting = deque(case for case in cases if kept.of(case.name) is None)
+    gpus = visible_gpus() if cases[0].device == "cuda" else [""]
+    at_once = max(1, min(MOST_AT_ONCE, len(os.sched_getaffinity(0)) // len(gpus)))
 
-    try:
-        async with asyncio.timeout(limit_s):
-            await asyncio.gather(*map(one, cases))
-    except TimeoutError:
-        process_tree.kill_descendants()
-    finally:
-        pool.close(now=True)
+    def take(gpu: str) -> None:
+        while waiting and time.monotonic() < end:
+            batch = [waiting.popleft() for _ in range(min(at_once, len(waiting)))]
+            for row in measured(batch, peers, gpu, end):
+                kept.keep(row.case.name, {"ours": in_json(row.ours), "peers": in_json(row.peers)})
+                rows.append(row)
+                print(row.line, flush=True)
+
+    with ThreadPoolExecutor(len(gpus)) as threads:
+        for done in [threads.submit(take, gpu) for gpu in gpus]:
+            done.result()
     return rows
 
 
-async def measured(
-    case: Case, pool: Pool, peers: Sequence[str], entries: Sequence[Entry], architecture: str
-) -> Row:
-    """All kernels for it in one session."""
-    problem = case.to_problem()
-    ours = {entry.id: entry.kernel for entry in case.ours(entries, architecture)}
-    others = {name: peer for name in peers if (peer := case.peer(name, problem))}
-    found = await pool.compare(problem, [*ours.values(), *others.values()], thorough=False)
-    return Row(
-        case,
-        ours=dict(zip(ours, found, strict=False)),
-        peers=dict(zip(others, found[len(ours) :], strict=True)),
-    )
+def measured(batch: Sequence[Case], peers: Sequence[str], gpu: str, end: float) -> Iterator[Row]:
+    """Of those that could be measured before `end` (on the monotonic clock): all are made ready at once, and
+    then measured one after the other."""
+    processes = [CaseProcess(case, peers, gpu) for case in batch]
+    try:
+        ready = []
+        deadline = min(end, time.monotonic() + READY_S)
+        for process in processes:
+            try:
+                process.found(deadline - time.monotonic())
+                ready.append(process)
+            except (EOFError, TimeoutError) as error:
+                print(f"{process.case.name}: not ready: {error or 'its process died'}", flush=True)
+        for process in ready:
+            if time.monotonic() > end:
+                return
+            try:
+                yield Row(process.case, *process.measure())
+            except (EOFError, TimeoutError) as error:
+                print(f"{process.case.name}: {error or 'its process died'}", flush=True)
+            process.close()
+    finally:
+        for process in processes:
+            process.close()
 
 
 def in_json(found: dict[str, Evaluation]) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def _forward_only(function: Callable[..., Any], name: str) -> Callable[..., Any]
 
 def load(entry: Entry) -> Callable[..., Any]:
     """The entry's function, from its source. Raises whatever the source raises."""
-    found = getattr(_module(entry.kernel), entry.function)
+    found = getattr(module_of(entry.kernel), entry.function)
     function: Callable[..., Any] = found() if isinstance(found, type) else found
     return function
 
@@ -155,8 +155,9 @@ def candidates(entries: Sequence[Entry]) -> list[Candidate]:
 
 
 @functools.cache
-def _module(kernel: Kernel) -> Any:
-    """The kernel's source as a module, from a file of its own: Triton reads its functions' source there."""
+def module_of(kernel: Kernel) -> Any:
+    """The kernel's source as a module, from a file of its own: Triton reads its functions' source there.
+    Raises whatever the source raises."""
     file = cache_folder() / "kernels" / f"kernel_{kernel.id}.py"
     if not file.exists() or file.read_text(encoding="utf-8") != kernel.source:
         if "load_inline" in kernel.source:

@@ -28,7 +28,7 @@ class LocalHost:
     """One thread and worker a device, one thread a build. On a GPU a device is each GPU of this machine."""
 
     def __init__(self, *, settings: Settings, on_gpu: bool) -> None:
-        gpus = _visible_gpus() if on_gpu else []
+        gpus = visible_gpus() if on_gpu else []
         self.devices = max(1, len(gpus))
         self.cores = os.cpu_count() or 1
         self._settings = settings
@@ -143,7 +143,7 @@ class LocalHost:
         return ThreadPoolExecutor(1, initializer=lambda: self._thread_ids.append(threading.get_native_id()))
 
 
-def _visible_gpus() -> list[str]:
+def visible_gpus() -> list[str]:
     """The values for CUDA_VISIBLE_DEVICES that name one GPU each."""
     import torch
 

@@ -1,0 +1,212 @@
+"""The kernels for one case of `benchmarks/operators.py`, in one process: they are trusted, which saves most
+of the evaluator's time.
+
+Processes of many cases make their kernels ready at once (imports, builds, compilers, a comparison with
+float64). Then they are timed one after the other, each with the GPU to itself: all kernels and eager PyTorch
+in turns, a block of calls each. A block's calls are queued behind a pause of the GPU, so that its time has no
+part of the host's, and rotate through so many inputs that none is in the cache.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+from benchmarks.operator_cases import Case, case_named
+from evaluators.evaluation import Evaluation, Status
+from evaluators.judge.speed_limits import SpeedLimits
+from evaluators.problem import Kernel, Problem
+from evaluators.reference.answer import Draw
+from evaluators.reference.containers import tensors_in, tensors_of
+from evaluators.reference.loading import init_inputs, load_module, make_model
+from evaluators.reference.machine_peaks import device_name
+from evaluators.reference.reference_model import ReferenceModel
+from evaluators.system.user_cache import cache_folder
+from evaluators.timing import timing_of
+from kernel_library.entry import architecture_of
+from kernel_library.library import FolderLibrary
+from kernel_library.use import ROOT, module_of
+
+ROUNDS = 11
+BLOCK_MS, MOST_CALLS = 5.0, 128
+CYCLES_A_MS = 2e6
+"""Of a GPU's clock, at least."""
+LONGEST_PAUSE_MS = 30.0
+MEASURING_S = 60.0
+"""As long as a case may take with the GPU to itself."""
+EAGER = "eager"
+Run = Callable[..., Any]
+Block = Callable[[int, float], tuple[float, float]]
+Found = tuple[dict[str, Evaluation], dict[str, Evaluation]]
+
+
+class CaseProcess:
+    """A process for a case, seen from the one that started it."""
+
+    def __init__(self, case: Case, peers: Sequence[str], gpu: str) -> None:
+        """`gpu`: the value of CUDA_VISIBLE_DEVICES, "" for a CPU."""
+        context = multiprocessing.get_context("spawn")
+        self.case = case
+        self._connection, theirs = context.Pipe()
+        arguments = (case.name, case.device, tuple(peers), gpu, theirs)
+        self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def found(self, timeout_s: float) -> Found | None:
+        """The next that it tells: None when it is ready to measure, then the evaluations of our kernels and
+        of the peers'. Raises EOFError or TimeoutError."""
+        if not self._connection.poll(max(0.0, timeout_s)):
+            raise TimeoutError(f"no answer in {timeout_s:.0f} s")
+        found: Found | None = self._connection.recv()
+        return found
+
+    def measure(self) -> Found:
+        """What it tells, with the GPU to itself meanwhile. Raises as `found` does."""
+        self._connection.send(None)
+        found = self.found(MEASURING_S)
+        assert found is not None
+        return found
+
+    def close(self) -> None:
+        """Ends it."""
+        self._process.kill()
+        self._process.join()
+        self._connection.close()
+
+
+def _serve(name: str, device: str, peers: Sequence[str], gpu: str, connection: Connection) -> None:
+    import torch
+
+    if gpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+        torch.set_num_threads(1)
+    case = case_named(name, device)
+    problem = case.to_problem()
+    capability = ".".join(map(str, torch.cuda.get_device_capability())) if gpu else ""
+    architecture = architecture_of(device, capability)
+    ours = {each.id: each.kernel for each in case.ours(FolderLibrary(ROOT).entries(), architecture)}
+    others = {name: peer for name in peers if (peer := case.peer(name, problem))}
+    with torch.no_grad():
+        kernels = ReadyKernels(problem, {**ours, **others}, capability)
+        connection.send(None)
+        connection.recv()
+        found = kernels.evaluations()
+    connection.send(({id: found[id] for id in ours}, {name: found[name] for name in others}))
+
+
+class ReadyKernels:
+    """Those for a problem that have given the right answer once, and eager PyTorch."""
+
+    def __init__(self, problem: Problem, kernels: Mapping[str, Kernel], capability: str) -> None:
+        self._problem, self._on_gpu = problem, problem.device == "cuda"
+        self._environment = {"device": device_name(problem.device), "architecture": capability}
+        self._reference = ReferenceModel(problem)
+        self._work = self._reference.count_work()
+        self._failed: dict[str, Evaluation] = {}
+        self._runs: dict[str, Run] = {EAGER: self._reference.eager}
+        draw = Draw.fresh()
+        answer, inputs = self._reference.answer(draw), self._reference.draw(draw.seed)
+        for name, kernel in kernels.items():
+            try:
+                run = self._loaded(kernel)
+                wrong = self._reference.judge_draw(tensors_of(run(*inputs)), answer, own=True).problem
+            except Exception as error:  # it is somebody else's code, and may raise anything
+                self._fail(name, Status.CRASHED, f"{type(error).__name__}: {error}")
+                continue
+            if wrong:
+                self._fail(name, Status.INCORRECT, wrong)
+            else:
+                self._runs[name] = run
+
+    def evaluations(self) -> dict[str, Evaluation]:
+        """Of each kernel; nothing else may use the device meanwhile."""
+        roofline = SpeedLimits(self._problem, self._work, cache_folder()).roofline()
+        samples = self._samples(self._inputs())
+        eager = samples.pop(EAGER)
+        return self._failed | {
+            name: Evaluation(
+                status=Status.CORRECT,
+                timing=timing_of(own, eager),
+                environment=self._environment,
+                roofline=roofline,
+            )
+            for name, own in samples.items()
+        }
+
+    def _fail(self, name: str, status: Status, log: str) -> None:
+        self._failed[name] = Evaluation(status=status, log=log, environment=self._environment)
+
+    def _loaded(self, kernel: Kernel) -> Run:
+        """The kernel's module, with the reference's weights."""
+        problem, seed = self._problem, self._reference.seed
+        values = init_inputs(load_module(problem.source, problem.overrides), seed)
+        model: Run = make_model(
+            module_of(kernel), "ModelNew", values, seed=seed, device=problem.device, dtype=problem.dtype
+        )
+        return model
+
+    def _inputs(self) -> list[list[Any]]:
+        """So many sets that two caches full lie between a set and its next use."""
+        import torch
+
+        sets, least = [self._reference.draw(0)], 2
+        if self._on_gpu:
+            nbytes = sum(each.nbytes for each in tensors_in(sets[0]))
+            least = max(2, math.ceil(2 * torch.cuda.get_device_properties(0).L2_cache_size / nbytes))
+        return sets + [self._reference.draw(seed) for seed in range(1, min(least, MOST_CALLS))]
+
+    def _samples(self, inputs: list[list[Any]]) -> dict[str, list[float]]:
+        """ms a call of each kernel in each round: in a random order, then in the same backwards, so that
+        drift meets all alike."""
+        blocks = {name: partial(self._block_ms, run, inputs) for name, run in self._runs.items()}
+        plans = {name: self._plan(block) for name, block in blocks.items()}
+        samples: dict[str, list[float]] = {name: [] for name in blocks}
+        order = list(blocks)
+        for number in range(ROUNDS):
+            if number % 2 == 0:
+                random.shuffle(order)
+            for name in order if number % 2 == 0 else order[::-1]:
+                calls, pause_ms = plans[name]
+                samples[name].append(blocks[name](calls, pause_ms)[0])
+        return samples
+
+    def _plan(self, block: Block) -> tuple[int, float]:
+        """How many calls make a block, and how long the host takes to queue them, in ms."""
+        call_ms = min(block(1, 0.0)[0] for _ in range(3))
+        calls = min(max(1, round(BLOCK_MS / call_ms)), MOST_CALLS)
+        for _ in range(2):  # the first warms up
+            call_ms, host_ms = block(calls, 0.0)
+        calls = min(max(1, round(BLOCK_MS / call_ms)), MOST_CALLS)
+        return calls, min(1.5 * host_ms, LONGEST_PAUSE_MS)
+
+    def _block_ms(
+        self, run: Run, inputs: list[list[Any]], calls: int, pause_ms: float
+    ) -> tuple[float, float]:
+        """A call's time, and how long the host took for all, in ms."""
+        import torch
+
+        if not self._on_gpu:
+            start = time.perf_counter()
+            for number in range(calls):
+                run(*inputs[number % len(inputs)])
+            host_ms = (time.perf_counter() - start) * 1e3
+            return host_ms / calls, host_ms
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        torch.cuda._sleep(int(pause_ms * CYCLES_A_MS))
+        start = time.perf_counter()
+        before.record()
+        for number in range(calls):
+            run(*inputs[number % len(inputs)])
+        after.record()
+        host_ms = (time.perf_counter() - start) * 1e3
+        after.synchronize()
+        return before.elapsed_time(after) / calls, host_ms
