@@ -74,13 +74,13 @@ def summed_up(results: Sequence[CaseResult]) -> Evaluation:
         first = failures[0].evaluation
         status, rule = first.status, first.rule
         log = "\n".join([log, *(f"\n{_titled(each)}:\n{each.evaluation.log}" for each in failures)])
-    elif not measured:
+    elif not any(each.weight and each.evaluation.status is Status.CORRECT for each in judged):
         status = Status.DECLINED
     shares = [each.own_share for each in found if each.own_share is not None]
     plain = [replace(each, evaluation=replace(each.evaluation, environment={})) for each in results]
     return Evaluation(
         status=status,
-        timing=_timing(judged) if status is Status.CORRECT else None,
+        timing=_timing(judged) if status is Status.CORRECT and measured else None,
         correctness=_correctness([each.correctness for each in found if each.correctness is not None]),
         log=log,
         rule=rule,

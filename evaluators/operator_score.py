@@ -17,7 +17,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -88,15 +88,16 @@ async def score_operators(config: DictConfig, output: Console) -> int:
     kept = KeptLines(folder / "evaluations.jsonl")
     host = host_of(config)
     turns = asyncio.Semaphore(host.devices + AHEAD)
+    if config.operators == ATEN:
+        config.problem.libraries = "any"
     open_operator = operator_opener(suite.name, device=config.device, rules=config.problem)
 
     @functools.cache
     def opened(operator: str) -> Problem | UsageError:
         try:
-            problem = open_operator(operator)
+            return open_operator(operator)
         except UsageError as error:
             return error
-        return replace(problem, libraries="any") if config.operators == ATEN else problem
 
     async def judge(pool: Pool, version: Version) -> JudgedVersion:
         problem = opened(version.operator)
@@ -110,6 +111,7 @@ async def score_operators(config: DictConfig, output: Console) -> int:
         return JudgedVersion(version=version, cases=cases, evaluation=evaluation)
 
     judged: dict[Version, JudgedVersion] = {}
+    floor_ms = 0.0
 
     async def judge_in_turn(pool: Pool, version: Version) -> None:
         async with turns:
@@ -120,7 +122,8 @@ async def score_operators(config: DictConfig, output: Console) -> int:
         return _written(folder, [judged[each] for each in versions if each in judged], strangers, floor_ms)
 
     with Pool(host) as pool:
-        floor_ms = await _floor(pool, kept, config.device)
+        if config.problem.timed is not False:
+            floor_ms = await _floor(pool, kept, config.device)
         try:
             await asyncio.gather(*(judge_in_turn(pool, each) for each in versions))
         except asyncio.CancelledError:
@@ -191,7 +194,7 @@ def _in_a_line(judged: JudgedVersion) -> str:
     found, name = judged.evaluation, f"{judged.version.operator} {judged.version.name}"
     if (timing := found.timing) is None:
         passed = f"{len(judged.passed)} of {len(judged.cases)} cases pass"
-        return f"{name}: {found.status.value}, {passed}: {found.cause}"
+        return f"{name}: {found.status.value}, {passed}{f': {judged.cause}' * bool(judged.cause)}"
     interval = f"{timing.speedup:.2f}x [{timing.speedup_low:.2f}, {timing.speedup_high:.2f}]"
     return f"{name}: {found.status.value} on {len(judged.cases)} cases, {interval}"
 
@@ -231,10 +234,16 @@ def _written(
         *(f"{name:<18}{each}" for name, each in found.items()),
         *(f"cases of {dtype}: {share} pass" for dtype, share in types.items()),
         *(f"left out: {name}: {why}" for name, why in left_out.items()),
-        f"{sum(map(len, bound.values()))} timed cases are bound by overhead: eager takes less than "
-        f"{NEAR:g} times the cheapest call's {floor_ms:.3g} ms",
+        *([_overhead_line(bound, floor_ms)] if floor_ms else []),
         f"{folder}/operator_scores.json, operators.csv, operator_cases.csv",
     ]
+
+
+def _overhead_line(bound: Mapping[str, Sequence[str]], floor_ms: float) -> str:
+    return (
+        f"{sum(map(len, bound.values()))} timed cases are bound by overhead: eager takes less than "
+        f"{NEAR:g} times the cheapest call's {floor_ms:.3g} ms"
+    )
 
 
 def best_of(judged: Sequence[JudgedVersion]) -> dict[str, JudgedVersion]:
@@ -254,14 +263,19 @@ def _rank(judged: JudgedVersion) -> tuple[float, int]:
 def measures(best: Mapping[str, JudgedVersion], floor_ms: float = 0.0) -> dict[str, Estimate]:
     """Over operators, each with its best version: the share that is correct on all cases, the geometric mean
     of the speedups of those, with and without the cases that are bound by overhead, and perf@p, the share
-    that is correct and more than p times as fast. `floor_ms`: the time of the cheapest call."""
+    that is correct and more than p times as fast; the share alone where nothing was timed. `floor_ms`: the
+    time of the cheapest call."""
+    right = {name: each.evaluation.status is Status.CORRECT for name, each in best.items()}
+    share = correct([Scored(problem=name, speedups=[each], compiled=[True]) for name, each in right.items()])
+    if any(right.values()) and not any(each.evaluation.timing for each in best.values()):
+        return {"correct": share}
     beyond = {name: speedup_beyond(each.evaluation, floor_ms) for name, each in best.items()}
     rest = [
         Scored(problem=name, speedups=[value], compiled=[True]) for name, value in beyond.items() if value
     ]
     scored = [Scored(problem=name, speedups=[each.speedup], compiled=[True]) for name, each in best.items()]
     return {
-        "correct": correct(scored),
+        "correct": share,
         "geometric mean": geometric_mean(scored),
         "without overhead": geometric_mean(rest),
         **{f"perf@{p:g}": fast_p(scored, p) for p in THRESHOLDS},

@@ -109,7 +109,9 @@ class Problem:
             raise ValueError(f"problem.precision={self.precision} goes with problem.tolerance=strict alone")
         _one_of("problem.libraries", self.libraries, LIBRARY_POLICIES)
         if self.libraries == "no_library" and not self.timed:
-            raise ValueError("a problem that is not timed cannot tell whose work a kernel's is")
+            raise ValueError(
+                "a problem that is not timed cannot tell whose work a kernel's is: set problem.libraries=any"
+            )
         _one_of("problem.inputs", self.inputs, INPUTS)
         _one_of("problem.layout", self.layout, LAYOUTS)
         if self.cases and not any(each.weight for each in self.cases):
@@ -126,6 +128,7 @@ class Problem:
 
     def of_case(self, case: Case) -> Problem:
         """The problem that a case is by itself."""
+        timed = self.timed and case.weight > 0
         return replace(
             self,
             name=f"{self.name} [{case.name}]",
@@ -134,8 +137,8 @@ class Problem:
             layout=case.layout or self.layout,
             cases=(),
             case_of=self.id,
-            timed=case.weight > 0,
-            libraries=self.libraries if case.weight > 0 else "any",  # whose work it is, timed cases show
+            timed=timed,
+            libraries=self.libraries if timed else "any",  # whose work it is, timed cases show
         )
 
     @property

@@ -39,6 +39,7 @@ class RulesConfig:
     allow_degenerate: bool | None = option(None, "accept a reference that cannot judge")
     types: list[str] | None = option(None, "of an operator's calls those with tensors of these types alone")
     most_cases: int | None = option(None, "of an operator's calls the largest at each type, so many")
+    timed: bool | None = option(None, "false: kernels have to be right, and nothing is timed")
     sizes: dict[str, Any] = option({}, "module globals to replace, in the references that have them")
 
 
