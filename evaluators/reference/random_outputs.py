@@ -144,15 +144,17 @@ class Evidence:
         self._values[name].append((kernel, reference))
         while len(self._values[name]) > 1 and sum(len(one) for one, _ in self._values[name]) > ENOUGH:
             del self._values[name][0]
-        found = [_differences((kernel, reference), before) for before in self._recent[name]]
+        before, waiting = list(self._recent[name]), self._waiting[name]
+        waits = not waiting or (len(waiting) < MOST_WAITING and secrets.randbelow(2))
+        if not waits:
+            before.append(waiting.pop(secrets.randbelow(len(waiting))))
+        found = _differences((kernel, reference), before) if before else []
+        if waits:
+            waiting.append((kernel, reference))
+        else:
+            self._differ[name] = Counts(*map(sum, zip(self._differ[name], found.pop(), strict=True)))
         self._closest[name] = max([self._closest[name], *found], key=lambda counts: counts.repeated)
         self._recent[name].append((kernel, reference))
-        waiting = self._waiting[name]
-        if not waiting or (len(waiting) < MOST_WAITING and secrets.randbelow(2)):
-            waiting.append((kernel, reference))
-            return
-        more = _differences((kernel, reference), waiting.pop(secrets.randbelow(len(waiting))))
-        self._differ[name] = Counts(*map(sum, zip(self._differ[name], more, strict=True)))
 
     def comparison(self) -> Comparison:
         """What the tests say, those that fail. `error` is the largest of their statistics, each as a
@@ -257,10 +259,17 @@ def _divergence(share: float, probability: float) -> float:
     return found
 
 
-def _differences(one: Pair, other: Pair) -> Counts:
-    kernel, reference = (a != b for a, b in zip(one, other, strict=True))
+def _differences(one: Pair, others: Sequence[Pair]) -> list[Counts]:
+    """From each of the others, together: to wait for a GPU 27 times a call took minutes a case where several
+    processes had one."""
+    import torch
+
+    kernel, reference = (
+        torch.stack(both) != mine for mine, both in zip(one, zip(*others, strict=True), strict=True)
+    )
     places = kernel & ~reference, ~kernel & reference, reference
-    return Counts(*(int(each.sum()) for each in places))
+    counts = torch.stack([each.sum(1) for each in places], 1).tolist()
+    return [Counts(*each) for each in counts]
 
 
 def _some(numel: int, device: torch.device) -> torch.Tensor:
