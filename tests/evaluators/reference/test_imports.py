@@ -33,12 +33,12 @@ assert count(reference.eager, reference.sample, reference.outputs).operations > 
 assert examine(reference) == []
 found = reference.judge([torch.zeros(16, 8)], reference.answer(Draw.fresh()))
 assert "the first at [0, 0]" in found.problem, found.problem
-assert "sympy" not in sys.modules
+assert not {"sympy", "torch._dynamo"} & set(sys.modules)
 """
 
 
 @pytest.mark.slow
-def test_opening_a_problem_and_judging_by_it_does_without_sympy() -> None:
+def test_opening_a_problem_and_judging_by_it_does_without_a_compiler() -> None:
     done = subprocess.run(
         [sys.executable, "-c", OPENS_AND_JUDGES], cwd=ROOT, capture_output=True, text=True, check=False
     )
