@@ -13,7 +13,7 @@ from evaluators.cases import moved
 from evaluators.reference.containers import tensors_in as all_tensors
 from evaluators.suites.trace_grammar import call_of, write_arguments
 from evaluators.suites.trace_inputs import make_arguments, operator_of, takes_tensors
-from evaluators.suites.traced_call import Call, Tensor, Value
+from evaluators.suites.traced_call import Call, Device, Tensor, Value
 from evaluators.suites.traced_call import tensors_of as tensors_in
 
 TRIES = 20
@@ -30,8 +30,17 @@ def tensors_of(operator: str, text: str) -> list[Any]:
 
 
 def constants_of(operator: str, text: str) -> list[Any]:
-    """The other arguments, in the order of the schema; what the call leaves out has its default."""
-    return [value for takes, value in _arguments(operator, text) if not takes]
+    """The other arguments, in the order of the schema; what the call leaves out has its default. A device is
+    the call's own, whichever is the default one, unless that is `meta`."""
+    import torch
+
+    call, forms = call_of(operator, text), _forms_of(operator)
+    given = {**dict(zip((name for name, _, _ in forms), call.arguments, strict=False)), **call.keywords}
+    own = [value.name if isinstance(value := given.get(name), Device) else "" for name, _, _ in forms]
+    if torch.empty(0).device.type == "meta":
+        own = [""] * len(forms)
+    pairs = zip(own, _arguments(operator, text), strict=True)
+    return [torch.device(device) if device else value for device, (takes, value) in pairs if not takes]
 
 
 def as_aten(operator: str, function: Callable[..., Any], constants: Sequence[Any]) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import keyword
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from evaluators.nearest import nearest
@@ -31,9 +32,10 @@ from evaluators.suites.suite import Entry
 from evaluators.suites.telling_calls import tells
 from evaluators.suites.trace_grammar import write_arguments
 from evaluators.suites.trace_inputs import operator_of, takes_tensors
-from evaluators.suites.traced_call import Call
+from evaluators.suites.traced_call import Call, Device, Value
 from evaluators.suites.traces import traces
 
+TRACED = "operators/traced"
 REFERENCE = '''"""{operator}: {count} calls, in the grammar of traces (docs/operators.md)."""
 
 import torch
@@ -130,7 +132,11 @@ def load_problem(
     if operator not in found:
         near = nearest(operator, list(found))
         raise BadReference(f"{suite} has no {operator}" + (f"; did you mean {near}?" if near else ""))
-    calls = _chosen(found[operator], types, most_cases)
+    device = rules.get("device", "cpu")
+    calls = [
+        _placed(each, device, everything=suite != TRACED)
+        for each in _chosen(found[operator], types, most_cases)
+    ]
     if not calls:
         raise BadReference(f"{name} has no call with tensors of {', '.join(types)} alone")
     first = max(calls, key=bytes_of)
@@ -148,6 +154,18 @@ def _chosen(calls: Sequence[Call], types: Sequence[str], most: int | None) -> li
         raise BadReference(f"problem.most_cases is {most}; it must be at least 1")
     wanted = [each for each in calls if not types or _types_of(each) <= {*types}]
     return [each for alike in by_type(wanted) for each in sorted(alike, key=bytes_of, reverse=True)[:most]]
+
+
+def _placed(call: Call, device: str, *, everything: bool) -> Call:
+    """With this device in the place of a GPU among its arguments, or of `everything`: PyTorch's tests are
+    recorded on a CPU and mean the device under test, where traced calls mean what they say."""
+
+    def placed(value: Value) -> Value:
+        moves = isinstance(value, Device) and (everything or value.name not in ("cpu", "meta"))
+        return Device(device) if moves else value
+
+    keywords = {name: placed(value) for name, value in call.keywords.items()}
+    return replace(call, arguments=tuple(map(placed, call.arguments)), keywords=keywords)
 
 
 def _types_of(call: Call) -> set[str]:
@@ -207,7 +225,7 @@ def case_of(call: Call, weight: float) -> dict[str, Any]:
 def _weights(suite: str, calls: Sequence[Call]) -> list[float]:
     """Of traced calls how often each was made. Of others the largest at each type is timed, of those that
     tell something of a kernel where there are some."""
-    if suite == "operators/traced":
+    if suite == TRACED:
         return [float(each.count) for each in calls]
     largest = [_largest(of_a_type) for of_a_type in by_type(calls)]
     return [float(each in largest) for each in calls]
@@ -253,7 +271,7 @@ def _facto() -> Operators:
 
 
 SOURCES: Mapping[str, Callable[[], Operators]] = {
-    "operators/traced": _traced,
+    TRACED: _traced,
     "operators/opinfo": _opinfo,
     "operators/opinfo_out": _opinfo_out,
     "operators/facto": _facto,

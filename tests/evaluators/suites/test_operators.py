@@ -7,6 +7,7 @@ import math
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 import pytest
@@ -33,7 +34,7 @@ from evaluators.suites.operators import OperatorSuite, load_problem
 from evaluators.suites.out_forms import out_forms
 from evaluators.suites.telling_calls import takes_other_numbers, takes_other_numbers_apart, tells
 from evaluators.suites.trace_grammar import parse_arguments
-from evaluators.suites.traced_call import Call, Tensor, tensors_of
+from evaluators.suites.traced_call import Call, Device, Tensor, tensors_of
 from evaluators.suites.traces import TRACES
 from tests.evaluators.device.kernels import SETTINGS
 
@@ -172,6 +173,31 @@ def test_some_of_the_calls_can_be_chosen() -> None:
         load_problem(name, types=["int64"])
     with pytest.raises(BadReference, match="must be at least 1"):
         load_problem(name, most_cases=0)
+
+
+def test_a_device_among_the_arguments_is_that_of_the_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(device: str) -> Any:
+        number = Tensor(shape=(), dtype="float32")
+        call = Call(
+            operator="aten.linspace.Tensor_Tensor",
+            arguments=(number, number, 5),
+            keywords={"device": Device(device)},
+        )
+        return lambda: SimpleNamespace(calls={call.operator: [call]})
+
+    def devices(suite: str, device: str, recorded: str) -> set[torch.device]:
+        monkeypatch.setitem(operators.SOURCES, suite, made(recorded))
+        problem = load_problem(f"{suite}/aten.linspace.Tensor_Tensor", device=device, dtype="float32")
+        constants = load_module(problem.source, problem.cases[0].sizes).get_init_inputs()
+        return {each for each in constants if isinstance(each, torch.device)}
+
+    cpu, cuda = {torch.device("cpu")}, {torch.device("cuda")}
+    assert devices("operators/opinfo", "cuda", "cpu") == cuda, "recorded on a CPU: the device under test"
+    assert devices("operators/opinfo", "cpu", "cpu") == cpu
+    assert devices("operators/traced", "cuda", "cpu") == cpu, "what a model does on a CPU"
+    assert devices("operators/traced", "cpu", "cuda:1") == cpu
+    with torch.device("meta"):
+        assert devices("operators/traced", "cuda", "cuda:1") == {torch.device("meta")}
 
 
 def test_of_many_calls_some_from_the_largest_to_the_smallest_are_kept() -> None:
