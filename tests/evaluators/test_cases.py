@@ -116,6 +116,13 @@ def test_a_case_is_a_problem_by_itself() -> None:
     assert of_case.id == alone.id
 
 
+def test_no_case_of_a_problem_that_is_not_timed_is() -> None:
+    made = replace(PROBLEM, timed=False)
+    assert not any(made.of_case(each).timed for each in made.cases)
+    with pytest.raises(ValueError, match=r"set problem\.libraries=any"):
+        replace(made, libraries="no_library")
+
+
 def test_problems_with_cases_survive_json() -> None:
     odd = replace(PROBLEM, cases=(Case(sizes={"shape": (2, (3, 4))}, layout="strided"),))
     for each in (PROBLEM, odd):
@@ -165,6 +172,12 @@ def test_a_case_that_is_declined_counts_as_one() -> None:
     held = summed_up([result(correct(4.0)), result(declined, weight=0.0, drawn=True)])
     assert held.speedup == pytest.approx(4.0)
     assert summed_up([result(declined)]).status is Status.DECLINED
+
+
+def test_what_is_right_and_not_timed_is_correct() -> None:
+    untimed, declined = Evaluation(status=Status.CORRECT), Evaluation(status=Status.DECLINED, log="no")
+    found = summed_up([result(untimed), result(declined, name="n=2")])
+    assert (found.status, found.timing, found.roofline) == (Status.CORRECT, None, None)
 
 
 def test_one_failure_is_the_verdict() -> None:

@@ -155,6 +155,13 @@ def test_cases_that_take_what_any_call_takes_are_told_apart() -> None:
     assert means["without overhead"].value == pytest.approx(3.0)
 
 
+def test_without_times_there_is_the_share_of_correct_operators_alone() -> None:
+    right, wrong = Evaluation(status=Status.CORRECT), Evaluation(status=Status.INCORRECT)
+    best = best_of([judged("v1", right), judged("v1", wrong, operator="aten.mm.default")])
+    found = measures(best)
+    assert list(found) == ["correct"] and found["correct"].value == 0.5
+
+
 @pytest.mark.slow
 def test_every_version_is_scored_to_the_end(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call = [f"operators={folder}", "suite=operators/traced", "problem.libraries=any", *QUICK]
@@ -266,6 +273,10 @@ def test_pytorch_itself_is_right(
     call = ["operators=aten", "suite=operators/traced", "only=[aten.relu_.default]", *QUICK]
     assert score.main(call) == 0
     assert "aten.relu_.default aten: correct on 1 cases" in capsys.readouterr().out
+    assert score.main([*call, "problem.timed=false"]) == 0
+    said = capsys.readouterr().out
+    assert "aten.relu_.default aten: correct, 1 of 1 cases pass" in said
+    assert "geometric mean" not in said and "overhead" not in said
 
 
 @pytest.mark.parametrize(
