@@ -41,8 +41,8 @@ CONVOLUTIONS = (  # in_channels, out_channels, height, kernel_size, stride, padd
 
 @dataclass(frozen=True)
 class Operator:
-    """One of the library's, the problem that it is measured on, and its shapes, as that problem's sizes;
-    `inputs` are the shapes of the first inputs for such sizes, by which a kernel is chosen."""
+    """One of the library's by its `op`, the problem that it is measured on, and its shapes, as that problem's
+    sizes; `inputs` are the shapes of the first inputs for such sizes, by which a kernel is chosen."""
 
     op: str
     problem: str
@@ -112,11 +112,11 @@ OPERATORS = (
     *(
         Operator(
             op,
-            f"library/{op}",
+            f"library/{problem}",
             rows_of(2**26, WIDTHS, "rows", "features"),
             lambda of: [(of["rows"], of["features"])],
         )
-        for op in ("layernorm", "rmsnorm", "sum_rows")
+        for op, problem in (("layernorm", "layernorm"), ("rmsnorm", "rmsnorm"), ("sum", "sum_rows"))
     ),
     Operator(
         "cross_entropy",

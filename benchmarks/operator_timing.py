@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Lock
 from typing import Any
 
 from benchmarks.operator_cases import Case, case_named
@@ -34,6 +35,7 @@ from kernel_library.entry import architecture_of
 from kernel_library.library import FolderLibrary
 from kernel_library.use import ROOT, module_of
 
+SPAWN = multiprocessing.get_context("spawn")
 ROUNDS = 11
 BLOCK_MS, MOST_CALLS = 5.0, 128
 CYCLES_A_MS = 2e6
@@ -50,13 +52,13 @@ Found = tuple[dict[str, Evaluation], dict[str, Evaluation]]
 class CaseProcess:
     """A process for a case, seen from the one that started it."""
 
-    def __init__(self, case: Case, peers: Sequence[str], gpu: str) -> None:
-        """`gpu`: the value of CUDA_VISIBLE_DEVICES, "" for a CPU."""
-        context = multiprocessing.get_context("spawn")
+    def __init__(self, case: Case, peers: Sequence[str], gpu: str, turn: Lock) -> None:
+        """`gpu`: the value of CUDA_VISIBLE_DEVICES, "" for a CPU. `turn`: who has it may fill the device's
+        memory."""
         self.case = case
-        self._connection, theirs = context.Pipe()
-        arguments = (case.name, case.device, tuple(peers), gpu, theirs)
-        self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        self._connection, theirs = SPAWN.Pipe()
+        arguments = (case.name, case.device, tuple(peers), gpu, turn, theirs)
+        self._process = SPAWN.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
 
@@ -82,7 +84,9 @@ class CaseProcess:
         self._connection.close()
 
 
-def _serve(name: str, device: str, peers: Sequence[str], gpu: str, connection: Connection) -> None:
+def _serve(
+    name: str, device: str, peers: Sequence[str], gpu: str, turn: Lock, connection: Connection
+) -> None:
     import torch
 
     if gpu:
@@ -95,7 +99,7 @@ def _serve(name: str, device: str, peers: Sequence[str], gpu: str, connection: C
     ours = {each.id: each.kernel for each in case.ours(FolderLibrary(ROOT).entries(), architecture)}
     others = {name: peer for name in peers if (peer := case.peer(name, problem))}
     with torch.no_grad():
-        kernels = ReadyKernels(problem, {**ours, **others}, capability)
+        kernels = ReadyKernels(problem, {**ours, **others}, capability, turn)
         connection.send(None)
         connection.recv()
         found = kernels.evaluations()
@@ -105,15 +109,20 @@ def _serve(name: str, device: str, peers: Sequence[str], gpu: str, connection: C
 class ReadyKernels:
     """Those for a problem that have given the right answer once, and eager PyTorch."""
 
-    def __init__(self, problem: Problem, kernels: Mapping[str, Kernel], capability: str) -> None:
+    def __init__(self, problem: Problem, kernels: Mapping[str, Kernel], capability: str, turn: Lock) -> None:
+        import torch
+
         self._problem, self._on_gpu = problem, problem.device == "cuda"
         self._environment = {"device": device_name(problem.device), "architecture": capability}
-        self._reference = ReferenceModel(problem)
-        self._work = self._reference.count_work()
+        draw = Draw.fresh()
+        with turn:  # attention in float64 takes 20 GB for a moment
+            self._reference = ReferenceModel(problem)
+            self._work = self._reference.count_work()
+            answer, inputs = self._reference.answer(draw), self._reference.draw(draw.seed)
+            if self._on_gpu:
+                torch.cuda.empty_cache()
         self._failed: dict[str, Evaluation] = {}
         self._runs: dict[str, Run] = {EAGER: self._reference.eager}
-        draw = Draw.fresh()
-        answer, inputs = self._reference.answer(draw), self._reference.draw(draw.seed)
         for name, kernel in kernels.items():
             try:
                 run = self._loaded(kernel)

@@ -34,7 +34,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.operator_cases import Case, all_cases
-from benchmarks.operator_timing import EAGER, CaseProcess
+from benchmarks.operator_timing import EAGER, SPAWN, CaseProcess
 from evaluators.cli import choose_device
 from evaluators.config_errors import UsageError
 from evaluators.evaluation import Evaluation, Timing
@@ -50,7 +50,7 @@ PEERS = ("compile", "liger", "quack")
 EVEN = 0.02
 """Of the time of the fastest of the others."""
 MOST_AT_ONCE = 12
-"""Processes that are made ready on a GPU at once; some take 8 GB of its memory."""
+"""Processes that are made ready on a GPU at once; some take 8 GB of its memory until they are measured."""
 READY_S = 240.0
 """As long as that may take, the builds of our kernels included."""
 
@@ -193,7 +193,8 @@ def measure(cases: Sequence[Case], peers: Sequence[str], kept: KeptLines, limit_
 def measured(batch: Sequence[Case], peers: Sequence[str], gpu: str, end: float) -> Iterator[Row]:
     """Of those that could be measured before `end` (on the monotonic clock): all are made ready at once, and
     then measured one after the other."""
-    processes = [CaseProcess(case, peers, gpu) for case in batch]
+    turn = SPAWN.Lock()
+    processes = [CaseProcess(case, peers, gpu, turn) for case in batch]
     try:
         ready = []
         deadline = min(end, time.monotonic() + READY_S)
