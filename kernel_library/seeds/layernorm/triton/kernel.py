@@ -1,10 +1,11 @@
-"""LayerNorm in Triton, over ordinary and over huge rows.
+"""LayerNorm in Triton, over short, long and huge rows.
 
-An ordinary row is held in registers: one read, one write; of short rows a program takes several, so that it
-loads the weights once, and asks for the next row before it reduces the present one. Few huge rows are split
-over many programs: the first kernel finds mean and squared deviations of each part, the second merges them
-(Chan, Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances", 1979) and
-normalises, starting where the first one ended, since that is still in the L2 cache.
+A short row is held in registers, and one warp takes several. A longer row is read twice: first each thread
+keeps mean and squared deviations of its own elements (Welford: "Note on a method for calculating corrected
+sums of squares and products", 1962), then the row is read again, backwards and mostly from the caches. Few
+huge rows are split over many programs: the first kernel finds mean and squared deviations of each part, the
+second merges them (Chan, Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample
+variances", 1979) and normalises, starting where the first one ended, since that is still in the L2 cache.
 """
 
 import torch
@@ -12,11 +13,19 @@ import triton
 import triton.language as tl
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-SHAPES = {1024: (4, 2), 2048: (4, 4), 4096: (1, 4), 8192: (1, 8), 16384: (1, 16), 32768: (1, 16)}
-"""Columns up to which a row is held in registers: rows of a program, and its warps. On an H200 (1, 4) took
-0.0353 ms for 8192 x 4096 in float16, (2, 8) 0.0363, with loads that leave the cache early 0.0379."""
-MANY_ROWS = 4096
-"""Rows from which on a program takes several: fewer would not fill the GPU."""
+SHORT = 1024
+"""A program of one warp takes as many rows as have so many elements."""
+IN_REGISTERS, IN_REGISTERS_WARPS = 2048, 2
+"""Columns up to which a row is held in registers, by so many warps where it is not short."""
+STEPS = {
+    4: {8192: (4096, 16), 16384: (4096, 32), 32768: (16384, 32), 65536: (8192, 32)},
+    2: {4096: (2048, 8), 8192: (4096, 8), 16384: (4096, 16), 65536: (8192, 32)},
+}
+"""By the bytes of an element: columns up to which the steps through a row have so many columns, and its
+warps. On an H200 16384 x 4096 in float32 took 0.128 ms, 0.132 in registers."""
+LONG_STEP = (16384, 32)
+FEW_ROWS, HUGE = 256, 32768
+"""Fewer rows, of more columns, are split over many programs."""
 PART, PART_WARPS = 8192, 8
 """Elements of one part of a huge row, and the warps for it."""
 SLICE, SLICE_ROWS, SLICE_WARPS = 1024, 8, 4
@@ -32,35 +41,62 @@ def layernorm_in_registers(
     bias,
     out,
     eps,
-    ROWS: tl.constexpr,
+    rows,
     COLS: tl.constexpr,
     BLOCK: tl.constexpr,
     EACH: tl.constexpr,
 ):
-    """One program: EACH rows, one after the other; behind the last one, that one again."""
-    place = tl.arange(0, BLOCK)
-    first = tl.program_id(0) * EACH
-    row = first.to(tl.int64)
-    coming = tl.load(x + row * COLS + place, mask=place < COLS, other=0.0)
+    """One program: EACH rows."""
+    row = tl.program_id(0).to(tl.int64) * EACH + tl.arange(0, EACH)[:, None]
+    place = tl.arange(0, BLOCK)[None, :]
+    inside = (row < rows) & (place < COLS)
+    spot = row * COLS + place
+    value = tl.load(x + spot, mask=inside, other=0.0).to(tl.float32)
+    value -= (tl.sum(value, axis=1) / COLS)[:, None]
+    squares = tl.where(place < COLS, value * value, 0.0)
+    value *= tl.rsqrt(tl.sum(squares, axis=1) / COLS + eps)[:, None]
     if weight is not None:
         scale = tl.load(weight + place, mask=place < COLS, other=0.0, eviction_policy="evict_last")
+        value *= scale.to(tl.float32)
     if bias is not None:
         shift = tl.load(bias + place, mask=place < COLS, other=0.0, eviction_policy="evict_last")
-    for step in tl.static_range(EACH):
-        value = coming.to(tl.float32)
-        spot = out + row * COLS + place
-        if step + 1 < EACH:
-            row = tl.minimum(first + step + 1, ROWS - 1).to(tl.int64)
-            source = x + row * COLS + place
-            coming = tl.load(source, mask=place < COLS, other=0.0)
-        value -= tl.sum(value, axis=0) / COLS
-        squares = tl.where(place < COLS, value * value, 0.0)
-        value *= tl.rsqrt(tl.sum(squares, axis=0) / COLS + eps)
+        value += shift.to(tl.float32)
+    tl.store(out + spot, value, mask=inside)
+
+
+@triton.jit
+def layernorm_of_long_rows(x, weight, bias, out, eps, COLS: tl.constexpr, STEP: tl.constexpr):
+    """One program: one row, in two passes, the second one backwards."""
+    LAST: tl.constexpr = (COLS - 1) // STEP * STEP
+    row = tl.program_id(0).to(tl.int64) * COLS
+    place = tl.arange(0, STEP)
+    means = tl.zeros([STEP], tl.float32)
+    squares = tl.zeros([STEP], tl.float32)
+    for start in range(0, LAST, STEP):
+        value = tl.load(x + row + start + place, eviction_policy="evict_last").to(tl.float32)
+        deviation = value - means
+        means += deviation / (start // STEP + 1)
+        squares += deviation * (value - means)
+    inside = LAST + place < COLS
+    edge = tl.load(x + row + LAST + place, mask=inside, other=0.0, eviction_policy="evict_last")
+    deviation = tl.where(inside, edge.to(tl.float32) - means, 0.0)
+    counts = tl.where(inside, LAST // STEP + 1, LAST // STEP).to(tl.float32)
+    means += deviation / tl.maximum(counts, 1.0)
+    squares += tl.where(inside, deviation * (edge.to(tl.float32) - means), 0.0)
+
+    mean = tl.sum(means * counts, axis=0) / COLS
+    variance = tl.sum(squares + (means - mean) * (means - mean) * counts, axis=0) / COLS
+    factor = tl.rsqrt(variance + eps)
+    for back in range(0, COLS, STEP):
+        spot = LAST - back + place
+        inside = spot < COLS
+        value = tl.load(x + row + spot, mask=inside, eviction_policy="evict_first").to(tl.float32)
+        value = (value - mean) * factor
         if weight is not None:
-            value *= scale.to(tl.float32)
+            value *= tl.load(weight + spot, mask=inside, eviction_policy="evict_last").to(tl.float32)
         if bias is not None:
-            value += shift.to(tl.float32)
-        tl.store(spot, value, mask=place < COLS)
+            value += tl.load(bias + spot, mask=inside, eviction_policy="evict_last").to(tl.float32)
+        tl.store(out + row + spot, value, mask=inside)
 
 
 @triton.jit
@@ -137,21 +173,26 @@ def layernorm(
         return out
     cols = x.shape[-dims:].numel()
     rows = x.numel() // cols
-    if cols <= max(SHAPES):
-        each, warps = next(shape for most, shape in SHAPES.items() if cols <= most)
-        each = each if rows >= MANY_ROWS else 1
+    if cols <= IN_REGISTERS:
+        block = triton.next_power_of_2(cols)
+        each = max(1, SHORT // block)
         layernorm_in_registers[(triton.cdiv(rows, each),)](
             x,
             weight,
             bias,
             out,
             eps,
-            ROWS=rows,
+            rows,
             COLS=cols,
-            BLOCK=triton.next_power_of_2(cols),
+            BLOCK=block,
             EACH=each,
-            num_warps=warps,
+            num_warps=1 if cols <= SHORT else IN_REGISTERS_WARPS,
         )
+        return out
+    if rows >= FEW_ROWS or cols <= HUGE:
+        shapes = STEPS[x.element_size()]
+        step, warps = next((shape for most, shape in shapes.items() if cols <= most), LONG_STEP)
+        layernorm_of_long_rows[(rows,)](x, weight, bias, out, eps, COLS=cols, STEP=step, num_warps=warps)
         return out
     count = triton.cdiv(cols, PART)
     parts = torch.empty((2, rows, count), dtype=torch.float32, device=x.device)

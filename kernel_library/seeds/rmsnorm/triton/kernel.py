@@ -1,8 +1,7 @@
 """RMSNorm over the last dimension in Triton: each row is read once and written once.
 
-A row that fits is held in registers; a program takes several rows, so that it loads the weights once, and
-asks for the next row before it reduces the present one. Longer rows are read twice, the second time mostly
-from the caches.
+A short row is held in registers, and one warp takes several. Longer rows are read twice, backwards the second
+time and mostly from the caches: so many more rows are under way at once that it is faster than registers.
 """
 
 import torch
@@ -10,11 +9,15 @@ import triton
 import triton.language as tl
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-SHAPES = {1024: (4, 2), 2048: (4, 4), 4096: (2, 8), 8192: (1, 16), 16384: (1, 16), 32768: (1, 16)}
-"""Columns up to which a row is held in registers: rows of a program, and its warps."""
-MANY_ROWS = 4096
-"""Rows from which on a program takes several: fewer would not fill the GPU."""
-LONG_BLOCK, LONG_WARPS = 8192, 16
+SHORT = 1024
+"""A program of one warp takes as many rows as have so many elements."""
+FROM_TO_WARPS = {4: [(SHORT, 2048, 1), (16384, 32768, 32)], 2: [(SHORT, 2048, 1)]}
+"""By the bytes of an element: more columns than which, up to how many, a longer row is held in registers all
+the same, and by how many warps."""
+STEPS = {4096: (2048, 8), 8192: (4096, 16), 16384: (8192, 16)}
+"""Columns up to which the steps through a row have so many columns, and its warps. On an H200 16384 x 4096 in
+float32 took 0.1296 ms, 0.1334 in registers."""
+LONG_STEP = (16384, 32)
 
 
 @triton.jit
@@ -23,49 +26,51 @@ def rmsnorm_in_registers(
     weight,
     out,
     eps,
-    ROWS: tl.constexpr,
+    rows,
     COLS: tl.constexpr,
     BLOCK: tl.constexpr,
     EACH: tl.constexpr,
 ):
-    """One program: EACH rows, one after the other; behind the last one, that one again."""
-    place = tl.arange(0, BLOCK)
-    first = tl.program_id(0) * EACH
-    row = first.to(tl.int64)
-    coming = tl.load(x + row * COLS + place, mask=place < COLS, other=0.0)
+    """One program: EACH rows."""
+    row = tl.program_id(0).to(tl.int64) * EACH + tl.arange(0, EACH)[:, None]
+    place = tl.arange(0, BLOCK)[None, :]
+    inside = (row < rows) & (place < COLS)
+    spot = row * COLS + place
+    value = tl.load(x + spot, mask=inside, other=0.0).to(tl.float32)
+    value *= tl.rsqrt(tl.sum(value * value, axis=1) / COLS + eps)[:, None]
     if weight is not None:
         scale = tl.load(weight + place, mask=place < COLS, other=0.0, eviction_policy="evict_last")
-    for step in tl.static_range(EACH):
-        value = coming.to(tl.float32)
-        spot = out + row * COLS + place
-        if step + 1 < EACH:
-            row = tl.minimum(first + step + 1, ROWS - 1).to(tl.int64)
-            source = x + row * COLS + place
-            coming = tl.load(source, mask=place < COLS, other=0.0)
-        value *= tl.rsqrt(tl.sum(value * value, axis=0) / COLS + eps)
-        if weight is not None:
-            value *= scale.to(tl.float32)
-        tl.store(spot, value, mask=place < COLS)
+        value *= scale.to(tl.float32)
+    tl.store(out + spot, value, mask=inside)
 
 
 @triton.jit
-def rmsnorm_of_long_rows(x, weight, out, eps, COLS: tl.constexpr, BLOCK: tl.constexpr):
+def rmsnorm_of_long_rows(x, weight, out, eps, COLS: tl.constexpr, STEP: tl.constexpr):
     """One program: one row, in two passes, the second one backwards."""
-    START: tl.constexpr = (COLS - 1) // BLOCK * BLOCK
+    LAST: tl.constexpr = (COLS - 1) // STEP * STEP
     row = tl.program_id(0).to(tl.int64) * COLS
-    place = tl.arange(0, BLOCK)
-    squares = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, COLS, BLOCK):
-        value = tl.load(x + row + start + place, mask=start + place < COLS, other=0.0).to(tl.float32)
-        squares += value * value
+    place = tl.arange(0, STEP)
+    squares = tl.zeros([STEP], tl.float32)
+    for start in range(0, COLS, STEP):
+        inside = start + place < COLS
+        value = tl.load(x + row + start + place, mask=inside, other=0.0, eviction_policy="evict_last")
+        squares += value.to(tl.float32) * value.to(tl.float32)
     factor = tl.rsqrt(tl.sum(squares, axis=0) / COLS + eps)
-    for back in range(0, COLS, BLOCK):
-        spot = START - back + place
-        value = tl.load(x + row + spot, mask=spot < COLS).to(tl.float32)
-        value *= factor
+    for back in range(0, COLS, STEP):
+        spot = LAST - back + place
+        inside = spot < COLS
+        value = tl.load(x + row + spot, mask=inside, eviction_policy="evict_first").to(tl.float32) * factor
         if weight is not None:
-            value *= tl.load(weight + spot, mask=spot < COLS, eviction_policy="evict_last").to(tl.float32)
-        tl.store(out + row + spot, value, mask=spot < COLS)
+            value *= tl.load(weight + spot, mask=inside, eviction_policy="evict_last").to(tl.float32)
+        tl.store(out + row + spot, value, mask=inside)
+
+
+def in_registers(cols: int, itemsize: int) -> int:
+    """The warps that hold rows of so many elements, of so many bytes each, in registers; 0 for none."""
+    if cols <= SHORT:
+        return 1
+    most = FROM_TO_WARPS[itemsize]
+    return next((warps for least, last, warps in most if least < cols <= last), 0)
 
 
 def rmsnorm(x: torch.Tensor, weight: torch.Tensor | None = None, eps: float = 1e-6) -> torch.Tensor:
@@ -80,22 +85,16 @@ def rmsnorm(x: torch.Tensor, weight: torch.Tensor | None = None, eps: float = 1e
         return out
     cols = x.shape[-1]
     rows = x.numel() // cols
-    if cols > max(SHAPES):
-        rmsnorm_of_long_rows[(rows,)](x, weight, out, eps, COLS=cols, BLOCK=LONG_BLOCK, num_warps=LONG_WARPS)
+    if warps := in_registers(cols, x.element_size()):
+        block = triton.next_power_of_2(cols)
+        each = max(1, SHORT // block)
+        grid = (triton.cdiv(rows, each),)
+        rmsnorm_in_registers[grid](
+            x, weight, out, eps, rows, COLS=cols, BLOCK=block, EACH=each, num_warps=warps
+        )
         return out
-    each, warps = next(shape for most, shape in SHAPES.items() if cols <= most)
-    each = each if rows >= MANY_ROWS else 1
-    rmsnorm_in_registers[(triton.cdiv(rows, each),)](
-        x,
-        weight,
-        out,
-        eps,
-        ROWS=rows,
-        COLS=cols,
-        BLOCK=triton.next_power_of_2(cols),
-        EACH=each,
-        num_warps=warps,
-    )
+    step, warps = next((shape for most, shape in STEPS.items() if cols <= most), LONG_STEP)
+    rmsnorm_of_long_rows[(rows,)](x, weight, out, eps, COLS=cols, STEP=step, num_warps=warps)
     return out
 
 
