@@ -45,6 +45,15 @@ MOVES = (
         varies={"rows": (4, 2, 8, 16)},
     ),
     Move(
+        name="rows to a warp",
+        text="Give a program of one warp several short rows, about a thousand elements together: a row is "
+        "combined within the warp, and nobody waits at a barrier.",
+        category=Category.PARALLELISM,
+        gain=1.3,
+        sets={"whole": True, "fit": True, "warps": 1},
+        varies={"rows": (4, 2, 1, 8)},
+    ),
+    Move(
         name="larger blocks",
         text="Load more of a row at once, several elements for each lane, so that enough loads are in flight "
         "to hide the latency of memory.",
