@@ -23,7 +23,7 @@ Where to look, from the command down to the machine; each file says more at its 
                   sampled_elements), random_outputs, validation;
                   float64 (row_slices), rounding, shifts, jumps, weight_changes, dependent_calls;
                   containers, strided_layouts, input_distributions, usable_distributions;
-                  operation_count, machine_peaks, roofline; audit
+                  operation_count (dispatch_mode), machine_peaks, roofline; audit
     suites/       suite: what a suite is; kernelbench; operators, of case_calls, operator_call,
                   op_samples, facto, telling_calls, out_forms and random_operators;
                   operator_folder; traces (files) of traced_call, trace_grammar, trace_inputs,

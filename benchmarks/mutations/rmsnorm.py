@@ -2,12 +2,14 @@
 
 from benchmarks.mutations import Edit
 
+SQUARE = "value.to(tl.float32) * value.to(tl.float32)"
+SQUARES = f"squares += {SQUARE}"
 TRITON = [
     Edit(
         "part",
         "The mean of squares lacks the last 256 columns.",
-        "value *= tl.rsqrt(tl.sum(value * value, axis=0) / COLS + eps)",
-        "value *= tl.rsqrt(tl.sum(tl.where(place < COLS - 256, value * value, 0.0), axis=0) / COLS + eps)",
+        SQUARES,
+        f"squares += tl.where(start + place < COLS - 256, {SQUARE}, 0.0)",
     ),
     Edit(
         "constant",
@@ -18,38 +20,38 @@ TRITON = [
     Edit(
         "term",
         "The weights are left out, which are ones when they are made.",
-        "value *= scale.to(tl.float32)",
+        'value *= tl.load(weight + spot, mask=inside, eviction_policy="evict_last").to(tl.float32)',
         "value *= 1.0",
     ),
     Edit(
         "tail",
         "The last column is not written.",
-        "tl.store(spot, value, mask=place < COLS)",
-        "tl.store(spot, value, mask=place < COLS - 1)",
+        "tl.store(out + row + spot, value, mask=inside)",
+        "tl.store(out + row + spot, value, mask=spot < COLS - 1)",
     ),
     Edit(
         "stride",
         "Every second weight is that of the column before it.",
-        "scale = tl.load(weight + place, mask",
-        "scale = tl.load(weight + place // 2 * 2, mask",
+        "tl.load(weight + spot, mask",
+        "tl.load(weight + spot // 2 * 2, mask",
     ),
     Edit(
         "range",
         "Squares are rounded to float16: infinite from 256 on, nothing below 2e-4.",
-        "value *= tl.rsqrt(tl.sum(value * value, axis=0) / COLS + eps)",
-        "value *= tl.rsqrt(tl.sum((value * value).to(tl.float16).to(tl.float32), axis=0) / COLS + eps)",
+        SQUARES,
+        f"squares += ({SQUARE}).to(tl.float16).to(tl.float32)",
     ),
     Edit(
         "precision",
         "The output is rounded to bfloat16.",
-        "tl.store(spot, value, mask=place < COLS)",
-        "tl.store(spot, value.to(tl.bfloat16).to(tl.float32), mask=place < COLS)",
+        "tl.store(out + row + spot, value, mask=inside)",
+        "tl.store(out + row + spot, value.to(tl.bfloat16).to(tl.float32), mask=inside)",
     ),
     Edit(
         "edge",
         "The last eight columns are not read.",
-        "coming = tl.load(x + row * COLS + place, mask=place < COLS, other=0.0)",
-        "coming = tl.load(x + row * COLS + place, mask=place < COLS - 8, other=0.0)",
+        "inside = start + place < COLS\n",
+        "inside = start + place < COLS - 8\n",
     ),
     Edit(
         "stale",
@@ -60,8 +62,8 @@ TRITON = [
     Edit(
         "mask",
         "No eps: rows of zeros become NaN.",
-        "/ COLS + eps)\n        if weight is not None:",
-        "/ COLS)\n        if weight is not None:",
+        "factor = tl.rsqrt(tl.sum(squares, axis=0) / COLS + eps)",
+        "factor = tl.rsqrt(tl.sum(squares, axis=0) / COLS)",
     ),
 ]
 

@@ -54,15 +54,15 @@ TRITON = [
     Edit(
         "range",
         "A row in registers is exponentiated without its maximum.",
-        "peak = tl.maximum(tl.max(value, axis=0), LOWEST)",
-        "peak = 0.0",
+        "peak = tl.maximum(tl.max(value, axis=1), LOWEST)",
+        "peak = tl.zeros([EACH], tl.float32)",
         case=1,
     ),
     Edit(
         "part",
         "A row in registers is summed without its last 512 elements.",
-        "value *= 1.0 / tl.sum(value, axis=0)",
-        "value *= 1.0 / tl.sum(tl.where(place < COLS - 512, value, 0.0), axis=0)",
+        "tl.sum(value, axis=1)",
+        "tl.sum(tl.where(place < COLS - 512, value, 0.0), axis=1)",
         case=1,
     ),
     Edit(

@@ -80,7 +80,7 @@ def test_what_a_problem_allows_is_no_mistake() -> None:
 
 
 def test_an_unknown_kind_or_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    fits = "total = tl.zeros([BLOCK], tl.float32)"
+    fits = "total = tl.zeros([EACH, BLOCK], tl.float32)"
     monkeypatch.setattr(mutations, "edits", lambda: {"sum_rows/triton": [Edit("odd", "Wrong.", fits, "")]})
     with pytest.raises(BadEdit, match="the kind must be one of"):
         mutations.mutants()
