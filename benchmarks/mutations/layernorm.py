@@ -2,6 +2,7 @@
 
 from benchmarks.mutations import ASIDE, Edit
 
+LAST_SQUARES = "squares += tl.where(inside, deviation * (edge.to(tl.float32) - means), 0.0)"
 TRITON = [
     Edit(
         "term",
@@ -73,7 +74,7 @@ TRITON = [
     Edit(
         "part",
         "The variance lacks the last step through the row.",
-        "squares += tl.where(inside, deviation * (edge.to(tl.float32) - means), 0.0)",
+        LAST_SQUARES,
         "squares += 0.0",
         case=1,
     ),
@@ -87,8 +88,8 @@ TRITON = [
     Edit(
         "range",
         "Squares are rounded to float16: infinite from 256 on, nothing below 2e-4.",
-        "squares += deviation * (value - means)\n",
-        "squares += (deviation * (value - means)).to(tl.float16).to(tl.float32)\n",
+        LAST_SQUARES,
+        f"{LAST_SQUARES}.to(tl.float16).to(tl.float32)",
         case=1,
     ),
 ]
