@@ -15,15 +15,15 @@ import triton.language as tl
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 SHORT = 1024
 """A program of one warp takes as many rows as have so many elements."""
-IN_REGISTERS, IN_REGISTERS_WARPS = 2048, 2
-"""Columns up to which a row is held in registers, by so many warps where it is not short."""
-STEPS = {
-    4: {8192: (4096, 16), 16384: (4096, 32), 32768: (16384, 32), 65536: (8192, 32)},
-    2: {4096: (2048, 8), 8192: (4096, 8), 16384: (4096, 16), 65536: (8192, 32)},
+REGISTERS = {SHORT: (0, 1), 2048: (0, 2)}
+SHAPES = {
+    4: REGISTERS | {8192: (4096, 16), 16384: (4096, 32), 32768: (16384, 32), 65536: (8192, 32)},
+    2: REGISTERS | {4096: (2048, 8), 8192: (4096, 8), 16384: (4096, 16), 65536: (8192, 32)},
 }
-"""By the bytes of an element: columns up to which the steps through a row have so many columns, and its
-warps. On an H200 16384 x 4096 in float32 took 0.128 ms, 0.132 in registers."""
-LONG_STEP = (16384, 32)
+"""By the bytes of an element: columns up to which the steps through a row have so many columns, 0 where it is
+held in registers, and its warps. On an H200 16384 x 4096 in float32 took 0.128 ms, 0.132 in registers."""
+LONGEST = (16384, 32)
+"""The same for still more columns."""
 FEW_ROWS, HUGE = 256, 32768
 """Fewer rows, of more columns, are split over many programs."""
 PART, PART_WARPS = 8192, 8
@@ -173,7 +173,9 @@ def layernorm(
         return out
     cols = x.shape[-dims:].numel()
     rows = x.numel() // cols
-    if cols <= IN_REGISTERS:
+    shapes = SHAPES[x.element_size()]
+    step, warps = next((shape for most, shape in shapes.items() if cols <= most), LONGEST)
+    if step == 0:
         block = triton.next_power_of_2(cols)
         each = max(1, SHORT // block)
         layernorm_in_registers[(triton.cdiv(rows, each),)](
@@ -186,12 +188,10 @@ def layernorm(
             COLS=cols,
             BLOCK=block,
             EACH=each,
-            num_warps=1 if cols <= SHORT else IN_REGISTERS_WARPS,
+            num_warps=warps,
         )
         return out
     if rows >= FEW_ROWS or cols <= HUGE:
-        shapes = STEPS[x.element_size()]
-        step, warps = next((shape for most, shape in shapes.items() if cols <= most), LONG_STEP)
         layernorm_of_long_rows[(rows,)](x, weight, bias, out, eps, COLS=cols, STEP=step, num_warps=warps)
         return out
     count = triton.cdiv(cols, PART)

@@ -1,4 +1,4 @@
-"""RMSNorm over the last dimension in Triton: each row is read once and written once.
+"""RMSNorm over the last dimension in Triton.
 
 A short row is held in registers, and one warp takes several. Longer rows are read twice, backwards the second
 time and mostly from the caches: so many more rows are under way at once that it is faster than registers.
@@ -11,13 +11,14 @@ import triton.language as tl
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 SHORT = 1024
 """A program of one warp takes as many rows as have so many elements."""
-FROM_TO_WARPS = {4: [(SHORT, 2048, 1), (16384, 32768, 32)], 2: [(SHORT, 2048, 1)]}
-"""By the bytes of an element: more columns than which, up to how many, a longer row is held in registers all
-the same, and by how many warps."""
-STEPS = {4096: (2048, 8), 8192: (4096, 16), 16384: (8192, 16)}
-"""Columns up to which the steps through a row have so many columns, and its warps. On an H200 16384 x 4096 in
-float32 took 0.1296 ms, 0.1334 in registers."""
-LONG_STEP = (16384, 32)
+SHAPES = {
+    4: {2048: (0, 1), 4096: (2048, 8), 8192: (4096, 16), 16384: (8192, 16), 32768: (0, 32)},
+    2: {2048: (0, 1), 4096: (2048, 8), 8192: (4096, 16), 16384: (8192, 16)},
+}
+"""By the bytes of an element: columns up to which the steps through a row have so many columns, 0 where it is
+held in registers, and its warps. On an H200 16384 x 4096 in float32 took 0.1296 ms, 0.1334 in registers."""
+LONGEST = (16384, 32)
+"""The same for still more columns."""
 
 
 @triton.jit
@@ -65,14 +66,6 @@ def rmsnorm_of_long_rows(x, weight, out, eps, COLS: tl.constexpr, STEP: tl.const
         tl.store(out + row + spot, value, mask=inside)
 
 
-def in_registers(cols: int, itemsize: int) -> int:
-    """The warps that hold rows of so many elements, of so many bytes each, in registers; 0 for none."""
-    if cols <= SHORT:
-        return 1
-    most = FROM_TO_WARPS[itemsize]
-    return next((warps for least, last, warps in most if least < cols <= last), 0)
-
-
 def rmsnorm(x: torch.Tensor, weight: torch.Tensor | None = None, eps: float = 1e-6) -> torch.Tensor:
     """x / sqrt(mean(x²) + eps) * weight over the last dimension of a tensor of any shape; float32, float16 or
     bfloat16. `weight`: as many elements as the last dimension has, or none."""
@@ -85,7 +78,9 @@ def rmsnorm(x: torch.Tensor, weight: torch.Tensor | None = None, eps: float = 1e
         return out
     cols = x.shape[-1]
     rows = x.numel() // cols
-    if warps := in_registers(cols, x.element_size()):
+    shapes = SHAPES[x.element_size()]
+    step, warps = next((shape for most, shape in shapes.items() if cols <= most), LONGEST)
+    if step == 0:
         block = triton.next_power_of_2(cols)
         each = max(1, SHORT // block)
         grid = (triton.cdiv(rows, each),)
@@ -93,7 +88,6 @@ def rmsnorm(x: torch.Tensor, weight: torch.Tensor | None = None, eps: float = 1e
             x, weight, out, eps, rows, COLS=cols, BLOCK=block, EACH=each, num_warps=warps
         )
         return out
-    step, warps = next((shape for most, shape in STEPS.items() if cols <= most), LONG_STEP)
     rmsnorm_of_long_rows[(rows,)](x, weight, out, eps, COLS=cols, STEP=step, num_warps=warps)
     return out
 
