@@ -189,12 +189,14 @@ class ReadyKernels:
 
     def _plan(self, block: Block) -> tuple[int, float]:
         """How many calls make a block, and how long the host takes to queue them, in ms."""
-        call_ms = min(block(1, 0.0)[0] for _ in range(3))
-        calls = min(max(1, round(BLOCK_MS / call_ms)), MOST_CALLS)
+
+        def calls(call_ms: float) -> int:
+            return min(max(1, round(BLOCK_MS / call_ms)), MOST_CALLS)
+
+        rough = calls(min(block(1, 0.0)[0] for _ in range(3)))
         for _ in range(2):  # the first warms up
-            call_ms, host_ms = block(calls, 0.0)
-        calls = min(max(1, round(BLOCK_MS / call_ms)), MOST_CALLS)
-        return calls, min(1.5 * host_ms, LONGEST_PAUSE_MS)
+            call_ms, host_ms = block(rough, 0.0)
+        return calls(call_ms), min(1.5 * host_ms, LONGEST_PAUSE_MS)
 
     def _block_ms(
         self, run: Run, inputs: list[list[Any]], calls: int, pause_ms: float
@@ -202,20 +204,20 @@ class ReadyKernels:
         """A call's time, and how long the host took for all, in ms."""
         import torch
 
-        if not self._on_gpu:
+        def queued_ms() -> float:
             start = time.perf_counter()
             for number in range(calls):
                 run(*inputs[number % len(inputs)])
-            host_ms = (time.perf_counter() - start) * 1e3
+            return (time.perf_counter() - start) * 1e3
+
+        if not self._on_gpu:
+            host_ms = queued_ms()
             return host_ms / calls, host_ms
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         torch.cuda._sleep(int(pause_ms * CYCLES_A_MS))
-        start = time.perf_counter()
         before.record()
-        for number in range(calls):
-            run(*inputs[number % len(inputs)])
+        host_ms = queued_ms()
         after.record()
-        host_ms = (time.perf_counter() - start) * 1e3
         after.synchronize()
         return before.elapsed_time(after) / calls, host_ms

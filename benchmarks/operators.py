@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -176,17 +177,27 @@ def measure(cases: Sequence[Case], peers: Sequence[str], kept: KeptLines, limit_
     gpus = visible_gpus() if cases[0].device == "cuda" else [""]
     at_once = max(1, min(MOST_AT_ONCE, len(os.sched_getaffinity(0)) // len(gpus)))
 
+    alone = threading.Lock()
+
+    def next_batch() -> list[Case]:
+        with alone:
+            return [waiting.popleft() for _ in range(min(at_once, len(waiting)))]
+
     def take(gpu: str) -> None:
-        while waiting and time.monotonic() < end:
-            batch = [waiting.popleft() for _ in range(min(at_once, len(waiting)))]
+        while time.monotonic() < end and (batch := next_batch()):
             for row in measured(batch, peers, gpu, end):
                 kept.keep(row.case.name, {"ours": in_json(row.ours), "peers": in_json(row.peers)})
                 rows.append(row)
                 print(row.line, flush=True)
 
     with ThreadPoolExecutor(len(gpus)) as threads:
-        for done in [threads.submit(take, gpu) for gpu in gpus]:
-            done.result()
+        taken = [threads.submit(take, gpu) for gpu in gpus]
+        try:
+            for each in taken:
+                each.result()
+        finally:  # after an interrupt, or an error, no further batch begins
+            with alone:
+                waiting.clear()
     return rows
 
 
