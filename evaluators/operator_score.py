@@ -194,7 +194,8 @@ def _in_a_line(judged: JudgedVersion) -> str:
     found, name = judged.evaluation, f"{judged.version.operator} {judged.version.name}"
     if (timing := found.timing) is None:
         passed = f"{len(judged.passed)} of {len(judged.cases)} cases pass"
-        return f"{name}: {found.status.value}, {passed}{f': {judged.cause}' * bool(judged.cause)}"
+        why = f": {judged.cause}" if judged.cause else ""
+        return f"{name}: {found.status.value}, {passed}{why}"
     interval = f"{timing.speedup:.2f}x [{timing.speedup_low:.2f}, {timing.speedup_high:.2f}]"
     return f"{name}: {found.status.value} on {len(judged.cases)} cases, {interval}"
 

@@ -34,13 +34,13 @@ def constants_of(operator: str, text: str) -> list[Any]:
     the call's own, whichever is the default one, unless that is `meta`."""
     import torch
 
-    call, forms = call_of(operator, text), _forms_of(operator)
-    given = {**dict(zip((name for name, _, _ in forms), call.arguments, strict=False)), **call.keywords}
-    own = [value.name if isinstance(value := given.get(name), Device) else "" for name, _, _ in forms]
-    if torch.empty(0).device.type == "meta":
-        own = [""] * len(forms)
-    pairs = zip(own, _arguments(operator, text), strict=True)
-    return [torch.device(device) if device else value for device, (takes, value) in pairs if not takes]
+    call, names = call_of(operator, text), [name for name, _, _ in _forms_of(operator)]
+    pairs = zip(names, _arguments(operator, text), strict=True)
+    found = {name: value for name, (takes, value) in pairs if not takes}
+    if torch.empty(0).device.type != "meta":
+        given = dict(zip(names, call.arguments, strict=False)) | dict(call.keywords)
+        found |= {name: torch.device(each.name) for name, each in given.items() if isinstance(each, Device)}
+    return list(found.values())
 
 
 def as_aten(operator: str, function: Callable[..., Any], constants: Sequence[Any]) -> Callable[..., Any]:
