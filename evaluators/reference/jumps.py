@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     import torch
 
 SHARE = 1e-5
-"""Of the elements of an output that may lie at a jump; one, if there are fewer."""
+"""Of the elements of an output that may lie at a jump; of a matrix as many as a row has, if that is more:
+where two scores of attention are nearly equal, a rounding moves all elements of a row."""
 DRAWS = 12
 """Of changed inputs: each brings an element that lies at a jump to the other side about one time in three."""
 REACH = 16
-"""Roundings by which inputs are changed: the partial sums of a product are rounded, too, and are larger."""
+"""Roundings by which inputs are changed, each number by itself, and all along a dimension together: the
+partial sums of a product are rounded, too, and are larger."""
 
 
 def furthest_off(outputs: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -75,7 +77,7 @@ def _furthest(out: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
 
     if not out.is_floating_point() or not out.numel():
         return torch.empty(0, dtype=torch.int64, device=out.device)
-    count = max(1, int(SHARE * out.numel()))
+    count = max(out.shape[-1] if out.dim() > 1 else 1, int(SHARE * out.numel()))
     errors, places, start = [], [], 0
     for one, other in chunks_of(out, exact):
         error = (one.double() - other.double()).abs_().nan_to_num_(torch.inf)
@@ -87,7 +89,8 @@ def _furthest(out: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
 
 
 def _changed(reference: RunningReference, tensor: torch.Tensor) -> Any:
-    """In float64, each number by up to REACH roundings."""
+    """In float64, each number by up to REACH roundings; and all along a dimension by as many of float32 (of a
+    wider type its own): the error of a sum in that type is relative to the whole sum, not to its terms."""
     import torch
 
     if not tensor.is_floating_point():
@@ -95,6 +98,9 @@ def _changed(reference: RunningReference, tensor: torch.Tensor) -> Any:
     wide = tensor.double()
     step = rounded(tensor, reference.rule.precision, reference.rule.dtype).double().sub_(wide)
     found = step.mul_(torch.empty_like(step).uniform_(-REACH, REACH)).add_(wide)
+    reach = REACH * min(_eps(tensor), torch.finfo(torch.float32).eps) / 2
+    for axis in (axis for axis, size in enumerate(tensor.shape) if size > 1):
+        found.mul_(torch.empty_like(found.narrow(axis, 0, 1)).uniform_(1 - reach, 1 + reach))
     return within_range(reference, found, tensor)
 
 

@@ -51,9 +51,11 @@ def test_an_honest_copy_is_correct_and_about_as_fast(judge: Judge, worker: Worke
 def test_answers_to_the_same_inputs_may_differ_by_roundings(tmp_path: Path) -> None:
     """In blocks that are long enough for several calls on a busy machine, too."""
     worker = Worker(root=tmp_path, settings=replace(SETTINGS, plan=replace(SETTINGS.plan, block_ms=200.0)))
-    rounding = forward("return honest(self, x) * (1 + 4e-7 * torch.rand(()))")
+    rounding = forward(
+        "self.calls = getattr(self, 'calls', 0) + 1; return honest(self, x) * (1 + 1.2e-7 * (self.calls % 3))"
+    )
     try:
-        for _ in range(8):  # it may have the same factor twice
+        for _ in range(8):  # too busy a machine makes one call a block
             found = worker.measure(PROBLEM, Kernel(source=rounding, language="cpp"), b"")
             assert found.status is Status.CORRECT, found.log
             assert found.correctness is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from evaluators.reference.input_distributions import Distribution
+from evaluators.reference.jumps import at_jumps, furthest_off
 from tests.evaluators.references import session_of
 
 
@@ -34,3 +35,33 @@ def test_at_a_jump_a_kernel_may_have_either_value() -> None:
     beyond = right.clone()
     beyond[7] = 2.0
     assert session.check_on([beyond], "shifted").problem
+
+
+def test_a_row_of_attention_jumps_as_a_whole() -> None:
+    """Scores of 2e6 have an ulp of 0.25 in float32. Where the two largest of a row are nearly equal, a row of
+    the answer is anywhere between two rows of `v`, as the order of the sums decides."""
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ k.mT, -1) @ v
+
+    torch.manual_seed(0)
+    q, k = (-600 * torch.ones(32, 64) - 100 * torch.rand(32, 64) for _ in range(2))
+    k[5] *= 2
+    k[6] = k[5].flip(0)
+    q[7] = (q[7] + q[7].flip(0)) / 2
+    inputs = [q, k, v := torch.randn(32, 64)]
+    session = session_of(attention, lambda: inputs)
+    exact = [attention(*(each.double() for each in inputs))]
+
+    def excused(row: int, values: torch.Tensor) -> int:
+        """How many elements of this row are, where a kernel's answer has these values."""
+        outputs = [exact[0].float()]
+        outputs[0][row] = values
+        found = at_jumps(session, inputs, outputs, exact, furthest_off(outputs, exact))
+        return int((found[0] // 64 == row).sum())
+
+    for share in (0.25, 0.75):
+        assert excused(7, torch.lerp(v[5], v[6], share)) == 64
+    for beside in (v[5] + 0.5, v[4]):
+        assert excused(7, beside) < 32
+    assert excused(8, v[5]) == 0
