@@ -78,14 +78,18 @@ def _furthest(out: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     if not out.is_floating_point() or not out.numel():
         return torch.empty(0, dtype=torch.int64, device=out.device)
     count = max(out.shape[-1] if out.dim() > 1 else 1, int(SHARE * out.numel()))
-    errors, places, start = [], [], 0
+    errors = torch.empty(0, dtype=torch.float64, device=out.device)
+    places = torch.empty(0, dtype=torch.int64, device=out.device)
+    start = 0
     for one, other in chunks_of(out, exact):
         error = (one.double() - other.double()).abs_().nan_to_num_(torch.inf)
         largest = error.topk(min(count, len(error)))
-        errors.append(largest.values)
-        places.append(largest.indices + start)
+        errors = torch.cat([errors, largest.values])
+        places = torch.cat([places, largest.indices + start])
+        errors, best = errors.topk(min(count, len(errors)))
+        places = places[best]
         start += len(error)
-    return torch.cat(places)[torch.cat(errors).topk(count).indices]
+    return places
 
 
 def _changed(reference: RunningReference, tensor: torch.Tensor) -> Any:
