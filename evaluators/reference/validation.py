@@ -99,15 +99,16 @@ def examine(reference: ReferenceModel) -> list[str]:
 def _found_of_outputs(
     inputs: list[Any], right: Outputs, answer: Answer, elsewhere: Outputs, reference: ReferenceModel
 ) -> list[str]:
-    """Outputs in the place of which something lazy passes, a line each. Whole numbers that are always 0 are
-    named in `reference.untried` instead, where that is allowed and there are other outputs."""
+    """Outputs in the place of which something lazy passes, a line each. Those that are always 0 are named in
+    `reference.untried` instead, where that is allowed and there are other outputs: `info` of linear algebra,
+    the total weight of a loss that is not reduced."""
     judged, found = filled_outputs(right), dict[int, str]()
     for number in judged:
         for lazy in lazy_outputs(number, inputs, elsewhere, reference):
             if why := _passes(lazy, inputs, right, answer, reference):
                 found[number] = why if len(right) == 1 else f"output {number}: {why}"
                 break
-    idle = [number for number in found if reference.leaves_unread and _is_zero(elsewhere[number])]
+    idle = [number for number in found if reference.leaves_unread and not elsewhere[number].any()]
     if len(idle) < len(judged):
         for number in idle:
             reference.untried[f"output {number}"] = "0 in every draw: a kernel may return that"
@@ -118,11 +119,6 @@ def _found_of_outputs(
 def filled_outputs(outputs: Outputs) -> list[int]:
     """The numbers of those with elements: the others are compared in shape and type alone."""
     return [number for number, each in enumerate(outputs) if each.numel()]
-
-
-def _is_zero(output: torch.Tensor) -> bool:
-    """Of whole numbers: what says that all went well (`info` of linear algebra)."""
-    return not (output.is_floating_point() or output.is_complex() or output.any())
 
 
 def _passes(lazy: Lazy, inputs: list[Any], right: Outputs, answer: Answer, reference: ReferenceModel) -> str:

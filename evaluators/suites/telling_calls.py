@@ -91,8 +91,8 @@ def _made_twice(call: Call) -> tuple[list[torch.Tensor], list[torch.Tensor]] | N
 
 
 def _answers(call: Call, seed: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The tensors of a call, as they were before, and those of its results. Raises if results are of a kind
-    that cannot be compared: sparse ones, complex ones in half precision."""
+    """The tensors of a call, as they were before, and those of its results. Raises if results cannot be
+    compared: sparse ones, complex ones in half precision, those without an element."""
     import torch
 
     given, named = make_arguments(call, "cpu", seed)
@@ -101,6 +101,8 @@ def _answers(call: Call, seed: int) -> tuple[list[torch.Tensor], list[torch.Tens
         found = tensors_in(operator_of(call.operator)(*given, **named))
     for each in found:
         torch.equal(each, each)
+    if found and not any(each.numel() for each in found):
+        raise ValueError("there are no elements in its results")
     return before, found
 
 

@@ -250,15 +250,14 @@ def test_outputs_without_elements_are_left_to_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unread", "whole", "sound"), [(True, True, True), (False, True, False), (True, False, False)]
+    ("unread", "says", "sound"), [(True, 0.0, True), (False, 0.0, False), (True, 1.0, False)]
 )
-def test_an_operators_word_that_all_went_well_is_left_to_the_others(
-    unread: bool, whole: bool, sound: bool
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32])
+def test_an_operators_output_that_is_always_zero_is_left_to_the_others(
+    unread: bool, says: float, sound: bool, dtype: torch.dtype
 ) -> None:
-    dtype = torch.int32 if whole else torch.float32
-
     def reference(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return x.exp(), torch.zeros(8, dtype=dtype)
+        return x.exp(), torch.full((8,), says, dtype=dtype)
 
     session = session_of(reference, lambda: [matrix()])
     session.leaves_unread = unread

@@ -265,8 +265,11 @@ def test_calls_that_tell_nothing_of_a_kernel_are_left_out() -> None:
     halves = Tensor(shape=(3,), dtype="float16")
     sparse = Call(operator="aten._to_sparse.default", arguments=(square,))
     half_complex = Call(operator="aten.complex.default", arguments=(halves, halves))
-    assert not any(map(tells, (sparse, half_complex)))
-    assert not any(map(takes_other_numbers, (sparse, half_complex)))
+    of_no_steps = Call(
+        operator="aten.linspace.Tensor_Scalar", arguments=(Tensor(shape=(), dtype="float32"), 1, 0)
+    )
+    assert not any(map(tells, (sparse, half_complex, of_no_steps)))
+    assert not any(map(takes_other_numbers, (sparse, half_complex, of_no_steps)))
 
 
 def test_a_call_that_ends_the_process_takes_no_other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
