@@ -19,7 +19,8 @@ ENDLESS = ("aten.polygamma", "aten.special_zeta")
 """Operators that take as long as a number in their input is large, on some of our distributions for ever."""
 STORAGE = "reads what lies around a tensor in memory"
 SIZED = ("aten.index.Tensor",)
-"""Operators with that tag whose results are of a known size unless an index is a mask."""
+"""Operators whose results have a size that depends on numbers only where an index is a mask."""
+MASKS = ("bool", "uint8")
 FEWEST = 2
 """Random numbers of a call: of one alone, too many calls are needed to see how it is distributed."""
 
@@ -103,7 +104,7 @@ def _why_not(call: Call) -> str:
         return "takes for ever on large numbers"
     if "as_strided" in call.operator:
         return STORAGE
-    if why := _of_numbers(call.operator):
+    if why := _of_numbers(call):
         return why
     tensors = all_tensors(call)
     if any(0 in each.shape for each in tensors) or not (tensors or is_random(call)):
@@ -115,14 +116,15 @@ def _why_not(call: Call) -> str:
     return ""
 
 
-def _of_numbers(operator: str) -> str:
-    """Why an operator has no result of a size that is known from its arguments' sizes; "" where it has."""
+def _of_numbers(call: Call) -> str:
+    """Why a call has no result of a size that is known from its arguments' sizes; "" where it has."""
     import torch
 
-    tags = operator_of(operator).tags
+    tags = operator_of(call.operator).tags
     if torch.Tag.data_dependent_output in tags:
         return "returns a number"
-    if torch.Tag.dynamic_output_shape in tags and operator not in SIZED:
+    sized = call.operator in SIZED and not any(each.dtype in MASKS for each in tensors_of(call.arguments[1]))
+    if torch.Tag.dynamic_output_shape in tags and not sized:
         return "the size of its result depends on numbers"
     return ""
 

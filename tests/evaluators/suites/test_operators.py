@@ -260,9 +260,12 @@ def test_calls_that_tell_nothing_of_a_kernel_are_left_out() -> None:
     gamma = Call(operator="aten.polygamma.default", arguments=(2, three))
     zeta = Call(operator="aten.special_zeta.self_scalar", arguments=(2, three))
     assert fit([gamma, zeta]).left_out == {"takes for ever on large numbers": 2}
+    masked = Call(operator="aten.index.Tensor", arguments=(three, (mask,)))
     number = Call(operator="aten.equal.default", arguments=(three, three))
-    left_out = {STORAGE: 1, "the size of its result depends on numbers": 1, "returns a number": 1}
-    assert fit([strided, counted, number]).left_out == left_out
+    left_out = {STORAGE: 1, "the size of its result depends on numbers": 2, "returns a number": 1}
+    assert fit([strided, counted, masked, number]).left_out == left_out
+    indexed = Call(operator="aten.index.Tensor", arguments=(three, (None, Tensor(shape=(3,), dtype="int64"))))
+    assert not fit([indexed]).left_out
     halves = Tensor(shape=(3,), dtype="float16")
     sparse = Call(operator="aten._to_sparse.default", arguments=(square,))
     half_complex = Call(operator="aten.complex.default", arguments=(halves, halves))
