@@ -99,19 +99,25 @@ def examine(reference: ReferenceModel) -> list[str]:
 def _found_of_outputs(
     inputs: list[Any], right: Outputs, answer: Answer, elsewhere: Outputs, reference: ReferenceModel
 ) -> list[str]:
-    """Outputs in the place of which something lazy passes, a line each. Those that are always 0 or a copy of
+    """Outputs in the place of which something lazy passes, a line each. Those that are constant or a copy of
     an input are named in `reference.untried` instead, where that is allowed and there are other outputs:
-    `info` of linear algebra, the total weight of a loss that is not reduced."""
+    `info` of linear algebra, the total weight of a loss without weights."""
     judged, found = filled_outputs(right), dict[int, str]()
     for number in judged:
         for lazy in lazy_outputs(number, inputs, elsewhere, reference):
             if why := _passes(lazy, inputs, right, answer, reference):
                 found[number] = why if len(right) == 1 else f"output {number}: {why}"
                 break
-    idle = [number for number in found if reference.leaves_unread and _is_plain(right[number], inputs)]
+
+    def is_idle(number: int) -> bool:
+        output = right[number]
+        return output.equal(elsewhere[number]) or any(_is_same(each, output) for each in tensors_in(inputs))
+
+    idle = [number for number in found if reference.leaves_unread and is_idle(number)]
     if len(idle) < len(judged):
         for number in idle:
-            reference.untried[f"output {number}"] = "0 or an input in every draw: a kernel may return that"
+            says = "constant, or an input, in every draw: a kernel may return that"
+            reference.untried[f"output {number}"] = says
             del found[number]
     return list(found.values())
 
@@ -121,10 +127,8 @@ def filled_outputs(outputs: Outputs) -> list[int]:
     return [number for number, each in enumerate(outputs) if each.numel()]
 
 
-def _is_plain(output: torch.Tensor, inputs: list[Any]) -> bool:
-    """Whether it is 0, or has the elements of an input."""
-    same = (each for each in tensors_in(inputs) if each.dtype == output.dtype)
-    return not output.any() or any(each.equal(output) for each in same)
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and one.equal(other)
 
 
 def _passes(lazy: Lazy, inputs: list[Any], right: Outputs, answer: Answer, reference: ReferenceModel) -> str:
