@@ -73,12 +73,14 @@ def recorded_calls(run: Callable[[], object]) -> list[Call]:
 
 
 def kind_of(operator: str) -> str:
-    """What an operator is: a view, the creation of a tensor, or neither."""
+    """What an operator is: a view (`unsqueeze_`, too), the creation of a tensor, or neither."""
+    import torch
+
     try:
         found = operator_of(operator)
     except ValueError:
         return PLAIN
-    if found.is_view:
+    if found.is_view or torch.Tag.inplace_view in found.tags:
         return VIEW
     base = operator.split(".")[1]
     takes = any(map(takes_tensors, found._schema.arguments))

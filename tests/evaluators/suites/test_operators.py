@@ -255,6 +255,8 @@ def test_calls_that_tell_nothing_of_a_kernel_are_left_out() -> None:
     assert not any(map(tells, (constant, its_input, of_some_matrices, as_many_as_chosen, impossible())))
     assert all(map(takes_other_numbers, (constant, its_input)))
     assert not any(map(takes_other_numbers, (of_some_matrices, as_many_as_chosen, impossible())))
+    unsqueezed = Call(operator="aten.unsqueeze_.default", arguments=(three, 0))
+    assert fit([unsqueezed]).left_out == {"view": 1}
     strided = Call(operator="aten.as_strided_copy.default", arguments=(three, [2], [1], 0))
     counted = Call(operator="aten.bincount.default", arguments=(Tensor(shape=(9,), dtype="int64"),))
     gamma = Call(operator="aten.polygamma.default", arguments=(2, three))
