@@ -110,8 +110,8 @@ def _found_of_outputs(
                 break
 
     def is_idle(number: int) -> bool:
-        output = right[number]
-        return output.equal(elsewhere[number]) or any(_is_same(each, output) for each in tensors_in(inputs))
+        plain = elsewhere[number], *tensors_in(inputs)
+        return any(about_equal(each, right[number], 0.0) for each in plain)
 
     idle = [number for number in found if reference.leaves_unread and is_idle(number)]
     if len(idle) < len(judged):
@@ -125,10 +125,6 @@ def _found_of_outputs(
 def filled_outputs(outputs: Outputs) -> list[int]:
     """The numbers of those with elements: the others are compared in shape and type alone."""
     return [number for number, each in enumerate(outputs) if each.numel()]
-
-
-def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.dtype == other.dtype and one.equal(other)
 
 
 def _passes(lazy: Lazy, inputs: list[Any], right: Outputs, answer: Answer, reference: ReferenceModel) -> str:

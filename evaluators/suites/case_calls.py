@@ -20,7 +20,6 @@ ENDLESS = ("aten.polygamma", "aten.special_zeta")
 STORAGE = "reads what lies around a tensor in memory"
 SIZED = ("aten.index.Tensor",)
 """Operators whose results have a size that depends on numbers only where an index is a mask."""
-MASKS = ("bool", "uint8")
 FEWEST = 2
 """Random numbers of a call: of one alone, too many calls are needed to see how it is distributed."""
 
@@ -123,7 +122,7 @@ def _of_numbers(call: Call) -> str:
     tags = operator_of(call.operator).tags
     if torch.Tag.data_dependent_output in tags:
         return "returns a number"
-    sized = call.operator in SIZED and not any(each.dtype in MASKS for each in tensors_of(call.arguments[1]))
+    sized = call.operator in SIZED and not any(each.is_mask for each in tensors_of(call.arguments[1]))
     if torch.Tag.dynamic_output_shape in tags and not sized:
         return "the size of its result depends on numbers"
     return ""

@@ -152,7 +152,7 @@ def _by_dimension(shape: tuple[int, ...], indices: Value) -> tuple[int | None, .
     found: list[int | None] = []
     dimension = 0
     for each in indices if isinstance(indices, tuple) else (indices,):
-        is_mask = isinstance(each, Tensor) and each.dtype in ("bool", "uint8")
+        is_mask = isinstance(each, Tensor) and each.is_mask
         found.append(None if is_mask or each is None else shape[dimension])
         dimension += len(each.shape) if is_mask and isinstance(each, Tensor) else 1
     return tuple(found)

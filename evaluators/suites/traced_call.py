@@ -57,6 +57,11 @@ class Tensor:
         if self.device is not None:
             _check_device(self.device)
 
+    @property
+    def is_mask(self) -> bool:
+        """Whether it chooses elements, where it is an index."""
+        return self.dtype in ("bool", "uint8")
+
 
 @dataclass(frozen=True)
 class Constant:
