@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from evaluators.atomic_write import write_atomically
+from evaluators.cause import first_line
 from evaluators.problem import Kernel
 from evaluators.runner import thin_headers
 from evaluators.system.user_cache import cache_folder
@@ -40,8 +41,9 @@ def best(
     of `like`, the operation's first input or its first inputs.
 
     Which is the fastest is said by the measurements that are closest to the case (`choice.best_of`). Runs the
-    kernel's source in this process: give a `root` that you trust. Raises LookupError, in one line, when none
-    fits. The function has no backward: it raises RuntimeError for inputs that need a gradient.
+    kernel's source in this process: give a `root` that you trust. One that does not load, since it needs a
+    compiler that is not here, makes room for the next best, with a warning. Raises LookupError, in one line,
+    when none fits. The function has no backward: it raises RuntimeError for inputs that need a gradient.
     """
     import torch
 
@@ -53,24 +55,19 @@ def best(
     architecture = architecture_of(device.type, capability)
     known = FolderLibrary(root).entries()
     shapes = [each.shape for each in tensors]
-    chosen = best_entry(known, op, shapes, dtype, architecture)
-    if chosen is None:
-        have = sorted({entry.op for entry in known if entry.function})
-        what = f"{op} of {dtype} {', '.join(shape_text(each.shape) for each in tensors)} on {architecture}"
-        raise LookupError(
-            f"the library has no function for {what}; it has {', '.join(have) or 'none at all'}"
-        )
-    return _forward_only(load(chosen), chosen.id)
-
-
-def best_entry(
-    known: Sequence[Entry], op: str, shapes: Sequence[Sequence[int]], dtype: str, architecture: str
-) -> Entry | None:
-    """Of these entries the fastest with a function that computes `op` for first inputs of such shapes; None
-    where none fits."""
-    fitting = _fitting(known, op, shapes, dtype, architecture)
-    chosen = best_of([candidate for _, candidate in fitting], architecture, dtype, shapes)
-    return next((entry for entry, candidate in fitting if candidate is chosen), None)
+    fitting = {
+        candidate.name: (entry, candidate)
+        for entry, candidate in _fitting(known, op, shapes, dtype, architecture)
+    }
+    while best_one := best_of([each for _, each in fitting.values()], architecture, dtype, shapes):
+        entry, _ = fitting.pop(best_one.name)
+        try:
+            return _forward_only(load(entry), entry.id)
+        except Exception as error:  # the kernel's source, which may raise anything
+            logger.warning("%s does not load here: %s", entry.id, first_line(error))
+    have = sorted({entry.op for entry in known if entry.function})
+    what = f"{op} of {dtype} {', '.join(shape_text(each.shape) for each in tensors)} on {architecture}"
+    raise LookupError(f"the library has no function for {what}; it has {', '.join(have) or 'none at all'}")
 
 
 def fitting_entries(

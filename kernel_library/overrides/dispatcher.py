@@ -149,7 +149,7 @@ class Dispatcher:
     ) -> None:
         """The kernel is not asked again for such calls."""
         reason = blame(kernel, error)
-        logger.warning("%s goes to the original: %s", self._form, reason)
+        logger.warning("%s: %s: such calls go on without it", self._form, reason)
         self._tried.discard(key)
         self._remember(key, args, kwargs, {**choice.excluded, kernel.id: reason})
 

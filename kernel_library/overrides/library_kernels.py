@@ -43,11 +43,14 @@ class LibraryKernels:
         ids: Mapping[str, str],
         rules: Rules,
     ) -> None:
-        self._interface, self._rules = interface, rules
+        self._interface, self._rules, self._load = interface, rules, load
+        self._unloadable: set[str] = set()
         self._candidates = [each for each in candidates if self._allowed(each)]
         self._kernels = {
             each.name: OperatorKernel(
-                name=each.name, id=ids[each.name], run=_adapted(interface, functools.partial(load, each.name))
+                name=each.name,
+                id=ids[each.name],
+                run=_adapted(interface, functools.partial(self._loaded, each.name)),
             )
             for each in self._candidates
         }
@@ -78,7 +81,8 @@ class LibraryKernels:
         fitting = [
             each
             for each in self._candidates
-            if len(shapes) >= len(each.shapes)
+            if each.name not in self._unloadable
+            and len(shapes) >= len(each.shapes)
             and each.takes(shapes[: len(each.shapes)], dtype, architecture)
             and (not self._rules.faster or each.closest(architecture, dtype, sizes).speedup_low > 1)
         ]
@@ -87,6 +91,14 @@ class LibraryKernels:
             said = ", ".join(map(shape_text, shapes))
             return f"no kernel for {self._interface.op} of {dtype} {said} on {architecture}"
         return self._kernels[best.name]
+
+    def _loaded(self, name: str) -> Callable[..., Any]:
+        """Its function. One that does not load, as CUDA without a compiler, makes room for the next best."""
+        try:
+            return self._load(name)
+        except Exception:  # the kernel's source, which may raise anything
+            self._unloadable.add(name)
+            raise
 
     def _allowed(self, candidate: Candidate) -> bool:
         return self._rules.lower_precision or not any(each.precision for each in candidate.measured)

@@ -141,6 +141,14 @@ def test_what_failed_here_is_not_used(root: Path) -> None:
     assert chosen(root, like=torch.ones(2, 2)) == 1
 
 
+def test_what_does_not_load_makes_room_for_the_next(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source = "raise RuntimeError('no compiler\\nhere')\n"
+    fields = {"op": "sum", "function": "total", "shapes": ("...x1..64",), "dtypes": ("float32",)}
+    fast = entry(ROWS, source, 3.0, **fields)
+    assert chosen(root, summing(1), fast, like=torch.ones(2, 2)) == 1
+    assert f"{fast.id} does not load here: no compiler" in caplog.text
+
+
 def test_a_module_without_arguments_is_a_function(root: Path) -> None:
     source = "from torch import nn\nclass ModelNew(nn.Module):\n    def forward(self, x): return x.sum(-1)\n"
     FolderLibrary(root).add(entry(ROWS, source))

@@ -186,6 +186,21 @@ def test_the_best_that_fits_is_picked_and_loaded_once() -> None:
         assert calls(on) == 4
 
 
+def test_one_that_does_not_load_makes_room_for_the_next() -> None:
+    class Functions(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            if name == "fast":
+                raise RuntimeError("no compiler here")
+            return FAMILIES["softmax"]
+
+    known = candidate("softmax", "fast", 3.0), candidate("softmax", "plain", 2.0)
+    with library(*known, functions=Functions({"": None})) as on:
+        for _ in range(2):
+            torch.softmax(torch.ones(2, 8), -1)
+        assert calls(on, kernel="plain") == 2
+        assert not calls(on, kernel="fast")
+
+
 def test_the_rules() -> None:
     slow = candidate("softmax", speedup=0.9)
     rounding = candidate(
