@@ -73,7 +73,7 @@ def summed_up(results: Sequence[CaseResult]) -> Evaluation:
     if failures:
         first = failures[0].evaluation
         status, rule = first.status, first.rule
-        log = "\n".join([log, *(f"\n{_titled(each)}:\n{each.evaluation.log}" for each in failures)])
+        log = "\n".join([log, *(f"\n{each.title}:\n{each.evaluation.log}" for each in failures)])
     elif not any(each.weight and each.evaluation.status is Status.CORRECT for each in judged):
         status = Status.DECLINED
     shares = [each.own_share for each in found if each.own_share is not None]
@@ -107,13 +107,9 @@ def in_lines(results: Sequence[CaseResult]) -> list[str]:
             said = f"{said}: counts as 1.00x"
         elif each.evaluation.cause and not each.passes:
             said = f"{said}: {each.evaluation.cause}"
-        rows.append((_titled(each), said))
+        rows.append((each.title, said))
     width = max((len(name) for name, _ in rows), default=0)
     return [f"{name:<{width}}  {said}" for name, said in rows]
-
-
-def _titled(result: CaseResult) -> str:
-    return f"case {result.name}{' (held out)' if result.held_out else ''}"
 
 
 def _timing(results: Sequence[CaseResult]) -> Timing:

@@ -162,6 +162,11 @@ class CaseResult:
     evaluation: Evaluation
 
     @property
+    def title(self) -> str:
+        """The case in a table, and in a log."""
+        return f"case {self.name}{' (held out)' if self.held_out else ''}"
+
+    @property
     def passes(self) -> bool:
         """Whether the kernel is right there, or says that it is not for such a case."""
         return self.evaluation.status in (Status.CORRECT, Status.DECLINED)
@@ -215,7 +220,10 @@ class Evaluation:
 
     @property
     def cause(self) -> str:
-        """Of a failure: why, in one line, out of the log."""
+        """Of a failure: why, in one line, out of the log; of several cases that of the first that fails."""
+        failed = next((each for each in self.cases if each.fails), None)
+        if failed is not None:
+            return f"{failed.title} {failed.evaluation.status.value}: {failed.evaluation.cause}"
         return cause_of(self.log)
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from evaluators.problem import DTYPES
 from evaluators.suites.random_operators import is_known, is_random, numbers_of
-from evaluators.suites.trace_inputs import operator_of
+from evaluators.suites.trace_inputs import given_to, operator_of
 from evaluators.suites.trace_recording import PLAIN, kind_of
 from evaluators.suites.traced_call import Call, Tensor, tensors_of
 
@@ -17,6 +17,8 @@ MOST_CASES = 6
 RANDOM = "draws random numbers, and nothing is known to hold of them"
 ENDLESS = ("aten.polygamma", "aten.special_zeta")
 """Operators that take as long as a number in their input is large, on some of our distributions for ever."""
+UNSET = ("aten.nll_loss2d_forward",)
+"""Operators that without a reduction do not write their second result, the total of the weights."""
 STORAGE = "reads what lies around a tensor in memory"
 SIZED = ("aten.index.Tensor",)
 """Operators whose results have a size that depends on numbers only where an index is a mask."""
@@ -101,6 +103,8 @@ def _why_not(call: Call) -> str:
         return kind
     if call.operator.rpartition(".")[0] in ENDLESS:
         return "takes for ever on large numbers"
+    if call.operator.rpartition(".")[0] in UNSET and given_to(call)["reduction"] == 0:
+        return "leaves a result as the memory was"
     if "as_strided" in call.operator:
         return STORAGE
     if why := _of_numbers(call):

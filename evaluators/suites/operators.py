@@ -31,7 +31,7 @@ from evaluators.suites.random_operators import is_random
 from evaluators.suites.suite import Entry
 from evaluators.suites.telling_calls import tells
 from evaluators.suites.trace_grammar import write_arguments
-from evaluators.suites.trace_inputs import operator_of, takes_tensors
+from evaluators.suites.trace_inputs import operator_of, takes_tensors, writes_once
 from evaluators.suites.traced_call import Call, Device, Value
 from evaluators.suites.traces import traces
 
@@ -45,7 +45,7 @@ from evaluators.suites.operator_call import call_like, constants_of, tensors_of
 
 OPERATOR = "{operator}"
 LEAVES_UNREAD = True
-{keeping}call = "{call}"
+{flags}call = "{call}"
 
 
 class Model(nn.Module):
@@ -133,10 +133,11 @@ def load_problem(
         near = nearest(operator, list(found))
         raise BadReference(f"{suite} has no {operator}" + (f"; did you mean {near}?" if near else ""))
     device = rules.get("device", "cpu")
-    calls = [
+    placed = (
         _placed(each, device, everything=suite != TRACED)
         for each in _chosen(found[operator], types, most_cases)
-    ]
+    )
+    calls = list({write_arguments(each): each for each in placed}.values())
     if not calls:
         raise BadReference(f"{name} has no call with tensors of {', '.join(types)} alone")
     first = max(calls, key=bytes_of)
@@ -177,6 +178,7 @@ def reference_of(operator: str, call: Call, count: int, *, mixed: bool = False) 
     """The source of a reference for an operator, whose own call is this one; `mixed`: calls have tensors of
     several floating types."""
     schema = operator_of(operator)._schema
+    flags = {"KEEPS_TYPES": mixed, "WRITES_ONCE": writes_once(operator)}
     inputs = [each.name for each in schema.arguments if takes_tensors(each)]
     constants = [each.name for each in schema.arguments if not takes_tensors(each)]
     passed = [
@@ -189,7 +191,7 @@ def reference_of(operator: str, call: Call, count: int, *, mixed: bool = False) 
         function=_in_python(operator),
         before="with torch.no_grad():\n            " if is_out_form(operator) else "",
         count=count,
-        keeping="KEEPS_TYPES = True\n" if mixed else "",
+        flags="".join(f"{name} = True\n" for name, is_so in flags.items() if is_so),
         call=write_arguments(call).replace("\\", "\\\\").replace('"', '\\"'),
         schema=schema,
         parameters="".join(f", {_input(each)}" for each in constants),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.random_outputs import Always, Check, Sample, Share
 from evaluators.suites.trace_grammar import call_of
-from evaluators.suites.trace_inputs import base_of, operator_of, takes_tensors
+from evaluators.suites.trace_inputs import base_of, given_to, operator_of, takes_tensors
 from evaluators.suites.traced_call import Call, tensors_of
 
 if TYPE_CHECKING:
@@ -23,20 +23,20 @@ def is_random(call: Call) -> bool:
     not."""
     import torch
 
-    given = _given(call)
+    given = given_to(call)
     seeded = torch.Tag.nondeterministic_seeded in operator_of(call.operator).tags
     return seeded and given.get("dropout_p", 1.0) != 0.0 and given.get("training") is not False
 
 
 def is_known(call: Call) -> bool:
     """Whether it is known how to compare what such a call draws. With a probability of 1 nothing is left."""
-    given = _given(call)
+    given = given_to(call)
     return base_of(call.operator) in (*DROPOUTS, *RRELUS, *CHECKS) and given.get("p") != 1
 
 
 def numbers_of(call: Call) -> int:
     """How many such a call draws, as its sizes or its largest tensor tell."""
-    given = _given(call)
+    given = given_to(call)
     if "n" in given:
         return int(given["n"])
     sizes = [given["size"]] if "size" in given else []
@@ -46,7 +46,7 @@ def numbers_of(call: Call) -> int:
 
 def checks_of(operator: str, text: str, inputs: list[Any], outputs: list[torch.Tensor]) -> list[Check]:
     """Of the outputs for the inputs of the call that the text tells."""
-    given = _given(call_of(operator, text))
+    given = given_to(call_of(operator, text))
     schema = operator_of(operator)._schema
     names = [each.name for each in schema.arguments if takes_tensors(each)]
     given.update(zip(names, inputs, strict=True))
@@ -66,13 +66,6 @@ def checks_of(operator: str, text: str, inputs: list[Any], outputs: list[torch.T
     if changed:
         found.append(Always(name="what it returns is what it leaves", holds=outputs[0] == outputs[1]))
     return found
-
-
-def _given(call: Call) -> dict[str, Any]:
-    schema = operator_of(call.operator)._schema.arguments
-    defaults = {each.name: each.default_value for each in schema if each.has_default_value()}
-    given = zip((each.name for each in schema), call.arguments, strict=False)
-    return {**defaults, **dict(given), **call.keywords}
 
 
 def _eps(tensor: torch.Tensor) -> float:

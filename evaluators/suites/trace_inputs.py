@@ -56,6 +56,14 @@ def operator_of(name: str) -> torch._ops.OpOverload:
     return found
 
 
+def given_to(call: Call) -> dict[str, Any]:
+    """All arguments of a call by their names; what it leaves out has its default."""
+    schema = operator_of(call.operator)._schema.arguments
+    defaults = {each.name: each.default_value for each in schema if each.has_default_value()}
+    given = zip((each.name for each in schema), call.arguments, strict=False)
+    return {**defaults, **dict(given), **call.keywords}
+
+
 def takes_tensors(argument: torch.Argument) -> bool:
     """Whether an argument of an operator's schema is a tensor, or has tensors."""
     return "Tensor" in str(argument.type)
@@ -112,6 +120,11 @@ def _met_number(operator: torch._ops.OpOverload, given: Mapping[str, Value]) -> 
 def base_of(operator: str) -> str:
     """The name of an operator without its namespace, overload and the underscores that mark variants."""
     return operator.split(".")[1].strip("_")
+
+
+def writes_once(operator: str) -> bool:
+    """Whether it writes to indices, of which none may be there twice."""
+    return base_of(operator) in (*EACH_ONCE, *UNPOOLED)
 
 
 def ranges_of(operator: str, given: Mapping[str, Value]) -> dict[str, int | tuple[int | None, ...]]:
@@ -271,14 +284,17 @@ class _Maker:
         return abs(self._met) >= BELOW and limits.min <= self._met - BELOW and self._met + BELOW <= limits.max
 
     def _each_once(self, of: Tensor, below: int, along: slice) -> torch.Tensor:
-        """Indices of which none is there twice within these dimensions, as far as there are enough."""
+        """Indices of which none is there twice within these dimensions. Raises ValueError where there are too
+        few."""
         import torch
 
         plain = self._tensor(of, below)
         first, end, _ = along.indices(len(of.shape)) if len(of.shape) > 1 else (0, 1, 1)
         size = math.prod(of.shape[first:end])
-        if not of.shape or size > below:
+        if not of.shape:
             return plain
+        if size > below:
+            raise ValueError(f"{size} elements would be written to {below} places")
         place = plain.device
         shape = [*of.shape[:first], below, *of.shape[end:]]
         order = torch.rand(shape, device=place, generator=self._generator(place)).argsort(first)

@@ -185,6 +185,7 @@ def test_one_failure_is_the_verdict() -> None:
     crashed = Evaluation(status=Status.REJECTED, rule="library", log="a library did the work")
     drawn = result(wrong, weight=0.0, name="n=17", drawn=True)
     found = summed_up([result(correct(4.0)), drawn, result(crashed)])
+    assert found.cause.startswith(f"{drawn.title} incorrect: ")
     assert (found.status, found.rule, found.timing) == (Status.INCORRECT, "", None)
     assert "case n=17 (held out):\nwrong on fresh inputs: 3 of 4" in found.log
     assert "a library did the work" in found.log

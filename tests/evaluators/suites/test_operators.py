@@ -200,6 +200,36 @@ def test_a_device_among_the_arguments_is_that_of_the_problem(monkeypatch: pytest
         assert devices("operators/traced", "cuda", "cuda:1") == {torch.device("meta")}
 
 
+def test_calls_that_are_alike_on_a_device_are_one_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [
+        Call(operator="aten.randint.default", arguments=(10, (5,)), keywords={"device": Device(device)})
+        for device in ("cpu", "cpu:0", "meta")
+    ]
+    monkeypatch.setitem(
+        operators.SOURCES, "operators/opinfo", lambda: SimpleNamespace(calls={calls[0].operator: calls})
+    )
+    problem = load_problem("operators/opinfo/aten.randint.default", device="cuda", dtype="float32")
+    assert len(problem.cases) == 1
+
+
+def test_what_writes_to_indices_is_not_given_the_same_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which of two numbers stands in a place in the end differs from call to call on a GPU."""
+    arguments = "T([6, 9], bf16), 1, T([6, 7], i64)"
+    (tmp_path / "two.txt").write_text(
+        f"Operator: aten.scatter.src\ncnt: 1, (({arguments}, T([6, 7], bf16)), {{}})\n"
+        f"Operator: aten.gather.default\ncnt: 1, (({arguments}), {{}})\n"
+    )
+    monkeypatch.setenv(TRACES, str(tmp_path / "two.txt"))
+    indices = {"sorted indices", "repeated indices", "extreme indices"}
+    for operator, are_tried in (("aten.scatter.src", False), ("aten.gather.default", True)):
+        problem = problem_of(operator)
+        reference = ReferenceModel(problem.of_case(problem.cases[0]))
+        assert examine(reference) == []
+        assert indices <= ({*reference.distributions} if are_tried else {*reference.untried})
+
+
 def test_of_many_calls_some_from_the_largest_to_the_smallest_are_kept() -> None:
     calls = [
         Call(operator="aten.relu.default", arguments=(Tensor(shape=(n,), dtype=dtype),), count=n == 37)
@@ -264,6 +294,15 @@ def test_calls_that_tell_nothing_of_a_kernel_are_left_out() -> None:
     assert fit([gamma, zeta]).left_out == {"takes for ever on large numbers": 2}
     masked = Call(operator="aten.index.Tensor", arguments=(three, (mask,)))
     number = Call(operator="aten.equal.default", arguments=(three, three))
+    pixels, classes = (
+        Tensor(shape=(2, 3, 4, 4), dtype="float32"),
+        Tensor(shape=(2, 4, 4), dtype="int64"),
+    )
+    losses = [
+        Call(operator="aten.nll_loss2d_forward.default", arguments=(pixels, classes, None, reduction, -100))
+        for reduction in (0, 1)
+    ]
+    assert fit(losses).left_out == {"leaves a result as the memory was": 1}
     left_out = {STORAGE: 1, "the size of its result depends on numbers": 2, "returns a number": 1}
     assert fit([strided, counted, masked, number]).left_out == left_out
     indexed = Call(operator="aten.index.Tensor", arguments=(three, (None, Tensor(shape=(3,), dtype="int64"))))
