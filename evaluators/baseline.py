@@ -6,9 +6,9 @@
 The reference is measured as a kernel for itself, by the protocol by which kernels are judged: so the
 interval of its speedup over itself, which must hold 1.00, says what the other times are worth. Each
 measurement is kept at once, as a line of `<out>/baselines.jsonl`; what is there is not measured again.
-`baseline_time_torch.json` and `baseline_time_torch_compile_inductor_<mode>.json` are in KernelBench's
-format, with versions, intervals and the GPU's clocks before and after besides. Exit status 0 when all were
-measured, 1 when one could not be, 2 when the call was wrong.
+`baseline_time_torch.json` and `baseline_time_torch_compile_inductor_<mode>.json`, written after each, are in
+KernelBench's format, with versions, intervals and the GPU's clocks before and after besides. Exit status 0
+when all were measured, 1 when one could not be, 2 when the call was wrong.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ async def measure_all(config: DictConfig, output: Console) -> int:
         else:
             evaluation = Evaluation.from_json(known)
         found[problem.name] = evaluation
+        write(folder, found, how)
         say(output, in_a_line(problem, evaluation))
 
     settings = replace(settings, compile_mode=how)

@@ -209,7 +209,15 @@ def test_baselines_are_measured_once_and_read_back(
     monkeypatch.setenv(ROOT, str(make_clone(tmp_path / "clone")))
     out = tmp_path / "out"
     call = ["suite=kernelbench/level1", "only=[2,23]", *QUICK, "compiled=false", f"out={out}"]
+    written = []
+
+    def in_a_line(*found: Any, line: Any = baseline.in_a_line) -> str:
+        written.append(len(baseline.read_times(out / "baseline_time_torch.json")))
+        return str(line(*found))
+
+    monkeypatch.setattr(baseline, "in_a_line", in_a_line)
     assert baseline.main(call) == 0
+    assert written == [1, 2], "an interrupt leaves the times of what was measured"
     said = capsys.readouterr().out
     assert "2 problems: 2 measured" in said, "one that cannot judge has a time, too"
     found = baseline.read_times(out / "baseline_time_torch.json")
