@@ -24,14 +24,14 @@ TRITON_BOTH = [
     Edit(
         "precision",
         "The image is rounded to bfloat16.",
-        "mask=known, other=0.0).to(tl.float16)",
-        "mask=known, other=0.0).to(tl.bfloat16).to(tl.float16)",
+        "mask=known, other=0.0)",
+        "mask=known, other=0.0).to(tl.bfloat16)",
     ),
     Edit(
         "edge",
         "The last packed weights are what the memory holds.",
-        "tl.store(packed + place, value.to(tl.float16), mask=tap < TAPS)",
-        "tl.store(packed + place, value.to(tl.float16), mask=tap < TAPS - 64)",
+        "mask=tap < TAPS)",
+        "mask=tap < TAPS - 64)",
     ),
     Edit(
         "stride",

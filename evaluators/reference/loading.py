@@ -75,18 +75,21 @@ def make_problem(
 
     `dtype` is that of floating inputs and weights; None takes the reference's own (see `own_dtype`). `sizes`
     replaces module globals of the reference; on a CPU `cpu_sizes` does so first, and a `cpu_precision` takes
-    the place of `precision`. `cases` has the fields of a `Case` each; None takes those that the reference
-    names itself (see `own_cases`). `fields`: others of `Problem`. Raises BadReference, in one line, where the
-    source lacks what a reference must have, and ValueError for a field that is none.
+    the place of `precision`; for inputs of half precision neither counts. `cases` has the fields of a `Case`
+    each; None takes those that the reference names itself (see `own_cases`). `fields`: others of `Problem`.
+    Raises BadReference, in one line, where the source lacks what a reference must have, and ValueError for a
+    field that is none.
     """
     overrides = {**((cpu_sizes or {}) if device == "cpu" else {}), **(sizes or {})}
     check_source(source, where, overrides)
+    dtype = dtype or own_dtype(source, overrides)
+    precision = cpu_precision if cpu_precision and device == "cpu" else precision
     return Problem(
         name=name,
         source=source,
         overrides=overrides,
-        dtype=dtype or own_dtype(source, overrides),
-        precision=cpu_precision if cpu_precision and device == "cpu" else precision,
+        dtype=dtype,
+        precision=precision if dtype in ("float32", "float64") else "",
         device=device,
         cases=read_cases(own_cases(source, overrides) if cases is None else cases, source, where),
         **fields,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from kernel_library.choice import Candidate, best_of
+from kernel_library.choice import Candidate, Measured, best_of
 from kernel_library.overrides.interfaces import INTERFACES, Interface
 from kernel_library.overrides.kernels import OperatorKernel
 from kernel_library.overrides.operators import Operator, operator
@@ -84,7 +84,7 @@ class LibraryKernels:
             if each.name not in self._unloadable
             and len(shapes) >= len(each.shapes)
             and each.takes(shapes[: len(each.shapes)], dtype, architecture)
-            and (not self._rules.faster or each.closest(architecture, dtype, sizes).speedup_low > 1)
+            and self._is_wanted(each.closest(architecture, dtype, sizes))
         ]
         best = best_of(fitting, architecture, dtype, sizes)
         if best is None:
@@ -101,7 +101,12 @@ class LibraryKernels:
             raise
 
     def _allowed(self, candidate: Candidate) -> bool:
-        return self._rules.lower_precision or not any(each.precision for each in candidate.measured)
+        return self._rules.lower_precision or not all(each.precision for each in candidate.measured)
+
+    def _is_wanted(self, found: Measured) -> bool:
+        """Whether a kernel of which this was found is taken."""
+        fast = not self._rules.faster or found.speedup_low > 1
+        return fast and (self._rules.lower_precision or not found.precision)
 
 
 def library_sources(

@@ -172,6 +172,13 @@ def refusal(source: str, **overrides: Any) -> str:
     return str(caught.value)
 
 
+def test_what_is_of_half_precision_is_rounded_to_no_lower_one() -> None:
+    def precision(dtype: str, device: str) -> str:
+        return load_problem("level1/conv2d", dtype=dtype, device=device, precision="float16").precision
+
+    assert [precision(dtype, "cuda") for dtype in ("float32", "float16", "bfloat16")] == ["float16", "", ""]
+
+
 def test_what_is_missing_is_named() -> None:
     assert "defines no Model;" in refusal(SOURCE.replace("class Model(", "class Net("))
     assert "no get_inputs and no get_init_inputs" in refusal("class Model: ...")

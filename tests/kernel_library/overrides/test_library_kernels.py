@@ -222,6 +222,20 @@ def test_the_rules() -> None:
             assert calls(on) == taken, rules
 
 
+def test_a_kernel_that_rounds_at_one_type_is_taken_at_others() -> None:
+    def at(dtype: str, precision: str) -> Measured:
+        return Measured(architecture="cpu", dtype=dtype, shapes=((12,),), speedup_low=9, precision=precision)
+
+    known = candidate(
+        "softmax", dtypes=("float32", "float16"), measured=(at("float32", "float16"), at("float16", ""))
+    )
+    with library(known) as on:
+        torch.softmax(torch.ones(3, 4), -1)
+        assert calls(on) == 0
+        torch.softmax(torch.ones(3, 4, dtype=torch.float16), -1)
+        assert calls(on) == 1
+
+
 @pytest.mark.slow
 def test_a_shipped_kernel_in_cpp(tmp_path: Path) -> None:
     x = torch.randn(5, 33, requires_grad=True)

@@ -47,12 +47,12 @@ def matmul(m: int, n: int, k: int, seed: str = "triton_half", change: str = "") 
     return Case(seed=f"matmul/{seed}", shapes=((m, k), (k, n)), change=change, dtypes=dtypes)
 
 
-def conv2d(*numbers: int, op: str = "conv2d", change: str = "") -> Case:
+def conv2d(*numbers: int, op: str = "conv2d", change: str = "", dtypes: tuple[str, ...] = SINGLE) -> Case:
     """From N C H W K R S, stride and padding."""
     n, c, h, w, k, r, s, stride, padding = numbers
     shapes = ((n, c, h, w), (k, c, r, s), (k,))
     seed = f"{op}/triton"
-    return Case(seed=seed, shapes=shapes, more=(stride, padding), dtypes=("float32",), change=change)
+    return Case(seed=seed, shapes=shapes, more=(stride, padding), dtypes=dtypes, change=change)
 
 
 def swiglu(rows: int, features: int, hidden: int, change: str = "weights") -> Case:
@@ -121,6 +121,9 @@ SMALL = (
     cross_entropy(3, 32000),
     cross_entropy(4, 4099, change="classes_and_infinities"),
     cross_entropy(4, 4099, change="classes_and_huge"),
+    cross_entropy(3, 10000),
+    cross_entropy(4, 8200, change="classes_and_infinities"),
+    cross_entropy(3, 16384, change="classes_some_ignored"),
     cross_entropy(5, 300, change="classes_some_ignored"),
     rotary(2, 3, 50, 64),
     rotary(1, 5, 33, 48, change="heads_inside"),
@@ -139,6 +142,8 @@ SMALL = (
     conv2d(1, 5, 17, 19, 24, 3, 7, 3, 1),
     conv2d(1, 40, 7, 9, 150, 3, 3, 1, 1, change="weights"),
     conv2d(1, 4, 9, 9, 5, 1, 1, 1, 0, change="without_bias"),
+    conv2d(2, 3, 23, 21, 20, 5, 5, 2, 2, dtypes=HALVES),
+    conv2d(1, 40, 7, 9, 150, 3, 3, 1, 1, change="weights", dtypes=HALVES),
     conv2d(2, 3, 23, 21, 20, 5, 5, 2, 2, op=POOLED),
     conv2d(2, 3, 39, 35, 96, 11, 11, 4, 2, op=POOLED, change="weights"),
     conv2d(1, 5, 17, 19, 40, 3, 7, 3, 1, op=POOLED, change="without_bias"),
@@ -173,7 +178,7 @@ FULL = (
 
 def interpretable(case: Case) -> tuple[str, ...]:
     """The dtypes that the interpreter can run: it multiplies the bits of bfloat16 matrices as integers."""
-    products = case.seed.startswith(("matmul", "swiglu", "attention"))
+    products = case.seed.startswith(("matmul", "swiglu", "attention", "conv2d"))
     return tuple(dtype for dtype in case.dtypes if dtype != "bfloat16" or not products)
 
 

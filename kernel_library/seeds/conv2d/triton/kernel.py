@@ -1,8 +1,8 @@
 """2-D convolution in Triton: an implicit GEMM of output pixels by channels on the tensor cores.
 
-The input is folded by the stride: stride x stride pixels become channels, innermost, in float16 with a
-border of zeros. The convolution then has stride 1, and each row of a window is one contiguous run that loads
-by 16 bytes without masks. Products of float16, summed in float32: for tolerances of about 1e-3.
+The input is folded by the stride: stride x stride pixels become channels, innermost, with a border of zeros.
+The convolution then has stride 1, and each row of a window is one contiguous run that loads by 16 bytes
+without masks. Sums are in float32, and float32 inputs are rounded to float16: for tolerances of about 1e-3.
 """
 
 # How the embedded playbook calls this design, so that it goes on from here:
@@ -12,6 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
+INSIDE = {torch.float32: torch.float16, torch.float16: torch.float16, torch.bfloat16: torch.bfloat16}
+"""What is multiplied, by the type of the input."""
 BLOCK_M, BLOCK_K, WARPS, STAGES = 128, 64, 8, 3
 """Pixels of a tile and taps of one step."""
 PACK_BLOCK, FOLD_ELEMENTS = 1024, 8192
@@ -45,7 +47,7 @@ def pack(
     c = element // (STEP_W * STRIDE_H)
     used = (channel < K) & (c < C) & (r < R) & (s < S) & (within < STRIDE_W)
     value = tl.load(weight + ((channel * C + c) * R + r) * S + s, mask=used, other=0.0)
-    tl.store(packed + place, value.to(tl.float16), mask=tap < TAPS)
+    tl.store(packed + place, value.to(packed.dtype.element_ty), mask=tap < TAPS)
 
 
 @triton.jit
@@ -83,7 +85,7 @@ def fold(
     channels = tl.where(n < N, C, 0)
     known = ((c < channels) & (h >= 0) & (h < H))[:, None] & ((w >= 0) & (w < W))[None, :]
     source = x + n.to(tl.int64) * (C * H * W) + (c * H + h) * W
-    value = tl.load(source[:, None] + w[None, :], mask=known, other=0.0).to(tl.float16)
+    value = tl.load(source[:, None] + w[None, :], mask=known, other=0.0).to(folded.dtype.element_ty)
     value = value.reshape(LINES, COLS, STEP_W).permute(1, 0, 2).reshape(COLS, WIDTH)
     column = tl.arange(0, COLS)
     element = group * WIDTH + tl.arange(0, WIDTH)
@@ -230,9 +232,11 @@ def tile_of(channels: int) -> tuple[int, int]:
 def conv2d(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: int = 1, padding: int = 0
 ) -> torch.Tensor:
-    """`F.conv2d` of float32 tensors whose values float16 can hold (65504 at most)."""
-    if x.dtype != torch.float32 or weight.dtype != torch.float32:
-        raise TypeError(f"conv2d of {x.dtype} and {weight.dtype}; both must be float32")
+    """`F.conv2d` of tensors of one type: float16, bfloat16, or float32 whose values float16 can hold (65504 at
+    most)."""
+    if x.dtype not in INSIDE or weight.dtype != x.dtype:
+        names = ", ".join(map(str, INSIDE))
+        raise TypeError(f"conv2d of {x.dtype} and {weight.dtype}; both must be one of {names}")
     x, weight = x.contiguous(), weight.contiguous()
     bias = None if bias is None else bias.contiguous()
     (n, c, h, w), (k, _, r, s) = x.shape, weight.shape
@@ -252,8 +256,9 @@ def conv2d(
     lines = min(lines, max(1, FOLD_ELEMENTS // (cols * step)))
     groups = triton.cdiv(elements, lines * step)
     pack_jobs = triton.cdiv(taps * columns, PACK_BLOCK)
-    packed = torch.empty(taps * columns, dtype=torch.float16, device=x.device)
-    folded = torch.empty(fold_rows * wd * elements, dtype=torch.float16, device=x.device)
+    inside = INSIDE[x.dtype]
+    packed = torch.empty(taps * columns, dtype=inside, device=x.device)
+    folded = torch.empty(fold_rows * wd * elements, dtype=inside, device=x.device)
     out = torch.empty((n, k, p, q), dtype=x.dtype, device=x.device)
     prepare[(pack_jobs + fold_rows * groups,)](
         weight,
