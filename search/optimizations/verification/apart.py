@@ -34,7 +34,10 @@ from search.optimizations.verification.record import (
     guilty,
 )
 
-TASK = "verification_task.json"
+TASK, FOUND = "verification_task.json", "verification_found.json"
+"""What a process is to do, and what it has found, which may be a part of all."""
+KEPT = "verification_untuned_"
+"""How the file's name begins that has what was found before the compiler tunes."""
 EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit)\b")
 """How the line of a traceback begins that names what was raised."""
 TUNED = "max-autotune"
@@ -95,10 +98,19 @@ def verify_apart(folder: Path, task: Task, names: Sequence[str], timeout_s: floa
     own. A kernel that ends the process is found by bisection, and left out. What the compiler tunes is
     timed in another process: it may take longer than all the rest, which is kept for the next call in case
     that this one is interrupted. Raises VerificationError."""
+    (folder / FILE).unlink(missing_ok=True)
+    found = _verified_in_all_ways(folder, task, names, timeout_s)
+    found.write(folder / FILE)  # not before: whoever finds it takes the model for verified
+    for each in folder.glob(f"{KEPT}*"):
+        each.unlink()
+    return found
+
+
+def _verified_in_all_ways(folder: Path, task: Task, names: Sequence[str], timeout_s: float) -> Verification:
     if TUNED not in task.ways:
         return _verified(folder, task, names, timeout_s)
     untuned = replace(task, ways=[way for way in task.ways if way != TUNED])
-    kept = folder / f"verification_untuned_{_digest(folder, untuned)}.json"
+    kept = folder / f"{KEPT}{_digest(folder, untuned)}.json"
     if kept.exists():
         found = Verification.read(kept)
     else:
@@ -106,18 +118,14 @@ def verify_apart(folder: Path, task: Task, names: Sequence[str], timeout_s: floa
         if not found.passes:
             return found
         found.write(kept)
-    tuning = replace(task, seeds=0, ways=(EAGER, OPTIMIZED, TUNED), without=found.left_out)
-    if (died := _run(folder, tuning, timeout_s)) is not None:
-        found = replace(found, failed={**found.failed, TUNED: died})
-    else:
-        tuned = Verification.read(folder / FILE)
-        found = replace(
-            found, sessions=[*found.sessions, *tuned.sessions], failed={**found.failed, **tuned.failed}
-        )
-    found.write(folder / FILE)  # the second process has written its own
-    for each in folder.glob("verification_untuned_*.json"):
-        each.unlink()
-    return found
+    tuned = _run(
+        folder, replace(task, seeds=0, ways=(EAGER, OPTIMIZED, TUNED), without=found.left_out), timeout_s
+    )
+    if isinstance(tuned, str):
+        return replace(found, failed={**found.failed, TUNED: tuned})
+    return replace(
+        found, sessions=[*found.sessions, *tuned.sessions], failed={**found.failed, **tuned.failed}
+    )
 
 
 def _digest(folder: Path, task: Task) -> str:
@@ -130,42 +138,44 @@ def _digest(folder: Path, task: Task) -> str:
 
 def _verified(folder: Path, task: Task, names: Sequence[str], timeout_s: float) -> Verification:
     """A CUDA graph that ends the process costs no kernel: which of both it was is not known."""
-    died = _run(folder, task, timeout_s)
-    if died is not None and OPTIMIZED_GRAPH in task.ways:
+    found = _run(folder, task, timeout_s)
+    if isinstance(found, Verification):
+        return found
+    died = found
+    if OPTIMIZED_GRAPH in task.ways:
         graphs = [way for way in task.ways if way in (GRAPH, OPTIMIZED_GRAPH)]
         without = replace(task, ways=[way for way in task.ways if way not in graphs])
         found = _verified(folder, without, names, timeout_s)
-        found = replace(found, failed={**found.failed, **dict.fromkeys(graphs, died)})
-        found.write(folder / FILE)
-        return found
-    if died is not None:
-        smoke = replace(task, seeds=1, ways=())
+        return replace(found, failed={**found.failed, **dict.fromkeys(graphs, died)})
+    smoke = replace(task, seeds=1, ways=())
 
-        def dies(some: Sequence[str]) -> bool:
-            off = {name: "" for name in names if name not in some}
-            return _run(folder, replace(smoke, without={**off, **task.without}), timeout_s) is not None
+    def dies(some: Sequence[str]) -> bool:
+        off = {name: "" for name in names if name not in some}
+        return isinstance(_run(folder, replace(smoke, without={**off, **task.without}), timeout_s), str)
 
-        tried = [name for name in names if name not in task.without]
-        out = dict.fromkeys(guilty(tried, dies), f"it ends the process: {died}")
-        if not out or dies([]):
-            raise VerificationError(f"the model's process ended: {died}")
-        died = _run(folder, replace(task, without={**task.without, **out}), timeout_s)
-        if died is not None:
-            raise VerificationError(f"the model's process ended: {died}")
-    return Verification.read(folder / FILE)
+    tried = [name for name in names if name not in task.without]
+    out = dict.fromkeys(guilty(tried, dies), f"it ends the process: {died}")
+    if not out or dies([]):
+        raise VerificationError(f"the model's process ended: {died}")
+    found = _run(folder, replace(task, without={**task.without, **out}), timeout_s)
+    if isinstance(found, str):
+        raise VerificationError(f"the model's process ended: {found}")
+    return found
 
 
-def _run(folder: Path, task: Task, timeout_s: float) -> str | None:
-    """How the process failed; None where it has written its file."""
+def _run(folder: Path, task: Task, timeout_s: float) -> Verification | str:
+    """What the process has found, or how it failed."""
     write_atomically(folder / TASK, json.dumps(asdict(task)))
-    (folder / FILE).unlink(missing_ok=True)
+    (folder / FOUND).unlink(missing_ok=True)
     command = [sys.executable, "-m", "search.optimizations.verification.process", str(folder)]
     try:
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
         return f"it took longer than {timeout_s:.0f} s"
-    if done.returncode == 0 and (folder / FILE).exists():
-        return None
+    if done.returncode == 0 and (folder / FOUND).exists():
+        found = Verification.read(folder / FOUND)
+        (folder / FOUND).unlink()
+        return found
     signal = f"signal {-done.returncode}" if done.returncode < 0 else f"exit status {done.returncode}"
     said = last_words(done.stderr)
     return f"{signal}: {said}" if said else signal

@@ -4,7 +4,7 @@ code that may do anything to theirs:
     python -m search.optimizations.verification.process FOLDER
 
 FOLDER is that of a run of `search.optimize`; it has `optimized/` and what is to be done in
-`verification_task.json`. What is found is written to `verification.json`.
+`verification_task.json`. What is found is written to `verification_found.json`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from evaluators.reference.containers import tensors_in
 from search.optimizations.extraction.record import EXTRACTION, Extraction
 from search.optimizations.installation.package import PACKAGE
 from search.optimizations.models.source import LoadedModel
-from search.optimizations.verification.apart import TASK, Task
+from search.optimizations.verification.apart import FOUND, TASK, Task
 from search.optimizations.verification.plans import plan_of, watched
 from search.optimizations.verification.record import (
-    FILE,
     OPTIMIZED_GRAPH,
     Check,
     Step,
@@ -284,7 +283,7 @@ def main(arguments: Sequence[str]) -> int:
     """The process."""
     folder = Path(arguments[0])
     task = Task(**json.loads((folder / TASK).read_text()))
-    verify(folder, task, _say).write(folder / FILE)
+    verify(folder, task, _say).write(folder / FOUND)
     return 0
 
 

@@ -68,11 +68,11 @@ def verified(
     return verify_apart(folder, task, list(names.values()), 120.0), names
 
 
-def passed(folder: Path, task: Task) -> None:
-    """What the process writes of a model that is the same, and as fast in every way."""
+def passed(task: Task) -> Verification:
+    """What the process finds of a model that is the same, and as fast in every way."""
     check = Check(seed=0, error=0.0, eager_error=0.0, allowed=1.0)
     session = {"": {way: [1.0] * 6 for way in task.ways}}
-    Verification(checks=[check][: task.seeds], calls={}, sessions=[session]).write(folder / FILE)
+    return Verification(checks=[check][: task.seeds], calls={}, sessions=[session], growth=[])
 
 
 @pytest.mark.slow
@@ -134,10 +134,10 @@ def test_a_kernel_that_raises_is_taken_out(tmp_path: Path) -> None:
 def test_a_cuda_graph_that_ends_the_process_costs_no_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stub(folder: Path, task: Task, timeout_s: float) -> str | None:
+    def stub(folder: Path, task: Task, timeout_s: float) -> Verification | str:
         if OPTIMIZED_GRAPH in task.ways:
             return "exit status 1"
-        return passed(folder, task)
+        return passed(task)
 
     monkeypatch.setattr(apart, "_run", stub)
     task = Task(model={}, device="cuda", dtype=None, ways=ways_of("none", "cuda"))
@@ -182,11 +182,10 @@ def test_what_the_compiler_tunes_is_added_to_the_record(
 ) -> None:
     """In a process of its own, which may not come to an end."""
 
-    def stub(folder: Path, task: Task, timeout_s: float) -> str | None:
-        (folder / FILE).unlink(missing_ok=True)
+    def stub(folder: Path, task: Task, timeout_s: float) -> Verification | str:
         if not task.seeds and died:
             return died
-        return passed(folder, task)
+        return passed(task)
 
     monkeypatch.setattr(apart, "_run", stub)
     task = Task(model={}, device="cpu", dtype=None, ways=("eager", "optimized", "max-autotune"))
@@ -202,12 +201,11 @@ def test_an_interrupted_tuning_goes_on_with_what_was_verified(
     ran: list[Sequence[str]] = []
     is_over = False
 
-    def stub(folder: Path, task: Task, timeout_s: float) -> str | None:
+    def stub(folder: Path, task: Task, timeout_s: float) -> Verification | str:
         ran.append(task.ways)
-        (folder / FILE).unlink(missing_ok=True)
         if not task.seeds and not is_over:
             raise KeyboardInterrupt
-        return passed(folder, task)
+        return passed(task)
 
     monkeypatch.setattr(apart, "_run", stub)
     task = Task(model={}, device="cpu", dtype=None, ways=("eager", "optimized", "max-autotune"))
@@ -231,6 +229,7 @@ def test_an_interrupted_tuning_goes_on_with_what_was_verified(
     found = verify_apart(tmp_path, task, [], 1.0)
     assert found.ways == [*tuning] and found.passes
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith("verification_")] == []
+    assert Verification.read(tmp_path / FILE) == found
     ran.clear()
     verify_apart(tmp_path, task, [], 1.0)
     assert ran == [first, tuning], "asked again, all of it is measured again"
