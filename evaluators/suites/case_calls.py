@@ -101,9 +101,10 @@ def _why_not(call: Call) -> str:
             return RANDOM
     elif (kind := kind_of(call.operator)) != PLAIN:
         return kind
-    if call.operator.rpartition(".")[0] in ENDLESS:
+    packet = call.operator.rpartition(".")[0]
+    if packet in ENDLESS:
         return "takes for ever on large numbers"
-    if call.operator.rpartition(".")[0] in UNSET and given_to(call)["reduction"] == 0:
+    if packet in UNSET and given_to(call)["reduction"] == 0:
         return "leaves a result as the memory was"
     if "as_strided" in call.operator:
         return STORAGE

@@ -14,7 +14,7 @@ from typing import Any
 
 from evaluators.nearest import nearest
 from evaluators.problem import Problem
-from evaluators.reference.loading import BadReference, make_problem
+from evaluators.reference.loading import KEEPS_TYPES, WRITES_ONCE, BadReference, make_problem
 from evaluators.suites.case_calls import (
     Operators,
     all_tensors,
@@ -33,7 +33,7 @@ from evaluators.suites.telling_calls import tells
 from evaluators.suites.trace_grammar import write_arguments
 from evaluators.suites.trace_inputs import operator_of, takes_tensors, writes_once
 from evaluators.suites.traced_call import Call, Device, Value
-from evaluators.suites.traces import traces
+from evaluators.suites.traces import counted_together, traces
 
 TRACED = "operators/traced"
 REFERENCE = '''"""{operator}: {count} calls, in the grammar of traces (docs/operators.md)."""
@@ -133,11 +133,8 @@ def load_problem(
         near = nearest(operator, list(found))
         raise BadReference(f"{suite} has no {operator}" + (f"; did you mean {near}?" if near else ""))
     device = rules.get("device", "cpu")
-    placed = (
-        _placed(each, device, everything=suite != TRACED)
-        for each in _chosen(found[operator], types, most_cases)
-    )
-    calls = list({write_arguments(each): each for each in placed}.values())
+    placed = (_placed(each, device, everything=suite != TRACED) for each in found[operator])
+    calls = _chosen(counted_together(placed), types, most_cases)
     if not calls:
         raise BadReference(f"{name} has no call with tensors of {', '.join(types)} alone")
     first = max(calls, key=bytes_of)
@@ -178,7 +175,7 @@ def reference_of(operator: str, call: Call, count: int, *, mixed: bool = False) 
     """The source of a reference for an operator, whose own call is this one; `mixed`: calls have tensors of
     several floating types."""
     schema = operator_of(operator)._schema
-    flags = {"KEEPS_TYPES": mixed, "WRITES_ONCE": writes_once(operator)}
+    flags = {KEEPS_TYPES: mixed, WRITES_ONCE: writes_once(operator)}
     inputs = [each.name for each in schema.arguments if takes_tensors(each)]
     constants = [each.name for each in schema.arguments if not takes_tensors(each)]
     passed = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.strided_layouts import extent, rewritten
@@ -148,7 +148,7 @@ def ranges_of(operator: str, given: Mapping[str, Value]) -> dict[str, int | tupl
     if base in POOLED:
         return {"indices": math.prod(shape[-POOLED[base] :])}
     if base in UNPOOLED:
-        return {"indices": _places(shape[-UNPOOLED[base] :], _sizes(given["output_size"]))}
+        return {"indices": math.prod(_sizes(given["output_size"]))}
     return {}
 
 
@@ -179,14 +179,6 @@ def _whole(value: Value) -> int:
     if not isinstance(value, int):
         raise ValueError(f"{value!r} stands where a whole number is expected")
     return value
-
-
-def _places(pooled: Sequence[int], sizes: Sequence[int]) -> int:
-    """Of a tensor of these sizes. Raises ValueError where what was pooled does not fit in: some places would
-    be written twice."""
-    if math.prod(pooled) > math.prod(sizes):
-        raise ValueError(f"{math.prod(pooled)} elements have no places of their own among {math.prod(sizes)}")
-    return math.prod(sizes)
 
 
 def _sizes(value: Value) -> list[int]:
@@ -294,7 +286,7 @@ class _Maker:
         if not of.shape:
             return plain
         if size > below:
-            raise ValueError(f"{size} elements would be written to {below} places")
+            raise ValueError(f"{size} elements have no places of their own among {below}")
         place = plain.device
         shape = [*of.shape[:first], below, *of.shape[end:]]
         order = torch.rand(shape, device=place, generator=self._generator(place)).argsort(first)

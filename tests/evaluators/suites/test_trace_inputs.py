@@ -113,7 +113,7 @@ def test_what_writes_gets_no_index_twice() -> None:
 
 
 def test_more_than_there_are_places_for_is_not_written() -> None:
-    with pytest.raises(ValueError, match="7 elements would be written to 5 places"):
+    with pytest.raises(ValueError, match="7 elements have no places of their own among 5"):
         made("scatter.src", "((T([10, 5], f32), 1, T([10, 7], i64), T([10, 7], f32)), {})")
 
 
