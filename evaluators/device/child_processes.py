@@ -45,6 +45,10 @@ class UnfitProblem(WorkerBroken):
     opened."""
 
 
+class UnansweredProblem(UnfitProblem):
+    """The reference gives no answer for so long that other cases of the problem are not tried."""
+
+
 class DeviceProcesses:
     """The judge process and the fork server; both have imported torch and go from problem to problem."""
 

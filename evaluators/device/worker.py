@@ -20,6 +20,7 @@ from evaluators.device.child_processes import (
     DeviceProcesses,
     ProblemProcesses,
     RunnerSpecs,
+    UnansweredProblem,
     UnfitProblem,
     WorkerBroken,
     thread_variables,
@@ -244,7 +245,7 @@ class Worker:
         try:
             return self._watch(processes, self._settings.open_timeout_s).answer(eager)
         except Unresponsive as unresponsive:
-            raise UnfitProblem(f"the reference cannot be run: {unresponsive}") from unresponsive
+            raise UnansweredProblem(f"the reference cannot be run: {unresponsive}") from unresponsive
 
     def _require_isolation(self, reached: str) -> None:
         demanded = self._settings.isolation

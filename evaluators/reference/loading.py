@@ -35,9 +35,9 @@ KEEPS_TYPES = "KEEPS_TYPES"
 them."""
 LEAVES_UNREAD = "LEAVES_UNREAD"
 """The module global of a reference that may leave inputs unread, as an operator does in one of its modes."""
-WRITES_ONCE = "WRITES_ONCE"
-"""The module global of a reference that writes to the indices among its inputs: with one of them there twice,
-what is there in the end would be anyone's guess."""
+KEEPS_INTEGERS = "KEEPS_INTEGERS"
+"""The module global of a reference whose integer inputs have to be as it makes them: indices to which it
+writes, of which none may be there twice, or the places where bags begin, in ascending order."""
 
 
 class BadReference(ValueError):

@@ -22,8 +22,8 @@ from evaluators.reference.differences import about_equal, as_pairs
 from evaluators.reference.float64 import FAILURES, DoubleReference
 from evaluators.reference.input_distributions import Distribution
 from evaluators.reference.loading import (
+    KEEPS_INTEGERS,
     LEAVES_UNREAD,
-    WRITES_ONCE,
     init_inputs,
     load_module,
     make_inputs,
@@ -75,7 +75,7 @@ class RunningReference:
             self.random_checks: Hook | None = getattr(self._module, HOOK, None)
             """Where outputs are compared by statistical tests (see `random_outputs`)."""
             self.leaves_unread = bool(getattr(self._module, LEAVES_UNREAD, False))
-            self.writes_once = bool(getattr(self._module, WRITES_ONCE, False))
+            self.keeps_integers = bool(getattr(self._module, KEEPS_INTEGERS, False))
             self.eager = self._make(self.seed)
             self.double: DoubleReference | None = DoubleReference(self.eager, source=problem.source)
         self._before: list[torch.Tensor] = []

@@ -108,8 +108,8 @@ def _candidates(reference: ReferenceModel) -> Iterator[list[Distribution]]:
     for each in DISTRIBUTIONS:
         if not any(each.changes(tensor) for tensor in tensors):
             continue
-        if each.integer and reference.writes_once:
-            reference.untried[each.name] = "it writes to its indices, of which none may be there twice"
+        if each.integer and reference.keeps_integers:
+            reference.untried[each.name] = "its integers have to be as the reference makes them"
             continue
         if each.nonfinite:
             if why := _no_infinities(tensors, reference):

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
-from evaluators.device.child_processes import UnfitProblem
+from evaluators.device.child_processes import UnansweredProblem, UnfitProblem
 from evaluators.problem import Problem
 from evaluators.scheduler.on_cases import first_of
 
@@ -22,6 +22,8 @@ class KnownProblems:
         self._fit: set[str] = set()
         self._unfit: dict[str, str] = {}
         """With the reason."""
+        self._unanswered: dict[str, str] = {}
+        """The same of whole problems, by their ids, one of whose cases got no answer."""
 
     async def describe(self, problem: Problem) -> dict[str, str]:
         """The facts of this problem. Raises what opening it raises."""
@@ -50,13 +52,17 @@ class KnownProblems:
         """It has been open."""
         self._fit.add(problem.id)
 
-    def note_unfit(self, problem: Problem, reason: str) -> None:
+    def note_unfit(self, problem: Problem, error: UnfitProblem) -> None:
         """Its reference cannot be run, or cannot judge."""
-        self._unfit[problem.id] = reason
+        self._unfit[problem.id] = str(error)
+        if isinstance(error, UnansweredProblem) and problem.case_of:
+            self._unanswered[problem.case_of] = f"in another case {error}"
 
     def require_fit(self, problem: Problem) -> None:
-        """Raises UnfitProblem where that is known: no worker has to find it again, for any kernel."""
-        if reason := self._unfit.get(problem.id):
+        """Raises UnfitProblem where that is known: no worker has to find it again, for any kernel. A case
+        that has been open goes on."""
+        unanswered = "" if self.is_fit(problem) else self._unanswered.get(problem.case_of, "")
+        if reason := self._unfit.get(problem.id) or unanswered:
             raise UnfitProblem(reason)
 
     async def _open(self, problem: Problem) -> dict[str, str]:

@@ -249,7 +249,7 @@ class Pool:
                 async with self._devices.lease(problem.id, failed_on) as device:
                     facts = await self._host.facts(device, problem)
             except UnfitProblem as error:
-                self._problems.note_unfit(problem, str(error))
+                self._problems.note_unfit(problem, error)
                 raise
             except (WorkerBroken, WorkerDied) as error:
                 failed_on.append(device)
@@ -301,7 +301,7 @@ class Pool:
             if self._problems.is_fit(job.problem):  # it has been open: this is the device's fault
                 job.failed_on.append(device)
                 raise WorkerBroken(str(error)) from error
-            self._problems.note_unfit(job.problem, str(error))
+            self._problems.note_unfit(job.problem, error)
             raise
         except (WorkerBroken, WorkerDied):
             job.failed_on.append(device)

@@ -15,8 +15,15 @@ from evaluators.suites.traced_call import Call, Tensor, tensors_of
 MOST_CASES = 6
 """Of a problem, at a type."""
 RANDOM = "draws random numbers, and nothing is known to hold of them"
-ENDLESS = ("aten.polygamma", "aten.special_zeta", "aten.linalg_matrix_exp")
-"""Operators that take as long as a number in their input is large, on some of our distributions for ever."""
+ENDLESS = (
+    "aten.polygamma",
+    "aten.special_zeta",
+    "aten.linalg_matrix_exp",
+    "aten.special_laguerre_polynomial_l",
+    "aten.special_legendre_polynomial_p",
+)
+"""Operators that take as long as a number in their input is large, on some of our distributions for ever: the
+two polynomials on a GPU alone."""
 UNSET = ("aten.nll_loss2d_forward",)
 """Operators that without a reduction do not write their second result, the total of the weights."""
 STORAGE = "reads what lies around a tensor in memory"

@@ -14,7 +14,7 @@ from typing import Any
 
 from evaluators.nearest import nearest
 from evaluators.problem import Problem
-from evaluators.reference.loading import KEEPS_TYPES, WRITES_ONCE, BadReference, make_problem
+from evaluators.reference.loading import KEEPS_INTEGERS, KEEPS_TYPES, BadReference, make_problem
 from evaluators.suites.case_calls import (
     Operators,
     all_tensors,
@@ -31,7 +31,7 @@ from evaluators.suites.random_operators import is_random
 from evaluators.suites.suite import Entry
 from evaluators.suites.telling_calls import tells
 from evaluators.suites.trace_grammar import write_arguments
-from evaluators.suites.trace_inputs import operator_of, takes_tensors, writes_once
+from evaluators.suites.trace_inputs import keeps_integers, operator_of, takes_tensors
 from evaluators.suites.traced_call import Call, Device, Value
 from evaluators.suites.traces import counted_together, traces
 
@@ -175,7 +175,7 @@ def reference_of(operator: str, call: Call, count: int, *, mixed: bool = False) 
     """The source of a reference for an operator, whose own call is this one; `mixed`: calls have tensors of
     several floating types."""
     schema = operator_of(operator)._schema
-    flags = {KEEPS_TYPES: mixed, WRITES_ONCE: writes_once(operator)}
+    flags = {KEEPS_TYPES: mixed, KEEPS_INTEGERS: keeps_integers(operator)}
     inputs = [each.name for each in schema.arguments if takes_tensors(each)]
     constants = [each.name for each in schema.arguments if not takes_tensors(each)]
     passed = [

@@ -33,6 +33,8 @@ POOLED = {"max_pool2d_with_indices_backward": 2, "max_pool3d_with_indices_backwa
 """Operators whose indices are of places in the last dimensions, so many."""
 UNPOOLED = {"max_unpool2d": 2, "max_unpool3d": 3}
 """Operators that write to places in the last dimensions of their outputs, so many, each once."""
+SEGMENTED = ("embedding_bag", "segment_reduce")
+"""Operators that take the places where bags or segments begin."""
 PROBABILITIES = ("bernoulli", "multinomial", "binary_cross_entropy", "binary_cross_entropy_backward")
 """Operators whose floating inputs lie between 0 and 1."""
 NOT_NEGATIVE = {"normal": "std", "poisson": "self"}
@@ -122,9 +124,10 @@ def base_of(operator: str) -> str:
     return operator.split(".")[1].strip("_")
 
 
-def writes_once(operator: str) -> bool:
-    """Whether it writes to indices, of which none may be there twice."""
-    return base_of(operator) in (*EACH_ONCE, *UNPOOLED)
+def keeps_integers(operator: str) -> bool:
+    """Whether its integers have to be as they are drawn: indices to which it writes, of which none may be
+    there twice, or the places where bags or segments begin."""
+    return base_of(operator) in (*EACH_ONCE, *UNPOOLED, *SEGMENTED)
 
 
 def ranges_of(operator: str, given: Mapping[str, Value]) -> dict[str, int | tuple[int | None, ...]]:

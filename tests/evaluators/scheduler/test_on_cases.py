@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evaluators.build.builder import Build
-from evaluators.device.child_processes import UnfitProblem, WorkerBroken
+from evaluators.device.child_processes import UnansweredProblem, UnfitProblem, WorkerBroken
 from evaluators.evaluation import Evaluation, Status
 from evaluators.problem import Case, Kernel, Problem
 from evaluators.scheduler.host import OnStage, WorkerDied
@@ -166,6 +166,24 @@ def test_a_case_that_cannot_judge_amid_a_load_is_dropped() -> None:
     assert found.status is Status.CORRECT
     assert host.sizes[:6] == [33, 40, 50, 60, 16, 100]
     assert [each.name for each in found.cases if not each.passes] == ["n=40"]
+
+
+def test_after_a_case_without_an_answer_no_other_is_opened() -> None:
+    """The first one was open before, to know the device."""
+
+    def answers(problem: Problem, kernel: Kernel) -> Evaluation:
+        if problem.overrides["n"] == 40:
+            raise UnansweredProblem("no answer within 300 s")
+        return correct(2.0)
+
+    droppable = replace(LONG, cases=tuple(replace(each, droppable=True) for each in LONG.cases))
+    host = CasesHost(answers)
+    found = evaluated(host, droppable)
+    assert host.sizes == [33, 40, 16]
+    assert {each.name for each in found.cases if each.passes} == {"n=33", "n=16"}
+    unfit = {each.name: each.evaluation.cause for each in found.cases if not each.passes}
+    assert unfit.pop("n=40") == "no answer within 300 s"
+    assert set(unfit.values()) == {"in another case no answer within 300 s"}
 
 
 def test_a_drawn_case_whose_reference_is_unfit_is_drawn_anew() -> None:

@@ -212,18 +212,22 @@ def test_calls_that_are_alike_on_a_device_are_one_case(monkeypatch: pytest.Monke
     assert len(problem.cases) == 1
 
 
-def test_what_writes_to_indices_is_not_given_the_same_ones(
+def test_integers_that_depend_on_one_another_are_not_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which of two numbers stands in a place in the end differs from call to call on a GPU."""
+    """Which of two numbers stands in a place in the end differs from call to call on a GPU, and bags whose
+    beginnings are not in order end in an assertion there."""
+    bags = "T([9, 7], bf16), T([60], i64), T([5], i64), False, 0, True, T([60], bf16)"
     arguments = "T([6, 9], bf16), 1, T([6, 7], i64)"
     (tmp_path / "two.txt").write_text(
         f"Operator: aten.scatter.src\ncnt: 1, (({arguments}, T([6, 7], bf16)), {{}})\n"
         f"Operator: aten.gather.default\ncnt: 1, (({arguments}), {{}})\n"
+        f"Operator: aten._embedding_bag.default\ncnt: 1, (({bags}), {{}})\n"
     )
     monkeypatch.setenv(TRACES, str(tmp_path / "two.txt"))
     indices = {"sorted indices", "repeated indices", "extreme indices"}
-    for operator, are_tried in (("aten.scatter.src", False), ("aten.gather.default", True)):
+    tried = {"aten.scatter.src": False, "aten._embedding_bag.default": False, "aten.gather.default": True}
+    for operator, are_tried in tried.items():
         problem = problem_of(operator)
         reference = ReferenceModel(problem.of_case(problem.cases[0]))
         assert examine(reference) == []
@@ -291,8 +295,9 @@ def test_calls_that_tell_nothing_of_a_kernel_are_left_out() -> None:
     counted = Call(operator="aten.bincount.default", arguments=(Tensor(shape=(9,), dtype="int64"),))
     gamma = Call(operator="aten.polygamma.default", arguments=(2, three))
     zeta = Call(operator="aten.special_zeta.self_scalar", arguments=(2, three))
+    legendre = Call(operator="aten.special_legendre_polynomial_p.default", arguments=(three, three))
     power = Call(operator="aten.linalg_matrix_exp.default", arguments=(square,))
-    assert fit([gamma, zeta, power]).left_out == {"takes for ever on large numbers": 3}
+    assert fit([gamma, zeta, power, legendre]).left_out == {"takes for ever on large numbers": 4}
     masked = Call(operator="aten.index.Tensor", arguments=(three, (mask,)))
     number = Call(operator="aten.equal.default", arguments=(three, three))
     pixels, classes = (
