@@ -42,13 +42,15 @@ CONVOLUTIONS = (  # in_channels, out_channels, height, kernel_size, stride, padd
 @dataclass(frozen=True)
 class Operator:
     """One of the library's by its `op`, the problem that it is measured on, and its shapes, as that problem's
-    sizes; `inputs` are the shapes of the first inputs for such sizes, by which a kernel is chosen."""
+    sizes; `inputs` are the shapes of the first inputs for such sizes, by which a kernel is chosen, and
+    `weights` those of the weights that tell more about a call."""
 
     op: str
     problem: str
     shapes: tuple[dict[str, int], ...]
     inputs: Callable[[dict[str, int]], Sequence[Sequence[int]]]
     dtypes: tuple[str, ...] = FLOATS
+    weights: Callable[[dict[str, int]], Sequence[Sequence[int]]] = lambda of: ()
 
     def cases(self, device: str) -> Iterator[Case]:
         """All of them."""
@@ -82,12 +84,13 @@ class Case:
 
     @property
     def shapes(self) -> Sequence[Sequence[int]]:
-        """Of the first inputs."""
-        return self.operator.inputs(self.sizes)
+        """Of the first inputs, and of the weights that tell more."""
+        return [*self.operator.inputs(self.sizes), *self.operator.weights(self.sizes)]
 
     def ours(self, entries: Sequence[Entry], architecture: str) -> list[Entry]:
         """The library's kernels for it."""
-        return fitting_entries(entries, self.operator.op, self.shapes, self.dtype, architecture)
+        inputs = self.operator.inputs(self.sizes)
+        return fitting_entries(entries, self.operator.op, inputs, self.dtype, architecture)
 
     def peer(self, name: str, problem: Problem) -> Kernel | None:
         """Somebody else's kernel for it, None where they have none."""
@@ -181,6 +184,7 @@ OPERATORS = (
             for channels, out, height, kernel, stride, padding in CONVOLUTIONS
         ),
         lambda of: [(of["batch"], of["in_channels"], of["height"], of["width"])],
+        weights=lambda of: [(of["out_channels"], of["in_channels"], of["kernel_size"], of["kernel_size"])],
     ),
 )
 

@@ -58,11 +58,11 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class AtShape:
-    """What a kernel took at one of many shapes. `inputs` are the shapes of the first inputs, with a space
-    between them (`4096x4096 4096x4096`); `device` is its name, `architecture` the compute capability or
-    `cpu`; `precision` the type to which the kernel was allowed to round factors, "" for none. Times are ms a
-    call; the speedup is over eager PyTorch, with its 95 % interval; `roofline_share` is 0 where it is not
-    known."""
+    """What a kernel took at one of many shapes. `inputs` are the shapes of the first inputs, and of weights
+    that tell more (a convolution's), with a space between them (`4096x4096 4096x4096`); `device` is its name,
+    `architecture` the compute capability or `cpu`; `precision` the type to which the kernel was allowed to
+    round factors, "" for none. Times are ms a call; the speedup is over eager PyTorch, with its 95 %
+    interval; `roofline_share` is 0 where it is not known."""
 
     inputs: str
     dtype: str
