@@ -32,8 +32,9 @@ DATABASE = "facto/specdb/db.py"
 MOST_TUPLES = 40
 """Of arguments, that are generated for an operator."""
 SEED = 0
-LARGEST = 1e6
-"""Of numbers among the arguments: what is multiplied by more, or compared with it, hardly tells anything."""
+LARGEST, SMALLEST = 1e6, 1e-30
+"""Of numbers among the arguments but 0: what is multiplied by more, or compared with it, hardly tells
+anything, and a factor whose reciprocal is infinite makes the answers of PyTorch itself differ."""
 
 
 def facto_calls() -> Sequence[Call]:
@@ -112,4 +113,4 @@ def _call(operator: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) 
 def _is_extreme(value: Value) -> bool:
     if isinstance(value, tuple):
         return any(map(_is_extreme, value))
-    return isinstance(value, int | float) and not abs(value) <= LARGEST
+    return isinstance(value, int | float) and value != 0 and not SMALLEST <= abs(value) <= LARGEST

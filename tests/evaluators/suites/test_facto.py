@@ -103,7 +103,7 @@ def test_calls_that_fail_or_tell_nothing_are_left_out() -> None:
     kept = [each.arguments[0] for each in calls_of("aten.floor.default", generated())]
     assert [each.shape for each in kept if isinstance(each, Tensor)] == [(3,), (2, 3)]
     assert [*calls_of("aten.isnan.default", generated())] == []
-    numbers = ([torch.ones(3), number] for number in (2.0, math.inf, -1e9, math.nan))
+    numbers = ([torch.ones(3), number] for number in (2.0, math.inf, -1e9, math.nan, 5e-324))
     scaled = calls_of("aten.mul.Scalar", ((each, {}, {}) for each in numbers))
     assert [each.arguments[1] for each in scaled] == [2.0]
 
