@@ -8,7 +8,7 @@ import pytest
 
 from evaluators.cause import cause_of
 from evaluators.device import watchdog
-from evaluators.device.child_processes import UnfitProblem, WorkerBroken
+from evaluators.device.child_processes import UnansweredProblem, UnfitProblem, WorkerBroken
 from evaluators.device.worker import Worker
 from evaluators.evaluation import Status
 from evaluators.problem import Kernel, Problem
@@ -131,7 +131,7 @@ def test_a_reference_that_hangs_is_unfit(second: Worker, monkeypatch: pytest.Mon
     monkeypatch.setattr(watchdog, "GONE_S", 0.5)
     monkeypatch.setattr(second, "_settings", replace(SETTINGS, open_timeout_s=1.0))
     source = REFERENCE.replace("return x\n", "time.sleep(600)\n")
-    with pytest.raises(UnfitProblem, match=r"the reference cannot be run: .*within 1 s"):
+    with pytest.raises(UnansweredProblem, match=r"the reference cannot be run: .*within 1 s"):
         second.open(Problem(name="file/broken", source=source))
 
 
