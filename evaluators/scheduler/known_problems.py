@@ -21,9 +21,7 @@ class KnownProblems:
         self._facts: dict[str, dict[str, str]] = {}
         self._fit: set[str] = set()
         self._unfit: dict[str, str] = {}
-        """With the reason."""
-        self._unanswered: dict[str, str] = {}
-        """The same of whole problems, by their ids, one of whose cases got no answer."""
+        """With the reason; that with cases is where one of them got no answer."""
 
     async def describe(self, problem: Problem) -> dict[str, str]:
         """The facts of this problem. Raises what opening it raises."""
@@ -56,14 +54,14 @@ class KnownProblems:
         """Its reference cannot be run, or cannot judge."""
         self._unfit[problem.id] = str(error)
         if isinstance(error, UnansweredProblem) and problem.case_of:
-            self._unanswered[problem.case_of] = f"in another case {error}"
+            self._unfit[problem.case_of] = f"in another case {error}"
 
     def require_fit(self, problem: Problem) -> None:
         """Raises UnfitProblem where that is known: no worker has to find it again, for any kernel. A case
         that has been open goes on."""
-        unanswered = "" if self.is_fit(problem) else self._unanswered.get(problem.case_of, "")
-        if reason := self._unfit.get(problem.id) or unanswered:
-            raise UnfitProblem(reason)
+        ids = (problem.id,) if self.is_fit(problem) else (problem.id, problem.case_of)
+        if reasons := [self._unfit[each] for each in ids if each in self._unfit]:
+            raise UnfitProblem(reasons[0])
 
     async def _open(self, problem: Problem) -> dict[str, str]:
         *others, last = first_of(problem)

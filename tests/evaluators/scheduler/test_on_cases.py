@@ -26,6 +26,11 @@ LONG = replace(ON_GPU, cases=(*CASES, *UNTIMED))
 Measured = Callable[[Problem, Kernel], Evaluation]
 
 
+def droppable(problem: Problem) -> Problem:
+    """Whose cases may be dropped where they cannot judge."""
+    return replace(problem, cases=tuple(replace(each, droppable=True) for each in problem.cases))
+
+
 class CasesHost(FakeHost):
     """Answers by the problem and the kernel; without `answers`, that all is correct."""
 
@@ -160,9 +165,8 @@ def test_a_case_that_cannot_judge_amid_a_load_is_dropped() -> None:
             raise UnfitProblem("zeros pass")
         return correct(2.0)
 
-    droppable = replace(LONG, cases=tuple(replace(each, droppable=True) for each in LONG.cases))
     host = CasesHost(answers)
-    found = evaluated(host, droppable)
+    found = evaluated(host, droppable(LONG))
     assert found.status is Status.CORRECT
     assert host.sizes[:6] == [33, 40, 50, 60, 16, 100]
     assert [each.name for each in found.cases if not each.passes] == ["n=40"]
@@ -176,9 +180,8 @@ def test_after_a_case_without_an_answer_no_other_is_opened() -> None:
             raise UnansweredProblem("no answer within 300 s")
         return correct(2.0)
 
-    droppable = replace(LONG, cases=tuple(replace(each, droppable=True) for each in LONG.cases))
     host = CasesHost(answers)
-    found = evaluated(host, droppable)
+    found = evaluated(host, droppable(LONG))
     assert host.sizes == [33, 40, 16]
     assert {each.name for each in found.cases if each.passes} == {"n=33", "n=16"}
     unfit = {each.name: each.evaluation.cause for each in found.cases if not each.passes}
@@ -250,12 +253,12 @@ def test_of_cases_that_can_be_dropped_the_others_judge(unfit: set[int], status: 
             raise UnfitProblem("zeros pass")
         return correct(2.0)
 
-    droppable = replace(ON_GPU, cases=tuple(replace(each, droppable=True) for each in CASES))
-    assert droppable.id == MANY.id
+    many = droppable(MANY)
+    assert many.id == MANY.id
 
     async def evaluate(host: CasesHost) -> Evaluation:
         with Pool(host) as pool:
-            return await pool.evaluate(droppable, kernel())
+            return await pool.evaluate(many, kernel())
 
     found = asyncio.run(evaluate(Opens(answers)))
     assert found.status is status
