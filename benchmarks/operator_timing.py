@@ -101,9 +101,10 @@ def _serve(
     with torch.no_grad():
         kernels = ReadyKernels(problem, {**ours, **others}, capability, turn)
         connection.send(None)
-        connection.recv()
-        found = kernels.evaluations()
-    connection.send(({id: found[id] for id in ours}, {name: found[name] for name in others}))
+        while True:  # until it is closed
+            connection.recv()
+            found = kernels.evaluations()
+            connection.send(({id: found[id] for id in ours}, {name: found[name] for name in others}))
 
 
 class ReadyKernels:

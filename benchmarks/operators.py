@@ -11,6 +11,9 @@ original runs, and counts as eager. Liger and QuACK are used where they are inst
 liger-kernel quack-kernels`); `benchmarks/peers/operators` calls them. torch.compile is in its default mode,
 as a candidate like them.
 
+A shape whose times are not steady (`evaluators.timing.is_steady`) is measured once more, and then left for a
+second call.
+
 `out` keeps what was measured, a line a shape, and a second call goes on there. `keep` is the root of a
 library whose tables of shapes get it, too, by which kernels are chosen (`kernel_library/seeds`: those that
 ship). Prints a line a shape, and for each operator the share of shapes where the library is ahead of the
@@ -41,7 +44,7 @@ from evaluators.config_errors import UsageError
 from evaluators.evaluation import Evaluation, Timing
 from evaluators.kept_lines import KeptLines
 from evaluators.scheduler.local_host import visible_gpus
-from evaluators.timing import paired_speedup
+from evaluators.timing import is_steady, paired_speedup
 from kernel_library.entry import AtShape
 from kernel_library.library import FolderLibrary
 from kernel_library.shape_table import at_shape
@@ -74,6 +77,11 @@ class Row:
     def eager_ms(self) -> float | None:
         """Of the session, None where nothing was timed."""
         return next((each.timing.eager_ms for each in self.found.values() if each.timing), None)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the times can be relied on."""
+        return all(is_steady(each.timing) for each in self.found.values() if each.timing)
 
     @property
     def entry(self) -> str:
@@ -219,7 +227,13 @@ def measured(batch: Sequence[Case], peers: Sequence[str], gpu: str, end: float) 
             if time.monotonic() > end:
                 return
             try:
-                yield Row(process.case, *process.measure())
+                row = Row(process.case, *process.measure())
+                if not row.is_steady:
+                    row = Row(process.case, *process.measure())
+                if row.is_steady:
+                    yield row
+                else:
+                    print(f"{process.case.name}: not steady: what else runs here?", flush=True)
             except (EOFError, TimeoutError) as error:
                 print(f"{process.case.name}: {error or 'its process died'}", flush=True)
             process.close()

@@ -7,7 +7,8 @@ The reference is measured as a kernel for itself, by the protocol by which kerne
 interval of its speedup over itself, which must hold 1.00, says what the other times are worth. Each
 measurement is kept at once, as a line of `<out>/baselines.jsonl`; what is there is not measured again.
 `baseline_time_torch.json` and `baseline_time_torch_compile_inductor_<mode>.json`, written after each, are in
-KernelBench's format, with versions, intervals and the GPU's clocks before and after besides. Exit status 0
+KernelBench's format, with versions, intervals and the GPU's clocks before and after besides. A time that is
+not steady (`is_steady`) is measured once more; where it still is not, it is not kept. Exit status 0
 when all were measured, 1 when one could not be, 2 when the call was wrong.
 """
 
@@ -36,7 +37,7 @@ from evaluators.problem import Problem, reference_kernel
 from evaluators.scheduler.pool import Pool
 from evaluators.suite_config import SuiteConfig, for_each_problem, open_problem
 from evaluators.system.nvml import GpuState
-from evaluators.timing import interval
+from evaluators.timing import interval, is_steady
 
 VERSIONS = ("torch", "cuda", "architecture", "isolation")
 
@@ -61,6 +62,7 @@ async def measure_all(config: DictConfig, output: Console) -> int:
     """Measures what has not been yet, as many at a time as there are devices; writes the files. Returns the
     exit status. Raises UsageError."""
     folder = Path(config.out)
+    folder.mkdir(parents=True, exist_ok=True)
     kept = KeptLines(folder / "baselines.jsonl")
     settings = build(config.evaluator)
     how = settings.compile_mode if config.compiled else ""
@@ -73,7 +75,10 @@ async def measure_all(config: DictConfig, output: Console) -> int:
         known = kept.of(key)
         if known is None:
             evaluation = await pool.evaluate(problem, reference_kernel(problem), thorough=bool(how))
-            if evaluation.status.is_of_the_kernel:
+            if is_unsteady(evaluation):
+                say(output, in_a_line(problem, evaluation))
+                evaluation = await pool.evaluate(problem, reference_kernel(problem), thorough=bool(how))
+            if evaluation.status.is_of_the_kernel and not is_unsteady(evaluation):
                 kept.keep(key, evaluation.to_json())
         else:
             evaluation = Evaluation.from_json(known)
@@ -84,7 +89,12 @@ async def measure_all(config: DictConfig, output: Console) -> int:
     settings = replace(settings, compile_mode=how)
     await for_each_problem(build(config.suite), config, settings, measure_one)
     say(output, *write(folder, found, how))
-    return 0 if all(each.status is Status.CORRECT for each in found.values()) else 1
+    return 0 if all(each.status is Status.CORRECT and not is_unsteady(each) for each in found.values()) else 1
+
+
+def is_unsteady(found: Evaluation) -> bool:
+    """Whether it has times, and they cannot be relied on."""
+    return found.timing is not None and not is_steady(found.timing)
 
 
 def in_a_line(problem: Problem, found: Evaluation) -> str:
@@ -93,12 +103,14 @@ def in_a_line(problem: Problem, found: Evaluation) -> str:
         return f"{problem.name}: not measured: {found.status.value}: {found.cause}"
     against = f"against itself {timing.speedup:.3f} [{timing.speedup_low:.3f}, {timing.speedup_high:.3f}]"
     compiled = f", torch.compile {timing.compile_ms:.4g} ms" if timing.compile_ms is not None else ""
+    if is_unsteady(found):
+        return f"{problem.name}: not steady, so not kept; what else runs here? {against}"
     return f"{problem.name}: eager {timing.eager_ms:.4g} ms{compiled}; {against}; {found.device_s:.1f} s"
 
 
 def write(folder: Path, found: Mapping[str, Evaluation], compile_mode: str) -> list[str]:
     """Writes the files in KernelBench's format; returns what is to be said of all."""
-    timed = {name: each for name, each in found.items() if each.timing is not None}
+    timed = {name: each for name, each in found.items() if each.timing is not None and not is_unsteady(each)}
     files = {"baseline_time_torch.json": {name: eager_times(each) for name, each in timed.items()}}
     compiled = {name: compiled_time(each) for name, each in timed.items()}
     compiled = {name: each for name, each in compiled.items() if each}

@@ -19,6 +19,10 @@ CONFIDENCE = 0.965
 95 % (simulated for normal, exponential, lognormal, Laplace and uniform ratios; at 0.95 each it covers 93
 %)."""
 
+STEADY = 1.5
+"""What the upper end of the interval of eager's time is of the lower one, at most, where a machine does
+nothing else. Of 300 cases on H200s it was 1.9 to 6.1 in three, and below 1.02 in nearly all others."""
+
 SYSTEMATIC = 0.01
 """What repeating blocks cannot tell: where the two sides' memory happens to lie. A reference against itself
 differed from 1 by up to 1.2 % from one start of the processes to the next (layernorm, H200)."""
@@ -209,6 +213,15 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
         rank += 1
     # `rank` samples may be left out at each end
     return statistics.median(ordered), ordered[rank - 1], ordered[n - rank]
+
+
+def is_steady(timing: Timing) -> bool:
+    """Whether eager PyTorch took about the same time throughout: the interval of its median is within STEADY.
+    Where it is not, something else ran on the machine, and none of the times can be relied on."""
+    if len(timing.eager_samples_ms) < MIN_PAIRS:
+        return True
+    _, low, high = median_interval(timing.eager_samples_ms)
+    return high <= STEADY * low
 
 
 def interval(ratios: Sequence[float], call_ms: float = math.inf) -> tuple[float, float, float]:
