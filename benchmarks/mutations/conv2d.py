@@ -10,12 +10,6 @@ TRITON_BOTH = [
         "for start in range(BLOCK_K, TAPS, BLOCK_K):",
     ),
     Edit(
-        "stride",
-        "A window's columns are those of its first pixel.",
-        "s = tap % SPAN // E * STRIDE_W + within",
-        "s = tap % SPAN // E * STRIDE_W + within // 2",
-    ),
-    Edit(
         "mask",
         "Left of the image is what lies before it in memory.",
         "& ((w >= 0) & (w < W))[None, :]",
@@ -26,12 +20,6 @@ TRITON_BOTH = [
         "The image is rounded to bfloat16.",
         "mask=known, other=0.0)",
         "mask=known, other=0.0).to(tl.bfloat16)",
-    ),
-    Edit(
-        "edge",
-        "The last packed weights are what the memory holds.",
-        "mask=tap < TAPS)",
-        "mask=tap < TAPS - 64)",
     ),
     Edit(
         "stride",
@@ -56,6 +44,18 @@ TRITON_BOTH = [
 
 TRITON = [
     *TRITON_BOTH,
+    Edit(
+        "stride",
+        "A window's columns are those of its first pixel.",
+        "s = s // STEP_W * FOLD_W + s % STEP_W - SKIP",
+        "s = s // STEP_W * FOLD_W + s % STEP_W // 2 - SKIP",
+    ),
+    Edit(
+        "edge",
+        "The last packed weights are what the memory holds.",
+        "((element < E) & (tap < TAPS))[None, :]",
+        "((element < E) & (tap < TAPS - 64))[None, :]",
+    ),
     Edit(
         "term",
         "The bias is left out.",

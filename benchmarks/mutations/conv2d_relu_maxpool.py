@@ -6,6 +6,18 @@ from benchmarks.mutations.conv2d import CPP_BOTH, TRITON_BOTH
 TRITON = [
     *TRITON_BOTH,
     Edit(
+        "stride",
+        "A window's columns are those of its first pixel.",
+        "s = tap % SPAN // E * STRIDE_W + within",
+        "s = tap % SPAN // E * STRIDE_W + within // 2",
+    ),
+    Edit(
+        "edge",
+        "The last packed weights are what the memory holds.",
+        "mask=tap < TAPS)",
+        "mask=tap < TAPS - 64)",
+    ),
+    Edit(
         "term",
         "The bias is left out.",
         "total += tl.load(bias + channel, mask=channel < K, other=0.0).to(tl.float32)[None, :]",

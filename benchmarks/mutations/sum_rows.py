@@ -6,8 +6,8 @@ TRITON = [
     Edit(
         "part",
         "The last block of a row is not added.",
-        "for start in range(0, COLS, BLOCK):",
-        "for start in range(0, COLS - BLOCK, BLOCK):",
+        "for start in tl.range(0, COLS, BLOCK, loop_unroll_factor=UNROLL):",
+        "for start in tl.range(0, COLS - BLOCK, BLOCK, loop_unroll_factor=UNROLL):",
     ),
     Edit(
         "tail",

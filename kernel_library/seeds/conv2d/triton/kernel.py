@@ -1,12 +1,14 @@
 """2-D convolution in Triton: an implicit GEMM of output pixels by channels on the tensor cores.
 
-The input is folded by the stride: stride x stride pixels become channels, innermost, with a border of zeros.
-The convolution then has stride 1, and each row of a window is one contiguous run that loads by 16 bytes
-without masks. Sums are in float32, and float32 inputs are rounded to float16: for tolerances of about 1e-3.
+The input gets a border of zeros and its channels innermost; of few channels, it is folded by the stride, too:
+stride x stride pixels become channels of one. Each row of a window is then one contiguous run that loads by 16
+bytes without masks. Sums are in float32, and float32 inputs are rounded to float16: for tolerances of about 1e-3.
 """
 
 # How the embedded playbook calls this design, so that it goes on from here:
 # playbook: {"op": "conv2d", "language": "triton", "knobs": {"algorithm": "gemm", "block_k": 64, "block_m": 128, "block_n": 128, "channels": 1, "columns": "exact", "fuse": "none", "index": "divide", "input": "depth", "launches": "merged", "order": "packed", "precision": "fp16", "resident": false, "stages": 3, "warps": 8, "weights": "packed"}}
+
+import math
 
 import torch
 import triton
@@ -14,10 +16,15 @@ import triton.language as tl
 
 INSIDE = {torch.float32: torch.float16, torch.float16: torch.float16, torch.bfloat16: torch.bfloat16}
 """What is multiplied, by the type of the input."""
-BLOCK_M, BLOCK_K, WARPS, STAGES = 128, 64, 8, 3
-"""Pixels of a tile and taps of one step."""
-PACK_BLOCK, FOLD_ELEMENTS = 1024, 8192
-"""Elements of a program that packs weights, and at most of one that folds."""
+BLOCK_M = 128
+"""Pixels of a tile."""
+NARROW_SHAPE, WIDE_SHAPE = (64, 8, 3), (32, 4, 4)
+"""Taps of a step, warps and stages, for tiles of fewer channels than 128 and for others: on an H100 64 x 64 x 56
+x 56 by 64 windows of 3 x 3 took 0.0696 ms in float16, 0.0713 as the others; 64 x 128 x 28 x 28 by 128 took
+0.0409, and 0.0464 as those of few channels."""
+PACK_TAPS, PACK_CHANNELS, FOLD_ELEMENTS = 128, 64, 8192
+"""Weights of a program that packs them, for each channel of the output, and of how many of these; elements at
+most of a program that folds."""
 
 
 @triton.jit
@@ -29,25 +36,36 @@ def pack(
     K: tl.constexpr,
     R: tl.constexpr,
     S: tl.constexpr,
-    STRIDE_H: tl.constexpr,
-    STRIDE_W: tl.constexpr,
+    FOLD_H: tl.constexpr,
+    FOLD_W: tl.constexpr,
     STEP_W: tl.constexpr,
+    SKIP: tl.constexpr,
     E: tl.constexpr,
     SPAN: tl.constexpr,
     TAPS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    WINDOW_W: tl.constexpr,
+    PACK_TAPS: tl.constexpr,
+    PACK_CHANNELS: tl.constexpr,
 ):
-    """Weights to [TAPS][COLUMNS], in the order of the folded input, with zeros around."""
-    place = job * BLOCK + tl.arange(0, BLOCK)
-    tap, channel = place // COLUMNS, place % COLUMNS
-    element, within = tap % E, tap % E % STEP_W
-    r = tap // SPAN * STRIDE_H + element // STEP_W % STRIDE_H
-    s = tap % SPAN // E * STRIDE_W + within
-    c = element // (STEP_W * STRIDE_H)
-    used = (channel < K) & (c < C) & (r < R) & (s < S) & (within < STRIDE_W)
-    value = tl.load(weight + ((channel * C + c) * R + r) * S + s, mask=used, other=0.0)
-    tl.store(packed + place, value.to(packed.dtype.element_ty), mask=tap < TAPS)
+    """Weights to [TAPS][COLUMNS], in the order of the folded input, with zeros around: of PACK_CHANNELS of the
+    output, PACK_TAPS in their order in memory. Windows have ROWS x WINDOW_W pixels, and no weights in their
+    first SKIP columns."""
+    GROUPS: tl.constexpr = (COLUMNS + PACK_CHANNELS - 1) // PACK_CHANNELS
+    channel = job % GROUPS * PACK_CHANNELS + tl.arange(0, PACK_CHANNELS)
+    place = job // GROUPS * PACK_TAPS + tl.arange(0, PACK_TAPS)
+    c, r, s = place // (ROWS * WINDOW_W), place // WINDOW_W % ROWS, place % WINDOW_W
+    element = (c * FOLD_H + r % FOLD_H) * STEP_W + s % STEP_W
+    tap = r // FOLD_H * SPAN + s // STEP_W * E + element
+    s = s // STEP_W * FOLD_W + s % STEP_W - SKIP
+    used = (c < C) & (r < R) & (s >= 0) & (s < S) & (place % STEP_W < FOLD_W)
+    source = weight + (c * R + r) * S + s
+    used = (channel < K)[:, None] & used[None, :]
+    value = tl.load(source[None, :] + channel[:, None] * (C * R * S), mask=used, other=0.0)
+    inside = (channel < COLUMNS)[:, None] & ((element < E) & (tap < TAPS))[None, :]
+    target = packed + tap[None, :] * COLUMNS + channel[:, None]
+    tl.store(target, value.to(packed.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -59,38 +77,46 @@ def fold(
     C: tl.constexpr,
     H: tl.constexpr,
     W: tl.constexpr,
-    STRIDE_H: tl.constexpr,
-    STRIDE_W: tl.constexpr,
+    FOLD_H: tl.constexpr,
+    FOLD_W: tl.constexpr,
     STEP_W: tl.constexpr,
     PAD_H: tl.constexpr,
-    PAD_W: tl.constexpr,
+    FIRST_W: tl.constexpr,
+    LEFT: tl.constexpr,
     HD: tl.constexpr,
     WD: tl.constexpr,
     E: tl.constexpr,
     LINES: tl.constexpr,
     COLS: tl.constexpr,
+    BORDER: tl.constexpr,
     GROUPS: tl.constexpr,
 ):
-    """One row of folded pixels, or a group of its elements: STRIDE_H rows of the input, interleaved."""
+    """One row of folded pixels, or a group of its elements: FOLD_H rows of the input, interleaved. COLS
+    columns are read from column FIRST_W of the input on, and LEFT columns of zeros lie before them."""
     WIDTH: tl.constexpr = LINES * STEP_W
     row, group = job // GROUPS, job % GROUPS
     n = row // HD
     line = group * LINES + tl.arange(0, LINES)
-    c = line // STRIDE_H
-    h = row % HD * STRIDE_H + line % STRIDE_H - PAD_H
+    c = line // FOLD_H
+    h = row % HD * FOLD_H + line % FOLD_H - PAD_H
     flat = tl.arange(0, COLS * STEP_W)
-    w = flat - PAD_W
-    if STEP_W != STRIDE_W:
-        w = tl.where(flat % STEP_W < STRIDE_W, flat // STEP_W * STRIDE_W + flat % STEP_W - PAD_W, W)
+    w = flat + FIRST_W
+    if STEP_W != FOLD_W:
+        w = tl.where(flat % STEP_W < FOLD_W, flat // STEP_W * FOLD_W + flat % STEP_W + FIRST_W, W)
     channels = tl.where(n < N, C, 0)
     known = ((c < channels) & (h >= 0) & (h < H))[:, None] & ((w >= 0) & (w < W))[None, :]
     source = x + n.to(tl.int64) * (C * H * W) + (c * H + h) * W
     value = tl.load(source[:, None] + w[None, :], mask=known, other=0.0).to(folded.dtype.element_ty)
     value = value.reshape(LINES, COLS, STEP_W).permute(1, 0, 2).reshape(COLS, WIDTH)
-    column = tl.arange(0, COLS)
+    column = LEFT + tl.arange(0, COLS)
     element = group * WIDTH + tl.arange(0, WIDTH)
-    spot = folded + row.to(tl.int64) * (WD * E) + column[:, None] * E + element[None, :]
-    tl.store(spot, value, mask=(column < WD)[:, None] & (element < E)[None, :])
+    line_of = folded + row.to(tl.int64) * (WD * E) + element[None, :]
+    tl.store(line_of + column[:, None] * E, value, mask=(column < WD)[:, None] & (element < E)[None, :])
+    if BORDER > 0:
+        number = tl.arange(0, BORDER)
+        column = tl.where(number < LEFT, number, number + COLS)
+        edge = tl.zeros([BORDER, WIDTH], folded.dtype.element_ty)
+        tl.store(line_of + column[:, None] * E, edge, mask=(column < WD)[:, None] & (element < E)[None, :])
 
 
 @triton.jit
@@ -106,11 +132,15 @@ def prepare(
     K: tl.constexpr,
     R: tl.constexpr,
     S: tl.constexpr,
-    STRIDE_H: tl.constexpr,
-    STRIDE_W: tl.constexpr,
+    FOLD_H: tl.constexpr,
+    FOLD_W: tl.constexpr,
     STEP_W: tl.constexpr,
+    SKIP: tl.constexpr,
+    ROWS: tl.constexpr,
+    WINDOW_W: tl.constexpr,
     PAD_H: tl.constexpr,
-    PAD_W: tl.constexpr,
+    FIRST_W: tl.constexpr,
+    LEFT: tl.constexpr,
     HD: tl.constexpr,
     WD: tl.constexpr,
     E: tl.constexpr,
@@ -118,15 +148,37 @@ def prepare(
     TAPS: tl.constexpr,
     COLUMNS: tl.constexpr,
     PACK_JOBS: tl.constexpr,
-    PACK_BLOCK: tl.constexpr,
+    PACK_TAPS: tl.constexpr,
+    PACK_CHANNELS: tl.constexpr,
     LINES: tl.constexpr,
     COLS: tl.constexpr,
+    BORDER: tl.constexpr,
     GROUPS: tl.constexpr,
 ):
     """The first programs pack the weights, the others fold the input."""
     job = tl.program_id(0)
     if job < PACK_JOBS:
-        pack(job, weight, packed, C, K, R, S, STRIDE_H, STRIDE_W, STEP_W, E, SPAN, TAPS, COLUMNS, PACK_BLOCK)
+        pack(
+            job,
+            weight,
+            packed,
+            C,
+            K,
+            R,
+            S,
+            FOLD_H,
+            FOLD_W,
+            STEP_W,
+            SKIP,
+            E,
+            SPAN,
+            TAPS,
+            COLUMNS,
+            ROWS,
+            WINDOW_W,
+            PACK_TAPS,
+            PACK_CHANNELS,
+        )
     else:
         job -= PACK_JOBS
         fold(
@@ -137,41 +189,29 @@ def prepare(
             C,
             H,
             W,
-            STRIDE_H,
-            STRIDE_W,
+            FOLD_H,
+            FOLD_W,
             STEP_W,
             PAD_H,
-            PAD_W,
+            FIRST_W,
+            LEFT,
             HD,
             WD,
             E,
             LINES,
             COLS,
+            BORDER,
             GROUPS,
         )
 
 
 @triton.jit
-def write(
-    out,
-    bias,
-    total,
-    channel,
-    pixel,
-    n,
-    p,
-    q,
-    K: tl.constexpr,
-    P: tl.constexpr,
-    Q: tl.constexpr,
-    PIXELS: tl.constexpr,
-):
-    """A tile of sums, plus the bias, to where it belongs in [N][K][P][Q]."""
+def write(out, bias, total, channel, pixel, spot, K: tl.constexpr, AREA: tl.constexpr, PIXELS: tl.constexpr):
+    """A tile of sums, plus the bias, to where it belongs in [N][K][AREA]."""
     if bias is not None:
         total += tl.load(bias + channel, mask=channel < K, other=0.0).to(tl.float32)[None, :]
-    target = out + n.to(tl.int64) * (K * P * Q) + p * Q + q
     inside = (pixel < PIXELS)[:, None] & (channel < K)[None, :]
-    tl.store(target[:, None] + channel[None, :] * (P * Q), total, mask=inside)
+    tl.store(out + spot[:, None] + channel[None, :] * AREA, total.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -183,6 +223,7 @@ def convolve(
     K: tl.constexpr,
     P: tl.constexpr,
     Q: tl.constexpr,
+    STEP: tl.constexpr,
     PIXELS: tl.constexpr,
     TAPS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -192,14 +233,18 @@ def convolve(
     SPAN: tl.constexpr,
     WIDE: tl.constexpr,
     NARROW: tl.constexpr,
+    TOGETHER: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """One program: BLOCK_M output pixels, WIDE + NARROW channels, BLOCK_K taps at a time."""
+    """One program: BLOCK_M output pixels, WIDE + NARROW channels, BLOCK_K taps at a time. TOGETHER pixels are
+    of one image, whatever the first of them."""
     pixel = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     last = tl.minimum(pixel, PIXELS - 1)
     n, p, q = last // (P * Q), last // Q % P, last % Q
-    corner = folded + ((n * HD + p) * WD + q).to(tl.int64) * E
+    spot = n.to(tl.int64) * (K * P * Q) + last % (P * Q)
+    spot = tl.max_contiguous(tl.multiple_of(spot, TOGETHER), TOGETHER)
+    corner = folded + ((n * HD + p * STEP) * WD + q * STEP).to(tl.int64) * E
     wide = tl.program_id(1) * (WIDE + NARROW) + tl.arange(0, WIDE)
     wide_total = tl.zeros([BLOCK_M, WIDE], tl.float32)
     if NARROW > 0:
@@ -214,9 +259,9 @@ def convolve(
         if NARROW > 0:
             part = tl.load(packed + tap[:, None] * COLUMNS + narrow[None, :])
             narrow_total = tl.dot(window, part, narrow_total)
-    write(out, bias, wide_total, wide, pixel, n, p, q, K, P, Q, PIXELS)
+    write(out, bias, wide_total, wide, pixel, spot, K, P * Q, PIXELS)
     if NARROW > 0:
-        write(out, bias, narrow_total, narrow, pixel, n, p, q, K, P, Q, PIXELS)
+        write(out, bias, narrow_total, narrow, pixel, spot, K, P * Q, PIXELS)
 
 
 def tile_of(channels: int) -> tuple[int, int]:
@@ -227,6 +272,17 @@ def tile_of(channels: int) -> tuple[int, int]:
     wide = max(16, triton.next_power_of_2(channels + 1) // 2)
     rest = channels - wide
     return wide, max(16, triton.next_power_of_2(rest)) if rest > 0 else 0
+
+
+def elements_of(channels: int, fold: int) -> int:
+    """Of a folded pixel: fold x fold pixels, whose columns are filled up to a power of two, and 16 bytes'
+    multiples."""
+    return triton.cdiv(channels * fold * triton.next_power_of_2(fold), 8) * 8
+
+
+def taps_of(channels: int, height: int, width: int, fold: int) -> int:
+    """Of a window over folded pixels."""
+    return triton.cdiv(height, fold) * triton.cdiv(width, fold) * elements_of(channels, fold)
 
 
 def conv2d(
@@ -241,21 +297,36 @@ def conv2d(
     bias = None if bias is None else bias.contiguous()
     (n, c, h, w), (k, _, r, s) = x.shape, weight.shape
     p, q = (h + 2 * padding - r) // stride + 1, (w + 2 * padding - s) // stride + 1
-    step = triton.next_power_of_2(stride)
-    elements = triton.cdiv(c * stride * step, 8) * 8
-    span = triton.cdiv(s, stride) * elements
-    taps = triton.cdiv(triton.cdiv(r, stride) * span, BLOCK_K) * BLOCK_K
-    hd, wd = p - 1 + triton.cdiv(r, stride), q - 1 + triton.cdiv(s, stride)
+    # Of few channels, pixels are folded by the stride; of more, a window is a run of memory without that.
+    fold = min((1, stride), key=lambda fold: taps_of(c, r, s, fold))
+    step = triton.next_power_of_2(fold)
+    elements = elements_of(c, fold)
+    # Rows are read from their first pixel on, so by 16 bytes, where a window then has no more columns.
+    aligned = step == fold and triton.cdiv(-padding % fold + s, fold) == triton.cdiv(s, fold)
+    skip = -padding % fold if aligned else 0
+    left = (padding + skip) // fold if aligned else 0
+    span = triton.cdiv(s, fold) * elements
     wide, narrow = tile_of(k)
+    few, many = NARROW_SHAPE[0], WIDE_SHAPE[0]
+    taps = taps_of(c, r, s, fold)
+    is_narrow = wide + narrow < 128 and triton.cdiv(taps, few) * few <= 1.1 * triton.cdiv(taps, many) * many
+    block_k, warps, stages = NARROW_SHAPE if is_narrow else WIDE_SHAPE
+    taps = triton.cdiv(taps, block_k) * block_k
+    rows = triton.cdiv(taps, span)
+    hd = (p - 1) * (stride // fold) + triton.cdiv(r, fold)
+    wd = (q - 1) * (stride // fold) + triton.cdiv(s, fold)
     tiles = triton.cdiv(k, wide + narrow)
     columns = tiles * (wide + narrow)
     # The last taps, whose weights are zero, read behind the last window: there must be rows of zeros.
-    fold_rows = n * hd + triton.cdiv(taps, span) + 1
-    cols = triton.next_power_of_2(wd)
+    fold_rows = n * hd + rows + 1
+    cols = triton.next_power_of_2(triton.cdiv(w, fold) if aligned else wd)
+    border = left + max(0, wd - left - cols)
     lines = triton.next_power_of_2(triton.cdiv(elements, step))
     lines = min(lines, max(1, FOLD_ELEMENTS // (cols * step)))
     groups = triton.cdiv(elements, lines * step)
-    pack_jobs = triton.cdiv(taps * columns, PACK_BLOCK)
+    window_w = triton.cdiv(s, fold) * step
+    places = triton.cdiv(elements, fold * step) * rows * fold * window_w
+    pack_jobs = triton.cdiv(places, PACK_TAPS) * triton.cdiv(columns, PACK_CHANNELS)
     inside = INSIDE[x.dtype]
     packed = torch.empty(taps * columns, dtype=inside, device=x.device)
     folded = torch.empty(fold_rows * wd * elements, dtype=inside, device=x.device)
@@ -272,11 +343,15 @@ def conv2d(
         K=k,
         R=r,
         S=s,
-        STRIDE_H=stride,
-        STRIDE_W=stride,
+        FOLD_H=fold,
+        FOLD_W=fold,
         STEP_W=step,
+        SKIP=skip,
+        ROWS=rows * fold,
+        WINDOW_W=window_w,
         PAD_H=padding,
-        PAD_W=padding,
+        FIRST_W=0 if aligned else -padding,
+        LEFT=left,
         HD=hd,
         WD=wd,
         E=elements,
@@ -284,9 +359,11 @@ def conv2d(
         TAPS=taps,
         COLUMNS=columns,
         PACK_JOBS=pack_jobs,
-        PACK_BLOCK=PACK_BLOCK,
+        PACK_TAPS=PACK_TAPS,
+        PACK_CHANNELS=PACK_CHANNELS,
         LINES=lines,
         COLS=cols,
+        BORDER=triton.next_power_of_2(border) if border else 0,
         GROUPS=groups,
     )
     convolve[(triton.cdiv(n * p * q, BLOCK_M), tiles)](
@@ -297,6 +374,7 @@ def conv2d(
         K=k,
         P=p,
         Q=q,
+        STEP=stride // fold,
         PIXELS=n * p * q,
         TAPS=taps,
         COLUMNS=columns,
@@ -306,10 +384,11 @@ def conv2d(
         SPAN=span,
         WIDE=wide,
         NARROW=narrow,
+        TOGETHER=math.gcd(p * q, 8),
         BLOCK_M=BLOCK_M,
-        BLOCK_K=BLOCK_K,
-        num_warps=WARPS,
-        num_stages=STAGES,
+        BLOCK_K=block_k,
+        num_warps=warps,
+        num_stages=stages,
     )
     return out
 

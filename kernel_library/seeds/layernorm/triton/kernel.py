@@ -17,7 +17,7 @@ SHORT = 1024
 """A program of one warp takes as many rows as have so many elements."""
 REGISTERS = {SHORT: (0, 1), 2048: (0, 2)}
 SHAPES = {
-    4: REGISTERS | {8192: (4096, 16), 16384: (4096, 32), 32768: (16384, 32), 65536: (8192, 32)},
+    4: REGISTERS | {8192: (4096, 16), 16384: (4096, 32), 32768: (16384, 32), 65536: (4096, 32)},
     2: REGISTERS | {4096: (2048, 8), 8192: (4096, 8), 16384: (4096, 16), 65536: (8192, 32)},
 }
 """By the bytes of an element: columns up to which the steps through a row have so many columns, 0 where it is

@@ -12,7 +12,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 SHORT = 1024
 """A program of one warp takes as many rows as have so many elements."""
 SHAPES = {
-    4: {2048: (0, 1), 4096: (2048, 8), 8192: (4096, 16), 16384: (8192, 16), 32768: (0, 32)},
+    4: {1024: (0, 1), 2048: (1024, 8), 4096: (2048, 8), 8192: (4096, 16), 16384: (8192, 32), 32768: (0, 32)},
     2: {2048: (0, 1), 4096: (2048, 8), 8192: (4096, 16), 16384: (8192, 16)},
 }
 """By the bytes of an element: columns up to which the steps through a row have so many columns, 0 where it is

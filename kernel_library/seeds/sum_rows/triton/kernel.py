@@ -11,20 +11,28 @@ SHORT = 2048
 0.160 where each has one."""
 BLOCKS = {SHORT: 4, 4096: 8}
 """Columns up to which a row is one step, and the warps for it; longer rows take several of 4096."""
-LONG_WARPS = 16
+LONG_WARPS, UNROLL = 16, 4
+"""The warps for those, and how many steps have their loads at once: on an H200 512 x 131072 in bfloat16 took
+0.0318 ms, 0.0334 one step at a time and with masks."""
 
 
 @triton.jit
-def sum_kernel(x, out, rows, COLS: tl.constexpr, BLOCK: tl.constexpr, EACH: tl.constexpr):
+def sum_kernel(
+    x, out, rows, COLS: tl.constexpr, BLOCK: tl.constexpr, EACH: tl.constexpr, UNROLL: tl.constexpr
+):
     """One program: EACH rows. Sums in float32, each thread its own until the end."""
+    WHOLE: tl.constexpr = EACH == 1 and COLS % BLOCK == 0
     line = tl.program_id(0).to(tl.int64) * EACH + tl.arange(0, EACH)
     place = tl.arange(0, BLOCK)[None, :]
     source = x + line[:, None] * COLS + place
     there = line[:, None] < rows
     total = tl.zeros([EACH, BLOCK], tl.float32)
-    for start in range(0, COLS, BLOCK):
-        inside = there & (start + place < COLS)
-        value = tl.load(source + start, mask=inside, other=0.0, eviction_policy="evict_first")
+    for start in tl.range(0, COLS, BLOCK, loop_unroll_factor=UNROLL):
+        if WHOLE:
+            value = tl.load(source + start, eviction_policy="evict_first")
+        else:
+            inside = there & (start + place < COLS)
+            value = tl.load(source + start, mask=inside, other=0.0, eviction_policy="evict_first")
         total += value.to(tl.float32)
     tl.store(out + line, tl.sum(total, axis=1), mask=line < rows)
 
@@ -44,7 +52,7 @@ def sum_rows(x: torch.Tensor) -> torch.Tensor:
     each = max(1, SHORT // block)
     rows = out.numel()
     grid = (triton.cdiv(rows, each),)
-    sum_kernel[grid](x, out, rows, COLS=cols, BLOCK=block, EACH=each, num_warps=warps)
+    sum_kernel[grid](x, out, rows, COLS=cols, BLOCK=block, EACH=each, UNROLL=UNROLL, num_warps=warps)
     return out
 
 
