@@ -94,7 +94,8 @@ def _speedup(candidate: Candidate) -> float:
 
 
 def _module(name: str) -> str:
-    return re.sub(r"\W", "_", name)
+    """The name of a shipped kernel, or a hash, as one that can be imported."""
+    return re.sub(r"\W|^(?=\d)", "_", name)
 
 
 def _row(candidate: Candidate) -> str:

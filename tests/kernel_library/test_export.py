@@ -148,6 +148,21 @@ def test_a_project_for_the_hub(
     assert written["softmax"] in Path("made/CARD.md").read_text()
 
 
+def test_a_hash_is_a_modules_name_for_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_seeds: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    library = FolderLibrary(tmp_path / "library")
+    problem, source = reference("a[0].sum(-1)", "torch.randn(64, 64)"), SOURCE.replace("total", "other")
+    other = entry(problem, source, op="sum", function="other")
+    library.add(other)
+    assert other.id[0].isdigit()
+    assert export.main(["format=hub", "to=made", "package=my_kernels", "library.root=library"]) == 0
+    package = Path("made/torch-ext/my_kernels")
+    assert ast.parse((package / "__init__.py").read_text())
+    assert (package / f"_{other.id}.py").exists()
+
+
 def _imported(tree: ast.Module) -> Iterator[str]:
     for each in ast.walk(tree):
         if isinstance(each, ast.Import):
