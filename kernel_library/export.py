@@ -8,9 +8,10 @@
 `package`: a Python package that puts the kernels in the place of PyTorch's operators as soon as it is
 installed (`pip install ./my_kernels`). It needs torch, and Triton where a kernel does. `directory`:
 BackendBench's layout, one kernel an operator. `hub`: a project that Hugging Face's `kernel-builder` takes,
-with the library's kernels in Triton, one a function. The kernels are the library's that may be taken (see
-`docs/override.md`), of `package` and `directory` those that are for an operator, or those of a folder in
-BackendBench's layout. Exit status 0, 1 when there is no kernel to write, 2 when the call was wrong.
+with the library's kernels in Triton, one a function, and in its `build/` what the package `kernels` loads.
+The kernels are the library's that may be taken (see `docs/override.md`), of `package` and `directory` those
+that are for an operator, or those of a folder in BackendBench's layout. Exit status 0, 1 when there is no
+kernel to write, 2 when the call was wrong.
 """
 
 from __future__ import annotations
@@ -120,8 +121,8 @@ def _of_library(config: DictConfig) -> list[str]:
         written = write_directory(Path(config.to), found, sources)
         return [f"{name}: {kernel}" for name, kernel in written.items()]
     if config.layout == "hub":
-        name = str(config.package).lower().replace("_", "-")
-        made = write_hub_project(Path(config.to), name, _major(str(config.version)), found, sources)
+        name, version = _hub_name(str(config.package)), _major(str(config.version))
+        made = write_hub_project(Path(config.to), name, version, found, sources)
         return [f"{function}: {kernel}" for function, kernel in made.items()]
     rules = {"faster": bool(config.faster), "lower_precision": bool(config.lower_precision)}
     write_package(
@@ -133,6 +134,17 @@ def _of_library(config: DictConfig) -> list[str]:
         rules=rules,
     )
     return _said(found, sources)
+
+
+def _hub_name(package: str) -> str:
+    """The package's name as the hub writes it. Raises UsageError."""
+    from kernel_library.exports.hub import NAME
+
+    name = package.lower().replace("_", "-")
+    if not NAME.fullmatch(name):
+        rule = "two or more of a-z, 0-9 and _, a letter first, no _ last"
+        raise UsageError(f"package={package} is no name for the hub: {rule}")
+    return name
 
 
 def _major(version: str) -> int:

@@ -1,14 +1,19 @@
-"""A project for the Hugging Face Kernel Hub, as its `kernel-builder` takes it (edition 5 of `build.toml`).
+"""A project for the Hugging Face Kernel Hub, as its `kernel-builder` takes it (edition 5 of `build.toml`),
+and what is built of it, as the package `kernels` loads it.
 
 Kernels that are compiled as they are called need no build: the section `torch-noarch`. Each is a module of
 the package in `torch-ext/`, which imports itself only by relative imports and registers nothing, so that
-several versions can be loaded at once.
+several versions can be loaded at once. What is built is that package with its `metadata.json`.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import re
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from evaluators.problem import Kernel
@@ -16,15 +21,19 @@ from kernel_library.choice import Candidate
 
 EDITION = 5
 """Of the format of `build.toml`."""
+BACKEND = "cuda"
+LICENSE = "Apache-2.0"
+NAME = re.compile(r"[a-z][-a-z0-9]*[a-z0-9]")
+"""What the hub takes as a name."""
 BUILD = """[general]
 name = "{name}"
 version = {version}
 edition = {edition}
-license = "Apache-2.0"
-backends = ["cuda"]
+license = "{license}"
+backends = ["{backend}"]
 
 [torch-noarch]
-"""
+{confined}"""
 FLAKE = """{{
   description = "{name}";
 
@@ -64,8 +73,8 @@ def write_hub_project(
     candidates: Sequence[Candidate],
     sources: Mapping[str, Kernel],
 ) -> dict[str, str]:
-    """Writes the project into the folder: of the kernels in Triton the fastest of each function. Returns
-    their names by the functions'. Raises OSError."""
+    """Writes the project into the folder, and what is built of it: of the kernels in Triton the fastest of
+    each function. Returns their names by the functions'. Raises OSError."""
     chosen: dict[str, Candidate] = {}
     for each in sorted(candidates, key=_speedup):
         if sources[each.name].language == "triton":
@@ -80,13 +89,52 @@ def write_hub_project(
     imports = "\n".join(f"from .{module} import {function}" for function, module in sorted(modules.items()))
     names = ", ".join(f'"{function}"' for function in sorted(modules))
     (package / "__init__.py").write_text(INIT.format(imports=imports, names=names), encoding="utf-8")
-    (folder / "build.toml").write_text(
-        BUILD.format(name=name, version=version, edition=EDITION), encoding="utf-8"
-    )
-    (folder / "flake.nix").write_text(FLAKE.format(name=name), encoding="utf-8")
+    archs = _architectures(chosen.values())
+    _write_project(folder, name, version, archs)
+    _write_built(folder / "build" / f"torch-{BACKEND}", package, name, version, archs)
     rows = "\n".join(map(_row, chosen.values()))
     (folder / "CARD.md").write_text(CARD.format(name=name, rows=rows), encoding="utf-8")
     return {function: each.name for function, each in sorted(chosen.items())}
+
+
+def _architectures(chosen: Iterable[Candidate]) -> list[str]:
+    """The compute capabilities on which all run, where some are confined to a few; none: nothing is said."""
+    confined = [{*each.architectures} for each in chosen if each.architectures]
+    return sorted(set.intersection(*confined)) if confined else []
+
+
+def _write_project(folder: Path, name: str, version: int, archs: Sequence[str]) -> None:
+    """Writes what the builder reads besides the package."""
+    build = BUILD.format(
+        name=name,
+        version=version,
+        edition=EDITION,
+        license=LICENSE,
+        backend=BACKEND,
+        confined=f"cuda_capabilities = {json.dumps(archs)}\n" if archs else "",
+    )
+    (folder / "build.toml").write_text(build, encoding="utf-8")
+    (folder / "flake.nix").write_text(FLAKE.format(name=name), encoding="utf-8")
+
+
+def _write_built(variant: Path, package: Path, name: str, version: int, archs: Sequence[str]) -> None:
+    """Writes what is built of the package into the variant's folder. `id` is the name under which it is
+    imported: it follows from the files, so that packages with other files have other names."""
+    shutil.copytree(package, variant)
+    digests = {each.name: hashlib.sha256(each.read_bytes()).digest() for each in sorted(variant.iterdir())}
+    files = {file: base64.b64encode(digest).decode() for file, digest in digests.items()}
+    key = hashlib.sha256(json.dumps(files).encode()).hexdigest()[:7]
+    metadata = {
+        "name": name,
+        "id": f"_{package.name}_{BACKEND}_{key}",
+        "version": version,
+        "license": LICENSE,
+        "python-depends": [],
+        "kernel-depends": [],
+        "backend": {"type": BACKEND, **({"archs": archs} if archs else {})},
+        "digest": {"algorithm": "sha256", "files": files},
+    }
+    (variant / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
 
 
 def _speedup(candidate: Candidate) -> float:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ast
+import base64
+import hashlib
 import importlib
+import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -35,6 +39,20 @@ import mine
 print(mine.kernels().report())
 mine.kernels().disable()
 assert torch.relu(torch.ones(2)).tolist() == [1, 1]
+"""
+
+READ = """
+import sys
+sys.modules.update(kernel_library=None, evaluators=None)
+from pathlib import Path
+import torch
+from kernels import get_loaded_kernels, get_local_kernel
+mine = get_local_kernel(Path("made/build/torch-cuda"))
+assert mine.total(torch.ones(2, 3)).tolist() == [7, 7]
+torch.version.cuda = torch.version.cuda or "12.8"
+assert get_local_kernel(Path("made")) is mine
+digest = get_loaded_kernels()[0].metadata.digest
+digest.validate(type(digest).hash_variant(digest.algorithm, Path("made/build/torch-cuda")))
 """
 
 
@@ -130,7 +148,7 @@ def test_a_project_for_the_hub(
     )
     build = tomllib.loads(Path("made/build.toml").read_text())
     assert (build["general"]["name"], build["general"]["version"]) == ("my-kernels", 2)
-    assert build["general"]["backends"] == ["cuda"] and build["torch-noarch"] == {}
+    assert build["general"]["backends"] == ["cuda"] and build["torch-noarch"].keys() <= {"cuda_capabilities"}
     package = Path("made/torch-ext/my_kernels")
     exported = ast.parse((package / "__init__.py").read_text())
     taken = {
@@ -146,6 +164,55 @@ def test_a_project_for_the_hub(
         outside = {name.split(".")[0] for name in _imported(tree)}
         assert outside <= {*sys.stdlib_module_names, "torch", "triton"}
     assert written["softmax"] in Path("made/CARD.md").read_text()
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_seeds: None) -> Path:
+    """What `format=hub` writes of two kernels, which are confined to architectures: only one is common."""
+    monkeypatch.chdir(tmp_path)
+    problem = reference("a[0].sum(-1)", "torch.randn(64, 64)")
+    known = {"shapes": ("...x1..64",), "dtypes": ("float32",)}
+    library = FolderLibrary(tmp_path / "library")
+    library.add(entry(problem, SOURCE, 2.0, op="sum", function="total", **known))
+    other = SOURCE.replace("total", "other")
+    confined = ("9.0", "10.0")
+    library.add(entry(problem, other, 2.0, op="rotary", function="other", architectures=confined, **known))
+    call = ["format=hub", "to=made", "package=My_Kernels", "version=2", "library.root=library"]
+    assert export.main(call) == 0
+    return tmp_path / "made"
+
+
+def test_what_is_built_for_the_hub_is_the_package_with_its_metadata(hub: Path) -> None:
+    package, built = hub / "torch-ext" / "my_kernels", hub / "build" / "torch-cuda"
+    assert [each.name for each in (hub / "build").iterdir()] == ["torch-cuda"]
+    files = {each.name: each.read_bytes() for each in package.iterdir()}
+    assert {each.name: each.read_bytes() for each in built.iterdir() if each.suffix == ".py"} == files
+    metadata = json.loads((built / "metadata.json").read_text())
+    hashes = {name: base64.b64encode(hashlib.sha256(text).digest()).decode() for name, text in files.items()}
+    assert metadata.pop("digest") == {"algorithm": "sha256", "files": hashes}
+    assert re.fullmatch("_my_kernels_cuda_[0-9a-f]{7}", metadata.pop("id"))
+    assert metadata == {
+        "name": "my-kernels",
+        "version": 2,
+        "license": "Apache-2.0",
+        "python-depends": [],
+        "kernel-depends": [],
+        "backend": {"type": "cuda", "archs": ["9.0"]},
+    }
+    general, noarch = tomllib.loads((hub / "build.toml").read_text()).values()
+    assert noarch == {"cuda_capabilities": metadata["backend"]["archs"]}
+    assert general["license"] == metadata["license"]
+
+
+def test_what_is_built_for_the_hub_is_read_by_its_package(hub: Path) -> None:
+    """In a process without this project: the variant's folder with any PyTorch, the folder that was written
+    with PyTorch for CUDA."""
+    kernels = pytest.importorskip("kernels", minversion="0.17.2")
+    environment = {**os.environ, "PYTHONPATH": str(Path(kernels.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", READ], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_hash_is_a_modules_name_for_the_hub(
@@ -177,6 +244,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
         (["to=made"], 2, "say format=package or format=directory or format=hub"),
         (["format=hub", "to=made", "kernels=theirs"], 2, "format=hub is for the library's kernels"),
         (["format=hub", "to=made", "version=x"], 2, "version=x; it must begin with a whole number"),
+        (["format=hub", "to=made", "package=_mine"], 2, "package=_mine is no name for the hub"),
         (["format=zip", "to=made"], 2, "format=zip; it must be one of package, directory"),
         (["format=package", "to=library"], 2, "to=library is there already"),
         (["format=package", "to=made", "package=a-b"], 2, "package=a-b is no name for a package"),
