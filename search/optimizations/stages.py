@@ -212,6 +212,7 @@ def installed(
             as_graph=found.as_graph,
             in_compiled=found.in_compiled,
             own_in_compiled=not found.compiled_pays,
+            slower=found.slower_in,
         )
     except (NoGraphError, VerificationError) as error:
         raise UsageError(f"model={profile.model}: no kernel can be put into it: {error}") from error

@@ -128,6 +128,7 @@ def write_package(
         "as_graph": False,
         "in_compiled": None,
         "own_in_compiled": False,
+        "slower": {},
         "device": model.device,
         "weights": {name: [list(each.shape), _dtype(each)] for name, each in weights.items() if name in used},
         "modules": {name: type(each).__name__ for name, each in module.named_modules() if name},
@@ -137,15 +138,22 @@ def write_package(
 
 
 def set_way(
-    folder: Path, *, as_graph: bool, in_compiled: Collection[str] | None, own_in_compiled: bool = False
+    folder: Path,
+    *,
+    as_graph: bool,
+    in_compiled: Collection[str] | None,
+    own_in_compiled: bool = False,
+    slower: Mapping[str, Collection[str]] | None = None,
 ) -> None:
     """How the folder's package runs from now on: as a CUDA graph unless `load` is told otherwise; in compiled
-    code with these kernels alone, None: with all, or by the model's own forward."""
+    code with these kernels alone, None: with all, or by the model's own forward; outside of it without those
+    that are `slower` (as in `Plan`)."""
     file = folder / PACKAGE / MANIFEST
     way = {
         "as_graph": as_graph,
         "in_compiled": None if in_compiled is None else list(in_compiled),
         "own_in_compiled": own_in_compiled,
+        "slower": {**(slower or {})},
     }
     manifest = {**json.loads(file.read_text(encoding="utf-8")), **way}
     file.write_text(json.dumps(manifest, indent=1), encoding="utf-8")

@@ -13,7 +13,7 @@ import json
 import logging
 import operator
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,8 +83,9 @@ class Plan:
     which others are held against; `weight`: one of the model's, which has moved or changed its type when the
     model has, with `kind`, its type and device. `weights`: the names of those that the forwards read.
     `as_graph`: whether a forward is recorded as a CUDA graph and launched as that. `own_in_compiled`: whether
-    the model's own forward runs in compiled code. `fallbacks`: how often the
-    model's own forward ran, by the reason."""
+    the model's own forward runs in compiled code. `slower`: the kernels with which the model is slower, so
+    that what they stand for runs: as a CUDA graph (`graph`), and otherwise (`eager`). `fallbacks`: how often
+    the model's own forward ran, by the reason."""
 
     shapes: Mapping[tuple[torch.Size, ...], Shape]
     kernels: Mapping[str, Kernel]
@@ -93,6 +94,7 @@ class Plan:
     weights: Sequence[str] = ()
     as_graph: bool = False
     own_in_compiled: bool = False
+    slower: Mapping[str, Collection[str]] = field(default_factory=dict)
     fallbacks: collections.Counter[str] = field(default_factory=collections.Counter)
 
     def shape_of(self, tensors: Sequence[torch.Tensor]) -> Shape:
@@ -115,11 +117,15 @@ class Plan:
     def run(self, model: nn.Module, shape: Shape, tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
         """The forward of the shape. Raises OtherValueError, and what a kernel raises."""
 
-        def forward(*own: torch.Tensor) -> Sequence[Any]:
-            return shape.forward(model, self.kernels, shape.constants, check, *own)
+        def forward(*own: torch.Tensor, way: str = "graph") -> Sequence[Any]:
+            return shape.forward(model, self._kernels(way), shape.constants, check, *own)
 
-        if not self.as_graph or torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
+        if torch.compiler.is_compiling():
+            return forward(*tensors, way="compiled")
+        if self.kind[1].type == "cuda" and torch.cuda.is_current_stream_capturing():
             return forward(*tensors)
+        if not self.as_graph:
+            return forward(*tensors, way="eager")
         graph = shape.graphs.get(model)
         if graph is None or (isinstance(graph, Graph) and graph.is_stale()):
             try:
@@ -128,7 +134,14 @@ class Plan:
                 logger.warning("not as a CUDA graph: %s", error)
                 graph = error
             shape.graphs[model] = graph
-        return graph(*tensors) if isinstance(graph, Graph) else forward(*tensors)
+        return graph(*tensors) if isinstance(graph, Graph) else forward(*tensors, way="eager")
+
+    def _kernels(self, way: str) -> Mapping[str, Callable[..., Any]]:
+        """What runs in the places of the kernels."""
+        slower = self.slower.get(way)
+        if not slower:
+            return self.kernels
+        return {**self.kernels, **{name: self.kernels[name].reference for name in slower}}
 
     def _kind_of(self, model: nn.Module) -> tuple[torch.dtype, torch.device]:
         assert self.weight is not None
@@ -203,6 +216,7 @@ def load(
         weights=list(manifest["weights"]),
         as_graph=device.type == "cuda" and bool(manifest["as_graph"] if as_graph is None else as_graph),
         own_in_compiled=bool(manifest["own_in_compiled"]),
+        slower=manifest["slower"],
     )
     plan.compiles(kernels if manifest["in_compiled"] is None else manifest["in_compiled"])
     own = type(model)

@@ -76,7 +76,7 @@ class VerificationError(Exception):
 class Task:
     """`model`: the fields of a `ModelConfig`; `seeds`: sets of weights and inputs that are compared; `turns`:
     readings of each way; `ways`: of running it, none: it is not timed; `without`: kernels that stay off, with
-    the reason."""
+    the reason; `in_place`: what is known of kernels in their places, as `Verification.in_place` has it."""
 
     model: Mapping[str, Any]
     device: str
@@ -86,6 +86,7 @@ class Task:
     turns: int = 15
     ways: Sequence[str] = tuple(WAYS)
     without: Mapping[str, str] = field(default_factory=dict)
+    in_place: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
 
     def load(self, seed: int) -> list[LoadedModel]:
         """The model with weights and inputs of this seed, at each of its shapes."""
@@ -118,9 +119,9 @@ def _verified_in_all_ways(folder: Path, task: Task, names: Sequence[str], timeou
         if not found.passes:
             return found
         found.write(kept)
-    tuned = _run(
-        folder, replace(task, seeds=0, ways=(EAGER, OPTIMIZED, TUNED), without=found.left_out), timeout_s
-    )
+    ways = (EAGER, OPTIMIZED, TUNED)
+    tuning = replace(task, seeds=0, ways=ways, without=found.left_out, in_place=found.in_place)
+    tuned = _run(folder, tuning, timeout_s)
     if isinstance(tuned, str):
         return replace(found, failed={**found.failed, TUNED: tuned})
     return replace(

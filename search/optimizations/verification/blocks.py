@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from evaluators.timing import interval
 
 BLOCK_MS = {"cpu": 30.0, "cuda": 20.0}
 """Of the calls between two readings of the clock, at least."""
@@ -18,6 +21,30 @@ def warm(run: Callable[[], Any]) -> None:
     """Calls it until what is made in the first calls is there. Raises whatever it raises."""
     for _ in range(WARM):
         run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Two ways of the same work at one shape, which has this weight."""
+
+    weight: float
+    ours: Callable[[], Any]
+    theirs: Callable[[], Any]
+
+
+def speedup_in_turn(cases: Sequence[Case], device: str, turns: int) -> tuple[float, float, float]:
+    """How many times as fast ours is as theirs, the mean of all cases by their weights, with its 95 %
+    interval. Raises whatever they raise."""
+    ways = [[each.ours for each in cases], [each.theirs for each in cases]]
+    runs = {(way, case): run for way, own in enumerate(ways) for case, run in enumerate(own)}
+    for run in runs.values():
+        warm(run)
+    ms = in_turn(runs, turns, device)
+    ours, theirs = (
+        [sum(each.weight * ms[way, case][turn] for case, each in enumerate(cases)) for turn in range(turns)]
+        for way in range(2)
+    )
+    return interval([slow / fast for fast, slow in zip(ours, theirs, strict=True)])
 
 
 def in_turn(

@@ -5,12 +5,12 @@ stands for, so that a kernel has to be faster than the compiler's own code, not 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from evaluators.cause import first_line
-from evaluators.timing import median_interval
 from search.optimizations.models.source import LoadedModel
-from search.optimizations.verification.blocks import in_turn, warm
+from search.optimizations.verification.blocks import Case, speedup_in_turn
 from search.optimizations.verification.plans import plan_of, watched
 
 
@@ -52,21 +52,16 @@ def _speedup(
         return kernel.operator(*inputs)
 
     dynamic = False if len(cases) > 1 else None
-    compiled = [torch.compile(each, dynamic=dynamic) for each in (called, operators)]
-    runs: dict[tuple[int, int], Callable[[], Any]] = {}
-    for case, (_, inputs) in enumerate(cases):
-        for way, function in enumerate(compiled):
-            runs[case, way] = lambda function=function, inputs=inputs: function(*inputs)  # type: ignore[misc]
+    ours, theirs = (torch.compile(each, dynamic=dynamic) for each in (called, operators))
     with torch.no_grad():
-        for run in runs.values():
-            warm(run)
-        ms = in_turn(runs, turns, device)
-    weights = [weight for weight, _ in cases]
-    ours, theirs = (
-        [sum(w * ms[case, way][turn] for case, w in enumerate(weights)) for turn in range(turns)]
-        for way in range(2)
-    )
-    return median_interval([slow / fast for fast, slow in zip(ours, theirs, strict=True)])
+        return speedup_in_turn(
+            [
+                Case(weight=weight, ours=partial(ours, *inputs), theirs=partial(theirs, *inputs))
+                for weight, inputs in cases
+            ],
+            device,
+            turns,
+        )
 
 
 def _first_calls(model: LoadedModel) -> dict[str, tuple[Any, ...]]:

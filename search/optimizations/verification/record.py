@@ -10,7 +10,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,8 @@ ALLOWED = 4.0
 """Times eager's own error that a model with kernels may have."""
 LEAST_ERROR = 16.0
 """Units of the type's epsilon: an error below this is none."""
+LEAST_LOSS = 0.02
+"""Of a model's speed, for which a kernel that won alone is taken out of its place."""
 EAGER = "eager"
 OPTIMIZED = "optimized"
 GRAPH = "graph"
@@ -72,7 +74,8 @@ class Verification:
     shape of its inputs and the way of running it, those of a session in turn; `failed`: ways that could not
     be run. `shapes`: their weights, which come to 1, by their names; "" is that of one alone.
     `over_compiled`: the speedup of each kernel over its operators with its interval, both in compiled code;
-    empty where no compiled code was timed."""
+    empty where no compiled code was timed. `in_place`: of each kernel that of the forward with it over the
+    forward with its operators, by the way of running the model."""
 
     checks: Sequence[Check]
     calls: Mapping[str, int]
@@ -83,6 +86,7 @@ class Verification:
     other_sizes: str = ""
     shapes: Mapping[str, float] = field(default_factory=lambda: {"": 1.0})
     over_compiled: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    in_place: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
 
     @property
     def passes(self) -> bool:
@@ -103,6 +107,30 @@ class Verification:
     def delivered(self) -> str:
         """The way in which the model with the kernels runs."""
         return OPTIMIZED_GRAPH if self.as_graph else OPTIMIZED
+
+    def slower(self, way: str) -> list[str]:
+        """The kernels with which the model surely is slower in this way, by more than LEAST_LOSS."""
+        return [name for name, (_, _, high) in self.in_place.get(way, {}).items() if high < 1 - LEAST_LOSS]
+
+    @property
+    def slower_in(self) -> dict[str, list[str]]:
+        """The kernels with which the model is slower, as `Plan.slower` has them."""
+        ways = {"eager": self.slower(OPTIMIZED), "graph": self.slower(OPTIMIZED_GRAPH)}
+        return {way: [name for name in own if name not in self.left_out] for way, own in ways.items()}
+
+    @property
+    def without_useless(self) -> Verification:
+        """Without the kernels that are slower than their operators in all ways that were looked into."""
+        slower = [{*self.slower(way)} for way in self.in_place]
+        useless = set.intersection(*slower) if slower else set()
+        why = {
+            name: "the model is slower with it than with the operators in its place: "
+            + ", ".join(_words(own[name]) for own in self.in_place.values())
+            for name in self.calls
+            if name in useless and name not in self.faster_compiled
+        }
+        calls = {name: count for name, count in self.calls.items() if name not in why}
+        return replace(self, calls=calls, left_out={**self.left_out, **why})
 
     @property
     def faster_compiled(self) -> list[str]:
@@ -257,9 +285,20 @@ def said_of(found: Verification) -> list[str]:
     elif OPTIMIZED in found.ways:
         slow = [shape for shape in found.shapes if not found.speedup(found.delivered, shape=shape)[1] > 1]
         lines += [f"NOT surely faster than the model at {shape}" for shape in slow]
+    for way, own in found.in_place.items():
+        without = [f"{name} {_words(own[name])}" for name in found.slower(way) if name not in found.left_out]
+        if without:
+            where = "as a CUDA graph" if way == OPTIMIZED_GRAPH else "without a CUDA graph"
+            lines.append(f"{where} the operators run in the place of {', '.join(without)}")
     if found.over_compiled or not found.compiled_pays:
         lines.append(_compiled_line(found))
     return lines + [f"taken out: {name}: {why}" for name, why in found.left_out.items()]
+
+
+def _words(interval: Sequence[float]) -> str:
+    """Of a speedup."""
+    speedup, low, high = interval
+    return f"{speedup:.2f}x [{low:.2f}, {high:.2f}]"
 
 
 def _compiled_line(found: Verification) -> str:
@@ -267,7 +306,7 @@ def _compiled_line(found: Verification) -> str:
     if not found.compiled_pays:
         return "in compiled code the model's own forward runs, which is faster there"
     used = [
-        f"{name} {speedup:.2f}x [{low:.2f}, {high:.2f}]"
+        f"{name} {_words((speedup, low, high))}"
         for name, (speedup, low, high) in found.over_compiled.items()
         if low > 1
     ]

@@ -12,7 +12,8 @@ from search.optimizations.models.source import LoadedModel
 from search.optimizations.verification.apart import TUNED, WAYS, Task
 from search.optimizations.verification.blocks import in_turn, warm
 from search.optimizations.verification.compiler import over_compiled
-from search.optimizations.verification.plans import plan_of
+from search.optimizations.verification.in_place import over_operators
+from search.optimizations.verification.plans import plan_of, recorded
 from search.optimizations.verification.record import (
     COMPILED_PAIRS,
     GRAPH,
@@ -28,13 +29,16 @@ RECOMPILED = 8
 
 def timed(package: Any, task: Task, compared: Verification, say: Callable[[str], None]) -> Verification:
     """The verification with a session of the ways at all shapes in turn, and why other ways could not be run.
-    Kernels that were left out stay off; in compiled code those that are no faster there, too."""
+    Kernels that were left out stay off, and in each way those that are slower there than what they stand for;
+    in compiled code those that are no faster."""
     plain, fast = task.load(task.seed), task.load(task.seed)
     package.load(fast[0].module, list(compared.left_out))
-    if any(with_kernels in task.ways for _, with_kernels in COMPILED_PAIRS):
-        say("kernels in compiled code")
-        compared = replace(compared, over_compiled=over_compiled(fast, task.turns, say))
-        plan_of(fast[0]).compiles(compared.faster_compiled)
+    compared, plan = _in_place(fast, task, compared, say), plan_of(fast[0])
+    plan.slower = compared.slower_in
+    for name in compared.left_out:
+        plan.kernels[name].on = False
+    if _compiles(task):
+        plan.compiles(compared.faster_compiled)
     runs: dict[tuple[str, str], Callable[[], Any]] = {}
     failed = dict(compared.failed)
     for way in (each for each in task.ways if each not in failed):
@@ -49,6 +53,27 @@ def timed(package: Any, task: Task, compared: Verification, say: Callable[[str],
         ms.setdefault(shape, {})[way] = read
     shapes = {each.shape: each.weight for each in plain}
     return replace(compared, sessions=[ms], failed=failed, shapes=shapes)
+
+
+def _compiles(task: Task) -> bool:
+    """Whether kernels are timed in compiled code."""
+    return any(with_kernels in task.ways for _, with_kernels in COMPILED_PAIRS)
+
+
+def _in_place(
+    models: Sequence[LoadedModel], task: Task, compared: Verification, say: Callable[[str], None]
+) -> Verification:
+    """With what each kernel is worth in the ways that are timed, unless the task says that."""
+    found = {way: own for way, own in task.in_place.items() if way in task.ways}
+    for way in (OPTIMIZED, OPTIMIZED_GRAPH):
+        if way in task.ways and way not in found and way not in compared.failed:
+            say(f"kernels in their places, {WAYS[way]}")
+            found[way] = over_operators(models, task.turns, say, as_graph=way == OPTIMIZED_GRAPH)
+    compared = replace(compared, in_place=found)
+    if _compiles(task):
+        say("kernels in compiled code")
+        compared = replace(compared, over_compiled=over_compiled(models, task.turns, say))
+    return compared.without_useless
 
 
 def _warm(way: str, models: Sequence[LoadedModel]) -> dict[str, Callable[[], Any]]:
@@ -79,6 +104,7 @@ def _as_graph(way: str, model: LoadedModel) -> Callable[[], Any]:
         graph = Graph(lambda *_: model.run(), model.inputs(), [])
         return lambda: graph(*model.inputs())
     plan = plan_of(model)
+    recorded(model)
 
     def run() -> Any:
         plan.as_graph = True
@@ -87,8 +113,4 @@ def _as_graph(way: str, model: LoadedModel) -> Callable[[], Any]:
         finally:
             plan.as_graph = False
 
-    run()
-    recorded = plan.shape_of(model.inputs()).graphs[model.module]
-    if isinstance(recorded, Exception):
-        raise recorded
     return run

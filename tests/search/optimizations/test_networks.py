@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,9 +20,8 @@ from search.optimizations.installation.placement import assigned
 from search.optimizations.models.source import LoadedModel
 from search.optimizations.profiling import profile as profiling
 from search.optimizations.profiling.profile import profile_of
-from search.optimizations.profiling.timing import Timing
 from search.optimizations.verification.process import load_package
-from tests.search.optimizations.example_models import PEAKS, Function, loaded, rand
+from tests.search.optimizations.example_models import FAST, Function, equally_long, loaded, rand
 from tests.search.optimizations.installation.test_package import kernels_of, plan
 from tests.search.optimizations.networks import (
     Attention,
@@ -36,20 +34,14 @@ from tests.search.optimizations.networks import (
     rotated,
 )
 
-FAST = replace(PEAKS, bytes_per_s=1e15, operations_per_s={"float32": 1e18})
 Chosen = Callable[[Sequence[Extracted]], Sequence[Extracted]]
 
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every call takes as long, and could be much faster."""
-
-    def measure(model: LoadedModel, operators: Sequence[str], **how: Any) -> Timing:
-        each = [1.0] * len(operators)
-        return Timing(wall_ms=sum(each), call_ms=each, kernels=0, quickest_ms=0.01, other_ms=0.0, alike=1.0)
-
     monkeypatch.setattr(profiling, "peaks_of", lambda device, cache: FAST)
-    monkeypatch.setattr(profiling, "measure", measure)
+    monkeypatch.setattr(profiling, "measure", equally_long)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # small calls, which on a busy machine would wait for a second core each
     yield

@@ -187,3 +187,21 @@ def test_it_is_told_in_lines() -> None:
     assert any("taken out: 2_softmax" in line for line in lines)
     assert lines[-1].endswith("failed: RuntimeError: no")
     assert in_lines(made(1e-6), {})[0].startswith("NOT the same")
+
+
+def test_kernels_that_are_slower_in_their_place_run_where_they_are_not() -> None:
+    in_place = {
+        "optimized": {"norm": (0.8, 0.7, 0.9), "gelu": (0.5, 0.4, 0.6), "mlp": (0.99, 0.98, 0.995)},
+        "optimized graph": {"norm": (1.2, 1.1, 1.3), "gelu": (0.6, 0.5, 0.7)},
+    }
+    calls = {"norm": 2, "gelu": 1, "mlp": 1}
+    found = replace(made(), calls=calls, left_out={}, in_place=in_place).without_useless
+    assert found.calls == {"norm": 2, "mlp": 1}, "mlp costs less than what is told apart"
+    assert found.left_out["gelu"].endswith("in its place: 0.50x [0.40, 0.60], 0.60x [0.50, 0.70]")
+    assert found.slower_in == {"eager": ["norm"], "graph": []}
+    line = "without a CUDA graph the operators run in the place of norm 0.80x [0.70, 0.90]"
+    assert line in said_of(found)
+    compiled = replace(
+        made(), calls=calls, left_out={}, in_place=in_place, over_compiled={"gelu": (2, 1.9, 2.1)}
+    )
+    assert "gelu" not in compiled.without_useless.left_out, "it is the faster one in compiled code"
