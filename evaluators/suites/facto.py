@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -22,8 +23,9 @@ from evaluators.problem import content_id
 from evaluators.suites.op_samples import made_once
 from evaluators.suites.suite import SuiteMissing
 from evaluators.suites.telling_calls import tells
+from evaluators.suites.trace_inputs import operator_of, takes_tensors
 from evaluators.suites.trace_recording import call_of
-from evaluators.suites.traced_call import Call, Value
+from evaluators.suites.traced_call import Call, Device, Value
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +109,16 @@ def _call(operator: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) 
     except Exception as error:  # whatever a specification made, and the format has no words for
         logger.debug("%s: %s", operator, error)
         return None
-    return call if tells(call) else None
+    return _placed(call) if tells(call) else None
+
+
+def _placed(call: Call) -> Call:
+    """On the device that is judged, where no tensor says that: `rand` without a device is on the CPU."""
+    arguments = operator_of(call.operator)._schema.arguments
+    takes_device = any(each.name == "device" and each.kwarg_only for each in arguments)
+    if not takes_device or any(map(takes_tensors, arguments)) or call.keywords.get("device"):
+        return call
+    return replace(call, keywords={**call.keywords, "device": Device("cuda")})
 
 
 def _is_extreme(value: Value) -> bool:

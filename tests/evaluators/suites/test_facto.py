@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from evaluators.suites import facto, operators
 from evaluators.suites.facto import ROOT, calls_of, facto_calls
 from evaluators.suites.operators import OperatorSuite, load_problem
 from evaluators.suites.suite import SuiteMissing
-from evaluators.suites.traced_call import Tensor
+from evaluators.suites.traced_call import Device, Tensor
 
 FILES = {
     "inputgen/argtuple/gen.py": """
@@ -123,3 +124,10 @@ def test_without_a_clone_there_is_one_line(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(facto, "made_once", lambda name, make: make())
     with pytest.raises(SuiteMissing, match=r"FACTO cannot be imported: No module named 'facto.inputgen'"):
         facto_calls()
+
+
+def test_what_no_tensor_places_is_on_the_device_that_is_judged() -> None:
+    [rand] = calls_of("aten.rand.default", iter([([[3, 5]], {"dtype": None}, {})]))
+    assert rand.keywords["device"] == Device("cuda"), "which stands for that of the problem"
+    [like] = calls_of("aten.rand_like.default", iter([([torch.ones(3, 5)], {}, {})]))
+    assert "device" not in like.keywords
