@@ -4,6 +4,7 @@
     python -m kernel_library.export format=package to=my_kernels kernels=generated_kernels package=mine
     python -m kernel_library.export format=directory to=kernels op=softmax
     python -m kernel_library.export format=hub to=my_kernels package=my_kernels version=1
+    python -m kernel_library.export format=hub to=my_model package=my_model kernels=RUN/optimized
 
 `package`: a Python package that puts the kernels in the place of PyTorch's operators as soon as it is
 installed (`pip install ./my_kernels`). It needs torch, and Triton where a kernel does. `directory`:
@@ -11,11 +12,13 @@ BackendBench's layout, one kernel an operator. `hub`: a project that Hugging Fac
 with the library's kernels in Triton, one a function, and in its `build/` what the package `kernels` loads.
 The kernels are the library's that may be taken (see `docs/override.md`), of `package` and `directory` those
 that are for an operator, or those of a folder in BackendBench's layout. Exit status 0, 1 when there is no
-kernel to write, 2 when the call was wrong.
+kernel to write, 2 when the call was wrong. With `kernels=` `hub` takes a model that `search.optimize` made
+faster.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -43,7 +46,9 @@ class LibraryExportConfig(FilterConfig):
 
     layout: str = option(MISSING, "what format= says: package | directory | hub")
     to: str = option(MISSING, "the folder that is written, which must not be there yet")
-    kernels: str | None = option(None, "a folder in BackendBench's layout; empty: the library's kernels")
+    kernels: str | None = option(
+        None, "a folder in BackendBench's layout, with hub of a model; empty: the library's"
+    )
     package: str = option("ideatree_kernels", "the package's name, for import")
     version: str = option("0.1.0", "its version")
     faster: bool = option(True, "only kernels that were measured to be faster than eager PyTorch")
@@ -94,11 +99,32 @@ def _given(config: DictConfig) -> list[str]:
     if config.layout == "directory":
         raise UsageError(f"kernels={config.kernels} is in that layout; leave it out for the library's")
     if config.layout == "hub":
-        raise UsageError("format=hub is for the library's kernels; leave out kernels=")
+        return _model(config)
     files = dict(files_of(Path(config.kernels)))
     if files:
         write_package(Path(config.to), str(config.package), str(config.version), operators=files)
     return [f"{name}: {path.stem}" for name, path in files.items()]
+
+
+def _model(config: DictConfig) -> list[str]:
+    """Writes a model with kernels for the hub; returns what there is to say. Raises UsageError and
+    OSError."""
+    from kernel_library.exports.hub import BACKENDS, write_hub_model
+
+    package = Path(config.kernels)
+    try:
+        manifest = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
+        backend, kernels = str(manifest["device"]), [str(each["name"]) for each in manifest["kernels"]]
+    except (FileNotFoundError, NotADirectoryError, KeyError, TypeError, ValueError) as error:
+        is_what = (
+            "format=hub takes the folder optimized/ of a run of search.optimize, or the library's kernels"
+        )
+        raise UsageError(f"kernels={package}: {is_what}: {first_line(error)}") from error
+    if backend not in BACKENDS:
+        raise UsageError(f"kernels={package} is for {backend}; the hub is for {' and '.join(BACKENDS)}")
+    name, version = _hub_name(str(config.package)), _major(str(config.version))
+    write_hub_model(Path(config.to), name, version, package, backend)
+    return [f"load(model): {', '.join(kernels) or 'no kernel'}"]
 
 
 def _of_library(config: DictConfig) -> list[str]:

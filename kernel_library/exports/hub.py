@@ -21,7 +21,8 @@ from kernel_library.choice import Candidate
 
 EDITION = 5
 """Of the format of `build.toml`."""
-BACKEND = "cuda"
+BACKENDS = ("cuda", "cpu")
+"""On which kernels run: those of the library in Triton on the first."""
 LICENSE = "Apache-2.0"
 NAME = re.compile(r"[a-z][-a-z0-9]*[a-z0-9]")
 """What the hub takes as a name."""
@@ -53,6 +54,15 @@ INIT = '''"""Kernels for PyTorch. Made by `python -m kernel_library.export`."""
 
 __all__ = [{names}]
 '''
+MODEL_CARD = """---
+library_name: kernels
+---
+
+# {name}
+
+A model with kernels in the place of parts of its forward: `load(model)` of this package. How it was measured
+is in the package's README.md.
+"""
 CARD = """---
 library_name: kernels
 license: apache-2.0
@@ -90,11 +100,21 @@ def write_hub_project(
     names = ", ".join(f'"{function}"' for function in sorted(modules))
     (package / "__init__.py").write_text(INIT.format(imports=imports, names=names), encoding="utf-8")
     archs = _architectures(chosen.values())
-    _write_project(folder, name, version, archs)
-    _write_built(folder / "build" / f"torch-{BACKEND}", package, name, version, archs)
+    _write_project(folder, name, version, BACKENDS[0], archs)
+    _write_built(folder, package, name, version, BACKENDS[0], archs)
     rows = "\n".join(map(_row, chosen.values()))
     (folder / "CARD.md").write_text(CARD.format(name=name, rows=rows), encoding="utf-8")
     return {function: each.name for function, each in sorted(chosen.items())}
+
+
+def write_hub_model(folder: Path, name: str, version: int, package: Path, backend: str) -> None:
+    """Writes the project of a package that loads by itself (`optimized/` of `search.optimize`) into the
+    folder, and what is built of it. Raises OSError."""
+    own = folder / "torch-ext" / name.replace("-", "_")
+    shutil.copytree(package, own, ignore=shutil.ignore_patterns("__pycache__", "build", "pyproject.toml"))
+    _write_project(folder, name, version, backend, [])
+    _write_built(folder, own, name, version, backend, [])
+    (folder / "CARD.md").write_text(MODEL_CARD.format(name=name), encoding="utf-8")
 
 
 def _architectures(chosen: Iterable[Candidate]) -> list[str]:
@@ -103,35 +123,41 @@ def _architectures(chosen: Iterable[Candidate]) -> list[str]:
     return sorted(set.intersection(*confined)) if confined else []
 
 
-def _write_project(folder: Path, name: str, version: int, archs: Sequence[str]) -> None:
+def _write_project(folder: Path, name: str, version: int, backend: str, archs: Sequence[str]) -> None:
     """Writes what the builder reads besides the package."""
     build = BUILD.format(
         name=name,
         version=version,
         edition=EDITION,
         license=LICENSE,
-        backend=BACKEND,
+        backend=backend,
         confined=f"cuda_capabilities = {json.dumps(archs)}\n" if archs else "",
     )
     (folder / "build.toml").write_text(build, encoding="utf-8")
     (folder / "flake.nix").write_text(FLAKE.format(name=name), encoding="utf-8")
 
 
-def _write_built(variant: Path, package: Path, name: str, version: int, archs: Sequence[str]) -> None:
-    """Writes what is built of the package into the variant's folder. `id` is the name under which it is
+def _write_built(
+    folder: Path, package: Path, name: str, version: int, backend: str, archs: Sequence[str]
+) -> None:
+    """Writes what is built of the package for PyTorch with this backend. `id` is the name under which it is
     imported: it follows from the files, so that packages with other files have other names."""
+    variant = folder / "build" / f"torch-{backend}"
     shutil.copytree(package, variant)
-    digests = {each.name: hashlib.sha256(each.read_bytes()).digest() for each in sorted(variant.iterdir())}
+    written = sorted(each for each in variant.rglob("*") if each.is_file())
+    digests = {
+        each.relative_to(variant).as_posix(): hashlib.sha256(each.read_bytes()).digest() for each in written
+    }
     files = {file: base64.b64encode(digest).decode() for file, digest in digests.items()}
     key = hashlib.sha256(json.dumps(files).encode()).hexdigest()[:7]
     metadata = {
         "name": name,
-        "id": f"_{package.name}_{BACKEND}_{key}",
+        "id": f"_{package.name}_{backend}_{key}",
         "version": version,
         "license": LICENSE,
         "python-depends": [],
         "kernel-depends": [],
-        "backend": {"type": BACKEND, **({"archs": archs} if archs else {})},
+        "backend": {"type": backend, **({"archs": archs} if archs else {})},
         "digest": {"algorithm": "sha256", "files": files},
     }
     (variant / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")

@@ -215,6 +215,34 @@ def test_what_is_built_for_the_hub_is_read_by_its_package(hub: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_model_for_the_hub(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    package = tmp_path / "optimized"
+    (package / "kernels" / "__pycache__").mkdir(parents=True)
+    manifest = {"device": device, "kernels": [{"name": "1_tanh"}]}
+    texts = {
+        "__init__.py": "from .runtime import load",
+        "runtime.py": "load = 7",
+        "kernels/1_tanh.py": "",
+        "kernels/__pycache__/1_tanh.pyc": "",
+        "manifest.json": json.dumps(manifest),
+    }
+    for name, text in texts.items():
+        (package / name).write_text(text, encoding="utf-8")
+    call = ["format=hub", "to=made", "package=my_model"]
+    assert export.main([*call, f"kernels={package}"]) == 0
+    assert [each.name for each in (tmp_path / "made" / "build").iterdir()] == [f"torch-{device}"]
+    built = tmp_path / "made" / "build" / f"torch-{device}"
+    metadata = json.loads((built / "metadata.json").read_text(encoding="utf-8"))
+    assert (metadata["name"], metadata["backend"]) == ("my-model", {"type": device})
+    files = ["__init__.py", "kernels/1_tanh.py", "manifest.json", "runtime.py"]
+    assert sorted(metadata["digest"]["files"]) == files
+    digest = hashlib.sha256((built / "runtime.py").read_bytes()).digest()
+    assert metadata["digest"]["files"]["runtime.py"] == base64.b64encode(digest).decode()
+    assert f'backends = ["{device}"]' in (tmp_path / "made" / "build.toml").read_text(encoding="utf-8")
+
+
 def test_a_hash_is_a_modules_name_for_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_seeds: None
 ) -> None:
@@ -242,7 +270,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
     ("arguments", "status", "said"),
     [
         (["to=made"], 2, "say format=package or format=directory or format=hub"),
-        (["format=hub", "to=made", "kernels=theirs"], 2, "format=hub is for the library's kernels"),
+        (["format=hub", "to=made", "kernels=theirs"], 2, "format=hub takes the folder optimized/ of a run"),
         (["format=hub", "to=made", "version=x"], 2, "version=x; it must begin with a whole number"),
         (["format=hub", "to=made", "package=_mine"], 2, "package=_mine is no name for the hub"),
         (["format=zip", "to=made"], 2, "format=zip; it must be one of package, directory"),
