@@ -216,6 +216,7 @@ def test_baselines_are_measured_once_and_read_back(
         return str(line(*found))
 
     monkeypatch.setattr(baseline, "in_a_line", in_a_line)
+    monkeypatch.setattr(baseline, "is_unsteady", lambda found: False)  # however busy this machine is
     assert baseline.main(call) == 0
     assert written == [1, 2], "an interrupt leaves the times of what was measured"
     said = capsys.readouterr().out

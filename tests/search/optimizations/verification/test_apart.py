@@ -42,9 +42,14 @@ def get_init_inputs():
 
 
 def verified(
-    folder: Path, changed: dict[str, str], *ways: str, shapes: Sequence[Mapping[str, Any]] | None = None
+    folder: Path,
+    changed: dict[str, str],
+    *ways: str,
+    shapes: Sequence[Mapping[str, Any]] | None = None,
+    placed: bool = False,
 ) -> tuple[Verification, dict[str, str]]:
-    """With the problems' own code as kernels, of which some return something else; and names by operators."""
+    """With the problems' own code as kernels, of which some return something else; and names by operators.
+    `placed`: kernels are measured in their places, which on a busy machine may take out any of them."""
     (folder / "model.py").write_text(SOURCE)
     source = FileModel(path=str(folder / "model.py"), shapes=shapes)
     wholes = [*map(whole_of, source.load(device="cpu", dtype=None, backward=False, seed=0))]
@@ -64,6 +69,7 @@ def verified(
         seeds=2,
         turns=6,
         ways=ways,
+        in_place={} if placed else {"optimized": {}},
     )
     return verify_apart(folder, task, list(names.values()), 120.0), names
 
@@ -93,11 +99,11 @@ SLOW = "0 * sum(torch.ones(99).sum() for _ in range(9999)) +"
 
 @pytest.mark.slow
 def test_a_kernel_that_is_slower_in_its_place_is_left_out(tmp_path: Path) -> None:
-    found, names = verified(tmp_path, {"tanh": SLOW}, "eager", "optimized")
+    found, names = verified(tmp_path, {"tanh": SLOW}, "eager", "optimized", placed=True)
     assert found.passes and {*found.in_place["optimized"]} == {*names.values()}
     speedup, low, high = found.in_place["optimized"][names["tanh"]]
     assert low <= speedup <= high < 1 and speedup < 0.5
-    assert list(found.left_out) == [names["tanh"]] and list(found.calls) == [names["_softmax"]]
+    assert names["tanh"] in found.left_out and names["tanh"] not in found.calls
     assert "the model is slower with it" in found.left_out[names["tanh"]]
     assert found.speedup("optimized")[0] > 0.2, "it did not run in the session"
 
