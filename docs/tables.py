@@ -38,7 +38,7 @@ def results(device: str) -> str:
     found = list(_measurements(device))
     rows = [_row(name, measurement) for name, measurement in found]
     dates = sorted({measurement.date for _, measurement in found})
-    return "\n".join([HEAD, *rows, "", f"Measured on {' and '.join(dates)}."])
+    return "\n".join([HEAD, *rows, "", f"Measured on {', '.join(dates)}."])
 
 
 def readme() -> str:

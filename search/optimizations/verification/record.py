@@ -305,11 +305,7 @@ def _compiled_line(found: Verification) -> str:
     """Which kernels run in compiled code."""
     if not found.compiled_pays:
         return "in compiled code the model's own forward runs, which is faster there"
-    used = [
-        f"{name} {_words((speedup, low, high))}"
-        for name, (speedup, low, high) in found.over_compiled.items()
-        if low > 1
-    ]
+    used = [f"{name} {_words(found.over_compiled[name])}" for name in found.faster_compiled]
     left = len(found.over_compiled) - len(used)
     said = f"in compiled code {', '.join(used) if used else 'no kernel'} runs"
     return said + (f"; {left} no faster than the compiler's own code" if left else "")
