@@ -50,8 +50,13 @@ SINGLES = 4
 """Blocks of one call, against which the blocks of many are held."""
 CHAIN_CALLS = 32
 """Of a chain at most, so that a GPU's queue, which has room for a thousand launches, holds them all."""
+LEAST_LINKS, LINKS_MS = 4, 4.0
+"""By so many calls a link of a chain is measured, or by more whose blocks cost so much besides at most: large
+inputs take long to stir, which a few calls tell as well as many."""
 MEASURED_SIZES = frozenset(4**n for n in range(6))
 """Blocks of so many calls are measured for what a block costs besides; it grows linearly in between."""
+APART = 1.5
+"""The largest size is measured, too, and none that is nearer to it by this factor."""
 CALIBRATIONS = 3
 """At most: a machine that is busy makes blocks cost so much besides that the baseline seems to take no
 time."""
@@ -281,7 +286,8 @@ class GpuCalibration(Calibration):
     def measured_link_ms(self, *, waits: bool) -> float:
         """What a call costs more in a chain, measured now."""
         assert isinstance(self._eager, GpuRunnerClient)
-        calls = min(self._staging.capacity, CHAIN_CALLS)
+        sizes = block_sizes(min(self._staging.capacity, CHAIN_CALLS))
+        calls = max(n for n in sizes if n <= LEAST_LINKS or self.overhead(n).total_ms <= LINKS_MS)
         besides_ms = self._eager.chain_besides_ms(self._staging.batch(calls), wait=waits)
         return (besides_ms - self.overhead(calls).total_ms) / calls
 
@@ -328,7 +334,7 @@ def _overheads(eager: GpuRunnerClient, staging: Staging) -> dict[int, Overhead]:
     found: dict[int, Overhead] = {}
     sizes = block_sizes(staging.capacity)
     for calls in sizes:
-        if calls in MEASURED_SIZES or calls == staging.capacity:
+        if (calls in MEASURED_SIZES and APART * calls <= staging.capacity) or calls == staging.capacity:
             overhead = eager.overhead(staging.batch(calls))
             if eager.late and found:
                 break

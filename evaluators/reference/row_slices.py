@@ -6,6 +6,7 @@ what is computed in between, take three times as much and more, which is not the
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,9 @@ from evaluators.reference.sampled_elements import Places, pick_piece, picked_lik
 if TYPE_CHECKING:
     import torch
 
+PART = 4
+"""One in so many rows is enough to see how far a rounding moves large answers. What seems wrong by that is
+judged once more by all of them (see `ReferenceModel.check_on`)."""
 LEAST_BYTES = 2**31
 """Of the inputs and outputs of a call that is worked out in slices."""
 SLICE_BYTES = 2**28
@@ -33,6 +37,8 @@ class RowSlices:
 
     rows: int
     step: int
+    widths: tuple[int, ...]
+    """Elements of a row of each output."""
 
     @classmethod
     def of(cls, inputs: list[Any], outputs: Sequence[torch.Tensor], run: Run) -> RowSlices | None:
@@ -45,7 +51,8 @@ class RowSlices:
         count = min(rows)
         if all(each.shape[:1] != (count,) for each in tensors_in(inputs)):
             return None
-        slices = cls(rows=count, step=max(1, count * SLICE_BYTES // size))
+        step, widths = max(1, count * SLICE_BYTES // size), tuple(each.numel() // count for each in outputs)
+        slices = cls(rows=count, step=step, widths=widths)
         return slices if slices._are_apart(inputs, outputs, run) else None
 
     def _are_apart(self, inputs: list[Any], outputs: Sequence[torch.Tensor], run: Run) -> bool:
@@ -67,9 +74,10 @@ class RowSlices:
         return list(map_tensors(cut, inputs))
 
     def run(self, inputs: list[Any], run: Run, places: Sequence[Places | None] | None) -> list[torch.Tensor]:
-        """The outputs of `run` for these inputs, slice by slice; where there are `places`, their elements."""
+        """The outputs of `run` for these inputs, slice by slice; where there are `places`, their elements, of
+        which the slices that have none are not run."""
         found: list[torch.Tensor] = []
-        for start in range(0, self.rows, self.step):
+        for start in self._starts(places):
             pieces = run(self._cut(inputs, start))
             chosen = places or [None for _ in pieces]
             found = found or [self._room(*pair) for pair in zip(pieces, chosen, strict=True)]
@@ -79,6 +87,33 @@ class RowSlices:
                 else:
                     pick_piece(whole, piece, start * piece[0].numel(), at)
         return found
+
+    def part(
+        self, picked: Sequence[torch.Tensor], places: Sequence[Places | None]
+    ) -> tuple[list[torch.Tensor], list[Places | None]]:
+        """Of elements that were picked at these places those in a random PART of the rows, and where they
+        are; all of them where an output was not picked from, or has none there."""
+        count = max(self.rows // PART // self.step, 1) * self.step
+        first = secrets.randbelow(max(self.rows - count, 0) // self.step + 1) * self.step
+        found: list[torch.Tensor] = []
+        where: list[Places | None] = []
+        for elements, at, width in zip(picked, places, self.widths, strict=True):
+            inside = None if at is None else at.inside(first * width, (first + count) * width)
+            if at is None or inside is None or not len(inside):
+                return list(picked), list(places)
+            found.append(elements[inside])
+            where.append(at.only(inside))
+        return found, where
+
+    def _starts(self, places: Sequence[Places | None] | None) -> list[int]:
+        """The first rows of the slices that have any of the places."""
+        everywhere = range(0, self.rows, self.step)
+        needed: set[int] = set()
+        for at, width in zip(places or [None], self.widths, strict=False):
+            if at is None:
+                return list(everywhere)
+            needed |= at.pieces(width * self.step)
+        return [start for number, start in enumerate(everywhere) if number in needed]
 
     def _room(self, piece: torch.Tensor, at: Places | None) -> torch.Tensor:
         if at is not None:

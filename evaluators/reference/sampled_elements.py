@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,6 +23,29 @@ class Places:
     start: int
     runs: int
     chosen: torch.Tensor
+
+    def starts(self) -> torch.Tensor:
+        """The number of each chosen run's first element."""
+        return self.chosen * RUN + self.start
+
+    def inside(self, first: int, end: int) -> torch.Tensor:
+        """The numbers of the chosen runs whose elements all are among those from `first` to before `end`."""
+        import torch
+
+        starts = self.starts()
+        return torch.nonzero((starts >= first) & (starts + RUN <= end)).squeeze(1)
+
+    def pieces(self, size: int) -> set[int]:
+        """The numbers of the pieces of `size` elements in which chosen runs lie."""
+        import torch
+
+        starts = self.starts()
+        numbers = torch.cat([starts // size, (starts + RUN - 1) // size])
+        return set(torch.bincount(numbers).nonzero().flatten().tolist())
+
+    def only(self, numbers: torch.Tensor) -> Places:
+        """The chosen runs of these numbers alone."""
+        return replace(self, chosen=self.chosen[numbers])
 
 
 def some_places(output: torch.Tensor) -> Places | None:
@@ -54,10 +77,12 @@ def pick_piece(picked: torch.Tensor, piece: torch.Tensor, first: int, places: Pl
     """`pick` of an output of which there is a piece, whose elements come after the `first` ones."""
     import torch
 
-    start = places.chosen * RUN + (places.start - first)
-    at = start[:, None] + torch.arange(RUN, device=piece.device)
-    here = (at >= 0) & (at < piece.numel())
-    picked[here] = piece.reshape(-1)[at[here]]
+    starts = places.starts() - first
+    here = torch.nonzero((starts > -RUN) & (starts < piece.numel())).squeeze(1)
+    at = starts[here, None] + torch.arange(RUN, device=piece.device)
+    within = (at >= 0) & (at < piece.numel())
+    found = piece.reshape(-1)[at.clamp(0, piece.numel() - 1)]
+    picked[here] = torch.where(within, found, picked[here])
 
 
 def pick(output: torch.Tensor, places: Places | None) -> torch.Tensor:

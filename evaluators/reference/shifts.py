@@ -28,7 +28,9 @@ def shifts_of(
 ) -> list[Shift]:
     """How far the right answer moves when the inputs, and with a `precision` the weights, are rounded. The
     largest of some roundings count. `exact` has the elements of the right answer at these places, of which
-    shifts are measured."""
+    shifts are measured; of large answers to inputs whose rows are treated apart, those in some rows."""
+    if reference.slices is not None:
+        exact, places = reference.slices.part(exact, places)
     return _largest(exact, Shift.between, _moved(reference, inputs, places))
 
 

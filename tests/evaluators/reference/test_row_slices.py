@@ -103,6 +103,31 @@ def test_outputs_are_judged_by_some_elements_and_in_words_about_the_whole() -> N
     assert reference.check_on([right[0] + 1], name).problem
 
 
+def test_a_part_of_the_rows_is_worked_out_without_the_others() -> None:
+    reference = reference_of(APART)
+    slices, inputs = reference.slices, reference.draw(1)
+    assert slices is not None
+    (whole,) = reference.run_exact(inputs) or []
+    places = sampled_elements.Places(start=3, runs=74, chosen=torch.arange(74))
+    (picked,) = reference.run_exact(inputs, [places]) or []
+    for _ in range(20):
+        (some,), (at,) = slices.part([picked], [places])
+        assert at is not None
+        assert torch.equal(some, pick(whole, at))
+        rows = {(int(number) * 16 + 3 + each) // 24 for number in at.chosen for each in (0, 15)}
+        assert max(rows) - min(rows) < 7  # one slice, of seven rows, is the quarter of 50
+        calls: list[list[torch.Tensor]] = []
+
+        def run(given: list[torch.Tensor], calls: list[list[torch.Tensor]] = calls) -> list[torch.Tensor]:
+            calls.append(given)
+            return [reference.eager(*given)]
+
+        (again,) = slices.run(inputs, run, [at])
+        assert len(calls) == 1
+        torch.testing.assert_close(again, some.float())
+    assert slices.part([whole], [None]) == ([whole], [None])
+
+
 def test_rounding_some_rows_at_a_time_rounds_each_element(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shifts, "CHUNK", 100)
     reference = reference_of(APART)
