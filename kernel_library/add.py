@@ -30,7 +30,7 @@ from evaluators.option import option
 from evaluators.problem import LANGUAGES, Problem
 from kernel_library.cli import LibraryConfig
 from kernel_library.entry import Entry, Measurement
-from kernel_library.library import FolderLibrary
+from kernel_library.library import FolderLibrary, functions_of
 
 
 @dataclass
@@ -42,6 +42,7 @@ class LibraryAddConfig(LibraryConfig):
     pool: Any = group("local")
     kernel: str = option(MISSING, "a file that defines ModelNew")
     language: str = option("auto", "auto | cpp | cuda | triton; auto: by what the file imports")
+    function: str = option("", "its plain function, where that has its family's interface; empty: found")
     licence: str = option("", "of the kernel, e.g. Apache-2.0")
     tags: list[str] = option([], "words to find it by")
     device: str = option("auto", "auto | cuda | cpu")
@@ -63,6 +64,8 @@ def add(config: DictConfig, output: Console, errors: Console) -> int:
     library: FolderLibrary = build(config.library.kernels)
     problem: Problem = build(config.problem, device=config.device)
     kernel = read_kernel(Path(str(config.kernel)), str(config.language))
+    if config.function and config.function not in functions_of(kernel.source):
+        raise UsageError(f"function={config.function} is not defined in kernel={config.kernel}")
     (evaluation,) = asyncio.run(
         evaluate(
             problem,
@@ -80,6 +83,7 @@ def add(config: DictConfig, output: Console, errors: Console) -> int:
         kernel=kernel,
         measurements=(Measurement(problem=problem, evaluation=evaluation),),
         tags=tuple(map(str, config.tags)),
+        function=str(config.function),
         licence=str(config.licence),
     )
     if (why := library.refusal(entry)) is not None:

@@ -21,6 +21,7 @@ from evaluators.nearest import nearest
 from evaluators.problem import Problem
 from kernel_library import cards, shape_table
 from kernel_library.entry import AtShape, Check, Entry, Hit, architecture_of
+from kernel_library.meaning import is_said_by
 from kernel_library.retrieval import bests, rank
 from kernel_library.store import Store
 from kernel_library.traits import Traits, traits_of
@@ -145,7 +146,7 @@ class FolderLibrary:
             dtypes=entry.dtypes or (first.problem.dtype,),
             shapes=entry.shapes or traits.inputs,
             architectures=entry.architectures or measured_on,
-            function=entry.function or _function(entry.kernel.source, traits),
+            function=entry.function or _function(entry.kernel.source, first.problem, traits),
         )
 
 
@@ -211,7 +212,14 @@ def _read_tables(store: Store, paths: Sequence[str]) -> dict[str, tuple[AtShape,
     return found
 
 
-def _function(source: str, traits: Traits) -> str:
-    """The plain function of the operation's name, or `ModelNew` where it takes nothing and holds nothing."""
-    functions = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
-    return traits.op if traits.op in functions else "ModelNew" if traits.bare else ""
+def functions_of(source: str) -> set[str]:
+    """The names of the plain functions that Python source defines. Raises SyntaxError."""
+    return {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+
+
+def _function(source: str, problem: Problem, traits: Traits) -> str:
+    """The plain function of the operation's name, or `ModelNew`, where the name says what it computes; ""
+    where it does not, or where `ModelNew` takes or holds something."""
+    if not (traits.bare and is_said_by(traits.op, problem)):
+        return ""
+    return traits.op if traits.op in functions_of(source) else "ModelNew"

@@ -123,6 +123,8 @@ def test_a_kernel_is_added_verified_and_used(
     call = [*problem, f"kernel={kernel}", "device=cpu", f"library.root={root}", *QUICK]
 
     kernel.write_text(f"{HONEST}\ndef tanhs(x, weight):\n    return torch.tanh(x @ weight)\n")
+    assert add.main([*call, "function=tanh"]) == 2
+    assert f"function=tanh is not defined in kernel={kernel}" in capsys.readouterr().err
     assert add.main([*call, "library.min_speedup=100"]) == 1
     assert "not added: its speedup of" in capsys.readouterr().out.splitlines()[-1]
     assert FolderLibrary(root, seeds=None).entries() == []

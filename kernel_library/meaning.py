@@ -1,0 +1,107 @@
+"""Whether the name of its family says all of what a reference computes.
+
+Who takes a kernel by that name, `best("sum", like=x)` or an override, calls it for what the family's shipped
+reference computes: a sum over the last dimension. The name says nothing of a sum over another one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from evaluators.problem import Problem
+from evaluators.reference.containers import tensors_in
+from evaluators.reference.dispatch_mode import dispatch_mode
+from evaluators.reference.loading import load_module, load_problem, make_inputs
+
+logger = logging.getLogger(__name__)
+
+REFERENCES = {
+    "attention": "library/attention",
+    "cross_entropy": "library/cross_entropy",
+    "matmul": "level1/matmul",
+    "rotary": "library/rotary",
+    "softmax": "level1/softmax",
+    "sum": "library/sum_rows",
+}
+"""The shipped reference of each family whose `Model` takes nothing and holds nothing."""
+DIMENSIONS = ("dim", "dims")
+"""The names of arguments that count dimensions, from the end where they are negative."""
+
+Call = tuple[str, tuple[Any, ...]]
+
+
+def is_said_by(op: str, problem: Problem) -> bool:
+    """Whether the problem's reference, which takes nothing and holds nothing, makes the calls that the
+    shipped reference of this family makes on the same inputs; of a family without one, a single call whose
+    other arguments have their defaults."""
+    try:
+        calls = _calls(problem, problem)
+        if op not in REFERENCES:
+            return len(calls) == 2 and calls[0][1][-1] == "defaults"
+        return calls == _calls(load_problem(REFERENCES[op], dtype=problem.dtype), problem)
+    except Exception as error:  # the reference is the user's code, or the family's is not for such inputs
+        logger.info("%s: whether it is %s cannot be told: %s", problem.name, op, error)
+        return False
+
+
+def _calls(reference: Problem, inputs: Problem) -> list[Call]:
+    """What the reference's `Model` calls on the inputs of a problem, on the meta device: operators and their
+    arguments, tensors by when they were seen first; then the outputs. Raises what the reference raises."""
+    import torch
+
+    seen: list[torch.Tensor] = []
+    calls: list[Call] = []
+
+    def told(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            place = next((at for at, each in enumerate(seen) if each is value), len(seen))
+            seen.extend([value] if place == len(seen) else [])
+            return f"tensor {place}"
+        if isinstance(value, (list, tuple)):
+            return tuple(map(told, value))
+        return repr(value)
+
+    class Recorder(dispatch_mode()):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given, plain = _given(func, args, kwargs or {})
+            words = tuple((name, told(value)) for name, value in given)
+            calls.append((str(func), (*words, "defaults" if plain else "")))
+            result = func(*args, **(kwargs or {}))
+            told(result)
+            return result
+
+    module = load_module(reference.source, reference.overrides, name="library_reference")
+    drawn = load_module(inputs.source, inputs.overrides, name="library_inputs")
+    with torch.device("meta"), torch.no_grad():
+        model = module.Model(*module.get_init_inputs())
+        values = make_inputs(drawn, seed=None, device="meta", dtype=inputs.dtype)
+        told(tensors_in(values))
+        with Recorder():
+            outputs = model(*values)
+        calls.append(("outputs", (told(outputs),)))
+    return calls
+
+
+def _given(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[tuple[str, Any]], bool]:
+    """The arguments by name, without those that have their defaults, dimensions counted from the start; and
+    whether only tensors are left."""
+    import torch
+
+    names = [each.name for each in func._schema.arguments]
+    defaults = {each.name: each.default_value for each in func._schema.arguments if each.has_default_value()}
+    named = [*zip(names, args, strict=False), *sorted(kwargs.items())]
+    ranks = [each.dim() for _, each in named if isinstance(each, torch.Tensor)]
+    found = []
+    for name, value in named:
+        if name in defaults and not isinstance(value, torch.Tensor) and value == defaults[name]:
+            continue
+        found.append((name, _from_start(value, ranks[0]) if name in DIMENSIONS and ranks else value))
+    return found, all(isinstance(value, torch.Tensor) for _, value in found)
+
+
+def _from_start(value: Any, rank: int) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(_from_start(each, rank) for each in value)
+    return value % rank if isinstance(value, int) and rank else value
