@@ -5,6 +5,7 @@
     python -m kernel_library.export format=directory to=kernels op=softmax
     python -m kernel_library.export format=hub to=my_kernels package=my_kernels version=1
     python -m kernel_library.export format=hub to=my_model package=my_model kernels=RUN/optimized
+    python -m kernel_library.export format=directory to=kernels kernels=RUN/optimized
 
 `package`: a Python package that puts the kernels in the place of PyTorch's operators as soon as it is
 installed (`pip install ./my_kernels`). It needs torch, and Triton where a kernel does. `directory`:
@@ -12,8 +13,9 @@ BackendBench's layout, one kernel an operator. `hub`: a project that Hugging Fac
 with the library's kernels in Triton, one a function, and in its `build/` what the package `kernels` loads.
 The kernels are the library's that may be taken (see `docs/override.md`), of `package` and `directory` those
 that are for an operator, or those of a folder in BackendBench's layout. Exit status 0, 1 when there is no
-kernel to write, 2 when the call was wrong. With `kernels=` `hub` takes a model that `search.optimize` made
-faster.
+kernel to write, 2 when the call was wrong. With `kernels=` the formats take a model that `search.optimize`
+made faster, too: `hub` the whole of it, the others those of its kernels that are the library's for an
+operator.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +49,7 @@ class LibraryExportConfig(FilterConfig):
     layout: str = option(MISSING, "what format= says: package | directory | hub")
     to: str = option(MISSING, "the folder that is written, which must not be there yet")
     kernels: str | None = option(
-        None, "a folder in BackendBench's layout, with hub of a model; empty: the library's"
+        None, "a folder in BackendBench's layout, or optimized/ of a model; empty: the library's"
     )
     package: str = option("ideatree_kernels", "the package's name, for import")
     version: str = option("0.1.0", "its version")
@@ -78,7 +80,7 @@ def main(config: DictConfig) -> int:
     if Path(config.to).exists():
         raise UsageError(f"to={config.to} is there already; give another folder, or remove it")
     try:
-        written = _given(config) if config.kernels else _of_library(config)
+        written = _given(config) if config.kernels else _of_library(config, None)
     except OSError as error:
         raise UsageError(f"cannot be written or read: {first_line(error)}") from error
     for line in written:
@@ -96,10 +98,12 @@ def _given(config: DictConfig) -> list[str]:
     from kernel_library.exports.package import write_package
     from kernel_library.overrides.kernels import files_of
 
-    if config.layout == "directory":
-        raise UsageError(f"kernels={config.kernels} is in that layout; leave it out for the library's")
     if config.layout == "hub":
         return _model(config)
+    if (Path(config.kernels) / "manifest.json").exists():
+        return _operators_of_model(config)
+    if config.layout == "directory":
+        raise UsageError(f"kernels={config.kernels} is in that layout; leave it out for the library's")
     files = dict(files_of(Path(config.kernels)))
     if files:
         write_package(Path(config.to), str(config.package), str(config.version), operators=files)
@@ -112,14 +116,7 @@ def _model(config: DictConfig) -> list[str]:
     from kernel_library.exports.hub import BACKENDS, write_hub_model
 
     package = Path(config.kernels)
-    try:
-        manifest = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
-        backend, kernels = str(manifest["device"]), [str(each["name"]) for each in manifest["kernels"]]
-    except (FileNotFoundError, NotADirectoryError, KeyError, TypeError, ValueError) as error:
-        is_what = (
-            "format=hub takes the folder optimized/ of a run of search.optimize, or the library's kernels"
-        )
-        raise UsageError(f"kernels={package}: {is_what}: {first_line(error)}") from error
+    backend, kernels = _manifest(package)
     if backend not in BACKENDS:
         raise UsageError(f"kernels={package} is for {backend}; the hub is for {' and '.join(BACKENDS)}")
     name, version = _hub_name(str(config.package)), _major(str(config.version))
@@ -127,15 +124,55 @@ def _model(config: DictConfig) -> list[str]:
     return [f"load(model): {', '.join(kernels) or 'no kernel'}"]
 
 
-def _of_library(config: DictConfig) -> list[str]:
-    """Writes the library's kernels; returns what there is to say. Raises UsageError and OSError."""
+def _manifest(package: Path) -> tuple[str, list[str]]:
+    """The device that a model with kernels is for, and the names of these. Raises UsageError."""
+    try:
+        manifest = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
+        return str(manifest["device"]), [str(each["name"]) for each in manifest["kernels"]]
+    except (FileNotFoundError, NotADirectoryError, KeyError, TypeError, ValueError) as error:
+        is_what = (
+            "format=hub takes the folder optimized/ of a run of search.optimize, or the library's kernels"
+        )
+        raise UsageError(f"kernels={package}: {is_what}: {first_line(error)}") from error
+
+
+def _operators_of_model(config: DictConfig) -> list[str]:
+    """Writes those of a model's kernels that are the library's for an operator; returns what there is to say.
+    Raises UsageError and OSError."""
+    package = Path(config.kernels)
+    _, names = _manifest(package)
+    try:
+        won = json.loads((package.parent / "kernels.json").read_text(encoding="utf-8"))
+        origins = {name: str(won[name]["origin"]) for name in names}
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{package.parent}/kernels.json does not name its kernels: {error}") from error
+    entries = {name: each.removeprefix("library ") for name, each in origins.items() if " " in each}
+    written = _of_library(config, set(entries.values()))
+    said = "\n".join(written)
+    left = [
+        f"{name}: left out: {_why_left_out(entries.get(name))}"
+        for name in names
+        if entries.get(name) is None or entries[name] not in said
+    ]
+    return written and [*written, *left]
+
+
+def _why_left_out(entry: str | None) -> str:
+    if entry is None:
+        return "it was searched for the model's own operators and shapes"
+    return f"{entry} is for no operator, or passes no filter; see faster=false, lower_precision=true"
+
+
+def _of_library(config: DictConfig, only: Collection[str] | None) -> list[str]:
+    """Writes the library's kernels, `only` those with these ids; returns what there is to say. Raises
+    UsageError and OSError."""
     from kernel_library.exports.directory import write_directory
     from kernel_library.exports.hub import write_hub_project
     from kernel_library.exports.package import write_package
     from kernel_library.overrides.interfaces import INTERFACES
 
     _, entries = open_library(config)
-    some = [entry for entry, _ in chosen(config, entries)]
+    some = [entry for entry, _ in chosen(config, entries) if only is None or entry.id in only]
     ops = {each.op for each in INTERFACES.values()}
     found = [each for each in candidates(some) if _may_be_taken(each, config)]
     if config.layout != "hub":

@@ -137,6 +137,33 @@ def test_a_directory_of_library_kernels(root: Path) -> None:
         assert calls(on, "aten.sum.dim_IntList") == 1
 
 
+def test_a_directory_of_the_kernels_of_a_model(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (entry,) = [each for each in FolderLibrary(root, seeds=None).entries() if each.op == "sum"]
+    package = tmp_path / "run" / "optimized"
+    package.mkdir(parents=True)
+    names = ["1_sum", "2_mul_sum"]
+    manifest = {"device": "cpu", "kernels": [{"name": each} for each in names]}
+    (package / "manifest.json").write_text(json.dumps(manifest))
+    call = ["format=directory", "to=made", f"kernels={package}", f"library.root={root}"]
+    assert export.main(call) == 2
+    assert "cannot be written or read" in capsys.readouterr().err
+    origins = {"1_sum": {"origin": f"library {entry.id}"}, "2_mul_sum": {"origin": "search"}}
+    (package.parent / "kernels.json").write_text(json.dumps(origins))
+    assert export.main(call) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"aten.sum.dim_IntList: {entry.id}",
+        "2_mul_sum: left out: it was searched for the model's own operators and shapes",
+    ]
+    with override(Path("made")) as on:
+        assert torch.ones(3, 4).sum(-1, keepdim=True).tolist() == [[7]] * 3
+        assert calls(on, "aten.sum.dim_IntList") == 1
+    (package.parent / "kernels.json").write_text(json.dumps({name: {"origin": "search"} for name in names}))
+    assert export.main([*call[:1], "to=other", *call[2:]]) == 1
+    assert not Path("other").exists()
+
+
 def test_a_project_for_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
