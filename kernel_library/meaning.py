@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from evaluators.problem import Problem
@@ -29,45 +30,52 @@ REFERENCES = {
 DIMENSIONS = ("dim", "dims")
 """The names of arguments that count dimensions, from the end where they are negative."""
 
-Call = tuple[str, tuple[Any, ...]]
+
+@dataclass(frozen=True, kw_only=True)
+class _Call:
+    """Of an operator, with the arguments that do not have their defaults."""
+
+    operator: str
+    arguments: tuple[tuple[str, Any], ...]
 
 
 def is_said_by(op: str, problem: Problem) -> bool:
     """Whether the problem's reference, which takes nothing and holds nothing, makes the calls that the
-    shipped reference of this family makes on the same inputs; of a family without one, a single call whose
-    other arguments have their defaults."""
+    shipped reference of this family makes on the same inputs; of a family without one, a single call that is
+    given the inputs, in their order, and nothing else."""
     try:
-        calls = _calls(problem, problem)
+        calls, outputs = _traced(problem, problem)
         if op not in REFERENCES:
-            return len(calls) == 2 and calls[0][1][-1] == "defaults"
-        return calls == _calls(load_problem(REFERENCES[op], dtype=problem.dtype), problem)
+            given = [value for _, value in calls[0].arguments]
+            return len(calls) == 1 and given == [_name(place) for place in range(len(given))]
+        return (calls, outputs) == _traced(load_problem(REFERENCES[op], dtype=problem.dtype), problem)
     except Exception as error:  # the reference is the user's code, or the family's is not for such inputs
         logger.info("%s: whether it is %s cannot be told: %s", problem.name, op, error)
         return False
 
 
-def _calls(reference: Problem, inputs: Problem) -> list[Call]:
-    """What the reference's `Model` calls on the inputs of a problem, on the meta device: operators and their
-    arguments, tensors by when they were seen first; then the outputs. Raises what the reference raises."""
+def _traced(reference: Problem, inputs: Problem) -> tuple[list[_Call], Any]:
+    """What the reference's `Model` calls on the inputs of a problem, on the meta device, and its outputs.
+    Tensors are told apart by when they were seen first. Raises what the reference raises."""
     import torch
 
     seen: list[torch.Tensor] = []
-    calls: list[Call] = []
+    calls: list[_Call] = []
 
     def told(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             place = next((at for at, each in enumerate(seen) if each is value), len(seen))
             seen.extend([value] if place == len(seen) else [])
-            return f"tensor {place}"
+            return _name(place)
         if isinstance(value, (list, tuple)):
             return tuple(map(told, value))
         return repr(value)
 
     class Recorder(dispatch_mode()):  # type: ignore[misc]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            given, plain = _given(func, args, kwargs or {})
-            words = tuple((name, told(value)) for name, value in given)
-            calls.append((str(func), (*words, "defaults" if plain else "")))
+            given = _given(func, args, kwargs or {})
+            arguments = tuple((name, told(value)) for name, value in given)
+            calls.append(_Call(operator=str(func), arguments=arguments))
             result = func(*args, **(kwargs or {}))
             told(result)
             return result
@@ -80,13 +88,15 @@ def _calls(reference: Problem, inputs: Problem) -> list[Call]:
         told(tensors_in(values))
         with Recorder():
             outputs = model(*values)
-        calls.append(("outputs", (told(outputs),)))
-    return calls
+    return calls, told(outputs)
 
 
-def _given(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[tuple[str, Any]], bool]:
-    """The arguments by name, without those that have their defaults, dimensions counted from the start; and
-    whether only tensors are left."""
+def _name(place: int) -> str:
+    return f"tensor {place}"
+
+
+def _given(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The arguments by name, without those that have their defaults; dimensions counted from the start."""
     import torch
 
     names = [each.name for each in func._schema.arguments]
@@ -98,7 +108,7 @@ def _given(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list
         if name in defaults and not isinstance(value, torch.Tensor) and value == defaults[name]:
             continue
         found.append((name, _from_start(value, ranks[0]) if name in DIMENSIONS and ranks else value))
-    return found, all(isinstance(value, torch.Tensor) for _, value in found)
+    return found
 
 
 def _from_start(value: Any, rank: int) -> Any:

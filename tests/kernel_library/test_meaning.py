@@ -25,6 +25,7 @@ CUBE = "torch.randn(2, 3, 3)"
         ("softmax", "torch.nn.functional.softmax(a[0], dim=2)", CUBE),
         ("matmul", "a[0] @ a[1]", "torch.randn(4, 5), torch.randn(5, 6)"),
         ("gelu", "torch.nn.functional.gelu(a[0])", CUBE),
+        ("sub", "a[0] - a[1]", f"{CUBE}, {CUBE}"),
     ],
 )
 def test_what_the_familys_reference_computes_is_said(op: str, forward: str, inputs: str) -> None:
@@ -45,6 +46,8 @@ def test_what_the_familys_reference_computes_is_said(op: str, forward: str, inpu
         ("matmul", "a[1] @ a[0]", "torch.randn(5, 5), torch.randn(5, 5)"),
         ("gelu", "torch.nn.functional.gelu(a[0], approximate='tanh')", CUBE),
         ("cumsum", "a[0].cumsum(1)", CUBE),
+        ("sub", "a[1] - a[0]", f"{CUBE}, {CUBE}"),
+        ("exp_log", "a[0].exp().log()", CUBE),
     ],
 )
 def test_another_computation_is_not_said(op: str, forward: str, inputs: str) -> None:

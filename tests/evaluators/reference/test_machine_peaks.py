@@ -118,13 +118,15 @@ def test_peaks_that_no_measurement_gives_are_refused(value: float) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_the_peaks_of_this_gpu() -> None:
     measure_peaks("cuda")  # loads the libraries
+    torch.cuda.empty_cache()
+    reserved = torch.cuda.memory_reserved()  # by other tests of this process
     start = time.monotonic()
     found = measure_peaks("cuda")
     took_s = time.monotonic() - start
     print(f"{took_s:.2f} s for {found}")
     rates = found.operations_per_s
     assert took_s < 1.5
-    assert torch.cuda.memory_reserved() < 2**30
+    assert torch.cuda.memory_reserved() - reserved < 2**30
     assert rates["bfloat16"] > rates["tf32"] > rates["float32"]
     assert found.cache_bytes > MIB
     if "H200" in torch.cuda.get_device_name(0):
