@@ -53,6 +53,7 @@ class LibraryExportConfig(FilterConfig):
     )
     package: str = option("ideatree_kernels", "the package's name, for import")
     version: str = option("0.1.0", "its version")
+    licence: str = option("Apache-2.0", "with hub: of a model, and of kernels whose card names none (SPDX)")
     faster: bool = option(True, "only kernels that were measured to be faster than eager PyTorch")
     lower_precision: bool = option(False, "also kernels that round factors to a lower precision")
 
@@ -120,7 +121,7 @@ def _model(config: DictConfig) -> list[str]:
     if backend not in BACKENDS:
         raise UsageError(f"kernels={package} is for {backend}; the hub is for {' and '.join(BACKENDS)}")
     name, version = _hub_name(str(config.package)), _major(str(config.version))
-    write_hub_model(Path(config.to), name, version, package, backend)
+    write_hub_model(Path(config.to), name, version, package, backend, str(config.licence))
     return [f"load(model): {', '.join(kernels) or 'no kernel'}"]
 
 
@@ -185,7 +186,8 @@ def _of_library(config: DictConfig, only: Collection[str] | None) -> list[str]:
         return [f"{name}: {kernel}" for name, kernel in written.items()]
     if config.layout == "hub":
         name, version = _hub_name(str(config.package)), _major(str(config.version))
-        made = write_hub_project(Path(config.to), name, version, found, sources)
+        licences = {entry.id: entry.licence or str(config.licence) for entry in some}
+        made = write_hub_project(Path(config.to), name, version, found, sources, licences)
         return [f"{function}: {kernel}" for function, kernel in made.items()]
     rules = {"faster": bool(config.faster), "lower_precision": bool(config.lower_precision)}
     write_package(

@@ -23,7 +23,6 @@ EDITION = 5
 """Of the format of `build.toml`."""
 BACKENDS = ("cuda", "cpu")
 """On which kernels run: those of the library in Triton on the first."""
-LICENSE = "Apache-2.0"
 NAME = re.compile(r"[a-z][-a-z0-9]*[a-z0-9]")
 """What the hub takes as a name."""
 BUILD = """[general]
@@ -56,6 +55,7 @@ __all__ = [{names}]
 '''
 MODEL_CARD = """---
 library_name: kernels
+license: {license}
 ---
 
 # {name}
@@ -65,7 +65,7 @@ is in the package's README.md.
 """
 CARD = """---
 library_name: kernels
-license: apache-2.0
+license: {license}
 ---
 
 # {name}
@@ -82,9 +82,11 @@ def write_hub_project(
     version: int,
     candidates: Sequence[Candidate],
     sources: Mapping[str, Kernel],
+    licenses: Mapping[str, str],
 ) -> dict[str, str]:
     """Writes the project into the folder, and what is built of it: of the kernels in Triton the fastest of
-    each function. Returns their names by the functions'. Raises OSError."""
+    each function, under all of their licenses (SPDX). Returns their names by the functions'. Raises
+    OSError."""
     chosen: dict[str, Candidate] = {}
     for each in sorted(candidates, key=_speedup):
         if sources[each.name].language == "triton":
@@ -100,21 +102,31 @@ def write_hub_project(
     names = ", ".join(f'"{function}"' for function in sorted(modules))
     (package / "__init__.py").write_text(INIT.format(imports=imports, names=names), encoding="utf-8")
     archs = _architectures(chosen.values())
-    _write_project(folder, name, version, BACKENDS[0], archs)
-    _write_built(folder, package, name, version, BACKENDS[0], archs)
+    license = " AND ".join(sorted({licenses[each.name] for each in chosen.values()}))
+    _write_project(folder, name, version, BACKENDS[0], archs, license)
+    _write_built(folder, package, name, version, BACKENDS[0], archs, license)
     rows = "\n".join(map(_row, chosen.values()))
-    (folder / "CARD.md").write_text(CARD.format(name=name, rows=rows), encoding="utf-8")
+    (folder / "CARD.md").write_text(
+        CARD.format(name=name, rows=rows, license=_listed(license)), encoding="utf-8"
+    )
     return {function: each.name for function, each in sorted(chosen.items())}
 
 
-def write_hub_model(folder: Path, name: str, version: int, package: Path, backend: str) -> None:
+def write_hub_model(folder: Path, name: str, version: int, package: Path, backend: str, license: str) -> None:
     """Writes the project of a package that loads by itself (`optimized/` of `search.optimize`) into the
     folder, and what is built of it. Raises OSError."""
     own = folder / "torch-ext" / name.replace("-", "_")
     shutil.copytree(package, own, ignore=shutil.ignore_patterns("__pycache__", "build", "pyproject.toml"))
-    _write_project(folder, name, version, backend, [])
-    _write_built(folder, own, name, version, backend, [])
-    (folder / "CARD.md").write_text(MODEL_CARD.format(name=name), encoding="utf-8")
+    _write_project(folder, name, version, backend, [], license)
+    _write_built(folder, own, name, version, backend, [], license)
+    card = MODEL_CARD.format(name=name, license=_listed(license))
+    (folder / "CARD.md").write_text(card, encoding="utf-8")
+
+
+def _listed(license: str) -> str:
+    """As the hub writes it in a card: identifiers in lower case, several as a list."""
+    each = license.lower().split(" and ")
+    return each[0] if len(each) == 1 else f"[{', '.join(each)}]"
 
 
 def _architectures(chosen: Iterable[Candidate]) -> list[str]:
@@ -123,13 +135,15 @@ def _architectures(chosen: Iterable[Candidate]) -> list[str]:
     return sorted(set.intersection(*confined)) if confined else []
 
 
-def _write_project(folder: Path, name: str, version: int, backend: str, archs: Sequence[str]) -> None:
+def _write_project(
+    folder: Path, name: str, version: int, backend: str, archs: Sequence[str], license: str
+) -> None:
     """Writes what the builder reads besides the package."""
     build = BUILD.format(
         name=name,
         version=version,
         edition=EDITION,
-        license=LICENSE,
+        license=license,
         backend=backend,
         confined=f"cuda_capabilities = {json.dumps(archs)}\n" if archs else "",
     )
@@ -138,7 +152,7 @@ def _write_project(folder: Path, name: str, version: int, backend: str, archs: S
 
 
 def _write_built(
-    folder: Path, package: Path, name: str, version: int, backend: str, archs: Sequence[str]
+    folder: Path, package: Path, name: str, version: int, backend: str, archs: Sequence[str], license: str
 ) -> None:
     """Writes what is built of the package for PyTorch with this backend. `id` is the name under which it is
     imported: it follows from the files, so that packages with other files have other names."""
@@ -154,7 +168,7 @@ def _write_built(
         "name": name,
         "id": f"_{package.name}_{backend}_{key}",
         "version": version,
-        "license": LICENSE,
+        "license": license,
         "python-depends": [],
         "kernel-depends": [],
         "backend": {"type": backend, **({"archs": archs} if archs else {})},

@@ -200,7 +200,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_seeds: None) -> Path
     problem = reference("a[0].sum(-1)", "torch.randn(64, 64)")
     known = {"shapes": ("...x1..64",), "dtypes": ("float32",)}
     library = FolderLibrary(tmp_path / "library")
-    library.add(entry(problem, SOURCE, 2.0, op="sum", function="total", **known))
+    library.add(entry(problem, SOURCE, 2.0, op="sum", function="total", licence="MIT", **known))
     other = SOURCE.replace("total", "other")
     confined = ("9.0", "10.0")
     library.add(entry(problem, other, 2.0, op="rotary", function="other", architectures=confined, **known))
@@ -221,7 +221,7 @@ def test_what_is_built_for_the_hub_is_the_package_with_its_metadata(hub: Path) -
     assert metadata == {
         "name": "my-kernels",
         "version": 2,
-        "license": "Apache-2.0",
+        "license": "Apache-2.0 AND MIT",
         "python-depends": [],
         "kernel-depends": [],
         "backend": {"type": "cuda", "archs": ["9.0"]},
@@ -229,6 +229,7 @@ def test_what_is_built_for_the_hub_is_the_package_with_its_metadata(hub: Path) -
     general, noarch = tomllib.loads((hub / "build.toml").read_text()).values()
     assert noarch == {"cuda_capabilities": metadata["backend"]["archs"]}
     assert general["license"] == metadata["license"]
+    assert "\nlicense: [apache-2.0, mit]\n" in (hub / "CARD.md").read_text()
 
 
 def test_what_is_built_for_the_hub_is_read_by_its_package(hub: Path) -> None:
@@ -257,9 +258,10 @@ def test_a_model_for_the_hub(device: str, tmp_path: Path, monkeypatch: pytest.Mo
     }
     for name, text in texts.items():
         (package / name).write_text(text, encoding="utf-8")
-    call = ["format=hub", "to=made", "package=my_model"]
+    call = ["format=hub", "to=made", "package=my_model", "licence=MIT"]
     assert export.main([*call, f"kernels={package}"]) == 0
     assert [each.name for each in (tmp_path / "made" / "build").iterdir()] == [f"torch-{device}"]
+    assert "\nlicense: mit\n" in (tmp_path / "made" / "CARD.md").read_text()
     built = tmp_path / "made" / "build" / f"torch-{device}"
     metadata = json.loads((built / "metadata.json").read_text(encoding="utf-8"))
     assert (metadata["name"], metadata["backend"]) == ("my-model", {"type": device})
