@@ -40,6 +40,8 @@ from kernel_library.cli import FilterConfig, check_filters, chosen, expand_filte
 from kernel_library.use import candidates
 
 FORMATS = ("package", "directory", "hub")
+FROM_LIBRARY = "library "
+"""Before an entry's id where a model's `kernels.json` says that a kernel comes from there."""
 
 
 @dataclass
@@ -147,13 +149,17 @@ def _operators_of_model(config: DictConfig) -> list[str]:
         origins = {name: str(won[name]["origin"]) for name in names}
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{package.parent}/kernels.json does not name its kernels: {error}") from error
-    entries = {name: each.removeprefix("library ") for name, each in origins.items() if " " in each}
+    entries = {
+        name: each.removeprefix(FROM_LIBRARY)
+        for name, each in origins.items()
+        if each.startswith(FROM_LIBRARY)
+    }
     written = _of_library(config, set(entries.values()))
-    said = "\n".join(written)
+    said = {word for line in written for word in line.split()}
     left = [
         f"{name}: left out: {_why_left_out(entries.get(name))}"
         for name in names
-        if entries.get(name) is None or entries[name] not in said
+        if entries.get(name) not in said
     ]
     return written and [*written, *left]
 
@@ -161,7 +167,8 @@ def _operators_of_model(config: DictConfig) -> list[str]:
 def _why_left_out(entry: str | None) -> str:
     if entry is None:
         return "it was searched for the model's own operators and shapes"
-    return f"{entry} is for no operator, or passes no filter; see faster=false, lower_precision=true"
+    why = f"{entry} is for no operator, behind another kernel for it, or passes no filter"
+    return f"{why}; see faster=false, lower_precision=true"
 
 
 def _of_library(config: DictConfig, only: Collection[str] | None) -> list[str]:

@@ -14,7 +14,8 @@ from typing import Any
 from evaluators.problem import Problem
 from evaluators.reference.containers import tensors_in
 from evaluators.reference.dispatch_mode import dispatch_mode
-from evaluators.reference.loading import load_module, load_problem, make_inputs
+from evaluators.reference.loading import load_problem
+from kernel_library.traits import on_meta
 
 logger = logging.getLogger(__name__)
 
@@ -80,14 +81,11 @@ def _traced(reference: Problem, inputs: Problem) -> tuple[list[_Call], Any]:
             told(result)
             return result
 
-    module = load_module(reference.source, reference.overrides, name="library_reference")
-    drawn = load_module(inputs.source, inputs.overrides, name="library_inputs")
-    with torch.device("meta"), torch.no_grad():
-        model = module.Model(*module.get_init_inputs())
-        values = make_inputs(drawn, seed=None, device="meta", dtype=inputs.dtype)
-        told(tensors_in(values))
-        with Recorder():
-            outputs = model(*values)
+    _, model, _ = on_meta(reference)
+    _, _, values = on_meta(inputs)
+    told(tensors_in(values))
+    with torch.device("meta"), torch.no_grad(), Recorder():
+        outputs = model(*values)
     return calls, told(outputs)
 
 

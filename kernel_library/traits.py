@@ -106,6 +106,18 @@ def family(operators: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     return "_".join(named), tuple(dict.fromkeys(parts or named))
 
 
+def on_meta(problem: Problem) -> tuple[list[Any], Any, list[Any]]:
+    """The constructor's arguments of a reference, its `Model` and inputs, with shapes and no numbers. Raises
+    what the reference raises."""
+    import torch
+
+    module = load_module(problem.source, problem.overrides, name="library_reference")
+    with torch.device("meta"), torch.no_grad():
+        arguments = list(module.get_init_inputs())
+        model = module.Model(*arguments).to(dtype=getattr(torch, problem.dtype))
+        return arguments, model, make_inputs(module, seed=None, device="meta", dtype=problem.dtype)
+
+
 def _trace(problem: Problem) -> Traits:
     import torch
 
@@ -121,13 +133,9 @@ def _trace(problem: Problem) -> Traits:
                 operators.append(name)
             return func(*args, **(kwargs or {}))
 
-    module = load_module(problem.source, problem.overrides, name="library_reference")
-    with torch.device("meta"), torch.no_grad():
-        arguments = list(module.get_init_inputs())
-        model = module.Model(*arguments).to(dtype=getattr(torch, problem.dtype))
-        inputs = make_inputs(module, seed=None, device="meta", dtype=problem.dtype)
-        with Recorder():
-            model(*inputs)
+    arguments, model, inputs = on_meta(problem)
+    with torch.device("meta"), torch.no_grad(), Recorder():
+        model(*inputs)
     op, parts = family(operators)
     return Traits(
         op=op,

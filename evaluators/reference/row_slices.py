@@ -98,8 +98,7 @@ class RowSlices:
         found: list[torch.Tensor] = []
         where: list[Places | None] = []
         for elements, at, width in zip(picked, places, self.widths, strict=True):
-            inside = None if at is None else at.inside(first * width, (first + count) * width)
-            if at is None or inside is None or not len(inside):
+            if at is None or not len(inside := at.inside(first * width, (first + count) * width)):
                 return list(picked), list(places)
             found.append(elements[inside])
             where.append(at.only(inside))
@@ -107,13 +106,12 @@ class RowSlices:
 
     def _starts(self, places: Sequence[Places | None] | None) -> list[int]:
         """The first rows of the slices that have any of the places."""
-        everywhere = range(0, self.rows, self.step)
         needed: set[int] = set()
-        for at, width in zip(places or [None], self.widths, strict=False):
+        for at, width in zip(places or [None for _ in self.widths], self.widths, strict=True):
             if at is None:
-                return list(everywhere)
+                return list(range(0, self.rows, self.step))
             needed |= at.pieces(width * self.step)
-        return [start for number, start in enumerate(everywhere) if number in needed]
+        return [number * self.step for number in sorted(needed)]
 
     def _room(self, piece: torch.Tensor, at: Places | None) -> torch.Tensor:
         if at is not None:

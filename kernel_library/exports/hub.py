@@ -14,6 +14,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from evaluators.problem import Kernel
@@ -101,14 +102,14 @@ def write_hub_project(
     imports = "\n".join(f"from .{module} import {function}" for function, module in sorted(modules.items()))
     names = ", ".join(f'"{function}"' for function in sorted(modules))
     (package / "__init__.py").write_text(INIT.format(imports=imports, names=names), encoding="utf-8")
-    archs = _architectures(chosen.values())
-    license = " AND ".join(sorted({licenses[each.name] for each in chosen.values()}))
-    _write_project(folder, name, version, BACKENDS[0], archs, license)
-    _write_built(folder, package, name, version, BACKENDS[0], archs, license)
-    rows = "\n".join(map(_row, chosen.values()))
-    (folder / "CARD.md").write_text(
-        CARD.format(name=name, rows=rows, license=_listed(license)), encoding="utf-8"
+    project = _Project(
+        name=name,
+        version=version,
+        license=" AND ".join(sorted({licenses[each.name] for each in chosen.values()})),
+        backend=BACKENDS[0],
+        archs=_architectures(chosen.values()),
     )
+    project.write(folder, package, CARD, rows="\n".join(map(_row, chosen.values())))
     return {function: each.name for function, each in sorted(chosen.items())}
 
 
@@ -117,10 +118,58 @@ def write_hub_model(folder: Path, name: str, version: int, package: Path, backen
     folder, and what is built of it. Raises OSError."""
     own = folder / "torch-ext" / name.replace("-", "_")
     shutil.copytree(package, own, ignore=shutil.ignore_patterns("__pycache__", "build", "pyproject.toml"))
-    _write_project(folder, name, version, backend, [], license)
-    _write_built(folder, own, name, version, backend, [], license)
-    card = MODEL_CARD.format(name=name, license=_listed(license))
-    (folder / "CARD.md").write_text(card, encoding="utf-8")
+    _Project(name=name, version=version, license=license, backend=backend).write(folder, own, MODEL_CARD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Project:
+    """What stands in the builder's files: `license` by SPDX, `archs` the compute capabilities to which it is
+    confined, if it is."""
+
+    name: str
+    version: int
+    license: str
+    backend: str
+    archs: Sequence[str] = ()
+
+    def write(self, folder: Path, package: Path, card: str, **words: str) -> None:
+        """Writes what stands beside the package, and what is built of it."""
+        build = BUILD.format(
+            name=self.name,
+            version=self.version,
+            edition=EDITION,
+            license=self.license,
+            backend=self.backend,
+            confined=f"cuda_capabilities = {json.dumps(self.archs)}\n" if self.archs else "",
+        )
+        (folder / "build.toml").write_text(build, encoding="utf-8")
+        (folder / "flake.nix").write_text(FLAKE.format(name=self.name), encoding="utf-8")
+        text = card.format(name=self.name, license=_listed(self.license), **words)
+        (folder / "CARD.md").write_text(text, encoding="utf-8")
+        self._write_built(folder / "build" / f"torch-{self.backend}", package)
+
+    def _write_built(self, variant: Path, package: Path) -> None:
+        """Writes what is built of the package into the variant's folder. `id` is the name under which it is
+        imported: it follows from the files, so that packages with other files have other names."""
+        shutil.copytree(package, variant)
+        digests = {
+            each.relative_to(variant).as_posix(): hashlib.sha256(each.read_bytes()).digest()
+            for each in sorted(variant.rglob("*"))
+            if each.is_file()
+        }
+        files = {file: base64.b64encode(digest).decode() for file, digest in digests.items()}
+        key = hashlib.sha256(json.dumps(files).encode()).hexdigest()[:7]
+        metadata = {
+            "name": self.name,
+            "id": f"_{package.name}_{self.backend}_{key}",
+            "version": self.version,
+            "license": self.license,
+            "python-depends": [],
+            "kernel-depends": [],
+            "backend": {"type": self.backend, **({"archs": self.archs} if self.archs else {})},
+            "digest": {"algorithm": "sha256", "files": files},
+        }
+        (variant / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
 
 
 def _listed(license: str) -> str:
@@ -133,48 +182,6 @@ def _architectures(chosen: Iterable[Candidate]) -> list[str]:
     """The compute capabilities on which all run, where some are confined to a few; none: nothing is said."""
     confined = [{*each.architectures} for each in chosen if each.architectures]
     return sorted(set.intersection(*confined)) if confined else []
-
-
-def _write_project(
-    folder: Path, name: str, version: int, backend: str, archs: Sequence[str], license: str
-) -> None:
-    """Writes what the builder reads besides the package."""
-    build = BUILD.format(
-        name=name,
-        version=version,
-        edition=EDITION,
-        license=license,
-        backend=backend,
-        confined=f"cuda_capabilities = {json.dumps(archs)}\n" if archs else "",
-    )
-    (folder / "build.toml").write_text(build, encoding="utf-8")
-    (folder / "flake.nix").write_text(FLAKE.format(name=name), encoding="utf-8")
-
-
-def _write_built(
-    folder: Path, package: Path, name: str, version: int, backend: str, archs: Sequence[str], license: str
-) -> None:
-    """Writes what is built of the package for PyTorch with this backend. `id` is the name under which it is
-    imported: it follows from the files, so that packages with other files have other names."""
-    variant = folder / "build" / f"torch-{backend}"
-    shutil.copytree(package, variant)
-    written = sorted(each for each in variant.rglob("*") if each.is_file())
-    digests = {
-        each.relative_to(variant).as_posix(): hashlib.sha256(each.read_bytes()).digest() for each in written
-    }
-    files = {file: base64.b64encode(digest).decode() for file, digest in digests.items()}
-    key = hashlib.sha256(json.dumps(files).encode()).hexdigest()[:7]
-    metadata = {
-        "name": name,
-        "id": f"_{package.name}_{backend}_{key}",
-        "version": version,
-        "license": license,
-        "python-depends": [],
-        "kernel-depends": [],
-        "backend": {"type": backend, **({"archs": archs} if archs else {})},
-        "digest": {"algorithm": "sha256", "files": files},
-    }
-    (variant / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
 
 
 def _speedup(candidate: Candidate) -> float:
