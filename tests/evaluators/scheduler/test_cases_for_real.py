@@ -33,6 +33,8 @@ CONTIGUOUS = RIGHT.replace(
 )
 LISTED = RIGHT.replace("torch.softmax(x, -1)", "torch.softmax(x, -1) * (x.shape[1] in (64, 96, 80))")
 
+FAULTY = RIGHT.replace("torch.softmax(x, -1)", "torch.softmax(x, -1) * (1 + 0.01 * (x.shape[1] == 80))")
+
 
 @pytest.mark.slow
 def test_kernels_over_cases(tmp_path: Path) -> None:
@@ -42,11 +44,11 @@ def test_kernels_over_cases(tmp_path: Path) -> None:
 
     async def verdicts() -> list[Evaluation]:
         with Pool(LocalHost(settings=SETTINGS, on_gpu=False)) as pool:
-            sources = (RIGHT, DECLINES, CONTIGUOUS, LISTED)
+            sources = (RIGHT, DECLINES, CONTIGUOUS, LISTED, FAULTY)
             kernels = [Kernel(source=each, language="cpp") for each in sources]
             return await asyncio.gather(*(pool.evaluate(problem, each) for each in kernels))
 
-    right, declines, contiguous, listed = asyncio.run(verdicts())
+    right, declines, contiguous, listed, faulty = asyncio.run(verdicts())
     assert right.status is Status.CORRECT, right.log
     assert len(right.cases) == 5
     assert right.timing is not None
@@ -64,3 +66,6 @@ def test_kernels_over_cases(tmp_path: Path) -> None:
     assert listed.status is Status.INCORRECT, listed.log
     assert [each.passes for each in listed.cases[:3]] == [True, True, True]
     assert listed.cases[-1].held_out
+
+    assert faulty.status is Status.INCORRECT, faulty.log
+    assert [each.passes for each in faulty.cases] == [True, True, False]
