@@ -20,17 +20,17 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from evaluators.config_errors import UsageError
-from evaluators.problem import Kernel
-from search.optimizations.extraction.problems import extract
-from search.optimizations.extraction.whole import whole_of
-from search.optimizations.installation import runtime
-from search.optimizations.installation.package import PACKAGE, write_package
-from search.optimizations.installation.placement import assigned
-from search.optimizations.models.architectures import Diffusers, Transformers
-from search.optimizations.models.source import ModelSource
-from search.optimizations.profiling.profile import profile_of
-from search.optimizations.verification.record import error_of
+from evaluators.base.usage_error import UsageError
+from evaluators.records.problem import Kernel
+from search.optimize.extraction.problems import extract
+from search.optimize.extraction.whole import whole_of
+from search.optimize.installation import runtime
+from search.optimize.installation.package import PACKAGE, write_package
+from search.optimize.installation.placement import assigned
+from search.optimize.models.architectures import Diffusers, Transformers
+from search.optimize.models.source import ModelSource
+from search.optimize.profiling.profile import profile_of
+from search.optimize.verification.record import error_of
 
 SHAPES = ({"batch": 1}, {"batch": 2})
 SMALL = {

@@ -24,9 +24,9 @@ from pathlib import Path
 import numpy
 from scipy import stats
 
-from search.campaigns.progress import SearchProgress, StopRules
-from search.campaigns.running import Campaign, CampaignRun, Planned
-from search.campaigns.schedulers import Equal, ExpectedGain, Scheduler
+from search.campaign.running import Campaign, CampaignRun, Planned
+from search.campaign.schedulers import Equal, ExpectedGain, Scheduler
+from search.campaign.slices import SearchProgress, StopRules
 from search.proposers.landscape import START, Landscape
 
 SCHEDULERS = ("equal", "gain")

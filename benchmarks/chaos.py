@@ -33,12 +33,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.chaos_kinds import DEAD, HONEST, KINDS, REFERENCE, Kind
 from evaluators.device.settings import Settings
-from evaluators.evaluation import Evaluation, Status
-from evaluators.problem import Kernel, Problem
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Kernel, Problem
+from evaluators.records.timing import Plan
 from evaluators.scheduler.local_host import LocalHost
 from evaluators.scheduler.pool import Pool
 from evaluators.scheduler.ray_host import RayHost
-from evaluators.timing import Plan
 
 MARK = "CUDAHOSTCXX"
 """A variable that crosses into all processes of the evaluator and that none reads: it finds what is left."""

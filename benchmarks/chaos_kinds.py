@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evaluators.evaluation import Status
-from evaluators.problem import Kernel
+from evaluators.records.evaluation import Status
+from evaluators.records.problem import Kernel
 
 MODEL = """
 import ctypes, os, signal, sys, threading, time

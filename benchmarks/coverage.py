@@ -21,16 +21,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from evaluators.cli import build, compose_config
-from evaluators.config_errors import UsageError
-from evaluators.suite_config import SuiteConfig, entries_of, open_problem
-from search.optimizations.extraction.problems import extract, places_of
-from search.optimizations.extraction.record import Extracted
-from search.optimizations.extraction.whole import Whole, whole_of
-from search.optimizations.models.config import named, source_of
-from search.optimizations.profiling.profile import profile_of
-from search.optimizations.profiling.record import Profile
-from search.optimize import OptimizeConfig
+from evaluators.app.command import build, compose_config
+from evaluators.app.suite_config import SuiteConfig, entries_of, open_problem
+from evaluators.base.usage_error import UsageError
+from search.optimize.__main__ import OptimizeConfig
+from search.optimize.extraction.problems import extract, places_of
+from search.optimize.extraction.record import Extracted
+from search.optimize.extraction.whole import Whole, whole_of
+from search.optimize.model_config import named, source_of
+from search.optimize.profiling.profile import profile_of
+from search.optimize.profiling.record import Profile
 from search.proposers.playbook.playbook import Playbook
 
 

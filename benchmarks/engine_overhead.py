@@ -20,16 +20,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from evaluators.evaluation import Correctness, Evaluation, Status, Timing
-from evaluators.problem import Kernel, Problem
-from search.budget import Budget
-from search.engine import Engine
-from search.journal import Journal
+from evaluators.records.evaluation import Correctness, Evaluation, Status, Timing
+from evaluators.records.problem import Kernel, Problem
+from search.engine.engine import Engine
+from search.engine.session import Session
 from search.protocols import RunContext
-from search.run_state import rebuild
-from search.session import Session
+from search.records.budget import Budget
+from search.records.journal import Journal
+from search.records.run_state import rebuild
+from search.records.tree import Category, Expansion, Idea, Outcome, Seed, Variant
 from search.strategies.idea_branching import IdeaBranching
-from search.tree import Category, Expansion, Idea, Outcome, Seed, Variant
 
 MIN_VARIANTS_PER_S = 200.0
 MAX_PEAK_GB = 1.0

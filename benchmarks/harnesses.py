@@ -37,11 +37,11 @@ from benchmarks.mutants import GOAL, HONEST, Asked, check_part, judge, of_mutant
 from benchmarks.mutants import honest as honest_kernels
 from benchmarks.mutations import KINDS, BadEdit, mutants
 from benchmarks.throughput_kernelbench import STAND_IN
-from evaluators.config_errors import UsageError
+from evaluators.base.usage_error import UsageError
 from evaluators.device.settings import Settings
-from evaluators.evaluation import Status
-from evaluators.problem import Kernel, Problem, language_of, reference_kernel
-from evaluators.timing import Plan
+from evaluators.records.evaluation import Status
+from evaluators.records.problem import Kernel, Problem, language_of, reference_kernel
+from evaluators.records.timing import Plan
 from tests.evaluators.catalogue import GROUPS, NO_GAIN, NO_GAIN_SPEEDUP, fixtures
 from tests.evaluators.catalogue import problems as catalogue
 

@@ -20,12 +20,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from evaluators.cli import build, choose_device, compose_config
-from evaluators.config_errors import UsageError
+from evaluators.app.command import build, choose_device, compose_config
+from evaluators.base.usage_error import UsageError
 from evaluators.device.worker import Worker
-from evaluators.evaluate import EvaluateConfig
-from evaluators.evaluation import Timing
-from evaluators.problem import Problem, reference_kernel
+from evaluators.evaluate.__main__ import EvaluateConfig
+from evaluators.records.evaluation import Timing
+from evaluators.records.problem import Problem, reference_kernel
 
 TO_REACH = 0.94
 

@@ -23,10 +23,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from search.optimizations.extraction.record import EXTRACTION, Extraction
-from search.optimizations.outcome import KERNELS
-from search.optimizations.stages import SEARCHES
-from search.optimizations.verification.record import FILE, Verification
+from search.optimize.extraction.record import EXTRACTION, Extraction
+from search.optimize.outcome import KERNELS
+from search.optimize.stages import SEARCHES
+from search.optimize.verification.record import FILE, Verification
 
 COMMAND = [sys.executable, "-m", "search.optimize"]
 OUTPUTS = Path("outputs") / "optimize"

@@ -28,12 +28,12 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from evaluators.cli import compose_config
-from search.comparisons.curves import Searched
-from search.comparisons.plan import Task
-from search.comparisons.searching import search_without_device
-from search.comparisons.statistics import differences, means
-from search.run import RunConfig
+from evaluators.app.command import compose_config
+from search.compare.curves import Searched
+from search.compare.plan import Task
+from search.compare.searching import search_without_device
+from search.compare.statistics import differences, means
+from search.run.config import RunConfig
 
 EVALUATIONS = 100
 NOISES, FAILURES = (0.0, 0.1, 0.3), (0.0, 0.2, 0.5)
@@ -101,7 +101,7 @@ def sensitivity(strategies: Sequence[str], seeds: int, out: Path | None) -> None
 
 def optimum(seeds: int) -> float:
     """The geometric mean of the landscapes' best speedups."""
-    from evaluators.cli import build
+    from evaluators.app.command import build
 
     logs = []
     for seed in range(seeds):

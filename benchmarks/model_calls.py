@@ -25,8 +25,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from evaluators.suites.traced_call import Call, Tensor
 from evaluators.suites.traces import read_trace
-from search.optimizations.models.config import source_of
-from search.optimizations.models.source import LoadedModel
+from search.optimize.model_config import source_of
+from search.optimize.models.source import LoadedModel
 
 TYPES = {
     "float": "float32",

@@ -19,12 +19,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from search.optimizations.extraction.record import EXTRACTION, Extracted, Extraction
-from search.optimizations.outcome import KERNELS
-from search.optimizations.page import read_profile
-from search.optimizations.profiling.record import Profile
-from search.optimizations.verification.apart import WAYS
-from search.optimizations.verification.record import COMPILED_PAIRS, EAGER, FILE, Verification
+from search.optimize.extraction.record import EXTRACTION, Extracted, Extraction
+from search.optimize.outcome import KERNELS
+from search.optimize.profile_page import read_profile
+from search.optimize.profiling.record import Profile
+from search.optimize.verification.apart import WAYS
+from search.optimize.verification.record import COMPILED_PAIRS, EAGER, FILE, Verification
 
 MODELS = {
     "gpt2": ["model=transformers/GPT2LMHeadModel", "model.batch=8", "model.sequence=1024"],

@@ -33,14 +33,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import mutations
 from benchmarks.mutations import KINDS, TORCH, BadEdit, Mutant, mutants
 from benchmarks.seeds import CASES
-from evaluators.cli import choose_device
-from evaluators.config_errors import UsageError
+from evaluators.app.command import choose_device
+from evaluators.base.usage_error import UsageError
 from evaluators.device.settings import Settings
-from evaluators.evaluation import Evaluation, Status
-from evaluators.problem import Kernel, Problem, language_of
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Kernel, Problem, language_of
+from evaluators.records.timing import Plan
 from evaluators.scheduler.local_host import LocalHost
 from evaluators.scheduler.pool import Pool
-from evaluators.timing import Plan
 
 GOAL = 0.99
 EVERY = 20

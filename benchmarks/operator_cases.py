@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from evaluators.cli import build, compose_config
-from evaluators.evaluate import EvaluateConfig
-from evaluators.problem import Kernel, Problem
-from kernel_library.entry import Entry
-from kernel_library.use import fitting_entries
+from evaluators.app.command import build, compose_config
+from evaluators.evaluate.__main__ import EvaluateConfig
+from evaluators.records.problem import Kernel, Problem
+from kernel_library.catalogue.best import fitting_entries
+from kernel_library.catalogue.entry import Entry
 
 PARTS = Path(__file__).parent / "peers" / "operators"
 COMPILED = """

@@ -21,19 +21,19 @@ from multiprocessing.synchronize import Lock
 from typing import Any
 
 from benchmarks.operator_cases import Case, case_named
-from evaluators.evaluation import Evaluation, Status
-from evaluators.judge.speed_limits import SpeedLimits
-from evaluators.problem import Kernel, Problem
+from evaluators.judge.timing.speed_limits import SpeedLimits
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Kernel, Problem
+from evaluators.records.timing import timing_of
 from evaluators.reference.answer import Draw
 from evaluators.reference.containers import tensors_in, tensors_of
+from evaluators.reference.cost.machine_peaks import device_name
 from evaluators.reference.loading import init_inputs, load_module, make_model
-from evaluators.reference.machine_peaks import device_name
 from evaluators.reference.reference_model import ReferenceModel
 from evaluators.system.user_cache import cache_folder
-from evaluators.timing import timing_of
-from kernel_library.entry import architecture_of
-from kernel_library.library import FolderLibrary
-from kernel_library.use import ROOT, module_of
+from kernel_library.catalogue.best import ROOT, module_of
+from kernel_library.catalogue.entry import architecture_of
+from kernel_library.catalogue.library import FolderLibrary
 
 SPAWN = multiprocessing.get_context("spawn")
 ROUNDS = 11

@@ -11,7 +11,7 @@ original runs, and counts as eager. Liger and QuACK are used where they are inst
 liger-kernel quack-kernels`); `benchmarks/peers/operators` calls them. torch.compile is in its default mode,
 as a candidate like them.
 
-A shape whose times are not steady (`evaluators.timing.is_steady`) is measured once more, and then left for a
+A shape whose times are not steady (`evaluators.records.timing.is_steady`) is measured once more, and then left for a
 second call.
 
 `out` keeps what was measured, a line a shape, and a second call goes on there. `keep` is the root of a
@@ -39,16 +39,16 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.operator_cases import Case, all_cases
 from benchmarks.operator_timing import EAGER, SPAWN, CaseProcess
-from evaluators.cli import choose_device
-from evaluators.config_errors import UsageError
-from evaluators.evaluation import Evaluation, Timing
-from evaluators.kept_lines import KeptLines
+from evaluators.app.command import choose_device
+from evaluators.base.jsonl_store import KeptLines
+from evaluators.base.usage_error import UsageError
+from evaluators.records.evaluation import Evaluation, Timing
+from evaluators.records.timing import is_steady, paired_speedup
 from evaluators.scheduler.local_host import visible_gpus
-from evaluators.timing import is_steady, paired_speedup
-from kernel_library.entry import AtShape
-from kernel_library.library import FolderLibrary
-from kernel_library.shape_table import at_shape
-from kernel_library.shapes import shape_text
+from kernel_library.catalogue.entry import AtShape
+from kernel_library.catalogue.library import FolderLibrary
+from kernel_library.catalogue.shape_table import at_shape
+from kernel_library.overrides.shapes import shape_text
 
 PEERS = ("compile", "liger", "quack")
 EVEN = 0.02

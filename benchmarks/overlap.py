@@ -22,16 +22,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from evaluators.evaluation import Evaluation, Status, Timing
-from evaluators.problem import Kernel, Problem
-from search.budget import Budget
-from search.engine import Engine
-from search.journal import Journal
-from search.llm import Answer, Limits, Price, Purpose, Question, Usage
+from evaluators.records.evaluation import Evaluation, Status, Timing
+from evaluators.records.problem import Kernel, Problem
+from search.engine.engine import Engine
+from search.engine.session import Session
 from search.proposers.llm.proposer import LLMProposer
-from search.session import Session
+from search.records.budget import Budget
+from search.records.journal import Journal
+from search.records.model_calls import Answer, Limits, Price, Purpose, Question, Usage
+from search.records.tree import Idea, Seed
 from search.strategies.idea_branching import IdeaBranching
-from search.tree import Idea, Seed
 
 CORES, BUILD_S, GPU_S = 16, 12.0, 2.0
 MEDIAN_S, SPREAD = 40.0, 0.86

@@ -29,8 +29,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from evaluators.device.settings import Settings
-from evaluators.evaluation import Evaluation
-from evaluators.problem import Kernel
+from evaluators.records.evaluation import Evaluation
+from evaluators.records.problem import Kernel
 from evaluators.reference.loading import load_problem
 from evaluators.scheduler.pool import Pool
 

@@ -25,16 +25,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from evaluators.cli import build, choose_device, compose_config
-from evaluators.config_errors import UsageError
-from evaluators.evaluate import EvaluateConfig
-from evaluators.evaluation import Evaluation
-from evaluators.problem import Kernel, Problem, language_of
+from evaluators.app.command import build, choose_device, compose_config
+from evaluators.base.usage_error import UsageError
+from evaluators.evaluate.__main__ import EvaluateConfig
+from evaluators.records.evaluation import Evaluation
+from evaluators.records.problem import Kernel, Problem, language_of
 from evaluators.scheduler.local_host import LocalHost
 from evaluators.scheduler.pool import Pool
-from kernel_library import cards
-from kernel_library.entry import Measurement
-from kernel_library.traits import traits_of
+from kernel_library.catalogue import cards
+from kernel_library.catalogue.entry import Measurement
+from kernel_library.catalogue.traits import traits_of
 
 SEEDS = Path(__file__).parents[1] / "kernel_library" / "seeds"
 COPY_BYTES = {"cuda": 2**30, "cpu": 2**28}

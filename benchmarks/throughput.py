@@ -35,8 +35,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.throughput_halves import Done, Half, Options, Sample, load_samples
 from benchmarks.throughput_kernelbench import run_kernelbench
 from evaluators.device.settings import Settings
-from evaluators.evaluation import Evaluation
-from evaluators.problem import Problem
+from evaluators.records.evaluation import Evaluation
+from evaluators.records.problem import Problem
 from evaluators.reference.loading import load_problem
 from evaluators.scheduler.pool import Pool
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from evaluators.problem import Kernel
+from evaluators.records.problem import Kernel
 
 KERNELS = Path(__file__).parent / "kernels"
 

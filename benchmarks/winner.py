@@ -23,19 +23,19 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from evaluators.cli import build, choose_device, compose_config
-from evaluators.config_errors import UsageError
-from evaluators.evaluate import EvaluateConfig
-from evaluators.problem import Kernel, Problem
+from evaluators.app.command import build, choose_device, compose_config
+from evaluators.base.usage_error import UsageError
+from evaluators.evaluate.__main__ import EvaluateConfig
+from evaluators.records.problem import Kernel, Problem
 from evaluators.scheduler.pool import Pool
-from search.budget import Budget
-from search.engine import Engine
-from search.journal import Journal
+from search.engine.engine import Engine
+from search.engine.session import Session
 from search.protocols import Evaluator, RunContext
-from search.ranking import MEDIAN, Ranking
-from search.session import Session
+from search.records.budget import Budget
+from search.records.journal import Journal
+from search.records.ranking import MEDIAN, Ranking
+from search.records.tree import Category, Expansion, Idea, Outcome, Seed, Variant, fastest
 from search.strategies.idea_branching import IdeaBranching
-from search.tree import Category, Expansion, Idea, Outcome, Seed, Variant, fastest
 
 TIMES = (1, 2, 3, 5, 8)
 TO_REACH = 0.95

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.mutations import Mutant, mutants, problem_of, source_of
-from evaluators.config_errors import UsageError
-from evaluators.problem import Problem, Size
+from evaluators.base.usage_error import UsageError
+from evaluators.records.problem import Problem, Size
 from evaluators.reference.loading import load_module, make_inputs, make_model
 from evaluators.runner import thin_headers
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from evaluators.evaluation import Timing
-from kernel_library.entry import Measurement
-from kernel_library.library import FolderLibrary
+from evaluators.records.evaluation import Timing
+from kernel_library.catalogue.entry import Measurement
+from kernel_library.catalogue.library import FolderLibrary
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- docs/tables.py -->", "<!-- end -->"

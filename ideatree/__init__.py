@@ -14,11 +14,11 @@
 `docs/python.md` has more of it. The command of that name is in `commands.py`.
 """
 
-from evaluators.config_errors import UsageError
+from evaluators.base.usage_error import UsageError
 from evaluators.device.settings import Settings
-from evaluators.evaluation import Evaluation, Status
-from evaluators.problem import Kernel, Problem
-from evaluators.timing import Plan
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Kernel, Problem
+from evaluators.records.timing import Plan
 from ideatree.comparisons import Comparison, compare, open_comparison
 from ideatree.evaluator import AsyncEvaluator, Evaluator, report
 from ideatree.harvests import harvest
@@ -26,7 +26,7 @@ from ideatree.problems import load_problem
 from ideatree.runs import Run, open_run
 from ideatree.searches import resume, resume_async, search, search_async
 from kernel_library import best
-from kernel_library.library import open_library
+from kernel_library.catalogue.library import open_library
 
 __all__ = [
     "AsyncEvaluator",

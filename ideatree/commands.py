@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from evaluators.nearest import nearest
+from evaluators.base.nearest import nearest
 
 COMMANDS = {
     "run": ("search.run", "search for a faster kernel"),
@@ -73,6 +73,6 @@ def _complete(arguments: list[str]) -> int:
 
 
 def _run(name: str, arguments: list[str]) -> int:
-    module = importlib.import_module(COMMANDS[name][0])
+    module = importlib.import_module(f"{COMMANDS[name][0]}.__main__")
     status: int = module.main(arguments)
     return status

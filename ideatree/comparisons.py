@@ -10,14 +10,14 @@ from typing import Any
 
 from rich.console import Console
 
-from evaluators.cli import compose_config, say
+from evaluators.app.command import compose_config, say
 from ideatree.searches import overrides, problem_overrides, waited, with_changes
-from search import compare as command
-from search.cli import run_folder
-from search.comparisons.curves import Searched, read_searches
-from search.comparisons.frames import ComparisonFrames, load_comparison
-from search.comparisons.report import write
-from search.comparisons.searching import search_all
+from search.app.run_folders import run_folder
+from search.compare import __main__ as command
+from search.compare.comparison_frames import ComparisonFrames, load_comparison
+from search.compare.curves import Searched, read_searches
+from search.compare.searching import search_all
+from search.compare.summary import write
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from typing import Self
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from evaluators.cli import choose_device
+from evaluators.app.command import choose_device
+from evaluators.app.verdict_report import verdict
 from evaluators.device.settings import Settings
-from evaluators.evaluation import Evaluation
-from evaluators.problem import Kernel, Problem
-from evaluators.report import verdict
+from evaluators.records.evaluation import Evaluation
+from evaluators.records.problem import Kernel, Problem
 from evaluators.scheduler.host import Host
 from evaluators.scheduler.local_host import LocalHost
 from evaluators.scheduler.pool import Pool
@@ -71,7 +71,7 @@ class AsyncEvaluator:
 
     async def compare(self, problem: ProblemLike, kernels: Sequence[KernelLike]) -> list[Evaluation]:
         """Measures kernels against one another and eager PyTorch in one session: a verdict each, in order.
-        The samples of all correct ones are aligned (see `evaluators.timing.paired_speedup`)."""
+        The samples of all correct ones are aligned (see `evaluators.records.timing.paired_speedup`)."""
         return await self._open().compare(self._problem(problem), [as_kernel(each) for each in kernels])
 
     def _open(self) -> Pool:

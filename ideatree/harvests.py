@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluators.cli import compose_config
+from evaluators.app.command import compose_config
 from ideatree.searches import overrides
-from search import harvest as command
+from search.harvest import __main__ as command
 
 
 def harvest(

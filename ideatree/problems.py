@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from evaluators.cli import build, choose_device, compose_config
-from evaluators.config import quoted
-from evaluators.evaluate import EvaluateConfig, read_kernel
-from evaluators.problem import Kernel, Problem, language_of
+from evaluators.app.command import build, choose_device, compose_config
+from evaluators.app.config import quoted
+from evaluators.evaluate.__main__ import EvaluateConfig, read_kernel
+from evaluators.records.problem import Kernel, Problem, language_of
 
 
 def load_problem(problem: str | Path, *, device: str = "auto", **changes: Any) -> Problem:

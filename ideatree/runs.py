@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from evaluators.evaluation import Evaluation
-from evaluators.problem import Problem
-from search.events import Event
-from search.journal import replay
-from search.recorded import recording_folder
-from search.reports.frames import RunFrames, load_run
-from search.reports.page import write_report
-from search.run_state import RunState, rebuild
-from search.tree import Idea, Variant
+from evaluators.records.evaluation import Evaluation
+from evaluators.records.problem import Problem
+from search.recordings.verdicts import recording_folder
+from search.records.events import Event
+from search.records.journal import replay
+from search.records.run_state import RunState, rebuild
+from search.records.tree import Idea, Variant
+from search.report.run_frames import RunFrames, load_run
+from search.report.run_page import write_report
 
 
 @dataclass(frozen=True)

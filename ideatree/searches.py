@@ -12,12 +12,13 @@ from anyio.from_thread import start_blocking_portal
 from omegaconf import DictConfig
 from rich.console import Console
 
-from evaluators.cli import compose_config, compose_stored
-from evaluators.config import quoted
+from evaluators.app.command import compose_config, compose_stored
+from evaluators.app.config import quoted
 from ideatree.runs import Run, open_run
-from search import run as command
-from search.cli import run_folder, stored_config
+from search.app.resuming import stored_config
+from search.app.run_folders import run_folder
 from search.protocols import Proposer, Strategy
+from search.run import __main__ as command
 
 Result = TypeVar("Result")
 

@@ -1,1 +1,31 @@
-"""Search for fast GPU kernels: ideas, variants, rounds."""
+"""Searches for fast GPU kernels: ideas, variants, rounds.
+
+Where to look, from the commands down to the records; each file says more at its top. Imports point down:
+
+    commands      run/ (config, launch), compare/, campaign/, optimize/, harvest/, report/, mcp/, prompt/:
+                  each has a __main__
+    compare/      plan, searching, shared_verdicts, curves, statistics, summary (words and files),
+                  comparison_frames, comparison_page
+    campaign/     config, running, schedulers, slices (how far each search has come, stop rules), results,
+                  campaign_view, campaign_page
+    optimize/     stages: the order of things; model_config, models/, profiling/, extraction/, searching,
+                  adapters, installation/, verification/, outcome, readme, profile_page
+    harvest/      corpus, rows, format (formats/), conversations, identity, duplicates, benchmarks, dataset
+    report/       the HTML report: run_page, page_data, run_frames, gains, texts, html (assets/), observer,
+                  fresh_page
+    mcp/          tools, answers
+    app/          what all commands share: run_folders, resuming, registry (class names in stored configs),
+                  overrides, report_packages
+    engine/       one search: engine, steady_state (searches without rounds), pipeline (idea to verdicts),
+                  session (records, budget, confirmation), run_folder, in_flight, agent (steered from
+                  outside), library_seeds, library_winner
+    strategies/   one policy per file: which seeds are expanded, and how widely; values (shared statistics)
+    proposers/    llm/ (its prompt templates in templates/), playbook/, landscape, replay, recorded_tree
+    observers/    what watches a run: console (live_view, plain, marks), wandb (wandb_figures), calls;
+                  run_progress (run_progress_records), rows, wording
+    protocols     what the engine asks of strategies, proposers, evaluators, libraries and observers
+    recordings/   recorded runs that ship with the package; verdicts (the evaluator that repeats theirs)
+    models/       calls to language models: client (budget, retries, record), providers/
+    records/      tree (ideas, variants, shown_history: what of it a model is shown), events, journal
+                  (journal_codec), run_state, budget, ranking, model_calls (questions, answers, prices)
+"""

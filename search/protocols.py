@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from evaluators.evaluation import Evaluation
-from evaluators.problem import Kernel, Problem
-from kernel_library.entry import Entry, Hit
-from search.events import Event
-from search.model_client import ModelClient
-from search.run_state import RunState
-from search.tree import Expansion, Idea, Outcome, Seed, Tree, Variant
+from evaluators.records.evaluation import Evaluation
+from evaluators.records.problem import Kernel, Problem
+from kernel_library.catalogue.entry import Entry, Hit
+from search.models.client import ModelClient
+from search.records.events import Event
+from search.records.run_state import RunState
+from search.records.tree import Expansion, Idea, Outcome, Seed, Tree, Variant
 
 
 @dataclass(frozen=True, kw_only=True)

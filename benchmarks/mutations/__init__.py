@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.seeds import CASES, SEEDS, Case
-from evaluators.problem import Kernel, Problem, language_of
+from evaluators.records.problem import Kernel, Problem, language_of
 from evaluators.reference.loading import PROBLEMS
 
 KINDS = {

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from search.journal import replay
-from search.run_state import RunState, rebuild
-from search.tree import Variant, fastest
+from search.records.journal import replay
+from search.records.run_state import RunState, rebuild
+from search.records.tree import Variant, fastest
 
 HERE = Path(__file__).resolve().parent
 RECORDING = HERE.parents[1] / "search" / "recordings" / "conv2d_h200"

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from evaluators import PACKAGE
 from evaluators.isolation import confinement
-from evaluators.problem import Kernel, Problem
+from evaluators.records.problem import Kernel, Problem
 from evaluators.system.user_cache import cache_folder
 
 DIGEST_BYTES = hashlib.sha256().digest_size

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.build.build_cache import BuildCache, build_key
-from evaluators.evaluation import Status
 from evaluators.isolation.scratch import SOURCE, remove, too_much_written
-from evaluators.problem import Kernel, Problem, content_id
+from evaluators.records.evaluation import Status
+from evaluators.records.problem import Kernel, Problem, content_id
 from evaluators.runner.fork_server import ChildProcess, ForkServer
 from evaluators.runner.messages import Import
 from evaluators.runner.node_fork_server import NodeForkServer, hatch

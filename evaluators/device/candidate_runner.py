@@ -8,7 +8,7 @@ from pathlib import Path
 
 from evaluators.build.builder import scratch_folder
 from evaluators.device.child_processes import ProblemProcesses
-from evaluators.problem import Kernel, Problem
+from evaluators.records.problem import Kernel, Problem
 
 
 class CandidateRunner:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.build.builder import build_environment, runner_spec
-from evaluators.opening import Opening
-from evaluators.problem import Problem
+from evaluators.records.opening import Opening
+from evaluators.records.problem import Problem
 from evaluators.runner.fork_server import ChildProcess, ForkServer, Output, start_module
 from evaluators.runner.prefork import CONFINED_S, Prefork
 from evaluators.system import process_tree

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from evaluators.base.option import option
 from evaluators.build.build_cache import BuildCache
 from evaluators.isolation import confinement
-from evaluators.option import option
+from evaluators.records.timing import Plan
 from evaluators.system.user_cache import cache_folder
-from evaluators.timing import Plan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from evaluators.device.child_processes import ProblemProcesses, WorkerBroken
-from evaluators.evaluation import Stage, Status
 from evaluators.isolation.scratch import too_much_written
+from evaluators.records.evaluation import Stage, Status
+from evaluators.records.verdict import Verdict
 from evaluators.runner.fork_server import ChildProcess
 from evaluators.system import process_tree
 from evaluators.system.channel import ChannelClosed, Message
 from evaluators.system.deadline import Deadline
-from evaluators.verdict import Verdict
 
 WATCH_S = 0.05
 MAX_PROCESSES = 256

@@ -14,8 +14,9 @@ from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
-from evaluators.cause import cause_of
+from evaluators.base.cause import cause_of
 from evaluators.device.candidate_runner import CandidateRunner
+from evaluators.device.candidate_turns import compared
 from evaluators.device.child_processes import (
     DeviceProcesses,
     ProblemProcesses,
@@ -27,18 +28,17 @@ from evaluators.device.child_processes import (
 )
 from evaluators.device.open_problems import OpenProblems
 from evaluators.device.settings import Settings
-from evaluators.device.turns import compared
 from evaluators.device.watchdog import Stages, Unresponsive, Watchdog
-from evaluators.evaluation import CLOCKS_AFTER, CLOCKS_BEFORE, Evaluation, Stage, Status
 from evaluators.isolation import confinement
-from evaluators.opening import Opening, OpeningStep, Steps, joined
-from evaluators.problem import Kernel, Problem
-from evaluators.reference_audit import ReferenceAudit
+from evaluators.records.evaluation import CLOCKS_AFTER, CLOCKS_BEFORE, Evaluation, Stage, Status
+from evaluators.records.opening import Opening, OpeningStep, Steps, joined
+from evaluators.records.problem import Kernel, Problem
+from evaluators.records.reference_audit import ReferenceAudit
+from evaluators.records.timing import SABOTAGED
+from evaluators.records.verdict import Verdict
 from evaluators.system.channel import ChannelClosed, ChannelTimeout, Message
 from evaluators.system.cuda_driver import Gpu, first_gpu
 from evaluators.system.nvml import state_of
-from evaluators.timing import SABOTAGED
-from evaluators.verdict import Verdict
 
 logger = logging.getLogger(__name__)
 

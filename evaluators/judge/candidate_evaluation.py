@@ -8,22 +8,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from evaluators.evaluation import Stage, Status, Timing
-from evaluators.judge.attribution import attribution
+from evaluators.judge.attribution.attribution import attribution
 from evaluators.judge.correctness_checks import CorrectnessChecks
-from evaluators.judge.evenness import UNEVEN
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import BaselineFailed, Refused, RunnerClient
-from evaluators.judge.timing_checks import timing_checks
-from evaluators.reference import weight_changes
-from evaluators.timing import (
+from evaluators.judge.timing.evenness import UNEVEN
+from evaluators.judge.timing.timing_checks import timing_checks
+from evaluators.records.evaluation import Stage, Status, Timing
+from evaluators.records.timing import (
     RESOLUTION_MS,
     SABOTAGED,
     Block,
     Plan,
     timing_of,
 )
-from evaluators.verdict import Verdict
+from evaluators.records.verdict import Verdict
+from evaluators.reference.inputs import weight_changes
 
 
 @dataclass

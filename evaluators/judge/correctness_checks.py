@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from evaluators.evaluation import Correctness, Status
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import Refused, RunnerClient
 from evaluators.judge.staging import Batch
-from evaluators.reference import weight_changes
+from evaluators.records.evaluation import Correctness, Status
+from evaluators.records.timing import Block, Plan
+from evaluators.reference.accuracy.comparison import Comparison
+from evaluators.reference.accuracy.differences import spread_of
 from evaluators.reference.answer import Answer, Draw, benchmark_rules
-from evaluators.reference.comparison import Comparison
-from evaluators.reference.differences import spread_of
-from evaluators.reference.input_distributions import DESCRIPTIONS
+from evaluators.reference.inputs import weight_changes
+from evaluators.reference.inputs.input_distributions import DESCRIPTIONS
+from evaluators.reference.inputs.weight_changes import WeightChange
 from evaluators.reference.random_outputs import Evidence
-from evaluators.reference.weight_changes import WeightChange
 from evaluators.runner.shared_buffers import SampledOutput
-from evaluators.timing import Block, Plan
 
 if TYPE_CHECKING:
     import torch

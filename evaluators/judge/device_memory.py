@@ -6,9 +6,9 @@ import os
 import time
 
 from evaluators.judge.memory_plan import CONTEXT_BYTES, GIB, SPARE_BYTES, MemoryPlan, most_calls, shared_calls
+from evaluators.reference.accuracy.row_slices import SLICE_BYTES
 from evaluators.reference.containers import tensors_in
 from evaluators.reference.reference_model import ReferenceModel
-from evaluators.reference.row_slices import SLICE_BYTES
 from evaluators.runner.shared_buffers import Layout
 
 ROOMY = 0.25

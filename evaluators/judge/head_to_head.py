@@ -15,20 +15,20 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from evaluators.evaluation import Status
 from evaluators.judge.correctness_checks import CorrectnessChecks
-from evaluators.judge.evenness import UNEVEN
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import Refused, RunnerClient, ready
-from evaluators.reference import weight_changes
-from evaluators.system.channel import Channel, ChannelClosed
-from evaluators.timing import (
+from evaluators.judge.timing.evenness import UNEVEN
+from evaluators.records.evaluation import Status
+from evaluators.records.timing import (
     MIN_PAIRS,
     Block,
     Plan,
     timing_of,
 )
-from evaluators.verdict import Verdict
+from evaluators.records.verdict import Verdict
+from evaluators.reference.inputs import weight_changes
+from evaluators.system.channel import Channel, ChannelClosed
 
 ALIKE = 4
 """Kernels whose blocks would have so many times fewer calls than the fastest's have their own number."""

@@ -42,8 +42,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from evaluators.cause import cause_of
-from evaluators.evaluation import Stage, Status
+from evaluators.base.cause import cause_of
 from evaluators.judge import device_memory
 from evaluators.judge.candidate_evaluation import CandidateEvaluation
 from evaluators.judge.head_to_head import HeadToHead, Step
@@ -51,15 +50,16 @@ from evaluators.judge.memory_plan import TooLarge
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import Refused, ready
 from evaluators.judge.session_options import SessionOptions
-from evaluators.opening import OpeningStep, Steps
-from evaluators.problem import Problem
-from evaluators.reference.audit import audit
+from evaluators.records.evaluation import Stage, Status
+from evaluators.records.opening import OpeningStep, Steps
+from evaluators.records.problem import Problem
+from evaluators.records.timing import Plan, sabotaged
+from evaluators.records.verdict import Verdict
+from evaluators.reference.judging_power import audit
 from evaluators.reference.loading import assigned_names
 from evaluators.reference.running_reference import UnfitReference
 from evaluators.system import process_tree
 from evaluators.system.channel import Channel, ChannelClosed, Message
-from evaluators.timing import Plan, sabotaged
-from evaluators.verdict import Verdict
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from evaluators.records.timing import block_sizes
 from evaluators.reference.running_reference import UnfitReference
-from evaluators.timing import block_sizes
 
 GIB = 2**30
 MEMORY_SHARE = 0.15

@@ -10,31 +10,31 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluators.judge.calibration import Calibration
+from evaluators.judge.attribution.vendor_kernels import VendorKernels, installed
 from evaluators.judge.canary import Canary
-from evaluators.judge.cpu_timing import CpuCalibration, CpuRunnerClient
 from evaluators.judge.device_memory import DeviceMemory
-from evaluators.judge.gpu_timing import GpuCalibration, GpuRunnerClient
 from evaluators.judge.graphed_draws import quick_draw
 from evaluators.judge.runner_client import RunnerClient, ready
 from evaluators.judge.session_options import SessionOptions
-from evaluators.judge.speed_limits import SpeedLimits
 from evaluators.judge.staging import Batch, Staging
-from evaluators.judge.vendor_kernels import VendorKernels, installed
-from evaluators.opening import OpeningStep, Steps
-from evaluators.problem import Problem
-from evaluators.reference import dependent_calls
+from evaluators.judge.timing.calibration import Calibration
+from evaluators.judge.timing.cpu_timing import CpuCalibration, CpuRunnerClient
+from evaluators.judge.timing.gpu_timing import GpuCalibration, GpuRunnerClient
+from evaluators.judge.timing.speed_limits import SpeedLimits
+from evaluators.records.opening import OpeningStep, Steps
+from evaluators.records.problem import Problem
+from evaluators.records.timing import Block, Plan
 from evaluators.reference.answer import Answer, Draw
 from evaluators.reference.containers import replaced, tensors_in
+from evaluators.reference.inputs import dependent_calls
+from evaluators.reference.inputs.strided_layouts import clone
+from evaluators.reference.inputs.usable_distributions import open_distributions
 from evaluators.reference.reference_model import ReferenceModel
 from evaluators.reference.running_reference import UnfitReference
-from evaluators.reference.strided_layouts import clone
-from evaluators.reference.usable_distributions import open_distributions
 from evaluators.reference.validation import examine
 from evaluators.runner.messages import Load
 from evaluators.runner.shared_buffers import SharedBuffers
 from evaluators.system.channel import Channel
-from evaluators.timing import Block, Plan
 
 if TYPE_CHECKING:
     import torch

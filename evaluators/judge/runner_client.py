@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from evaluators.evaluation import Status
 from evaluators.judge.staging import Batch
-from evaluators.reference.weight_changes import WeightChange
+from evaluators.records.evaluation import Status
+from evaluators.records.timing import Block, Overhead
+from evaluators.reference.inputs.weight_changes import WeightChange
 from evaluators.runner.messages import (
     Answer,
     Change,
@@ -31,7 +32,6 @@ from evaluators.runner.messages import (
 from evaluators.runner.shared_buffers import SampledOutput, SharedBuffers
 from evaluators.system import process_tree
 from evaluators.system.channel import Channel, ProtocolError
-from evaluators.timing import Block, Overhead
 
 STATUSES = {
     Phase.IMPORT: Status.COMPILE_ERROR,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from evaluators.timing import Plan
+from evaluators.records.timing import Plan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.answer import Draw
 from evaluators.reference.containers import tensors_in
+from evaluators.reference.inputs.strided_layouts import span_of
 from evaluators.reference.running_reference import UnfitReference
-from evaluators.reference.strided_layouts import span_of
 from evaluators.runner.shared_buffers import Layout
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from evaluators.problem import Problem
-from evaluators.reference.comparison import Comparison, Shift, compare, passes_allclose
-from evaluators.reference.differences import CHUNK
-from evaluators.reference.sampled_elements import Places, pick
-from evaluators.reference.strided_layouts import holds_all
+from evaluators.records.problem import Problem
+from evaluators.reference.accuracy.comparison import Comparison, Shift, compare, passes_allclose
+from evaluators.reference.accuracy.differences import CHUNK
+from evaluators.reference.accuracy.sampled_elements import Places, pick
+from evaluators.reference.inputs.strided_layouts import holds_all
 
 if TYPE_CHECKING:
     import torch

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluators import PACKAGE
-from evaluators.nearest import nearest
-from evaluators.problem import DTYPES, Case, Problem, Size
+from evaluators.base.nearest import nearest
+from evaluators.records.problem import DTYPES, Case, Problem, Size
 from evaluators.reference.containers import map_tensors
-from evaluators.reference.strided_layouts import clone, laid_out
+from evaluators.reference.inputs.strided_layouts import clone, laid_out
 
 if TYPE_CHECKING:
     import torch

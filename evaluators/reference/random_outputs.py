@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from evaluators.reference.comparison import Comparison
+from evaluators.reference.accuracy.comparison import Comparison
 
 if TYPE_CHECKING:
     import torch

@@ -13,18 +13,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from evaluators.opening import OpeningStep, Steps
-from evaluators.problem import Problem
+from evaluators.records.opening import OpeningStep, Steps
+from evaluators.records.problem import Problem
+from evaluators.reference.accuracy.comparison import NO_SHIFT, Comparison, Shift
+from evaluators.reference.accuracy.jumps import at_jumps, furthest_off, with_elements
+from evaluators.reference.accuracy.sampled_elements import Places, pick_all, some_places
+from evaluators.reference.accuracy.shifts import eager_shifts_of, joined, shifts_of
 from evaluators.reference.answer import Answer, Draw, judge, leave_open, writable
-from evaluators.reference.comparison import NO_SHIFT, Comparison, Shift
 from evaluators.reference.containers import tensors_in
-from evaluators.reference.input_distributions import Distribution
-from evaluators.reference.jumps import at_jumps, furthest_off, with_elements
+from evaluators.reference.inputs.input_distributions import Distribution
+from evaluators.reference.inputs.strided_layouts import clone, span_of
 from evaluators.reference.random_outputs import judge_random
 from evaluators.reference.running_reference import RunningReference
-from evaluators.reference.sampled_elements import Places, pick_all, some_places
-from evaluators.reference.shifts import eager_shifts_of, joined, shifts_of
-from evaluators.reference.strided_layouts import clone, span_of
 
 if TYPE_CHECKING:
     import torch

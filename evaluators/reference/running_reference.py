@@ -7,9 +7,12 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from evaluators.opening import OpeningStep, Steps
-from evaluators.problem import ORIGINAL, Problem
-from evaluators.reference import weight_changes
+from evaluators.records.opening import OpeningStep, Steps
+from evaluators.records.problem import ORIGINAL, Problem
+from evaluators.reference.accuracy.differences import about_equal, as_pairs
+from evaluators.reference.accuracy.float64 import FAILURES, DoubleReference
+from evaluators.reference.accuracy.row_slices import RowSlices
+from evaluators.reference.accuracy.sampled_elements import Places, pick_all
 from evaluators.reference.answer import SAME, Rule
 from evaluators.reference.containers import (
     map_tensors,
@@ -18,9 +21,11 @@ from evaluators.reference.containers import (
     tensors_in,
     tensors_of,
 )
-from evaluators.reference.differences import about_equal, as_pairs
-from evaluators.reference.float64 import FAILURES, DoubleReference
-from evaluators.reference.input_distributions import Distribution
+from evaluators.reference.cost.operation_count import Work, count
+from evaluators.reference.inputs import weight_changes
+from evaluators.reference.inputs.input_distributions import Distribution
+from evaluators.reference.inputs.strided_layouts import clone, compact, is_same, without_memory
+from evaluators.reference.inputs.weight_changes import WeightChange
 from evaluators.reference.loading import (
     KEEPS_INTEGERS,
     LEAVES_UNREAD,
@@ -30,12 +35,7 @@ from evaluators.reference.loading import (
     make_model,
     seed_all,
 )
-from evaluators.reference.operation_count import Work, count
 from evaluators.reference.random_outputs import HOOK, Hook
-from evaluators.reference.row_slices import RowSlices
-from evaluators.reference.sampled_elements import Places, pick_all
-from evaluators.reference.strided_layouts import clone, compact, is_same, without_memory
-from evaluators.reference.weight_changes import WeightChange
 
 if TYPE_CHECKING:
     import torch

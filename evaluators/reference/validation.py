@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from evaluators.reference.accuracy.comparison import Comparison
+from evaluators.reference.accuracy.differences import about_equal
+from evaluators.reference.accuracy.sampled_elements import pick_all
 from evaluators.reference.answer import Answer, Draw
-from evaluators.reference.comparison import Comparison
 from evaluators.reference.containers import plain_values, replaced, tensors_in
-from evaluators.reference.differences import about_equal
+from evaluators.reference.inputs.usable_distributions import open_distributions
 from evaluators.reference.random_outputs import Evidence, Hook
 from evaluators.reference.reference_model import ReferenceModel
-from evaluators.reference.sampled_elements import pick_all
-from evaluators.reference.usable_distributions import open_distributions
 
 if TYPE_CHECKING:
     import torch

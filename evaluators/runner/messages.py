@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
-from evaluators.problem import Problem
-from evaluators.reference.weight_changes import WeightChange
+from evaluators.records.problem import Problem
+from evaluators.reference.inputs.weight_changes import WeightChange
 from evaluators.runner.shared_buffers import Layout
 from evaluators.system.channel import Message, ProtocolError, printable
 

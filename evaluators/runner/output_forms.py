@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.containers import tensors_of
-from evaluators.reference.strided_layouts import is_same
+from evaluators.reference.inputs.strided_layouts import is_same
 from evaluators.runner.failures import WrongOutput
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.isolation import confinement, vendor_libraries
 from evaluators.isolation.scratch import SOURCE
-from evaluators.reference import dependent_calls, weight_changes
 from evaluators.reference.containers import filled
+from evaluators.reference.inputs import dependent_calls, weight_changes
 from evaluators.reference.loading import (
     init_inputs,
     load_module,
@@ -41,8 +41,8 @@ from evaluators.runner.messages import (
     Trace,
 )
 from evaluators.runner.output_forms import laid_out, require_returned
+from evaluators.runner.poisoned_memory import soil_memory
 from evaluators.runner.shared_buffers import gate_of, open_shared
-from evaluators.runner.soiled_memory import soil_memory
 from evaluators.runner.triton_precompile import compile_triton
 from evaluators.system.channel import Channel, ChannelClosed
 from evaluators.system.cuda_driver import wait_on_stream

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from evaluators.reference.strided_layouts import extent
+from evaluators.reference.inputs.strided_layouts import extent
 from evaluators.system import cuda_driver, process_inspection
 
 if TYPE_CHECKING:

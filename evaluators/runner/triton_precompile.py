@@ -12,7 +12,7 @@ import subprocess
 import types
 from typing import Any
 
-from evaluators.problem import Problem
+from evaluators.records.problem import Problem
 from evaluators.reference.loading import init_inputs, load_module, make_inputs, seed_all
 from evaluators.runner.failures import declines
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from evaluators.build.builder import Build
-from evaluators.evaluation import Evaluation
-from evaluators.opening import Opening
-from evaluators.problem import Kernel, Problem
-from evaluators.reference_audit import ReferenceAudit
+from evaluators.records.evaluation import Evaluation
+from evaluators.records.opening import Opening
+from evaluators.records.problem import Kernel, Problem
+from evaluators.records.reference_audit import ReferenceAudit
 
 OnStage = Callable[[str], None]
 

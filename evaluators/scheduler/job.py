@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from evaluators.build.builder import Build
-from evaluators.problem import Case, Kernel, Problem
+from evaluators.records.problem import Case, Kernel, Problem
 from evaluators.scheduler.host import OnStage
 
 

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from evaluators.device.child_processes import UnansweredProblem, UnfitProblem
-from evaluators.problem import Problem
+from evaluators.records.problem import Problem
 from evaluators.scheduler.on_cases import first_of
 
 

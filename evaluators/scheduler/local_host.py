@@ -14,11 +14,11 @@ from evaluators.build.builder import Build, build, close_thread_fork_server
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.settings import Settings
 from evaluators.device.worker import Worker
-from evaluators.evaluation import Evaluation
 from evaluators.isolation import scratch
-from evaluators.opening import Opening
-from evaluators.problem import Kernel, Problem
-from evaluators.reference_audit import ReferenceAudit
+from evaluators.records.evaluation import Evaluation
+from evaluators.records.opening import Opening
+from evaluators.records.problem import Kernel, Problem
+from evaluators.records.reference_audit import ReferenceAudit
 from evaluators.scheduler.host import OnStage, WorkerDied
 from evaluators.system import process_tree
 from evaluators.system.channel import ChannelClosed

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from evaluators.cases import HELD_OUT, MOST_FAILURES, held_out, summed_up
-from evaluators.evaluation import CaseResult, Evaluation, Status
-from evaluators.problem import Case, Problem
+from evaluators.records.cases import HELD_OUT, MOST_FAILURES, held_out, summed_up
+from evaluators.records.evaluation import CaseResult, Evaluation, Status
+from evaluators.records.problem import Case, Problem
 from evaluators.reference.loading import own_held_out
 from evaluators.scheduler.job import Job
 

@@ -14,13 +14,13 @@ from dataclasses import replace
 from typing import Self, TypeVar
 from weakref import WeakValueDictionary
 
+from evaluators.base.cause import cause_of
 from evaluators.build.builder import Build
-from evaluators.cause import cause_of
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
-from evaluators.evaluation import Evaluation, Status
-from evaluators.opening import Opening
-from evaluators.problem import Kernel, Problem
-from evaluators.reference_audit import ReferenceAudit
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.opening import Opening
+from evaluators.records.problem import Kernel, Problem
+from evaluators.records.reference_audit import ReferenceAudit
 from evaluators.scheduler.device_health import DeviceHealth
 from evaluators.scheduler.device_queue import DeviceQueue
 from evaluators.scheduler.host import Host, OnStage, WorkerDied

@@ -13,16 +13,16 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from evaluators.base.cause import first_line
 from evaluators.build.builder import Build, build
-from evaluators.cause import first_line
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.settings import Settings
 from evaluators.device.worker import Worker
-from evaluators.evaluation import Evaluation
 from evaluators.isolation import scratch
-from evaluators.opening import Opening
-from evaluators.problem import Kernel, Problem
-from evaluators.reference_audit import ReferenceAudit
+from evaluators.records.evaluation import Evaluation
+from evaluators.records.opening import Opening
+from evaluators.records.problem import Kernel, Problem
+from evaluators.records.reference_audit import ReferenceAudit
 from evaluators.runner.node_fork_server import NodeForkServer
 from evaluators.scheduler.host import OnStage, WorkerDied
 from evaluators.system.channel import ChannelClosed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from evaluators.cause import cause_of
+from evaluators.base.cause import cause_of
 
 
 class Retries:

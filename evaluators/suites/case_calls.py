@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from evaluators.problem import DTYPES
+from evaluators.records.problem import DTYPES
 from evaluators.suites.random_operators import is_known, is_random, numbers_of
 from evaluators.suites.trace_inputs import given_to, operator_of
 from evaluators.suites.trace_recording import PLAIN, kind_of

@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from evaluators.problem import content_id
+from evaluators.records.problem import content_id
 from evaluators.suites.op_samples import made_once
 from evaluators.suites.suite import SuiteMissing
 from evaluators.suites.telling_calls import tells

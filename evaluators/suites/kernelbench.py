@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluators.nearest import nearest
-from evaluators.problem import Problem
+from evaluators.base.nearest import nearest
+from evaluators.records.problem import Problem
 from evaluators.reference.loading import BadReference, make_problem
 from evaluators.suites.suite import Entry, SuiteMissing
 
@@ -45,7 +45,7 @@ class Reference:
         return f"kernelbench/level{self.level}/{self.name}"
 
 
-def load_problem(name: str, **rules: Any) -> Problem:
+def load_kernelbench_problem(name: str, **rules: Any) -> Problem:
     """The problem `kernelbench/level<n>/<number or name>`: `kernelbench/level1/23`, `…/23_Softmax` and
     `…/Softmax` are the same. `rules`: of `evaluators.reference.loading.make_problem`. Raises SuiteMissing
     where KernelBench is not here, BadReference in one line where it has no such problem."""

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from evaluators.problem import content_id
+from evaluators.records.problem import content_id
 from evaluators.suites.random_operators import is_random
 from evaluators.suites.suite import SuiteMissing
 from evaluators.suites.telling_calls import takes_other_numbers_apart

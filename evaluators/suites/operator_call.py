@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from evaluators.cases import moved
+from evaluators.records.cases import moved
 from evaluators.reference.containers import tensors_in as all_tensors
 from evaluators.suites.trace_grammar import call_of, write_arguments
 from evaluators.suites.trace_inputs import make_arguments, operator_of, takes_tensors

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluators.problem import Kernel, language_of, reference_kernel
-from evaluators.suites.operators import kernel_source, load_problem
+from evaluators.records.problem import Kernel, language_of, reference_kernel
+from evaluators.suites.operators import kernel_source, load_operator
 
 ATEN = "aten"
 """The name of the folder that there need not be: PyTorch's own operators as candidates."""
@@ -30,7 +30,7 @@ class Version:
         """The file with what makes it a kernel for the operator's problem; raises OSError where it cannot be
         read, ValueError where it is empty."""
         if self.path is None:
-            return reference_kernel(load_problem(f"{suite}/{self.operator}"))
+            return reference_kernel(load_operator(f"{suite}/{self.operator}"))
         source = self.path.read_text(encoding="utf-8", errors="replace")
         if not source.strip():
             raise ValueError("the file is empty")

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from evaluators.nearest import nearest
-from evaluators.problem import Problem
+from evaluators.base.nearest import nearest
+from evaluators.records.problem import Problem
 from evaluators.reference.loading import KEEPS_INTEGERS, KEEPS_TYPES, BadReference, make_problem
 from evaluators.suites.case_calls import (
     Operators,
@@ -112,7 +112,7 @@ class OperatorSuite:
         return [Entry(problem=f"{self.name}/{operator}") for operator in operators]
 
 
-def load_problem(
+def load_operator(
     name: str,
     *,
     cases: Sequence[Mapping[str, Any]] | None = None,

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from evaluators.nearest import nearest
+from evaluators.base.nearest import nearest
 from evaluators.suites.traced_call import CONSTANTS, DTYPES, SHORT, Call, Constant, Device, Tensor, Value
 
 DEEPEST = 20

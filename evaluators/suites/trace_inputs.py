@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from evaluators.reference.strided_layouts import extent, rewritten
+from evaluators.reference.inputs.strided_layouts import extent, rewritten
 from evaluators.suites.traced_call import Call, Constant, Device, Tensor, Value, tensors_of
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from evaluators.problem import Problem
+from evaluators.records.problem import Problem
 from evaluators.reference.containers import map_tensors, tensors_in
 from evaluators.reference.loading import init_inputs, load_module, make_inputs, make_model
 from evaluators.suites.trace_grammar import write_arguments

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from evaluators.atomic_write import write_atomically
+from evaluators.base.atomic_write import write_atomically
 from evaluators.suites.suite import SuiteMissing
 from evaluators.suites.trace_grammar import BadTrace, parse_arguments, write_arguments
 from evaluators.suites.traced_call import Call

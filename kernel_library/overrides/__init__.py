@@ -1,7 +1,7 @@
 """Kernels in the place of PyTorch's operators, in a running program.
 
-Where to look; each file says more at its top. Nothing here needs more than torch, `kernel_library.shapes` and
-`kernel_library.choice`: the folder is copied into the packages that `python -m kernel_library.export` writes.
+Where to look; each file says more at its top. Nothing here needs more than torch, `kernel_library.overrides.shapes` and
+`kernel_library.overrides.choice`: the folder is copied into the packages that `python -m kernel_library.export` writes.
 
     override            the switch: what is on, and what torch calls for it
     dispatcher          one call: which kernel, the fallback, the guard, in-place and out= forms

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from kernel_library.choice import Candidate, Measured, best_of
+from kernel_library.overrides.choice import Candidate, Measured, best_of
 from kernel_library.overrides.interfaces import INTERFACES, Interface
 from kernel_library.overrides.kernels import OperatorKernel
 from kernel_library.overrides.operators import Operator, operator
-from kernel_library.shapes import shape_text
+from kernel_library.overrides.shapes import shape_text
 
 LEAST_ELEMENTS = 1 << 16
 """Of the first input: with fewer, a call takes as long as it takes to launch anything."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernel_library.choice import Candidate, Measured
+from kernel_library.overrides.choice import Candidate, Measured
 from kernel_library.overrides.kernels import DEVICES, given, load_module
 from kernel_library.overrides.library_kernels import Rules, library_sources
 from kernel_library.overrides.operators import operator

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from search.llm import ModelCall, Purpose
-from search.tree import Idea, Variant
+from search.records.model_calls import ModelCall, Purpose
+from search.records.tree import Idea, Variant
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,11 @@ from typing import IO, Any
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from search.events import Event, RoundClosed, RunFinished, RunStarted
+from search.observers.live_view import closing_view, live_view, round_line
 from search.observers.plain import PlainConsole
-from search.observers.progress import Progress
-from search.observers.view import closing_view, live_view, round_line
+from search.observers.run_progress import Progress
 from search.protocols import Observer
+from search.records.events import Event, RoundClosed, RunFinished, RunStarted
 
 FRAMES_PER_S = 4
 """Enough for the spinners; a view takes some 5 ms to draw, on the CPU that may be timing kernels."""

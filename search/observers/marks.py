@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evaluators.evaluation import Status
-from search.tree import Category
+from evaluators.records.evaluation import Status
+from search.records.tree import Category
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,9 @@ import textwrap
 from collections.abc import Iterator
 from typing import IO, Any
 
-from search.events import (
+from search.observers import wording
+from search.observers.run_progress import Progress
+from search.records.events import (
     BestConfirmed,
     Event,
     IdeaProposed,
@@ -17,10 +19,8 @@ from search.events import (
     RunStarted,
     VariantEvaluated,
 )
-from search.observers import wording
-from search.observers.progress import Progress
-from search.ranking import unconfirmed
-from search.tree import Variant
+from search.records.ranking import unconfirmed
+from search.records.tree import Variant
 
 logger = logging.getLogger(__name__)
 

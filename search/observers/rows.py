@@ -7,14 +7,14 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from evaluators.evaluation import Evaluation
-from search.events import Event, ModelCalled, VariantEvaluated, VariantWritten
-from search.llm import ModelCall, Spending
+from evaluators.records.evaluation import Evaluation
 from search.observers import wording
 from search.observers.calls import CallTexts, calls_about_idea, calls_by_idea, calls_by_variant
-from search.observers.progress import Progress
-from search.observers.progress_records import RoundSummary
-from search.tree import Idea, Outcome, Tree, Variant, speedups_of
+from search.observers.run_progress import Progress
+from search.observers.run_progress_records import RoundSummary
+from search.records.events import Event, ModelCalled, VariantEvaluated, VariantWritten
+from search.records.model_calls import ModelCall, Spending
+from search.records.tree import Idea, Outcome, Tree, Variant, speedups_of
 
 IDEA = """
     id round number category text parent parent_idea start depth lineage proposer model expected builds_on

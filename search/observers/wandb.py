@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluators.cause import printable
-from evaluators.problem import content_id
-from search.events import Event, RoundClosed, RunFinished, RunStarted, VariantEvaluated
+from evaluators.base.cause import printable
+from evaluators.records.problem import content_id
 from search.observers.calls import read_texts
-from search.observers.progress import Progress
 from search.observers.rows import IDEA, VARIANT, RunRows
+from search.observers.run_progress import Progress
 from search.observers.wandb_figures import facts, round_metrics, run_summary, standing
-from search.tree import Variant
+from search.records.events import Event, RoundClosed, RunFinished, RunStarted, VariantEvaluated
+from search.records.tree import Variant
 
 logger = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from evaluators.evaluation import Status
-from search.events import RunStarted
-from search.llm import Spending
-from search.observers.progress import Progress
-from search.observers.progress_records import ModelProgress, RoundSummary
-from search.ranking import unconfirmed
+from evaluators.records.evaluation import Status
+from search.observers.run_progress import Progress
+from search.observers.run_progress_records import ModelProgress, RoundSummary
+from search.records.events import RunStarted
+from search.records.model_calls import Spending
+from search.records.ranking import unconfirmed
 
 
 def standing(progress: Progress) -> dict[str, float]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from evaluators.cause import printable
-from evaluators.evaluation import Evaluation, Status, Timing
-from search.llm import Cause, ModelCall, Spending
-from search.observers.progress import Progress
-from search.observers.progress_records import ModelProgress, RoundSummary
-from search.ranking import unconfirmed
-from search.tree import Variant
+from evaluators.base.cause import printable
+from evaluators.records.evaluation import Evaluation, Status, Timing
+from search.observers.run_progress import Progress
+from search.observers.run_progress_records import ModelProgress, RoundSummary
+from search.records.model_calls import Cause, ModelCall, Spending
+from search.records.ranking import unconfirmed
+from search.records.tree import Variant
 
 COLUMNS = ("round", "ideas", "evals", "correct", "best ms", "speedup", "95 % interval", "idea")
 """Of the trajectory table."""

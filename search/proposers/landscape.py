@@ -18,10 +18,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from evaluators.evaluation import Evaluation, Status, Timing
-from evaluators.problem import Kernel, Problem
+from evaluators.records.evaluation import Evaluation, Status, Timing
+from evaluators.records.problem import Kernel, Problem
 from search.protocols import RunContext
-from search.tree import Category, Expansion, Idea, Outcome, Seed, Variant
+from search.records.tree import Category, Expansion, Idea, Outcome, Seed, Variant
 
 MOVES_AT_MOST = 16
 """So many can be tried in all combinations, which tells the optimum."""

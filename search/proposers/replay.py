@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from evaluators.problem import Kernel, Problem
-from search.journal import replay
+from evaluators.records.problem import Kernel, Problem
 from search.protocols import RunContext
-from search.run_state import rebuild
-from search.tree import LIBRARY, Expansion, Idea, Outcome, Seed, Tree, Variant
+from search.records.journal import replay
+from search.records.run_state import rebuild
+from search.records.tree import LIBRARY, Expansion, Idea, Outcome, Seed, Tree, Variant
 
 
 class Replay:

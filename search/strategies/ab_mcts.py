@@ -12,8 +12,8 @@ import random
 from dataclasses import dataclass
 
 from search.protocols import View
+from search.records.tree import Expansion
 from search.strategies.values import IdeaNode, idea_nodes_of, is_exhausted, is_library, require
-from search.tree import Expansion
 
 POSTERIORS = ("gaussian", "beta")
 PRIOR_MEAN, PRIOR_COUNT, PRIOR_DEGREES, PRIOR_VARIANCE = 0.0, 1.0, 1.0, 0.1

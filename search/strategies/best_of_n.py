@@ -10,8 +10,8 @@ import random
 from dataclasses import replace
 
 from search.protocols import View
+from search.records.tree import Expansion, Seed, Tree
 from search.strategies.values import is_library, open_seeds, require
-from search.tree import Expansion, Seed, Tree
 
 
 class BestOfN:

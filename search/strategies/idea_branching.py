@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 
 from search.protocols import View
+from search.records.tree import Expansion, Seed
 from search.strategies.values import open_seeds, require
-from search.tree import Expansion, Seed
 
 
 class IdeaBranching:

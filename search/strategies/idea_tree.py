@@ -11,8 +11,8 @@ import random
 from collections import Counter
 
 from search.protocols import View
+from search.records.tree import Expansion
 from search.strategies.values import IdeaNode, idea_nodes_of, is_exhausted, is_library, pending_only, require
-from search.tree import Expansion
 
 
 class IdeaTree:

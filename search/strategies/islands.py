@@ -12,10 +12,10 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from evaluators.problem import content_id
+from evaluators.records.problem import content_id
 from search.protocols import View
+from search.records.tree import Expansion
 from search.strategies.values import Node, is_exhausted, nodes_of, pending_only, require, standardised
-from search.tree import Expansion
 
 HASHES = 16**8
 """How many there are of the hashes of eight digits that decide who migrates."""

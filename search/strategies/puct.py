@@ -12,8 +12,8 @@ import random
 from collections import defaultdict
 
 from search.protocols import View
+from search.records.tree import Expansion
 from search.strategies.values import Node, is_exhausted, nodes_of, pending_on, require
-from search.tree import Expansion
 
 
 class Puct:

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from search.protocols import Strategy, View
+from search.records.tree import Expansion, Idea, Tree
 from search.strategies.values import is_exhausted, is_library, pending_only, require
-from search.tree import Expansion, Idea, Tree
 
 
 class Relay:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 
 from search.protocols import View
+from search.records.tree import Expansion, Seed, fastest
 from search.strategies.values import is_exhausted, is_library, open_seeds, require
-from search.tree import Expansion, Seed, fastest
 
 BUILD_ON = ("last", "best")
 

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from evaluators.evaluation import Evaluation, Status
+from evaluators.records.evaluation import Evaluation, Status
 from search.protocols import View
-from search.ranking import MEDIAN
-from search.tree import LIBRARY, Idea, Seed, Tree, Variant
+from search.records.ranking import MEDIAN
+from search.records.tree import LIBRARY, Idea, Seed, Tree, Variant
 
 REFERENCE = 1.0
 """The value of the reference: its speedup over itself. Also that of a library entry nobody has measured."""
@@ -62,7 +62,7 @@ def require(strategy: str, least: float, **numbers: float) -> None:
 def ranked_seeds(tree: Tree, entries: Sequence[Seed], k: int) -> list[Seed]:
     """The k best kernels of the tree and of the library, the best first.
 
-    The order is the tree's (see `search.ranking`). Library entries stand among the variants by their
+    The order is the tree's (see `search.records.ranking`). Library entries stand among the variants by their
     evaluation until they are measured in this run; those that were never measured come after everything that
     was. Ties go to variants, then by id.
     """

@@ -11,8 +11,8 @@ from benchmarks import harnesses
 from benchmarks.harnesses import CHEAT, MUTANT, NO, YES, Entrant, Row, entrants, job, main, merged, met, table
 from benchmarks.mutants import HONEST, Asked
 from benchmarks.mutations import KINDS
-from evaluators.config_errors import UsageError
-from evaluators.problem import Kernel, Problem
+from evaluators.base.usage_error import UsageError
+from evaluators.records.problem import Kernel, Problem
 from evaluators.reference.loading import load_module
 from tests.evaluators.catalogue import GROUPS
 

@@ -26,9 +26,9 @@ from benchmarks.mutants import (
 )
 from benchmarks.mutations import KINDS, TORCH, BadEdit, Edit
 from benchmarks.seeds import CASES
-from evaluators.config_errors import UsageError
-from evaluators.evaluation import Evaluation, Status
-from evaluators.problem import Kernel, Problem
+from evaluators.base.usage_error import UsageError
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Kernel, Problem
 from tests.search.fakes import timing
 
 ALL = mutations.mutants()

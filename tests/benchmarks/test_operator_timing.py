@@ -7,8 +7,8 @@ import multiprocessing
 import torch
 
 from benchmarks.operator_timing import ROUNDS, ReadyKernels
-from evaluators.evaluation import Status
-from evaluators.problem import Kernel, Problem
+from evaluators.records.evaluation import Status
+from evaluators.records.problem import Kernel, Problem
 
 SOURCE = """
 import torch

@@ -10,10 +10,10 @@ import pytest
 from benchmarks import peers, seeds
 from benchmarks.peers import FILES, PARTS, PEERS, Peer, main
 from benchmarks.seeds import Case
+from evaluators.base.usage_error import UsageError
 from evaluators.build.builder import Build
-from evaluators.config_errors import UsageError
-from evaluators.evaluation import Evaluation, Status
-from evaluators.problem import Kernel, Problem
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Kernel, Problem
 from tests.search.fakes import timing
 
 KERNEL_FN = """

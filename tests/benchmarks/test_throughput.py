@@ -11,7 +11,7 @@ import pytest
 from benchmarks.throughput import parse
 from benchmarks.throughput_halves import KERNELS, Done, Half, Options, Sample, load_samples
 from benchmarks.throughput_kernelbench import run_kernelbench
-from evaluators.problem import Kernel
+from evaluators.records.problem import Kernel
 
 SCRIPT = """
 import json, pathlib, sys, time

@@ -17,7 +17,7 @@ from ideatree.commands import COMMANDS
 from ideatree.commands import main as ideatree
 from tests.docs.pages import PAGES, ROOT, blocks, examples
 from tests.ideatree.test_interface import REFERENCE, SOURCE
-from tests.search.comparisons.compared import compared
+from tests.search.compare.compared import compared
 
 NAMES = {module: name for name, (module, _) in COMMANDS.items()}
 MODULE = r"(?:\.venv/bin/)?python -m ([\w.]+)"

@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from evaluators.reference.loading import load_problem
-from search.llm import CallFailed, Cause, Limits, Price, Purpose, Question
-from search.run_state import RunState
-from search.tree import Expansion, Idea
+from search.records.model_calls import CallFailed, Cause, Limits, Price, Purpose, Question
+from search.records.run_state import RunState
+from search.records.tree import Expansion, Idea
 from tests.docs.pages import examples, load
 from tests.search.strategies import test_contract
 

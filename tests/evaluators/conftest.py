@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.reference.machine_peaks import MachinePeaks
+from evaluators.reference.cost.machine_peaks import MachinePeaks
 
 MARK = "CUDAHOSTCXX"
 """One of the few variables that cross into the evaluator's processes; nothing reads it on a CPU."""

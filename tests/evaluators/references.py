@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from evaluators.problem import Problem
+from evaluators.records.problem import Problem
 from evaluators.reference.reference_model import ReferenceModel
 
 SOURCE = """

@@ -13,9 +13,9 @@ import pytest
 from evaluators.build.builder import build
 from evaluators.device.settings import Settings
 from evaluators.device.worker import Worker
-from evaluators.evaluation import Evaluation, Status, Timing
-from evaluators.problem import Kernel
-from evaluators.timing import Plan
+from evaluators.records.evaluation import Evaluation, Status, Timing
+from evaluators.records.problem import Kernel
+from evaluators.records.timing import Plan
 from tests.evaluators.catalogue import NO_GAIN, ROOT, Fixture, fixtures, read
 from tests.evaluators.catalogue.problems import CASES, problem
 from tests.evaluators.catalogue.table import PAGE, page

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import ideatree
-from search import compare as command
-from search.harvests.corpus import HarvestError
+from search.compare import __main__ as command
+from search.harvest.corpus import HarvestError
 
 LANDSCAPE: dict[str, Any] = {
     "strategies": ["idea_branching"],

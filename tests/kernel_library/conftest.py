@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernel_library.library import FolderLibrary
+from kernel_library.catalogue.library import FolderLibrary
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evaluators.evaluation import Correctness, Evaluation, Roofline, Status, Timing
-from evaluators.problem import Kernel, Problem
+from evaluators.records.evaluation import Correctness, Evaluation, Roofline, Status, Timing
+from evaluators.records.problem import Kernel, Problem
 from evaluators.reference.loading import load_problem
-from kernel_library.entry import Entry, Measurement
+from kernel_library.catalogue.entry import Entry, Measurement
 
 GPU = {"device": "NVIDIA H200", "architecture": "9.0", "torch": "2.11"}
 CPU = {"device": "EPYC", "torch": "2.11"}

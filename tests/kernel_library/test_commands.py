@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluators.evaluation import Evaluation, Status
-from kernel_library import add, best, list, show, verify
-from kernel_library.entry import Entry
-from kernel_library.library import FolderLibrary
+from evaluators.records.evaluation import Evaluation, Status
+from kernel_library import best
+from kernel_library.add import __main__ as add
+from kernel_library.catalogue.entry import Entry
+from kernel_library.catalogue.library import FolderLibrary
+from kernel_library.list import __main__ as list
+from kernel_library.show import __main__ as show
+from kernel_library.verify import __main__ as verify
 from tests.evaluators.device.kernels import HONEST, REFERENCE, forward
 from tests.kernel_library.entries import entry, reference, shipped
 
@@ -141,7 +145,9 @@ def test_a_kernel_is_added_verified_and_used(
 
     card = (root / added.id / "card.yaml").read_text()
     check = [f"entry={added.id}", "device=cpu", f"library.root={root}", *QUICK]
-    monkeypatch.setattr("kernel_library.entry.SLOWER", 0.0)  # a busy machine may be slower than it was
+    monkeypatch.setattr(
+        "kernel_library.catalogue.entry.SLOWER", 0.0
+    )  # a busy machine may be slower than it was
     assert verify.main(check) == 0
     assert capsys.readouterr().out.endswith("1 of 1 hold\n")
     (found,) = FolderLibrary(root, seeds=None).entries()

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from evaluators.evaluation import Evaluation
-from evaluators.problem import Kernel, Problem
-from kernel_library.entry import Entry, Hit, Kind, Measurement
-from search.agent import Agent
-from search.budget import Budget
-from search.journal import Journal, replay
-from search.session import Session
-from search.tree import Category, Idea, Variant
+from evaluators.records.evaluation import Evaluation
+from evaluators.records.problem import Kernel, Problem
+from kernel_library.catalogue.entry import Entry, Hit, Kind, Measurement
+from search.engine.agent import Agent
+from search.engine.session import Session
+from search.records.budget import Budget
+from search.records.journal import Journal, replay
+from search.records.tree import Category, Idea, Variant
 from tests.search.fakes import PROBLEM, FakeEvaluator, correct, failed, kernel
 
 MEMORY = Category.MEMORY.value

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from search.events import Event, RunFinished
-from search.journal import Journal
-from search.llm import CallFailed, Purpose, Question
-from search.run_state import RunState
+from search.records.events import Event, RunFinished
+from search.records.journal import Journal
+from search.records.model_calls import CallFailed, Purpose, Question
+from search.records.run_state import RunState
 from tests.search.fakes import Recorder, ScriptedModel, build, code_answer, ideas_answer, state_of
 
 

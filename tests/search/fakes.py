@@ -15,18 +15,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evaluators.evaluation import Evaluation, Status, Timing
-from evaluators.problem import Kernel, Problem
-from search.budget import Budget
-from search.engine import Engine
-from search.events import Event, RunFinished
-from search.journal import Journal, replay
-from search.llm import Answer, CallFailed, Limits, Price, Question, Usage
+from evaluators.records.evaluation import Evaluation, Status, Timing
+from evaluators.records.problem import Kernel, Problem
+from search.engine.engine import Engine
+from search.engine.session import Session
 from search.protocols import RunContext
-from search.run_state import RunState, rebuild
-from search.session import Session
+from search.records.budget import Budget
+from search.records.events import Event, RunFinished
+from search.records.journal import Journal, replay
+from search.records.model_calls import Answer, CallFailed, Limits, Price, Question, Usage
+from search.records.run_state import RunState, rebuild
+from search.records.tree import Category, Expansion, Idea, Outcome, Seed, Tree, Variant, fastest
 from search.strategies.idea_branching import IdeaBranching
-from search.tree import Category, Expansion, Idea, Outcome, Seed, Tree, Variant, fastest
 
 PROBLEM = Problem(name="level1/fake", source="class Model: ...", overrides={"N": 4, "shape": (2, (3, "x"))})
 

@@ -10,9 +10,19 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from search.budget import Budget
-from search.llm import Answer, CallFailed, Cause, Limits, ModelCall, Price, Purpose, Question, Usage
-from search.model_client import ModelClient
+from search.models.client import ModelClient
+from search.records.budget import Budget
+from search.records.model_calls import (
+    Answer,
+    CallFailed,
+    Cause,
+    Limits,
+    ModelCall,
+    Price,
+    Purpose,
+    Question,
+    Usage,
+)
 
 QUESTION = Question(purpose=Purpose.CODE, system="system", prompt="prompt", about="r0i0", schema={"a": 1})
 PRICE = Price(input=1.0, output=4.0, cached_input=0.1)

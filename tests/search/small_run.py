@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from search.events import (
+from search.records.events import (
     Event,
     IdeaProposed,
     RunStarted,
     VariantEvaluated,
     VariantWritten,
 )
-from search.tree import Category, Idea, Variant
+from search.records.tree import Category, Idea, Variant
 from tests.search.fakes import PROBLEM, correct, failed, kernel
 
 

@@ -11,13 +11,13 @@ import pytest
 from hydra.utils import get_object
 from omegaconf import OmegaConf
 
-from search import run
-from search.cli import stored_config
-from search.journal import replay
-from search.llm import Question
+from search.app.resuming import stored_config
 from search.proposers.llm.proposer import LLMProposer
-from search.recorded import RecordedEvaluations
-from search.run_state import RunState, rebuild
+from search.recordings.verdicts import RecordedEvaluations
+from search.records.journal import replay
+from search.records.model_calls import Question
+from search.records.run_state import RunState, rebuild
+from search.run import __main__ as run
 from tests.search.fakes import ScriptedModel, contents, search, state_of
 
 ROOT = Path(__file__).parents[2]

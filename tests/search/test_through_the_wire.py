@@ -12,18 +12,27 @@ from typing import Any
 
 import pytest
 
-from search import model_client, run
-from search.events import ModelCalled
-from search.journal import replay
-from search.llm import LLM, Cause, Limits, Price, Usage
-from search.llms.google import Google
-from search.llms.openai import OpenAI
+from search.models import client as model_client
+from search.models.providers.google import Google
+from search.models.providers.openai import OpenAI
 from search.proposers.llm.proposer import LLMProposer
-from search.run_state import rebuild
-from search.tree import LIBRARY
+from search.records.events import ModelCalled
+from search.records.journal import replay
+from search.records.model_calls import LLM, Cause, Limits, Price, Usage
+from search.records.run_state import rebuild
+from search.records.tree import LIBRARY
+from search.run import __main__ as run
 from tests.search.fakes import FakeEvaluator, code_answer, correct, ideas_answer, search, state_of
-from tests.search.llms.servers import GEMINI, OPENAI, Asked, ModelServer, Reply, Script, WireFormat
-from tests.search.test_run import SMALL, only_folder
+from tests.search.models.providers.servers import (
+    GEMINI,
+    OPENAI,
+    Asked,
+    ModelServer,
+    Reply,
+    Script,
+    WireFormat,
+)
+from tests.search.run.test_run import SMALL, only_folder
 
 KEY = "sk-planted-9f8e7d6c5b4a"
 PRICE = Price(input=1.25, cached_input=0.125, output=10.0)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evaluators.problem import Kernel, language_of
-from search.tree import Category, Idea
+from evaluators.records.problem import Kernel, language_of
+from search.records.tree import Category, Idea
 
 FENCE = re.compile(
     r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```[ \t]*$|\Z)", re.MULTILINE | re.DOTALL

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from search.tree import Outcome
+from search.records.tree import Outcome
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from search.tree import Idea
+from search.records.tree import Idea
 
 SIMILAR = 88.0
 """Of 100, by the tokens in common: two wordings of one idea are above, two ideas in one jargon below."""

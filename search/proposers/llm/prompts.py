@@ -1,4 +1,4 @@
-"""Renders the prompts out of the Markdown templates in `search/prompts/`, or in a folder of the user's."""
+"""Renders the prompts out of the Markdown templates in `search/proposers/llm/templates/`, or in a folder of the user's."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluators.cases import in_lines
-from evaluators.evaluation import Evaluation
-from evaluators.problem import Case, Problem
-from search.tree import Category, Idea, Outcome, Seed, Variant, fastest, speedups_of
+from evaluators.records.cases import in_lines
+from evaluators.records.evaluation import Evaluation
+from evaluators.records.problem import Case, Problem
+from search.records.tree import Category, Idea, Outcome, Seed, Variant, fastest, speedups_of
 
 if TYPE_CHECKING:
     import jinja2
 
-TEMPLATES = Path(__file__).parents[2] / "prompts"
+TEMPLATES = Path(__file__).with_name("templates")
 LANGUAGES = {"cuda": ("triton", "cuda"), "cpu": ("cpp",)}
 LOG_CHARACTERS = 6000
 SHORT_LOG_CHARACTERS = 600

@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from evaluators.problem import Kernel, Problem
-from search.budget import BudgetSpent
-from search.llm import LLM, CallFailed, Cause, Purpose, Question
+from evaluators.records.problem import Kernel, Problem
 from search.proposers.llm.answers import Sketch, ideas_schema, read_ideas, read_kernel
 from search.proposers.llm.choice import Choice, Fixed, Standing, standings
 from search.proposers.llm.novelty import comparable, repeated
 from search.proposers.llm.prompts import Prompts
 from search.protocols import ProposerFailed, RunContext
-from search.tree import Expansion, Idea, Outcome, Seed, Variant, speedups_of
+from search.records.budget import BudgetSpent
+from search.records.model_calls import LLM, CallFailed, Cause, Purpose, Question
+from search.records.tree import Expansion, Idea, Outcome, Seed, Variant, speedups_of
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from search.proposers.playbook.move import Knob, Knobs, Move, Template
 from search.proposers.playbook.plan import CROSS_OVER, NAIVE, RESTART, RETUNE, TOGETHER, Draft, Plan
 from search.proposers.playbook.templates.scaffold import read_stamp, without_stamp
 from search.proposers.playbook.workload import Workload
-from search.tree import Category, Outcome, Seed
+from search.records.tree import Category, Outcome, Seed
 
 ATTEMPTS = 200
 """Random settings that are looked at to find one that is new."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from evaluators.problem import Problem, Size
+from evaluators.records.problem import Problem, Size
 
 
 def constructor_of(problem: Problem) -> tuple[str, str] | None:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from evaluators.problem import Problem
+from evaluators.records.problem import Problem
 from evaluators.suites.trace_inputs import operator_of, takes_tensors
 from evaluators.suites.trace_recording import call_of
 from search.proposers.playbook.constructor import constructor_of

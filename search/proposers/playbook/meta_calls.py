@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from evaluators.problem import Problem
+from evaluators.records.problem import Problem
 from evaluators.reference.dispatch_mode import dispatch_mode
 from evaluators.reference.loading import load_module, make_inputs
 from evaluators.suites.trace_inputs import operator_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from search.proposers.playbook.workload import Workload
-from search.tree import Category
+from search.records.tree import Category
 
 Knob = int | str | bool
 Knobs = Mapping[str, Knob]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from operator import is_
 
-from evaluators.problem import Problem
+from evaluators.records.problem import Problem
 from evaluators.suites.trace_inputs import operator_of, takes_tensors
 from evaluators.suites.trace_recording import call_of
 from evaluators.suites.traced_call import Call, Constant, Value

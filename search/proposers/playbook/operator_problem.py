@@ -7,7 +7,7 @@ import ast
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from evaluators.problem import Problem
+from evaluators.records.problem import Problem
 from evaluators.reference.containers import map_tensors
 from evaluators.suites.trace_grammar import call_of
 from evaluators.suites.trace_inputs import make_arguments, operator_of, takes_tensors

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from search.proposers.playbook.move import Knob, Knobs
-from search.tree import Category
+from search.records.tree import Category
 
 NAIVE = "naive"
 RETUNE = "retune"

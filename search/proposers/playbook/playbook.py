@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 
-from evaluators.problem import Kernel, Problem
+from evaluators.records.problem import Kernel, Problem
 from search.proposers.playbook.bench import Bench, knobs_of
 from search.proposers.playbook.fused import fused_workload
 from search.proposers.playbook.move import Template
@@ -21,7 +21,7 @@ from search.proposers.playbook.scores import Scores
 from search.proposers.playbook.templates import template_for
 from search.proposers.playbook.workload import Workload, recognise
 from search.protocols import RunContext
-from search.tree import Expansion, Idea, Outcome, Seed, Variant
+from search.records.tree import Expansion, Idea, Outcome, Seed, Variant
 
 LANGUAGES = {"cpu": "cpp", "cuda": "triton"}
 OPS = ("conv2d", "matmul", "softmax", "layernorm")

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from search.proposers.playbook.move import Move
 from search.proposers.playbook.plan import CROSS_OVER, NAIVE, RESTART, RETUNE, TOGETHER, Draft, Plan
-from search.tree import Category, Outcome, Seed, Variant, speedups_of
+from search.records.tree import Category, Outcome, Seed, Variant, speedups_of
 
 GAINS = {TOGETHER: math.inf, NAIVE: 1000.0, RETUNE: 0.9, CROSS_OVER: 0.95, RESTART: 0.4}
 """Expected gains of what is in no catalogue; moves bring their own. All moves together come first, since a

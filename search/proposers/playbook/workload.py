@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from evaluators.problem import LOWER, Problem
+from evaluators.records.problem import LOWER, Problem
 from evaluators.reference.loading import load_module
 from search.proposers.playbook.constructor import constructor_of
 from search.proposers.playbook.formulas import Formula

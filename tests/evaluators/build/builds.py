@@ -8,7 +8,7 @@ from pathlib import Path
 
 from evaluators.build.build_cache import BuildCache
 from evaluators.build.builder import Build, build
-from evaluators.problem import Kernel, Problem
+from evaluators.records.problem import Kernel, Problem
 
 PROBLEM = Problem(
     name="file/double",

@@ -12,7 +12,7 @@ import pytest
 from evaluators import PACKAGE
 from evaluators.build import build_cache
 from evaluators.build.build_cache import BuildCache, build_key, own_code
-from evaluators.problem import Kernel, Problem
+from evaluators.records.problem import Kernel, Problem
 
 PROBLEM = Problem(name="file/x", source="class Model: ...", overrides={"N": 4})
 KERNEL = Kernel(source="class ModelNew: ...", language="cuda")

@@ -12,9 +12,9 @@ import pytest
 
 from evaluators.build.build_cache import BuildCache
 from evaluators.build.builder import NICENESS, build, runner_spec, scratch_folder
-from evaluators.evaluation import Status
 from evaluators.isolation import confinement
-from evaluators.problem import Kernel
+from evaluators.records.evaluation import Status
+from evaluators.records.problem import Kernel
 from evaluators.runner.fork_server import ForkServer
 from evaluators.runner.messages import Import
 from tests.evaluators.build.builds import MODEL_NEW, PROBLEM, built, names_in

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from evaluators.build import builder as build_module
-from evaluators.evaluation import Status
+from evaluators.records.evaluation import Status
 from tests.evaluators.build.builds import built
 from tests.evaluators.conftest import Marked, burning, gone
 

@@ -11,7 +11,7 @@ import pytest
 
 from evaluators.build import builder as build_module
 from evaluators.build.builder import scratch_folder
-from evaluators.problem import Kernel
+from evaluators.records.problem import Kernel
 from tests.evaluators.build.builds import PROBLEM, built, names_in
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")

@@ -20,7 +20,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluators.evaluation import Evaluation, Status
+from evaluators.records.evaluation import Evaluation, Status
 
 ROOT = Path(__file__).parent
 GROUPS = (

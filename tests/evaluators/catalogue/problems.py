@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from evaluators.problem import Problem, Size
+from evaluators.records.problem import Problem, Size
 
 TANHS = """
 import torch

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from evaluators.device.worker import Worker
-from evaluators.evaluation import Evaluation, Status
-from evaluators.problem import Kernel, Problem
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Kernel, Problem
 from tests.evaluators.conftest import Marked, gone
 from tests.evaluators.device.kernels import HONEST, PROBLEM, SETTINGS, Judge
 

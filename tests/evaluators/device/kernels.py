@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from evaluators.device.settings import Settings
-from evaluators.evaluation import Evaluation, Status
-from evaluators.problem import Problem
-from evaluators.timing import Plan
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Problem
+from evaluators.records.timing import Plan
 
 SETTINGS = Settings(
     timeout_s=5.0,

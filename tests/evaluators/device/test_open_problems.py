@@ -11,8 +11,8 @@ import pytest
 from evaluators.device.child_processes import ProblemProcesses
 from evaluators.device.open_problems import LEAST_OPEN, MOST_OPEN, OpenProblems
 from evaluators.device.worker import Worker
-from evaluators.evaluation import Status
-from evaluators.problem import Kernel
+from evaluators.records.evaluation import Status
+from evaluators.records.problem import Kernel
 from tests.evaluators.device.kernels import HONEST, PROBLEM
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from evaluators.device.settings import Settings
 from evaluators.device.worker import Worker
-from evaluators.evaluation import Evaluation, Status
-from evaluators.problem import TOLERANCES, Kernel, Problem
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import TOLERANCES, Kernel, Problem
 from tests.evaluators.device.kernels import (
     HONEST,
     PROBLEM,

@@ -9,11 +9,11 @@ import pytest
 
 from evaluators.device import worker as module
 from evaluators.device.worker import Worker
-from evaluators.evaluation import CLOCKS_AFTER, CLOCKS_BEFORE, Evaluation, Status
-from evaluators.problem import Kernel, Problem
+from evaluators.records.evaluation import CLOCKS_AFTER, CLOCKS_BEFORE, Evaluation, Status
+from evaluators.records.problem import Kernel, Problem
+from evaluators.records.verdict import Verdict
 from evaluators.system.cuda_driver import Gpu
 from evaluators.system.nvml import GpuState
-from evaluators.verdict import Verdict
 from tests.evaluators.device.kernels import HONEST, PROBLEM, SETTINGS
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"

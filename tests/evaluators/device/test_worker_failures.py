@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from evaluators.device.worker import Worker
-from evaluators.evaluation import Status
+from evaluators.records.evaluation import Status
 from tests.evaluators.conftest import Marked, burning, gone
 from tests.evaluators.device.kernels import HONEST, SETTINGS, Judge, assert_honest_is_correct, forward
 

@@ -10,10 +10,10 @@ from evaluators.build.builder import build
 from evaluators.device.child_processes import WorkerBroken, runner_cores
 from evaluators.device.settings import Settings
 from evaluators.device.worker import Worker
-from evaluators.evaluation import Evaluation, Status
-from evaluators.problem import Kernel, Problem
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Kernel, Problem
+from evaluators.records.timing import paired_speedup
 from evaluators.reference.loading import load_problem
-from evaluators.timing import paired_speedup
 
 torch = pytest.importorskip("torch")
 pytestmark = [

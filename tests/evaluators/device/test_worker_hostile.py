@@ -8,10 +8,10 @@ import pytest
 
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.worker import Worker
-from evaluators.evaluation import Status
 from evaluators.isolation import namespaces
-from evaluators.timing import SABOTAGED
-from evaluators.verdict import Verdict
+from evaluators.records.evaluation import Status
+from evaluators.records.timing import SABOTAGED
+from evaluators.records.verdict import Verdict
 from tests.evaluators.conftest import Marked, gone
 from tests.evaluators.device.kernels import HONEST, Judge, assert_honest_is_correct, forward
 

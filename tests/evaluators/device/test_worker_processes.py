@@ -12,9 +12,9 @@ import pytest
 
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.worker import Worker
-from evaluators.evaluation import Status
 from evaluators.isolation import namespaces
-from evaluators.problem import Kernel
+from evaluators.records.evaluation import Status
+from evaluators.records.problem import Kernel
 from evaluators.system import process_tree
 from tests.evaluators.conftest import Marked, gone
 from tests.evaluators.device.kernels import HONEST, PROBLEM, SETTINGS, forward

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from evaluators.cause import cause_of
+from evaluators.base.cause import cause_of
 from evaluators.device import watchdog
 from evaluators.device.child_processes import UnansweredProblem, UnfitProblem, WorkerBroken
 from evaluators.device.worker import Worker
-from evaluators.evaluation import Status
-from evaluators.problem import Kernel, Problem
+from evaluators.records.evaluation import Status
+from evaluators.records.problem import Kernel, Problem
 from tests.evaluators.device.kernels import HONEST, PROBLEM, REFERENCE, SETTINGS
 
 pytestmark = pytest.mark.slow

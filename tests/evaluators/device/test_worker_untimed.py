@@ -10,9 +10,9 @@ import pytest
 from evaluators.device import worker as module
 from evaluators.device.child_processes import ProblemProcesses, UnfitProblem, WorkerBroken
 from evaluators.device.worker import Worker
-from evaluators.evaluation import Status
-from evaluators.opening import OpeningStep
-from evaluators.problem import Kernel, Problem
+from evaluators.records.evaluation import Status
+from evaluators.records.opening import OpeningStep
+from evaluators.records.problem import Kernel, Problem
 from evaluators.system import process_tree
 from tests.evaluators.device.kernels import HONEST, PROBLEM, REFERENCE, forward
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from evaluators.isolation.scratch import SOURCE
-from evaluators.judge import attribution as attributions
-from evaluators.judge.attribution import (
+from evaluators.judge.attribution import attribution as attributions
+from evaluators.judge.attribution.attribution import (
     BATCH_SAMPLES,
     CALLS,
     MOST_BATCH_BYTES,
@@ -19,13 +19,13 @@ from evaluators.judge.attribution import (
     Attribution,
     attribution,
 )
-from evaluators.judge.cpu_timing import CpuRunnerClient
-from evaluators.judge.gpu_timing import GpuRunnerClient
+from evaluators.judge.attribution.stack_samples import PLAIN_SAMPLES, StackSamples
+from evaluators.judge.attribution.vendor_kernels import VendorKernels, _mark
 from evaluators.judge.runner_client import Refused
-from evaluators.judge.stack_samples import PLAIN_SAMPLES, StackSamples
 from evaluators.judge.staging import Batch
-from evaluators.judge.vendor_kernels import VendorKernels, _mark
-from evaluators.problem import Problem
+from evaluators.judge.timing.cpu_timing import CpuRunnerClient
+from evaluators.judge.timing.gpu_timing import GpuRunnerClient
+from evaluators.records.problem import Problem
 
 TANH = "_ZN2at6native11tanh_kernelIfEEvPT_"
 

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from evaluators.judge.calibration import Calibration
-from evaluators.judge.cpu_timing import CpuCalibration
-from evaluators.judge.gpu_timing import GpuCalibration, GpuRunnerClient
 from evaluators.judge.staging import Batch, Staging
+from evaluators.judge.timing.calibration import Calibration
+from evaluators.judge.timing.cpu_timing import CpuCalibration
+from evaluators.judge.timing.gpu_timing import GpuCalibration, GpuRunnerClient
+from evaluators.records.timing import Overhead
 from evaluators.runner.shared_buffers import Layout
-from evaluators.timing import Overhead
 
 
 class Eager(GpuRunnerClient):

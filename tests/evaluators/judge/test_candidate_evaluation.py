@@ -11,8 +11,8 @@ import torch
 from evaluators.judge.candidate_evaluation import CandidateEvaluation, Samples
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.staging import Batch
-from evaluators.problem import Problem
-from evaluators.timing import Block, Plan
+from evaluators.records.problem import Problem
+from evaluators.records.timing import Block, Plan
 
 
 @dataclass

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from evaluators.judge.cpu_timing import CpuRunnerClient
 from evaluators.judge.staging import Staging
+from evaluators.judge.timing.cpu_timing import CpuRunnerClient
 from evaluators.runner.shared_buffers import SharedBuffers
 from evaluators.system.channel import Channel
 

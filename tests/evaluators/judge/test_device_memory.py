@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from evaluators.evaluation import Status
 from evaluators.judge.candidate_evaluation import CandidateEvaluation
 from evaluators.judge.device_memory import CLEARED_BYTES_PER_S, DeviceMemory, used_up
-from evaluators.judge.gpu_timing import GpuRunnerClient
 from evaluators.judge.head_to_head import Entry, HeadToHead
 from evaluators.judge.judge_process import _failure
 from evaluators.judge.memory_plan import GIB, SPARE_BYTES, MemoryPlan
 from evaluators.judge.runner_client import BaselineFailed, Refused
-from evaluators.problem import Problem
+from evaluators.judge.timing.gpu_timing import GpuRunnerClient
+from evaluators.records.evaluation import Status
+from evaluators.records.problem import Problem
+from evaluators.records.timing import Plan
 from evaluators.runner.messages import Done, Failed, Phase
-from evaluators.timing import Plan
 from tests.evaluators.references import session_of
 
 PLAN = MemoryPlan(

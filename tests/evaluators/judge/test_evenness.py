@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from evaluators.judge.evenness import Evenness, evenness, tail
-from evaluators.timing import Block
+from evaluators.judge.timing.evenness import Evenness, evenness, tail
+from evaluators.records.timing import Block
 
 OVERHEAD_MS, SLACK_MS = 0.5, 0.1
 

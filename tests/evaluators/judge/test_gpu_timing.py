@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from evaluators.judge.gpu_timing import FILLING_S, LATE_BLOCKS, GpuRunnerClient
 from evaluators.judge.staging import Batch, Staging
-from evaluators.problem import Problem
-from evaluators.reference import dependent_calls
+from evaluators.judge.timing.gpu_timing import FILLING_S, LATE_BLOCKS, GpuRunnerClient
+from evaluators.records.problem import Problem
+from evaluators.reference.inputs import dependent_calls
 from evaluators.runner import runner_process
 from evaluators.runner.messages import HandedIn, HandIn, Load, Run, order_of
 from evaluators.runner.runner_process import Session

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from evaluators.judge.graphed_draws import GraphedDraws
-from evaluators.problem import ORIGINAL, Problem
+from evaluators.records.problem import ORIGINAL, Problem
 from evaluators.reference.containers import tensors_in
+from evaluators.reference.inputs.usable_distributions import open_distributions
 from evaluators.reference.reference_model import ReferenceModel
-from evaluators.reference.usable_distributions import open_distributions
 from evaluators.suites.operators import reference_of
 from evaluators.suites.trace_grammar import call_of
 

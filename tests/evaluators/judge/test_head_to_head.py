@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from evaluators.device.worker import Worker
-from evaluators.evaluation import Evaluation, Status
 from evaluators.judge.head_to_head import HeadToHead
-from evaluators.problem import Kernel
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Kernel
+from evaluators.records.timing import Plan, paired_speedup
 from evaluators.system.channel import Channel, ChannelClosed
-from evaluators.timing import Plan, paired_speedup
 from tests.evaluators.conftest import Marked, gone
 from tests.evaluators.device.kernels import HONEST, PROBLEM, SETTINGS, forward
 

@@ -15,7 +15,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from evaluators.reference import differences, sampled_elements, validation
+from evaluators.reference import validation
+from evaluators.reference.accuracy import differences, sampled_elements
 from evaluators.reference.answer import Draw
 from evaluators.reference.reference_model import ReferenceModel
 from tests.evaluators.references import session_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.judge.stack_samples import (
+from evaluators.judge.attribution.stack_samples import (
     ENOUGH_SAMPLES,
     FEWEST_SAMPLES,
     GAP_MS,
@@ -18,8 +18,8 @@ from evaluators.judge.stack_samples import (
     PLAIN_SAMPLES,
     StackSamples,
 )
-from evaluators.judge.vendor_kernels import VendorKernels, _mark
-from evaluators.judge.work_share import OWN_SHARE, not_its_own, share_of_kernels
+from evaluators.judge.attribution.vendor_kernels import VendorKernels, _mark
+from evaluators.judge.attribution.work_share import OWN_SHARE, not_its_own, share_of_kernels
 from evaluators.system import process_inspection, process_tree
 
 TANH = "_ZN2at6native11tanh_kernelIfEEvPT_"

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from evaluators.evaluation import Status
 from evaluators.judge.correctness_checks import CorrectnessChecks
-from evaluators.judge.gpu_timing import CHAIN_CALLS
 from evaluators.judge.runner_client import Refused
 from evaluators.judge.staging import Batch
-from evaluators.judge.timing_checks import TimingChecks
+from evaluators.judge.timing.gpu_timing import CHAIN_CALLS
+from evaluators.judge.timing.timing_checks import TimingChecks
+from evaluators.records.evaluation import Status
+from evaluators.records.timing import Block, Overhead
+from evaluators.reference.accuracy.comparison import Comparison
 from evaluators.reference.answer import Draw
-from evaluators.reference.comparison import Comparison
 from evaluators.runner.shared_buffers import SampledOutput
-from evaluators.timing import Block, Overhead
 
 BESIDES_MS = 0.4
 LINK_MS = {False: 0.025, True: 0.05}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.judge.vendor_kernels import (
+from evaluators.judge.attribution.vendor_kernels import (
     VendorKernels,
     defines,
     function_of,

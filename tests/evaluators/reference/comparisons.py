@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from evaluators.reference.comparison import compare
+from evaluators.reference.accuracy.comparison import compare
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 NAN, INF = float("nan"), float("inf")

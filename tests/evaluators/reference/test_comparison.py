@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from evaluators.problem import TOLERANCES
-from evaluators.reference.comparison import (
+from evaluators.records.problem import TOLERANCES
+from evaluators.reference.accuracy.comparison import (
     ELEMENT,
     NORMWISE,
     Comparison,
@@ -314,7 +314,7 @@ def test_parts_are_compared_like_the_whole(
         out[4, 1] = NAN
     whole = compare(out, ref.t(), ref.float().t(), tolerance)
     assert bool(whole.problem) == (change != "nothing")
-    monkeypatch.setattr("evaluators.reference.differences.CHUNK", 3)
+    monkeypatch.setattr("evaluators.reference.accuracy.differences.CHUNK", 3)
     parts = compare(out, ref.t(), ref.float().t(), tolerance)
     assert parts.problem == whole.problem
     assert parts.error == pytest.approx(whole.error)

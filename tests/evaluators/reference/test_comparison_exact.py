@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from evaluators.problem import TOLERANCES
-from evaluators.reference.comparison import compare
+from evaluators.records.problem import TOLERANCES
+from evaluators.reference.accuracy.comparison import compare
 from tests.evaluators.reference.comparisons import FLOATS, INF, NAN, accepts
 
 

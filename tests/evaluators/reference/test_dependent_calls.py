@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from evaluators.problem import Problem
-from evaluators.reference.dependent_calls import can_stir, shares_of, stir
+from evaluators.records.problem import Problem
+from evaluators.reference.inputs.dependent_calls import can_stir, shares_of, stir
 from evaluators.runner.messages import Load, Run
 from evaluators.runner.runner_process import Session
 from evaluators.runner.shared_buffers import ALIGNMENT, Layout, create_shared

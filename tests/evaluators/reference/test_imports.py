@@ -12,9 +12,9 @@ ROOT = Path(__file__).parents[3]
 OPENS_AND_JUDGES = """
 import sys
 import torch
-from evaluators.problem import Problem
+from evaluators.records.problem import Problem
 from evaluators.reference.answer import Draw
-from evaluators.reference.operation_count import count
+from evaluators.reference.cost.operation_count import count
 from evaluators.reference.reference_model import ReferenceModel
 from evaluators.reference.validation import examine
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from evaluators.reference.input_distributions import (
+from evaluators.reference.inputs.input_distributions import (
     DESCRIPTIONS,
     DISTRIBUTIONS,
     FAR,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from evaluators.reference.input_distributions import Distribution
-from evaluators.reference.jumps import at_jumps, furthest_off
+from evaluators.reference.accuracy.jumps import at_jumps, furthest_off
+from evaluators.reference.inputs.input_distributions import Distribution
 from tests.evaluators.references import session_of
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-from evaluators.problem import Problem
+from evaluators.records.problem import Problem
 from evaluators.reference.containers import tensors_of
 from evaluators.reference.loading import (
     PROBLEMS,

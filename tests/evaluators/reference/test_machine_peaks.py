@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluators.reference import machine_peaks
-from evaluators.reference.machine_peaks import MachinePeaks, measure_peaks, peaks_of
+from evaluators.reference.cost import machine_peaks
+from evaluators.reference.cost.machine_peaks import MachinePeaks, measure_peaks, peaks_of
 from tests.evaluators.conftest import H200
 
 MIB = 2**20

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from evaluators.reference import reference_model, sampled_elements
-from evaluators.reference.comparison import Shift
+from evaluators.reference import reference_model
+from evaluators.reference.accuracy import sampled_elements
+from evaluators.reference.accuracy.comparison import Shift
+from evaluators.reference.inputs.usable_distributions import open_distributions
 from evaluators.reference.running_reference import UnfitReference
-from evaluators.reference.usable_distributions import open_distributions
 from evaluators.reference.validation import examine
 from tests.evaluators.references import session_of
 

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evaluators.reference import operation_count
 from evaluators.reference.containers import tensors_of
-from evaluators.reference.operation_count import Work, count
+from evaluators.reference.cost import operation_count
+from evaluators.reference.cost.operation_count import Work, count
 
 MIB = 2**20
 

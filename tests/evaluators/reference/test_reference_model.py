@@ -12,13 +12,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evaluators.reference import usable_distributions
+from evaluators.reference.accuracy.comparison import NO_SHIFT, Comparison
+from evaluators.reference.accuracy.float64 import DoubleReference
 from evaluators.reference.answer import Draw, benchmark_rules
-from evaluators.reference.comparison import NO_SHIFT, Comparison
-from evaluators.reference.float64 import DoubleReference
-from evaluators.reference.input_distributions import LARGEST
+from evaluators.reference.inputs import usable_distributions
+from evaluators.reference.inputs.input_distributions import LARGEST
+from evaluators.reference.inputs.usable_distributions import open_distributions
 from evaluators.reference.reference_model import ReferenceModel
-from evaluators.reference.usable_distributions import open_distributions
 from tests.evaluators.references import problem_of, session_of
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluators.reference import roofline
-from evaluators.reference.operation_count import Work
-from evaluators.reference.roofline import TRUST, too_fast
+from evaluators.reference.cost import roofline
+from evaluators.reference.cost.operation_count import Work
+from evaluators.reference.cost.roofline import TRUST, too_fast
 from tests.evaluators.conftest import H200
 
 MATMUL = Work(bytes=3 * 4 * 4096**2, operations=2 * 4096**3)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from evaluators.problem import Problem
-from evaluators.reference import row_slices, sampled_elements, shifts
+from evaluators.records.problem import Problem
+from evaluators.reference.accuracy import row_slices, sampled_elements, shifts
+from evaluators.reference.accuracy.sampled_elements import pick
 from evaluators.reference.answer import Draw
+from evaluators.reference.inputs.usable_distributions import open_distributions
 from evaluators.reference.reference_model import ReferenceModel
-from evaluators.reference.sampled_elements import pick
-from evaluators.reference.usable_distributions import open_distributions
 
 SOURCE = """
 import torch

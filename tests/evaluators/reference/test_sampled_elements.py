@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
-from evaluators.reference.sampled_elements import pick, some_places
+from evaluators.reference.accuracy.sampled_elements import pick, some_places
 
 
 @pytest.mark.parametrize("shape", [(4,), (50, 7), (3, 11, 31)], ids=str)
 def test_some_elements_are_the_same_of_all(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evaluators.reference.sampled_elements.SPOT", {"cpu": 64})
-    monkeypatch.setattr("evaluators.reference.sampled_elements.RUN", 8)
+    monkeypatch.setattr("evaluators.reference.accuracy.sampled_elements.SPOT", {"cpu": 64})
+    monkeypatch.setattr("evaluators.reference.accuracy.sampled_elements.RUN", 8)
     ref = torch.arange(math.prod(shape), dtype=torch.float64).reshape(shape)
     seen = torch.zeros(ref.numel())
     for _ in range(2000):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from evaluators.reference.strided_layouts import (
+from evaluators.reference.inputs.strided_layouts import (
     clone,
     compact,
     extent,

@@ -11,7 +11,7 @@ import torch
 from omegaconf import OmegaConf
 from torch.nn import functional
 
-from evaluators.problem import TOLERANCES
+from evaluators.records.problem import TOLERANCES
 from evaluators.reference.loading import PROBLEMS, load_problem
 from evaluators.reference.reference_model import ReferenceModel
 from evaluators.reference.running_reference import UnfitReference

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from evaluators.reference import weight_changes
-from evaluators.reference.weight_changes import (
+from evaluators.records.timing import MIN_PAIRS
+from evaluators.reference.inputs import weight_changes
+from evaluators.reference.inputs.weight_changes import (
     EVERY,
     FEWEST,
     SHARE,
@@ -27,7 +28,6 @@ from evaluators.reference.weight_changes import (
     restore,
     turns,
 )
-from evaluators.timing import MIN_PAIRS
 
 
 class Net(nn.Module):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from evaluators.problem import Problem
+from evaluators.records.problem import Problem
 from evaluators.runner import failures
 from evaluators.runner.messages import Import, Load, Order, Phase, Run
 from evaluators.runner.shared_buffers import Layout

@@ -13,7 +13,7 @@ import pytest
 
 from evaluators.build.builder import runner_spec
 from evaluators.isolation import confinement, namespaces
-from evaluators.problem import Problem
+from evaluators.records.problem import Problem
 from evaluators.runner.fork_server import ForkServer
 from evaluators.runner.messages import Import
 from evaluators.system.channel import Channel

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from evaluators.problem import Problem
-from evaluators.reference.weight_changes import WeightChange
+from evaluators.records.problem import Problem
+from evaluators.reference.inputs.weight_changes import WeightChange
 from evaluators.runner import messages
 from evaluators.runner.messages import (
     Answer,

@@ -17,7 +17,7 @@ import pytest
 
 from evaluators.build.builder import runner_spec
 from evaluators.isolation.confinement import PR_SET_NO_NEW_PRIVS
-from evaluators.problem import Problem
+from evaluators.records.problem import Problem
 from evaluators.runner import node_fork_server as node_fork_server_module
 from evaluators.runner.fork_server import ForkServer
 from evaluators.runner.messages import Import

@@ -13,7 +13,7 @@ import pytest
 
 from evaluators.build.builder import Build, build, close_thread_fork_server, runner_spec, scratch_folder
 from evaluators.isolation import confinement
-from evaluators.problem import Kernel, Problem
+from evaluators.records.problem import Kernel, Problem
 from evaluators.runner import thin_headers
 from evaluators.runner.fork_server import ForkServer
 from evaluators.runner.messages import Import

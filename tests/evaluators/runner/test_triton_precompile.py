@@ -47,7 +47,7 @@ def get_init_inputs():
 COMPILES = """
 import importlib.util, sys
 from pathlib import Path
-from evaluators.problem import Case, Problem
+from evaluators.records.problem import Case, Problem
 from evaluators.runner.triton_precompile import compile_triton
 path, reference = map(Path, sys.argv[1:])
 spec = importlib.util.spec_from_file_location("kernel", path)

@@ -11,9 +11,9 @@ from typing import Any
 
 from evaluators.build.builder import Build
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
-from evaluators.evaluation import Evaluation, Status, Timing
-from evaluators.opening import Opening
-from evaluators.problem import Kernel, Problem
+from evaluators.records.evaluation import Evaluation, Status, Timing
+from evaluators.records.opening import Opening
+from evaluators.records.problem import Kernel, Problem
 from evaluators.scheduler.host import OnStage, WorkerDied
 from evaluators.scheduler.pool import Pool
 

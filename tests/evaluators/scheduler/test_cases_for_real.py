@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.evaluation import Evaluation, Status
-from evaluators.problem import Kernel
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Kernel
 from evaluators.reference.loading import make_problem
 from evaluators.scheduler.local_host import LocalHost
 from evaluators.scheduler.pool import Pool
 from tests.evaluators.device.kernels import SETTINGS
-from tests.evaluators.test_cases import SOURCE
+from tests.evaluators.records.test_cases import SOURCE
 
 REFERENCE = (
     SOURCE

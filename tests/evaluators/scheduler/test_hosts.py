@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from evaluators.device.child_processes import UnfitProblem
-from evaluators.evaluation import Evaluation, Status
 from evaluators.isolation.scratch import scratch_root
-from evaluators.problem import Kernel, Problem
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Kernel, Problem
 from evaluators.scheduler.local_host import LocalHost
 from evaluators.scheduler.pool import Pool
 from evaluators.scheduler.ray_host import RayHost

@@ -11,12 +11,12 @@ import pytest
 
 from evaluators.build.builder import Build
 from evaluators.device.child_processes import UnansweredProblem, UnfitProblem, WorkerBroken
-from evaluators.evaluation import Evaluation, Status
-from evaluators.problem import Case, Kernel, Problem
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Case, Kernel, Problem
 from evaluators.scheduler.host import OnStage, WorkerDied
 from evaluators.scheduler.pool import Pool
+from tests.evaluators.records.test_cases import correct
 from tests.evaluators.scheduler.fake_host import ON_GPU, FakeHost, kernel
-from tests.evaluators.test_cases import correct
 
 CASES = tuple(Case(sizes={"n": n}, weight=weight) for n, weight in ((16, 1.0), (100, 3.0), (33, 0.0)))
 MANY = replace(ON_GPU, cases=CASES)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from evaluators.build.builder import Build
-from evaluators.evaluation import Evaluation, Status
-from evaluators.problem import Problem
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Problem
 from evaluators.scheduler.pool import TRIES, Pool
 from tests.evaluators.scheduler.fake_host import (
     CORRECT,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evaluators.build.builder import Build
-from evaluators.evaluation import Evaluation, Status
+from evaluators.records.evaluation import Evaluation, Status
 from evaluators.scheduler.pool import TRIES, Pool
 from tests.evaluators.scheduler.fake_host import ON_GPU, Act, FakeHost, break_down, die, kernel
 

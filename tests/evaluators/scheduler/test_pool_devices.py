@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from evaluators.evaluation import Status
+from evaluators.records.evaluation import Status
 from evaluators.scheduler.pool import TRIES, Pool
 from tests.evaluators.scheduler.fake_host import (
     ON_GPU,

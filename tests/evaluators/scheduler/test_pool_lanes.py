@@ -8,8 +8,8 @@ import contextlib
 import pytest
 
 from evaluators.build.builder import Build
-from evaluators.evaluation import Status
-from evaluators.problem import Kernel, Problem
+from evaluators.records.evaluation import Status
+from evaluators.records.problem import Kernel, Problem
 from evaluators.scheduler.pool import IN_FRONT, Pool
 from tests.evaluators.scheduler.fake_host import ON_CPU, ON_GPU, FakeHost, break_down, die, kernel, run_many
 

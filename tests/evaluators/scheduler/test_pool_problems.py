@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
-from evaluators.evaluation import Evaluation, Status
-from evaluators.problem import Problem
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Problem
 from evaluators.scheduler.pool import Pool
 from tests.evaluators.scheduler.fake_host import (
     CORRECT,

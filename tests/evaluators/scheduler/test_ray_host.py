@@ -11,8 +11,8 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from evaluators.evaluation import Evaluation, Status
-from evaluators.problem import Kernel
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Kernel
 from evaluators.scheduler import ray_host as module
 from evaluators.scheduler.pool import Pool
 from evaluators.scheduler.ray_host import RayHost

@@ -12,7 +12,7 @@ import torch
 
 from evaluators.suites import facto, operators
 from evaluators.suites.facto import ROOT, calls_of, facto_calls
-from evaluators.suites.operators import OperatorSuite, load_problem
+from evaluators.suites.operators import OperatorSuite, load_operator
 from evaluators.suites.suite import SuiteMissing
 from evaluators.suites.traced_call import Device, Tensor
 
@@ -81,7 +81,7 @@ def test_generated_arguments_are_the_cases_of_an_operator(clone: Path) -> None:
         "operators/facto/aten.softplus.default",
         "operators/facto/aten.sum.dim_IntList",
     ]
-    problem = load_problem("operators/facto/aten.softplus.default")
+    problem = load_operator("operators/facto/aten.softplus.default")
     shapes = [each.sizes["call"] for each in problem.cases]
     assert shapes == [
         "((T([4, 5], f32, [1, 4]),), {})",

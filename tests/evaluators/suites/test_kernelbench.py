@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.cli import build, compose_config
-from evaluators.config_errors import UsageError
-from evaluators.evaluate import EvaluateConfig
-from evaluators.problem import Problem
+from evaluators.app.command import build, compose_config
+from evaluators.base.usage_error import UsageError
+from evaluators.evaluate.__main__ import EvaluateConfig
+from evaluators.records.problem import Problem
 from evaluators.reference.loading import BadReference
 from evaluators.suites import kernelbench
-from evaluators.suites.kernelbench import LEVELS, ROOT, find, load_problem, references
+from evaluators.suites.kernelbench import LEVELS, ROOT, find, load_kernelbench_problem, references
 from evaluators.suites.suite import Entry, Listed, SuiteMissing
 from tests.evaluators.suites.clone import make_clone
 
@@ -108,13 +108,13 @@ def test_a_reference_that_is_none_is_said_in_a_line(clone: Path) -> None:
     file = clone / "KernelBench" / "level2" / "9_Broken.py"
     file.write_text("import torch\n")
     with pytest.raises(BadReference, match="defines no Model"):
-        load_problem("kernelbench/level2/9")
+        load_kernelbench_problem("kernelbench/level2/9")
 
 
 @pytest.mark.skipif(not os.environ.get(ROOT), reason=f"{ROOT} names no clone")
 def test_all_of_a_real_clone_load() -> None:
     counts = {}
     for level in LEVELS:
-        problems = [load_problem(each.problem, dtype="float32") for each in references(level)]
+        problems = [load_kernelbench_problem(each.problem, dtype="float32") for each in references(level)]
         counts[level] = len({each.name for each in problems})
     assert counts == {1: 100, 2: 100, 3: 50, 4: 20}

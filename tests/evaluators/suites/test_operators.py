@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 import pytest
 import torch
 
-from evaluators.evaluation import Evaluation, Status
-from evaluators.problem import Kernel, Problem, reference_kernel
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Kernel, Problem, reference_kernel
 from evaluators.reference.loading import (
     BadReference,
     load_module,
@@ -30,7 +30,7 @@ from evaluators.suites import operators, telling_calls
 from evaluators.suites.case_calls import STORAGE, fit
 from evaluators.suites.op_samples import sampled_calls
 from evaluators.suites.operator_call import call_like
-from evaluators.suites.operators import OperatorSuite, load_problem
+from evaluators.suites.operators import OperatorSuite, load_operator
 from evaluators.suites.out_forms import out_forms
 from evaluators.suites.telling_calls import takes_other_numbers, takes_other_numbers_apart, tells
 from evaluators.suites.trace_grammar import parse_arguments
@@ -76,7 +76,7 @@ def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def problem_of(operator: str, **rules: Any) -> Problem:
-    return load_problem(f"operators/traced/{operator}", **rules)
+    return load_operator(f"operators/traced/{operator}", **rules)
 
 
 def outputs_of(problem: Problem) -> Any:
@@ -158,21 +158,21 @@ def test_unknown_operators_are_one_line() -> None:
     with pytest.raises(BadReference, match=r"has no aten.ad_.Tensor; did you mean aten.add_.Tensor\?"):
         problem_of("aten.ad_.Tensor")
     with pytest.raises(BadReference, match="is no operator of a suite"):
-        load_problem("operators/elsewhere/aten.add.Tensor")
+        load_operator("operators/elsewhere/aten.add.Tensor")
 
 
 def test_some_of_the_calls_can_be_chosen() -> None:
     name = "operators/traced/aten.add_.Tensor"
-    narrow = load_problem(name, types=["bfloat16"])
+    narrow = load_operator(name, types=["bfloat16"])
     assert [each.dtype for each in narrow.cases] == ["bfloat16"]
     assert narrow.dtype == "bfloat16"
-    looked_up = load_problem("operators/traced/aten.embedding.default", types=["float16"])
+    looked_up = load_operator("operators/traced/aten.embedding.default", types=["float16"])
     assert len(looked_up.cases) == 1, "the type of the indices does not matter"
-    assert len(load_problem(name, most_cases=1).cases) == 2  # one of each type
+    assert len(load_operator(name, most_cases=1).cases) == 2  # one of each type
     with pytest.raises(BadReference, match="has no call with tensors of int64 alone"):
-        load_problem(name, types=["int64"])
+        load_operator(name, types=["int64"])
     with pytest.raises(BadReference, match="must be at least 1"):
-        load_problem(name, most_cases=0)
+        load_operator(name, most_cases=0)
 
 
 def test_a_device_among_the_arguments_is_that_of_the_problem(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ def test_a_device_among_the_arguments_is_that_of_the_problem(monkeypatch: pytest
 
     def devices(suite: str, device: str, recorded: str) -> set[torch.device]:
         monkeypatch.setitem(operators.SOURCES, suite, made(recorded))
-        problem = load_problem(f"{suite}/aten.linspace.Tensor_Tensor", device=device, dtype="float32")
+        problem = load_operator(f"{suite}/aten.linspace.Tensor_Tensor", device=device, dtype="float32")
         constants = load_module(problem.source, problem.cases[0].sizes).get_init_inputs()
         return {each for each in constants if isinstance(each, torch.device)}
 
@@ -208,7 +208,7 @@ def test_calls_that_are_alike_on_a_device_are_one_case(monkeypatch: pytest.Monke
     monkeypatch.setitem(
         operators.SOURCES, "operators/opinfo", lambda: SimpleNamespace(calls={calls[0].operator: calls})
     )
-    problem = load_problem("operators/opinfo/aten.randint.default", device="cuda", dtype="float32")
+    problem = load_operator("operators/opinfo/aten.randint.default", device="cuda", dtype="float32")
     assert len(problem.cases) == 1
 
 

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 import torch
 
-from evaluators.evaluation import Evaluation, Status
-from evaluators.problem import Kernel, Problem, reference_kernel
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Kernel, Problem, reference_kernel
 from evaluators.reference import random_outputs
 from evaluators.reference.containers import map_tensors
+from evaluators.reference.inputs.strided_layouts import clone
 from evaluators.reference.random_outputs import Evidence
 from evaluators.reference.reference_model import ReferenceModel
-from evaluators.reference.strided_layouts import clone
 from evaluators.reference.validation import examine
 from evaluators.scheduler.local_host import LocalHost
 from evaluators.scheduler.pool import Pool
 from evaluators.suites import operators
-from evaluators.suites.operators import load_problem
+from evaluators.suites.operators import load_operator
 from evaluators.suites.traces import TRACES
 from tests.evaluators.device.kernels import SETTINGS
 
@@ -65,7 +65,7 @@ def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def problem_of(operator: str) -> Problem:
-    return load_problem(f"operators/traced/{operator}", libraries="any", floor=False)
+    return load_operator(f"operators/traced/{operator}", libraries="any", floor=False)
 
 
 def found_in(reference: ReferenceModel, kernel: Kernel_) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernel_library import override
-from kernel_library.choice import Candidate, Measured
+from kernel_library.overrides.choice import Candidate, Measured
 from kernel_library.overrides.interfaces import INTERFACES
 from kernel_library.overrides.library_kernels import Rules, library_sources
 from kernel_library.overrides.override import Override

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluators.reference.comparison import compare
+from evaluators.reference.accuracy.comparison import compare
 
 if TYPE_CHECKING:
     import torch

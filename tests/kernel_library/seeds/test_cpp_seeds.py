@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evaluators.reference.comparison import compare
+from evaluators.reference.accuracy.comparison import compare
 from evaluators.runner import thin_headers
 
 if TYPE_CHECKING:

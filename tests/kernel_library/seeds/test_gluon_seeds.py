@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evaluators.reference.comparison import compare
+from evaluators.reference.accuracy.comparison import compare
 from tests.kernel_library.seeds.seed_cases import HALF, HALVES, SEEDS, Case, problem_of
 
 if TYPE_CHECKING:

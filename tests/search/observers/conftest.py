@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from evaluators.evaluation import Evaluation, Status, Timing
-from evaluators.problem import Kernel, Problem
-from search.events import (
+from evaluators.records.evaluation import Evaluation, Status, Timing
+from evaluators.records.problem import Kernel, Problem
+from search.records.events import (
     BestConfirmed,
     Event,
     IdeaImplemented,
@@ -22,8 +22,8 @@ from search.events import (
     VariantStage,
     VariantWritten,
 )
-from search.llm import Cause, ModelCall, Purpose, Usage
-from search.tree import Category, Idea, Variant
+from search.records.model_calls import Cause, ModelCall, Purpose, Usage
+from search.records.tree import Category, Idea, Variant
 
 
 def timing(speedup: float) -> Timing:

@@ -9,12 +9,19 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
-from search.events import Event, IdeaProposed, RoundClosed, VariantEvaluated, VariantStage, VariantWritten
-from search.llm import Cause
 from search.observers.console import LiveConsole, console_observer
+from search.observers.live_view import closing_view, live_view, round_line
 from search.observers.plain import PlainConsole
-from search.observers.progress import Progress
-from search.observers.view import closing_view, live_view, round_line
+from search.observers.run_progress import Progress
+from search.records.events import (
+    Event,
+    IdeaProposed,
+    RoundClosed,
+    VariantEvaluated,
+    VariantStage,
+    VariantWritten,
+)
+from search.records.model_calls import Cause
 from tests.search.observers.conftest import call
 
 WIDTHS = (80, 140)

@@ -11,11 +11,11 @@ from unittest.mock import MagicMock
 import pytest
 from rich.console import Console
 
-from search.events import Event
 from search.observers.console import LiveConsole
 from search.observers.plain import PlainConsole
 from search.observers.wandb import WandbObserver
 from search.protocols import Observer
+from search.records.events import Event
 
 Make = Callable[..., Observer]
 

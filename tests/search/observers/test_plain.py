@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from evaluators.problem import Kernel
-from search.events import BestConfirmed, Event, ModelCalled, RunStarted
+from evaluators.records.problem import Kernel
 from search.observers.plain import PlainConsole
-from search.observers.progress import Progress
-from search.tree import Variant
+from search.observers.run_progress import Progress
+from search.records.events import BestConfirmed, Event, ModelCalled, RunStarted
+from search.records.tree import Variant
 
 
 def play(events: list[Event], **options: object) -> list[str]:

@@ -7,11 +7,11 @@ from types import FrameType
 
 import pytest
 
-from evaluators.evaluation import Status
-from search.events import Event, IdeaImplemented, IdeaProposed, RoundClosed, VariantEvaluated
-from search.llm import Cause, Spending
+from evaluators.records.evaluation import Status
 from search.observers import wording
-from search.observers.progress import FAILURE_SHOWN_S, Progress
+from search.observers.run_progress import FAILURE_SHOWN_S, Progress
+from search.records.events import Event, IdeaImplemented, IdeaProposed, RoundClosed, VariantEvaluated
+from search.records.model_calls import Cause, Spending
 from tests.search.observers.conftest import MEMORY, call
 
 

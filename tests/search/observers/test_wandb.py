@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from search.events import Event
 from search.observers.wandb import IDEAS, VARIANTS, WandbObserver
+from search.records.events import Event
 from tests.search.observers.conftest import call
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import ideatree
 from search.observers.wandb import IDEAS, VARIANTS
-from search.reports.frames import RunFrames
+from search.report.run_frames import RunFrames
 from tests.search.observers.wandb_files import OfflineRun, away_from_home, offline_runs
 
 pytestmark = pytest.mark.slow

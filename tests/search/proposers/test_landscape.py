@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from evaluators.cli import compose_config
-from evaluators.evaluation import Status
+from evaluators.app.command import compose_config
+from evaluators.records.evaluation import Status
 from evaluators.reference.loading import load_problem
 from search.proposers.landscape import (
     LandscapeProposer,
@@ -21,9 +21,9 @@ from search.proposers.landscape import (
     landscape_problem,
     moves_of,
 )
-from search.run import RunConfig
+from search.records.tree import Expansion, Idea, Seed
+from search.run.config import RunConfig
 from search.strategies.idea_branching import IdeaBranching
-from search.tree import Expansion, Idea, Seed
 from tests.search.fakes import search, state_of
 
 SHIPPED = compose_config(RunConfig, ["problem=landscape", "proposer=landscape"]).proposer

@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
-from search import compare, run
-from search.journal import replay
-from search.proposers.recorded import RecordedTree, recorded_problem
+from search.compare import __main__ as compare
+from search.proposers.recorded_tree import RecordedTree, recorded_problem
 from search.protocols import GivesVerdicts, KnowsItsEnd
-from search.ranking import MEDIAN
-from search.recorded import RECORDINGS
-from search.run_state import RunState, rebuild
+from search.recordings.verdicts import RECORDINGS
+from search.records.journal import replay
+from search.records.ranking import MEDIAN
+from search.records.run_state import RunState, rebuild
+from search.records.tree import LIBRARY
+from search.run import __main__ as run
 from search.strategies.beam import Beam
 from search.strategies.best_of_n import BestOfN
 from search.strategies.idea_branching import IdeaBranching
 from search.strategies.puct import Puct
-from search.tree import LIBRARY
 from tests.search.fakes import FakeEvaluator, FakeProposer, search, state_of
 
 CONV2D = RECORDINGS / "conv2d_h200"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from search.proposers.replay import Replay
-from search.recorded import RecordedEvaluations
-from search.tree import LIBRARY, Expansion, Seed
+from search.recordings.verdicts import RecordedEvaluations
+from search.records.tree import LIBRARY, Expansion, Seed
 from tests.search.fakes import (
     PROBLEM,
     FakeEvaluator,

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
+from search.records.tree import Seed
 from search.strategies.ab_mcts import AbMcts, Scores, normal_inverse_gamma
-from search.tree import Seed
 from tests.search.fakes import kernel
 from tests.search.strategies.trees import Grown
 

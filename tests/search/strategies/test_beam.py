@@ -5,8 +5,8 @@ import random
 import pytest
 
 from search.protocols import asked_in_a_round
+from search.records.tree import Seed
 from search.strategies.beam import Beam
-from search.tree import Seed
 from tests.search.fakes import kernel
 from tests.search.strategies.trees import Grown
 

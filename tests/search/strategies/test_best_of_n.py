@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from search.records.tree import Expansion, Seed
 from search.strategies.best_of_n import BestOfN
-from search.tree import Expansion, Seed
 from tests.search.fakes import correct, kernel
 from tests.search.strategies.trees import Grown
 

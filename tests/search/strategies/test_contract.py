@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import search.strategies
-from evaluators.evaluation import Evaluation
-from evaluators.problem import Kernel
+from evaluators.records.evaluation import Evaluation
+from evaluators.records.problem import Kernel
 from search.protocols import Strategy, View, asked_in_a_round
+from search.records.tree import Category, Expansion, Idea, Seed, Tree, Variant, library_idea
 from search.strategies.ab_mcts import AbMcts
 from search.strategies.beam import Beam
 from search.strategies.best_of_n import BestOfN
@@ -27,7 +28,6 @@ from search.strategies.islands import Islands
 from search.strategies.puct import Puct
 from search.strategies.relay import Relay
 from search.strategies.sequential_revision import SequentialRevision
-from search.tree import Category, Expansion, Idea, Seed, Tree, Variant, library_idea
 from tests.search.fakes import contents, correct, in_turns, kernel, verdict_by_hash
 
 RELAY = Relay(

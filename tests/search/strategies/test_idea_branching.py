@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluators.evaluation import Evaluation
+from evaluators.records.evaluation import Evaluation
 from search.protocols import View, asked_in_a_round
+from search.records.tree import Category, Expansion, Idea, Seed, Tree, Variant
 from search.strategies.idea_branching import IdeaBranching, shares
-from search.tree import Category, Expansion, Idea, Seed, Tree, Variant
 from tests.search.fakes import correct, failed, kernel
 
 RNG = random.Random(0)

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from search.records.tree import Seed
 from search.strategies.idea_tree import IdeaTree
-from search.tree import Seed
 from tests.search.fakes import kernel
 from tests.search.strategies.trees import Grown
 

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
+from search.records.tree import Category
 from search.strategies.islands import Islands, weights
 from search.strategies.values import Node
-from search.tree import Category
 from tests.search.strategies.trees import Grown
 
 

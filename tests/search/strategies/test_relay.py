@@ -5,11 +5,11 @@ import random
 import pytest
 
 from search.protocols import View, asked_in_a_round
+from search.records.tree import Expansion
 from search.strategies.beam import Beam
 from search.strategies.best_of_n import BestOfN
 from search.strategies.relay import Relay
 from search.strategies.sequential_revision import SequentialRevision
-from search.tree import Expansion
 from tests.search.strategies.trees import Grown
 
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from search.records.tree import Expansion, Seed
 from search.strategies.sequential_revision import SequentialRevision
-from search.tree import Expansion, Seed
 from tests.search.fakes import kernel
 from tests.search.strategies.trees import Grown
 

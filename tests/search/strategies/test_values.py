@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from search.protocols import View
+from search.records.tree import Expansion, Seed
 from search.strategies.values import idea_nodes_of, nodes_of, ranked_seeds, require, standardised, tries
-from search.tree import Expansion, Seed
 from tests.search.fakes import correct, failed, in_turns, kernel
 from tests.search.strategies.trees import Grown
 

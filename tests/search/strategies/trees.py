@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evaluators.evaluation import Evaluation
-from evaluators.problem import Kernel
+from evaluators.records.evaluation import Evaluation
+from evaluators.records.problem import Kernel
 from search.protocols import View
-from search.tree import Category, Expansion, Idea, Seed, Tree, Variant, library_idea
+from search.records.tree import Category, Expansion, Idea, Seed, Tree, Variant, library_idea
 from tests.search.fakes import correct, failed
 
 

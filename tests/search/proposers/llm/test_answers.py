@@ -5,7 +5,7 @@ import json
 import pytest
 
 from search.proposers.llm.answers import ideas_schema, read_ideas, read_kernel
-from search.tree import Category
+from search.records.tree import Category
 from tests.search.fakes import ideas_answer
 
 SCHEMA = ideas_schema("seed1", ["entry1"])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from search.proposers.llm.novelty import comparable, repeated
-from search.tree import Category, Idea
+from search.records.tree import Category, Idea
 
 IDEA = "Stage the input tile in shared memory so that each value is read from global memory once."
 

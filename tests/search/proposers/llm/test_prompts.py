@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from evaluators.evaluation import CaseResult, Correctness, Evaluation, Roofline, Status
-from evaluators.problem import Case, Kernel, Problem
+from evaluators.records.evaluation import CaseResult, Correctness, Evaluation, Roofline, Status
+from evaluators.records.problem import Case, Kernel, Problem
 from search.proposers.llm.prompts import Prompts
-from search.tree import Category, Idea, Outcome, Seed
+from search.records.tree import Category, Idea, Outcome, Seed
 from tests.search.fakes import correct, failed, outcome, timing
 
 PROBLEM = Problem(

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from evaluators.problem import Kernel
-from search.budget import Budget, BudgetSpent
-from search.llm import CallFailed, Cause, Limits, ModelCall, Price, Purpose, Question
-from search.model_client import ModelClient
+from evaluators.records.problem import Kernel
+from search.models.client import ModelClient
 from search.proposers.llm.choice import Fixed
 from search.proposers.llm.proposer import LLMProposer
 from search.protocols import ProposerFailed, RunContext
-from search.run_state import RunState
-from search.tree import Category, Expansion, Idea, Variant
+from search.records.budget import Budget, BudgetSpent
+from search.records.model_calls import CallFailed, Cause, Limits, ModelCall, Price, Purpose, Question
+from search.records.run_state import RunState
+from search.records.tree import Category, Expansion, Idea, Variant
 from tests.search.fakes import PROBLEM, ScriptedModel, code_answer, failed, ideas_answer, kernel
 
 Answer = Callable[[Question], str | CallFailed]

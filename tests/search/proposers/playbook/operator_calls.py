@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from evaluators.problem import Case, Problem
+from evaluators.records.problem import Case, Problem
 from evaluators.suites.operators import reference_of
 from evaluators.suites.trace_grammar import call_of
 from evaluators.suites.trace_inputs import make_arguments, operator_of, takes_tensors

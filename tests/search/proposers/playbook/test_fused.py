@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluators.problem import Case, Problem
+from evaluators.records.problem import Case, Problem
 from evaluators.reference.loading import KEEPS_TYPES, load_module, make_inputs
 from search.proposers.playbook.fused import fused_workload
 from search.proposers.playbook.playbook import Playbook

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluators.problem import Case, Problem
+from evaluators.records.problem import Case, Problem
 from evaluators.reference.loading import load_module
 from search.proposers.playbook.one_operator import one_operator_workload
 from search.proposers.playbook.playbook import Playbook

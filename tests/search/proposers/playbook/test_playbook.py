@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.evaluation import Evaluation, Status, Timing
-from evaluators.problem import Kernel, Problem
+from evaluators.records.evaluation import Evaluation, Status, Timing
+from evaluators.records.problem import Kernel, Problem
 from evaluators.reference.loading import load_problem
-from kernel_library.library import FolderLibrary
+from kernel_library.catalogue.library import FolderLibrary
 from search.proposers.playbook.plan import CROSS_OVER, NAIVE, RETUNE, TOGETHER, Plan
 from search.proposers.playbook.playbook import LANGUAGES, Playbook
 from search.proposers.playbook.templates import template_for
 from search.proposers.playbook.templates.scaffold import read_stamp, without_stamp
-from search.tree import Category, Expansion, Idea, Outcome, Seed, Tree, Variant
+from search.records.tree import Category, Expansion, Idea, Outcome, Seed, Tree, Variant
 from tests.search.proposers.playbook.operator_calls import CALLS, workload
 from tests.search.proposers.playbook.operator_calls import problem as operator_problem
 

@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from evaluators.problem import Problem
+from evaluators.records.problem import Problem
 from evaluators.reference.loading import load_problem
 from search.proposers.playbook.workload import Workload, recognise
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from search.proposers.playbook.move import Move
 from search.proposers.playbook.templates.cpp import pieces
-from search.tree import Category
+from search.records.tree import Category
 
 
 def optimiser(algorithm: str, gain: float) -> Move:

@@ -7,7 +7,7 @@ from search.proposers.playbook.templates.cpp import machine, pieces
 from search.proposers.playbook.templates.cpp.compiler_moves import native_vectors, optimiser
 from search.proposers.playbook.templates.scaffold import cpp_kernel
 from search.proposers.playbook.workload import Workload
-from search.tree import Category
+from search.records.tree import Category
 
 MOVES = (
     Move(

@@ -16,7 +16,7 @@ from search.proposers.playbook.templates.cpp.operator_pieces import KNOWN
 from search.proposers.playbook.templates.operator_moves import MERGE, OPTIMISER, REMEMBER
 from search.proposers.playbook.templates.operator_pieces import kept
 from search.proposers.playbook.workload import Signature, Workload
-from search.tree import Category
+from search.records.tree import Category
 
 MOVES = (
     REMEMBER,

@@ -18,7 +18,7 @@ from search.proposers.playbook.templates.cpp.operator_pieces import (
 from search.proposers.playbook.templates.operator_moves import MERGE, OPTIMISER, REMEMBER
 from search.proposers.playbook.templates.operator_pieces import BROADCAST, CONTIGUOUS, SPREAD, kept
 from search.proposers.playbook.workload import Signature, Workload
-from search.tree import Category
+from search.records.tree import Category
 
 MOVES = (
     REMEMBER,

@@ -22,7 +22,7 @@ from search.proposers.playbook.templates.operator_pieces import (
     product_tensors,
 )
 from search.proposers.playbook.workload import Signature, Workload
-from search.tree import Category
+from search.records.tree import Category
 
 MOVES = (
     REMEMBER,

@@ -14,7 +14,7 @@ from search.proposers.playbook.templates.cpp.compiler_moves import native_vector
 from search.proposers.playbook.templates.operator_moves import OPTIMISER
 from search.proposers.playbook.templates.scaffold import cpp_kernel
 from search.proposers.playbook.workload import Workload
-from search.tree import Category
+from search.records.tree import Category
 
 FAST = pieces.FAST
 

@@ -9,7 +9,7 @@ from search.proposers.playbook.move import Knobs, Move
 from search.proposers.playbook.operator_problem import texts_of
 from search.proposers.playbook.templates.cpp import pieces
 from search.proposers.playbook.workload import Workload
-from search.tree import Category
+from search.records.tree import Category
 
 KNOWN = ("exp", "tanh", "erf")
 SOURCE = """

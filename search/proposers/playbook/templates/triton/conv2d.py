@@ -26,7 +26,7 @@ from search.proposers.playbook.templates.triton.pieces import (
     powers,
 )
 from search.proposers.playbook.workload import Workload
-from search.tree import Category
+from search.records.tree import Category
 
 
 def _strided(workload: Workload, knobs: Knobs) -> bool:

@@ -21,7 +21,7 @@ from search.proposers.playbook.templates.triton.pieces import (
     wide,
 )
 from search.proposers.playbook.workload import Workload
-from search.tree import Category
+from search.records.tree import Category
 
 MOST_PARTS = 8192
 """How many parts of a row a program merges at most."""

@@ -29,7 +29,7 @@ from search.proposers.playbook.templates.triton.pieces import (
     power_of_two,
 )
 from search.proposers.playbook.workload import Workload
-from search.tree import Category
+from search.records.tree import Category
 
 SPLIT_BLOCK = 2048
 PEAK_BLOCK = 16384

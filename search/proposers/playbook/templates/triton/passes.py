@@ -15,7 +15,7 @@ from search.proposers.playbook.passes import Pass, Rows
 from search.proposers.playbook.templates.operator_moves import MERGE, NARROW
 from search.proposers.playbook.templates.triton.pieces import number
 from search.proposers.playbook.workload import Signature, Workload
-from search.tree import Category
+from search.records.tree import Category
 
 MOST_WHOLE = 16384
 """Elements that a program holds in registers."""

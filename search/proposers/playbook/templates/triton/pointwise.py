@@ -10,7 +10,7 @@ from search.proposers.playbook.templates.operator_pieces import BROADCAST, CONTI
 from search.proposers.playbook.templates.triton.operator_pieces import known_signatures, operator_kernel
 from search.proposers.playbook.templates.triton.pieces import number
 from search.proposers.playbook.workload import Signature, Workload
-from search.tree import Category
+from search.records.tree import Category
 
 MOVES = (
     MERGE,

@@ -15,7 +15,7 @@ from search.proposers.playbook.templates.operator_pieces import (
 from search.proposers.playbook.templates.triton.operator_pieces import operator_kernel
 from search.proposers.playbook.templates.triton.pieces import SHARED_BYTES, number
 from search.proposers.playbook.workload import Signature, Workload
-from search.tree import Category
+from search.records.tree import Category
 
 MOVES = (
     Move(

@@ -20,7 +20,7 @@ from search.proposers.playbook.templates.triton.pieces import (
     wide,
 )
 from search.proposers.playbook.workload import Workload
-from search.tree import Category
+from search.records.tree import Category
 
 LOG2E = 1.4426950408889634
 LOWEST = -1e38

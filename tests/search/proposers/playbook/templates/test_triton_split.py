@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from evaluators.problem import Problem
+from evaluators.records.problem import Problem
 from evaluators.reference.loading import load_module
 from search.proposers.playbook.move import Knobs
 from search.proposers.playbook.playbook import Playbook

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluators.problem import Problem
+from evaluators.records.problem import Problem
 from evaluators.reference.loading import load_module, load_problem
 from search.proposers.playbook.move import Knob, Knobs, Template
 from search.proposers.playbook.templates import template_for

@@ -1,0 +1,32 @@
+"""What the commands that judge kernels share: the device to use, and the host of the processes there."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig, OmegaConf
+
+from evaluators.app.command import build, choose_device, one_of
+from evaluators.base.cause import first_line
+from evaluators.base.usage_error import UsageError
+from evaluators.device.settings import Settings
+from evaluators.records.problem import DEVICES
+from evaluators.scheduler.host import Host
+
+
+def settle_device(config: DictConfig) -> str:
+    """Checks the config's key `device` and sets it to the device to use; returns why that one. Raises
+    UsageError."""
+    one_of(config, "device", ("auto", *DEVICES))
+    clustered = bool(OmegaConf.select(config, "ray.address"))
+    config.device, how = choose_device(str(config.device), clustered=clustered)
+    return how
+
+
+def host_of(config: DictConfig, settings: Settings | None = None) -> Host:
+    """The host that the config's pool names, for its device; with its evaluator's settings, or these. Raises
+    UsageError."""
+    settings = settings or build(config.evaluator)
+    try:
+        host: Host = build(config.pool)(settings=settings, on_gpu=config.device == "cuda")
+    except (ValueError, ConnectionError) as error:
+        raise UsageError(first_line(error)) from error
+    return host

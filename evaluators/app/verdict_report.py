@@ -1,0 +1,127 @@
+"""A verdict in words, for a person: what was found, how sure it is, where it was measured, what it took."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.five_stages import five_stages
+
+LOG_LINES = (12, 28)
+"""So many lines from the beginning and from the end of a long log."""
+LINE_CHARACTERS = 200
+
+
+def verdict(evaluation: Evaluation, *, libraries: str = "any") -> list[str]:
+    """All that there is to say, each line with its label; the log of a failure comes last. `libraries`: the
+    problem's policy."""
+    lines = [f"{label + ':':<12}{text}" for label, text in _facts(evaluation, libraries)]
+    if evaluation.log.strip():
+        lines += ["log:", *(f"  {line}" for line in cut(evaluation.log.strip()))]
+    return lines
+
+
+def in_a_line(evaluation: Evaluation) -> str:
+    """Status, time and speedups; of a failure its cause."""
+    timing = evaluation.timing
+    if timing is None:
+        rule = f" ({evaluation.rule})" if evaluation.rule else ""
+        return f"{evaluation.status}{rule}  {evaluation.cause}".strip()
+    return f"{evaluation.status}  {_ms(timing.kernel_ms)}  {'; '.join(_speedups(evaluation))}"
+
+
+def in_all(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Median and spread of the speedups of repeated measurements, and how many were correct."""
+    correct = [each.timing for each in evaluations if each.timing is not None]
+    lines = [f"correct {len(correct)} of {len(evaluations)}"]
+    against = {
+        "eager": [timing.speedup for timing in correct],
+        "torch.compile": [each for timing in correct if (each := timing.speedup_vs_compile) is not None],
+    }
+    for baseline, speedups in against.items():
+        if speedups:
+            middle, low, high = statistics.median(speedups), min(speedups), max(speedups)
+            lines.append(
+                f"median {middle:.2f}x against {baseline}, from {low:.2f}x to {high:.2f}x "
+                f"(a spread of {(high - low) / middle:.1%})"
+            )
+    return lines
+
+
+def cut(text: str) -> list[str]:
+    """The lines of a text, without the middle of a long one."""
+    lines = ["".join(c if c.isprintable() or c == "\t" else "?" for c in line) for line in text.splitlines()]
+    lines = [line[:LINE_CHARACTERS] + ("…" if len(line) > LINE_CHARACTERS else "") for line in lines]
+    first, last = LOG_LINES
+    if len(lines) <= first + last:
+        return lines
+    return [*lines[:first], f"[… {len(lines) - first - last} lines …]", *lines[-last:]]
+
+
+def _facts(evaluation: Evaluation, libraries: str) -> Iterator[tuple[str, str]]:
+    about = evaluation.environment
+    yield "status", evaluation.status.value
+    if evaluation.status is Status.REJECTED:
+        yield "rule", evaluation.rule
+    if (timing := evaluation.timing) is not None:
+        compiled = f", torch.compile {_ms(timing.compile_ms)}" if timing.compile_ms is not None else ""
+        yield "time", f"{_ms(timing.kernel_ms)}; eager {_ms(timing.eager_ms)}{compiled}"
+        yield "speedup", "; ".join(_speedups(evaluation))
+    if (roofline := evaluation.roofline) is not None:
+        share = evaluation.roofline_share
+        reached = f"{share:.0%} of it; " if share is not None else ""
+        yield "roofline", f"{reached}floor {_ms(roofline.floor_ms)}, bound by {roofline.bound}"
+    if (correctness := evaluation.correctness) is not None:
+        if correctness.statistic is not None:
+            yield "statistics", f"the largest is {correctness.statistic:.0%} of what random outputs may have"
+        else:
+            errors = f"{correctness.normwise_error:.2g}; eager's own {correctness.eager_error:.2g}"
+            worst = f"the worst of {correctness.checked_calls} calls"
+            yield "error", f"{errors} (normwise, against float64, {worst})"
+        if correctness.distributions:
+            wrong = [name for name, right in correctness.distributions.items() if not right]
+            of = f"{len(correctness.distributions)} further input distributions"
+            yield "inputs", f"wrong on {', '.join(wrong)}, of {of}" if wrong else f"right on {of}"
+        if correctness.spread is not None:
+            apart = f"differ by {correctness.spread:.2g} (normwise)"
+            yield "repeats", f"two answers to the same inputs {apart if correctness.spread else 'are equal'}"
+        for name, why in correctness.untried.items():
+            yield "not tried", f"{name}: {why}"
+        if correctness.benchmark_rules:
+            rules = [f"{rule} {_passes(each)}" for rule, each in correctness.benchmark_rules.items()]
+            yield "allclose", f"with eager on the problem's own inputs: {', '.join(rules)}"
+    yield "stages", "; ".join(f"{name} {found}" for name, found in five_stages(evaluation).items())
+    if evaluation.own_share is not None:
+        yield "own share", f"{evaluation.own_share:.0%} of the computing was the kernel's own"
+    elif libraries == "no_library" and timing is not None:
+        yield "own share", "unknown: too little was seen of who did the computing"
+    if about.get("isolation"):
+        yield "isolation", about["isolation"]
+    if about.get("device"):
+        software = [f"{name} {about[name]}" for name in ("torch", "cuda") if about.get(name)]
+        yield "device", ", ".join([about["device"], *software])
+    stages = ", ".join(f"{stage} {s:.1f}" for stage, s in evaluation.stages_s.items() if s >= 0.05)
+    yield (
+        "took",
+        f"build {evaluation.build_s:.1f} s; device {evaluation.device_s:.1f} s"
+        + (f" ({stages})" if stages else ""),
+    )
+
+
+def _passes(passes: bool) -> str:
+    return "passes" if passes else "fails"
+
+
+def _speedups(evaluation: Evaluation) -> list[str]:
+    timing = evaluation.timing
+    assert timing is not None
+    low, high = timing.speedup_low, timing.speedup_high
+    found = [f"{timing.speedup:.2f}x [{low:.2f}, {high:.2f}] against eager"]
+    if (compiled := timing.speedup_vs_compile) is not None:
+        found.append(f"{compiled:.2f}x against torch.compile")
+    return found
+
+
+def _ms(ms: float) -> str:
+    return f"{ms:.0f} ms" if ms >= 100 else f"{ms:#.3g} ms"

@@ -1,0 +1,1 @@
+"""The command `ideatree audit`: which problems of a suite can judge kernels."""

@@ -1,0 +1,1 @@
+"""The command `ideatree baseline`: times eager PyTorch and `torch.compile` on a suite."""

@@ -1,0 +1,1 @@
+"""The command `ideatree evaluate`: judges one kernel."""

@@ -1,0 +1,51 @@
+"""How fast a kernel for the problem can be on this device, by its work and what the device reaches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from evaluators.records.evaluation import Roofline
+from evaluators.records.problem import Problem, lower_precisions
+from evaluators.reference.cost.machine_peaks import peaks_of
+from evaluators.reference.cost.operation_count import Work
+from evaluators.reference.cost.roofline import roofline, too_fast
+
+
+class SpeedLimits:
+    """Of one problem on one device, whose peaks are measured once and kept."""
+
+    def __init__(self, problem: Problem, work: Work, cache: Path) -> None:
+        """`work`: of a call of the reference; `cache`: the folder in which peaks are kept."""
+        self._problem, self._work = problem, work
+        self._file = cache / "machine_peaks.json"
+        self._peaks = peaks_of(problem.device, self._file)
+
+    def roofline(self) -> Roofline:
+        """The problem's floor."""
+        lower = lower_precisions(self._problem.tolerance, self._problem.precision)
+        return roofline(self._work, self._peaks, self._problem.dtype, lower=bool(lower))
+
+    def facts(self) -> dict[str, str]:
+        """What the device reached at best, for whoever writes kernels."""
+        rates = {f"{n}_tflop_per_s": f"{r / 1e12:.3g}" for n, r in self._peaks.operations_per_s.items()}
+        return {"copy_gb_per_s": f"{self._peaks.bytes_per_s / 1e9:.4g}", **rates}
+
+    def too_fast(self, kernel_ms: float, eager_ms: float, footprint_bytes: int) -> str | None:
+        """Why a kernel cannot take so little, in blocks whose inputs have so many bytes; None where it can.
+        The peaks are measured again before that is said."""
+        if not self._problem.floor:
+            return None
+
+        def reason() -> str | None:
+            return too_fast(
+                kernel_ms=kernel_ms,
+                eager_ms=eager_ms,
+                work=self._work,
+                peaks=self._peaks,
+                footprint_bytes=footprint_bytes,
+            )
+
+        if reason() is None:
+            return None
+        self._peaks = peaks_of(self._problem.device, self._file, again=True)
+        return reason()

@@ -1,0 +1,142 @@
+"""A reference in float64: what its answers would be if nothing were rounded.
+
+Attention is computed by its formula there. PyTorch's fused kernels leave masked keys out, for which the
+formula has zero times their value: what infinities come to depends on the kernel, and this tells where. So
+are the operators of single backends, as models that are traced call them: cuDNN's, given float64 on an H100,
+returned something else without a word.
+Convolutions are PyTorch's own: with cuDNN's transposed ones in float64 an audit took up to 25 times as long
+(KernelBench's `level1/65` on an H200). Recurrent layers are cuDNN's, with a third of the time.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from evaluators.reference.containers import map_tensors, tensors_of
+from evaluators.reference.dispatch_mode import dispatch_mode
+from evaluators.reference.inputs.strided_layouts import clone
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+FAILURES = (RuntimeError, TypeError, ValueError)
+ATTENTION = "_scaled_dot_product_"
+"""How the names of the operators of single backends begin."""
+
+
+class DoubleReference:
+    """A copy of a module in float64: parameters, buffers, and tensors that are plain attributes."""
+
+    def __init__(self, eager: nn.Module, *, source: str = "") -> None:
+        """`source`: the code of the module, by which it is known whether it calls operators of a backend."""
+        import torch
+
+        self._calls_a_backend = ATTENTION in source
+        self.module = copy.deepcopy(eager).double()
+        self._recurs = any(isinstance(each, torch.nn.RNNBase) for each in self.module.modules())
+        for each in self.module.modules():
+            for name, value in vars(each).items():
+                if isinstance(value, torch.Tensor):
+                    setattr(each, name, _wide_copy(value))
+        for tensor in (*self.module.parameters(), *self.module.buffers()):
+            if tensor.is_complex():
+                tensor.data = tensor.data.to(torch.complex128)
+
+    def run(self, inputs: list[Any], *, changes_inputs: bool) -> tuple[list[torch.Tensor], list[Any]]:
+        """Its outputs, and the inputs in float64, as they are after the call. `changes_inputs`: whether it
+        writes to them. Raises one of FAILURES where it does not run there."""
+        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        plain = sdpa_kernel(SDPBackend.MATH)
+        formula = _attention_by_formula() if self._calls_a_backend else nullcontext()
+        with torch.no_grad(), _default_dtype(torch.float64), plain, _cudnn(self._recurs), formula:
+            wide = map_tensors(_wide_copy if changes_inputs else _wide, inputs)
+            return tensors_of(self.module(*wide)), wide
+
+    def copy_weights(self, eager: nn.Module) -> None:
+        """The parameters and buffers of the module that this is a copy of, as they are now."""
+        import torch
+
+        with torch.no_grad():
+            for tensors in (torch.nn.Module.parameters, torch.nn.Module.buffers):
+                for wide, narrow in zip(tensors(self.module), tensors(eager), strict=True):
+                    wide.copy_(narrow)
+
+
+def _wide_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy, in float64 if it is of floating-point numbers."""
+    import torch
+
+    if tensor.is_complex():
+        return clone(tensor, dtype=torch.complex128)
+    return clone(tensor, dtype=torch.float64) if tensor.is_floating_point() else clone(tensor)
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """In float64, if it is of floating-point numbers; no copy of what need not be copied."""
+    import torch
+
+    known = tensor.dtype in (torch.float64, torch.complex128)
+    return tensor if known or not (tensor.is_floating_point() or tensor.is_complex()) else _wide_copy(tensor)
+
+
+def _attention_by_formula() -> AbstractContextManager[None]:
+    """Meanwhile the backends' operators are PyTorch's formula. Their further results, of which gradients are
+    made, are empty."""
+    from torch.nn.functional import scaled_dot_product_attention
+
+    class ByFormula(dispatch_mode()):  # type: ignore[misc]
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            schema, kwargs = function._schema, kwargs or {}
+            name = schema.name.removeprefix("aten::")
+            if not name.startswith(ATTENTION) or "attention_math" in name or "backward" in name:
+                return function(*args, **kwargs)
+            names = [each.name for each in schema.arguments]
+            given = dict(zip(names, args, strict=False)) | kwargs
+            query, key, value = (given[each] for each in ("query", "key", "value"))
+            output = scaled_dot_product_attention(
+                query,
+                key,
+                value,
+                attn_mask=given.get("attn_bias", given.get("attn_mask")),
+                is_causal=given.get("is_causal", False),
+                scale=given.get("scale"),
+                enable_gqa=query.shape[-3] != key.shape[-3],
+            )
+            more = schema.returns[1:]
+            return output, *(output.new_empty(0) if str(each.type) == "Tensor" else 0 for each in more)
+
+    mode: AbstractContextManager[None] = ByFormula()
+    return mode
+
+
+@contextmanager
+def _cudnn(enabled: bool) -> Iterator[None]:
+    """Whether cuDNN is used meanwhile, where it is at all. `torch.backends.cudnn.enabled` calls the same, but
+    cannot be set once PyTorch's own tests are imported; `cudnn.flags` sets eager's precision, too."""
+    import torch
+
+    before = torch._C._get_cudnn_enabled()
+    torch._C._set_cudnn_enabled(before and enabled)
+    try:
+        yield
+    finally:
+        torch._C._set_cudnn_enabled(before)
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """What `torch.zeros` and the like make meanwhile."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -1,0 +1,1 @@
+"""Inputs and weights on which a kernel is checked: distributions, layouts, changes between calls."""

@@ -1,0 +1,341 @@
+"""Input distributions beside the problem's own: a kernel that is right only on the benchmark's numbers is
+wrong, whatever the tolerance.
+
+Each changes a set of inputs as the reference draws them. What a distribution asks for is what the reference
+answers; where the reference itself is not right, it is left out (see `reference_model.py`). All draws come
+from torch's global generators, so that the same seed gives the same inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from evaluators.reference.accuracy.differences import largest_of
+from evaluators.reference.containers import map_tensors
+from evaluators.reference.inputs.strided_layouts import rewritten
+
+if TYPE_CHECKING:
+    import torch
+
+    Change = Callable[[torch.Tensor], torch.Tensor]
+
+NEAR = 7
+"""Exponent of the scales that every type can hold."""
+FAR = (60, 40, 30, 20, 14, 10)
+"""Exponents of the largest and smallest scales: of these the second at which the reference is right, so that
+what a kernel has in between has room, too; or the only one."""
+FAR_OUT = 1e4
+"""How many times the rms the one outlier is."""
+SPIKE = 230.0
+"""The same for the largest element of each row, or down to three quarters of it: e to this power is beyond
+float32, and its square is not beyond float16."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distribution:
+    """`floating`, `integer` and `boolean` change the tensors of that kind; None leaves them as drawn.
+    `nonfinite`: it asks for an answer to infinities or NaN; without `orders`, to numbers that no order holds
+    for, so that indices of the largest and the like are not judged."""
+
+    name: str
+    floating: Change | None = None
+    integer: Change | None = None
+    boolean: Change | None = None
+    nonfinite: bool = False
+    orders: bool = True
+    keeps_nonfinite: bool = False
+    """Whether infinities and NaN come out of the change as they were."""
+    only: frozenset[int] | None = None
+    """The numbers of the input tensors that it changes; None of all."""
+
+    def changes(self, tensor: torch.Tensor) -> bool:
+        """Whether it is about tensors of this dtype."""
+        return self._change(tensor) is not None and tensor.numel() > 0
+
+    def applied(self, inputs: Any) -> Any:
+        """The inputs, changed, in the layout that they had."""
+        number = -1
+
+        def change(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal number
+            number += 1
+            how = self._change(tensor)
+            if how is None or not tensor.numel() or (self.only is not None and number not in self.only):
+                return tensor
+            found = rewritten(tensor, _changed(how, tensor.detach(), restore=not self.keeps_nonfinite))
+            return found.requires_grad_(tensor.requires_grad)
+
+        return map_tensors(change, inputs)
+
+    def _change(self, tensor: torch.Tensor) -> Change | None:
+        if tensor.is_floating_point() or tensor.is_complex():
+            return self.floating
+        return self.boolean if str(tensor.dtype) == "torch.bool" else self.integer
+
+
+def _changed(how: Change, tensor: torch.Tensor, *, restore: bool) -> torch.Tensor:
+    """Complex tensors as pairs, half types in float32. Non-finite numbers of the problem's own stay; with
+    `restore` they are put back."""
+    import torch
+
+    if tensor.is_complex():
+        return torch.view_as_complex(how(torch.view_as_real(tensor.resolve_conj())).contiguous())
+    if not tensor.is_floating_point():
+        return how(tensor)
+    wide = tensor.float() if tensor.element_size() < 4 else tensor
+    found = how(wide)
+    if restore and not math.isfinite(largest_of(wide)):  # `isfinite` takes several passes on a GPU
+        found = found.where(wide.isfinite(), wide)
+    return found.to(tensor.dtype)
+
+
+def _rms(x: torch.Tensor) -> torch.Tensor:
+    """Of the finite elements; 1 where all are zero."""
+    import torch
+
+    norm, count = torch.linalg.vector_norm(x, dtype=torch.float64), x.numel()
+    if not norm.isfinite():
+        finite = x.isfinite()
+        norm, count = torch.linalg.vector_norm(x.where(finite, 0.0), dtype=torch.float64), int(finite.sum())
+    found: torch.Tensor = norm / math.sqrt(max(count, 1))
+    return found.where(found > 0, 1.0).to(x.dtype)
+
+
+def scaled(exponent: int) -> Change:
+    """All elements times 2 to this power: nothing is rounded."""
+    return lambda x: x * 2.0**exponent
+
+
+def _unequal_scales(x: torch.Tensor) -> torch.Tensor:
+    """Each tensor times a power of two of its own."""
+    import torch
+
+    return x * 2.0 ** int(torch.randint(-NEAR, NEAR + 1, ()))
+
+
+def _shifted(x: torch.Tensor) -> torch.Tensor:
+    return x + 10
+
+
+def _negative(x: torch.Tensor) -> torch.Tensor:
+    """All so far below zero that e to their power is 0: a maximum that begins with 0 is wrong."""
+    return -(x.abs() + _rms(x)) * 256
+
+
+def _whole_numbers(x: torch.Tensor) -> torch.Tensor:
+    return (x / _rms(x) * 4).round().clamp(-64, 64)
+
+
+def _sparse(x: torch.Tensor) -> torch.Tensor:
+    """Not zeros but small numbers: of many equal ones the roundings of a long sum add up."""
+    import torch
+
+    return x * torch.where(torch.rand_like(x) < 0.1, 1.0, 2.0**-12)
+
+
+def _constant_rows(x: torch.Tensor) -> torch.Tensor:
+    """Of numbers with few bits, whose sums are exact in any order: equal roundings would add up."""
+    return x[..., :1].bfloat16().to(x.dtype).expand_as(x) if x.dim() else x
+
+
+def _uneven(x: torch.Tensor) -> torch.Tensor:
+    """Scale and mean grow along every dimension: no part stands for the whole. The scale by four in all: with
+    more, e to the power of most is half an ulp of the largest, and a sum one after the other loses them."""
+    import torch
+
+    found, step = x, _rms(x)
+    axes = [axis for axis, size in enumerate(x.shape) if size > 1]
+    for axis in axes:
+        form = [1] * axis + [-1] + [1] * (x.dim() - axis - 1)
+        ramp = torch.linspace(-1, 1, x.shape[axis], device=x.device, dtype=x.dtype).view(form)
+        if torch.rand(()) < 0.5:
+            ramp = -ramp
+        found = found * 2.0 ** (ramp / len(axes)) + ramp * step
+    return found
+
+
+def _outlier(x: torch.Tensor) -> torch.Tensor:
+    """One element of all is huge."""
+    import torch
+
+    flat = x.flatten().clone()
+    flat[int(torch.randint(x.numel(), ()))] = FAR_OUT * _rms(x)
+    return flat.view(x.shape)
+
+
+def _spikes(x: torch.Tensor) -> torch.Tensor:
+    """One element of each row is far above the others, anywhere in it."""
+    import torch
+
+    if not x.dim():
+        return x
+    rows = x.reshape(-1, x.shape[-1]).clone()
+    place = torch.randint(x.shape[-1], (len(rows), 1), device=x.device)
+    return _with_spikes(x, rows, place)
+
+
+def _with_spikes(x: torch.Tensor, rows: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    """Of various sizes: with one for all, its own rounding would decide how near answers must be."""
+    import torch
+
+    size = 1 - torch.rand(place.shape, dtype=x.dtype, device=x.device) / 4
+    return rows.scatter_(1, place, SPIKE * _rms(x) * size).view(x.shape)
+
+
+def _edge_spikes(x: torch.Tensor) -> torch.Tensor:
+    """The same in one of the last four places of each row, what is left over after whole tiles, or in the
+    first."""
+    import torch
+
+    if not x.dim():
+        return x
+    rows, width = x.reshape(-1, x.shape[-1]).clone(), x.shape[-1]
+    place = (width - torch.randint(min(5, width + 1), (len(rows), 1), device=x.device)) % width
+    return _with_spikes(x, rows, place)
+
+
+def _near_zero(x: torch.Tensor) -> torch.Tensor:
+    """Both signs of zero, and denormal numbers, among the others; few, since of many equal numbers the
+    roundings of a long sum add up."""
+    import torch
+
+    kind = torch.randint(64, x.shape, device=x.device, dtype=torch.uint8)
+    tiny = torch.finfo(x.dtype).tiny / 8
+    found = x.where(kind != 0, 0.0).where(kind != 1, -0.0)
+    return found.where(kind != 2, x.sign() * tiny)
+
+
+def _masked(x: torch.Tensor) -> torch.Tensor:
+    """Minus infinity in a prefix of each row, of any length below the whole, and here and there, never in all
+    of a row of several: what its softmax is then differs between PyTorch's own kernels, NaN or zero."""
+    import torch
+
+    if not x.dim():
+        return x
+    width = x.shape[-1]
+    length = (torch.rand((*x.shape[:-1], 1), device=x.device) ** 2 * width).long().clamp(max=width - 1)
+    masked = (torch.arange(width, device=x.device) < length) | (torch.rand_like(x) < 0.05)
+    masked[..., -1] &= width == 1
+    return x.masked_fill(masked, -torch.inf)
+
+
+def _sprinkled(x: torch.Tensor, *values: float) -> torch.Tensor:
+    """These values, each in one element of about 64 rows."""
+    import torch
+
+    flat = x.flatten().clone()
+    for value in values:
+        flat[torch.randint(x.numel(), (min(64, -(-x.numel() // 16)),), device=x.device)] = value
+    return flat.view(x.shape)
+
+
+def _infinite(x: torch.Tensor) -> torch.Tensor:
+    return _sprinkled(x, math.inf, -math.inf)
+
+
+def _nan(x: torch.Tensor) -> torch.Tensor:
+    return _sprinkled(x, math.nan)
+
+
+def _repeated(x: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return x.reshape(-1)[torch.randint(x.numel(), (), device=x.device)].expand_as(x)
+
+
+def _sorted(x: torch.Tensor) -> torch.Tensor:
+    return x.sort(-1).values if x.dim() else x
+
+
+def _extremes(x: torch.Tensor) -> torch.Tensor:
+    """The smallest and the largest of the numbers that are there, and no others."""
+    import torch
+
+    return torch.where(torch.rand(x.shape, device=x.device) < 0.5, x.amin(), x.amax())
+
+
+def _mixed(x: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return torch.rand(x.shape, device=x.device) < 0.5
+
+
+def _prefixes(x: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    if not x.dim():
+        return ~x
+    length = torch.randint(x.shape[-1] + 1, (*x.shape[:-1], 1), device=x.device)
+    return torch.arange(x.shape[-1], device=x.device) < length
+
+
+OWN = Distribution(name="")
+"""The problem's own."""
+LARGEST, SMALLEST = "largest", "smallest"
+
+DISTRIBUTIONS = (
+    Distribution(name="shifted", floating=_shifted, keeps_nonfinite=True),
+    Distribution(name="small", floating=scaled(-NEAR), keeps_nonfinite=True),
+    Distribution(name="large", floating=scaled(NEAR), keeps_nonfinite=True),
+    Distribution(name="uneven", floating=_uneven),
+    Distribution(name="spikes", floating=_spikes),
+    Distribution(name="spikes at the edge", floating=_edge_spikes),
+    Distribution(name="unequal scales", floating=_unequal_scales, keeps_nonfinite=True),
+    Distribution(name="sparse", floating=_sparse),
+    Distribution(name="whole numbers", floating=_whole_numbers),
+    Distribution(name="negative", floating=_negative),
+    Distribution(name="constant rows", floating=_constant_rows),
+    Distribution(name="outlier", floating=_outlier),
+    Distribution(name="near zero", floating=_near_zero),
+    Distribution(name="masked", floating=_masked, nonfinite=True),
+    Distribution(name="infinite", floating=_infinite, nonfinite=True, orders=False),
+    Distribution(name="NaN", floating=_nan, nonfinite=True, orders=False),
+    Distribution(name="sorted indices", integer=_sorted),
+    Distribution(name="repeated indices", integer=_repeated),
+    Distribution(name="extreme indices", integer=_extremes),
+    Distribution(name="all true", boolean=lambda x: x | True),
+    Distribution(name="all false", boolean=lambda x: x & False),
+    Distribution(name="true at random", boolean=_mixed),
+    Distribution(name="true prefixes", boolean=_prefixes),
+)
+"""What is tried on every problem, besides the far scales (`far_scales`), as far as it has such inputs."""
+
+
+def far_scales(name: str, most: int | None = None) -> list[Distribution]:
+    """The candidates for the LARGEST or the SMALLEST scale, the furthest first; none further than `most`."""
+    sign = 1 if name == LARGEST else -1
+    exponents = [each for each in FAR if most is None or each <= most]
+    return [Distribution(name=name, floating=scaled(sign * each), keeps_nonfinite=True) for each in exponents]
+
+
+DESCRIPTIONS = {
+    "shifted": "10 is added to every element",
+    "small": f"every element times 2^-{NEAR}",
+    "large": f"every element times 2^{NEAR}",
+    "uneven": "scale and mean grow along every dimension, so that no part stands for the whole",
+    "spikes": "one element of each row is far above the others",
+    "spikes at the edge": "the first or one of the last four elements of each row is far above the others",
+    "unequal scales": "each input times a power of two of its own",
+    "sparse": "nine of ten elements are near zero",
+    "whole numbers": "small whole numbers",
+    "negative": "every element is far below zero",
+    "constant rows": "all elements of a row are equal",
+    "outlier": "one element of all is 10,000 times as large as the others",
+    "near zero": "zeros of both signs and denormal numbers among the others",
+    "masked": "minus infinity in a prefix of each row, and here and there",
+    "infinite": "a few elements are plus or minus infinity",
+    "NaN": "a few elements are NaN",
+    "sorted indices": "integer inputs in ascending order",
+    "repeated indices": "integer inputs that are all equal",
+    "extreme indices": "integer inputs that are the smallest or the largest that occur",
+    "all true": "boolean inputs that are all true",
+    "all false": "boolean inputs that are all false",
+    "true at random": "boolean inputs of which half are true, anywhere",
+    "true prefixes": "boolean inputs that are true in a prefix of each row",
+    LARGEST: "every element as large as the reference can bear",
+    SMALLEST: "every element as small as the reference can bear",
+}
+"""In words for whoever writes kernels."""

@@ -1,0 +1,255 @@
+"""Which input distributions can tell right answers to a reference from wrong ones.
+
+One can where eager PyTorch itself is right and no rounding decides what the answer is. The others are named,
+with the reason, in `ReferenceModel.untried`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from evaluators.records.opening import OpeningStep
+from evaluators.reference.accuracy.differences import as_pairs, largest_of, rms_of
+from evaluators.reference.answer import Answer
+from evaluators.reference.containers import tensors_in
+from evaluators.reference.inputs.input_distributions import (
+    DISTRIBUTIONS,
+    LARGEST,
+    OWN,
+    SMALLEST,
+    Distribution,
+    far_scales,
+)
+from evaluators.reference.reference_model import ReferenceModel
+from evaluators.reference.running_reference import raise_if_lost
+
+if TYPE_CHECKING:
+    import torch
+
+LONGEST_S = 120.0
+"""Of this process's own time, for trying out distributions: those that are left then are not tried on kernels
+either."""
+CHAOTIC = 5e-4
+"""Relative to the outputs, or a hundred times as much as on the problem's own inputs: where a rounding of the
+inputs moves the answer further, another order of sums decides what it is."""
+NEAR_OVERFLOW = 0.02
+"""Relative: an answer as near to the largest finite number may or may not be infinite."""
+RIGHT = 64.0
+"""So many times its own error on the problem's inputs eager may have on a distribution to be called right."""
+ROUNDED_WELL, ROUNDED = 4.0, 0.01
+"""So many times the shift on the problem's own inputs, or that part of the outputs: more says that the
+precision which a problem allows is too narrow for a distribution."""
+FAR_SCALES = 2
+"""So many of the scales at either end of the type's range are taken in."""
+SOFTMAX_FAR = 14
+"""Exponent of the largest scale where products go into exponentials. Attention kernels, FlashAttention's and
+Triton's tutorial among them, compute exp2(score * scale - most) with one fused multiply-add, where `most` is
+the largest of the same products, but rounded. With scores of 2^80 the rounding alone makes it infinite."""
+RANGE_DRAWS = 16
+"""In which a distribution must stay in the range of the inputs."""
+OUT_OF_RANGE = "the reference fails on the device for values out of the range of its own inputs"
+RAISED = (RuntimeError, ValueError, IndexError)
+"""By a reference that does not take some inputs."""
+
+
+def open_distributions(reference: ReferenceModel) -> None:
+    """Finds them, and has the reference keep its answers there. Random outputs are compared on the problem's
+    own inputs alone."""
+    if reference.random_checks is not None:
+        reference.untried["other distributions"] = "outputs are random"
+        return
+    with reference.steps.step(OpeningStep.DISTRIBUTIONS):
+        _open_distributions(reference)
+
+
+def _open_distributions(reference: ReferenceModel) -> None:
+    deadline = time.process_time() + LONGEST_S
+    _choose_signs(reference)
+    reference.change_weights(reference.everywhere(), alike=True)
+    try:
+        own = _Own.of(reference.work_out(OWN, secrets.randbits(62)))
+        for candidates in _candidates(reference):
+            right, why = 0, ""
+            for each in candidates:
+                if time.process_time() > deadline:
+                    why = "the reference takes too long"
+                    break
+                why = _try_out(each, own, reference)
+                right += not why
+                if right == FAR_SCALES:
+                    break
+            if not right:
+                reference.untried[candidates[0].name] = why
+    finally:
+        reference.restore_weights()
+
+
+def _choose_signs(reference: ReferenceModel) -> None:
+    """Whether the reference bears weights of other signs, if it has any."""
+    if not reference.has_weights:
+        return
+    for reference.signed_weights in (True, False):
+        reference.change_weights(reference.everywhere(), alike=True)
+        try:
+            outputs = reference.run(reference.sample)
+            if all(bool(each.isfinite().all()) for each in outputs if each.is_floating_point()):
+                return
+        finally:
+            reference.restore_weights()
+
+
+def _candidates(reference: ReferenceModel) -> Iterator[list[Distribution]]:
+    """Each distribution by itself; of the scales towards either end of the range all, the furthest first."""
+    tensors = tensors_in(reference.sample)
+    for each in DISTRIBUTIONS:
+        if not any(each.changes(tensor) for tensor in tensors):
+            continue
+        if each.integer and reference.keeps_integers:
+            reference.untried[each.name] = "its integers have to be as the reference makes them"
+            continue
+        if each.nonfinite:
+            if why := _no_infinities(tensors, reference):
+                reference.untried[each.name] = why
+                continue
+            if each.orders and reference.has_products:
+                if not (masks := _masks(each, tensors, reference)):
+                    reference.untried[each.name] = "no input is a mask: its infinities are in products"
+                    continue
+                each = replace(each, only=masks)
+        yield [each]
+    if any(each.is_floating_point() or each.is_complex() for each in tensors):
+        yield far_scales(LARGEST, SOFTMAX_FAR if reference.has_softmax else None)
+        yield far_scales(SMALLEST)
+
+
+def _no_infinities(tensors: Sequence[torch.Tensor], reference: ReferenceModel) -> str:
+    """Why they are not tried; "" where they are."""
+    if reference.keep_range:
+        return OUT_OF_RANGE
+    if any(each.is_complex() for each in (*tensors, *reference.outputs)):
+        return "complex products of infinities can be written in several ways"
+    if reference.has_products and reference.rule.precision:
+        return "factors of lower precision may be padded with zeros, of which infinities make NaN"
+    return ""
+
+
+def _masks(
+    masked: Distribution, tensors: Sequence[torch.Tensor], reference: ReferenceModel
+) -> frozenset[int]:
+    """The numbers of the input tensors in which minus infinity is a mask: the answer stays finite. In a
+    factor of a product it does not."""
+
+    def is_mask(number: int) -> bool:
+        inputs = replace(masked, only=frozenset({number})).applied(reference.sample)
+        try:
+            outputs = reference.run(inputs)
+        except RAISED as error:
+            raise_if_lost(error)
+            return False
+        return all(bool(each.isfinite().all()) for each in outputs if each.is_floating_point())
+
+    return frozenset(
+        number for number, tensor in enumerate(tensors) if masked.changes(tensor) and is_mask(number)
+    )
+
+
+@dataclass(frozen=True)
+class _Own:
+    """The answer to the problem's own inputs; of each output eager's error and the answer, in rms."""
+
+    answer: Answer
+    figures: list[tuple[float, float]]
+
+    @classmethod
+    def of(cls, answer: Answer) -> _Own:
+        return cls(answer, [rms_of(*pair) for pair in zip(answer.eager, answer.exact, strict=True)])
+
+
+def _try_out(distribution: Distribution, own: _Own, reference: ReferenceModel) -> str:
+    """Takes a distribution in, or says why not."""
+    seed = secrets.randbits(62)
+    if reference.keep_range and not _keeps_range(distribution, reference.sample):
+        return OUT_OF_RANGE
+    try:
+        answer = reference.work_out(distribution, seed)
+    except RAISED as error:
+        raise_if_lost(error)
+        return f"the reference raises {type(error).__name__}"
+    if reference.has_products and any(map(_overflows, answer.eager, answer.exact)):
+        return "sums of products are too large for the type there"
+    for number, eager in enumerate(answer.eager):
+        if eager.shape != own.answer.eager[number].shape:
+            return "the outputs have another shape there"
+        if not _is_right(answer, number, own, lower=bool(reference.rule.precision)):
+            return "eager PyTorch is not right there"
+    reference.take_in(distribution, seed, answer)
+    return ""
+
+
+def _keeps_range(distribution: Distribution, sample: list[Any]) -> bool:
+    """Whether all values lie between the least and the largest of the same tensor before, in some draws: one
+    distribution has scales that are drawn."""
+    return all(
+        bool((new.amin() >= old.amin()) & (new.amax() <= old.amax()))
+        for _ in range(RANGE_DRAWS)
+        for old, new in zip(
+            map(as_pairs, tensors_in(sample)),
+            map(as_pairs, tensors_in(distribution.applied(sample))),
+            strict=True,
+        )
+        if old.numel()
+    )
+
+
+def _is_right(answer: Answer, number: int, own: _Own, *, lower: bool) -> bool:
+    """Whether eager's output of this number is right enough to judge by. `lower`: whether the problem allows
+    lower precision."""
+    import torch
+
+    eager, exact, shift = answer.eager[number], answer.exact[number], answer.shifts[number]
+    if not eager.numel() or not (eager.is_floating_point() or eager.is_complex()):
+        return True
+    error, scale = rms_of(eager, exact)
+    own_error, own_scale = own.figures[number]
+    own_shift = own.answer.shifts[number].rms / max(own_scale, 1e-300)
+    relative = RIGHT * own_error / max(own_scale, 1e-300) + 64 * torch.finfo(eager.dtype).eps
+    if not lower:
+        relative += 16 * own_shift + 16 * shift.rms / max(scale, 1e-300)
+    if error > relative * scale or not _same_finite(eager, exact):
+        return False
+    most = max(ROUNDED_WELL * own_shift, ROUNDED) if lower else max(100 * own_shift, CHAOTIC)
+    return shift.rms <= most * scale
+
+
+def _overflows(eager: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Whether a finite answer is too large for eager's dtype. Where sums of products are, a part of another
+    sum may be, too, although the whole is not; and a kernel may round a part."""
+    if not eager.is_floating_point() or _is_far_below(exact, eager.dtype):
+        return False
+    return bool((exact.isfinite() & ~exact.to(eager.dtype).isfinite()).any())
+
+
+def _is_far_below(exact: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether all elements are finite, and far from the largest number of the type."""
+    import torch
+
+    return not exact.numel() or float(largest_of(exact)) <= (1 - NEAR_OVERFLOW) * torch.finfo(dtype).max
+
+
+def _same_finite(eager: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Whether the same elements are infinite, with the same signs, or NaN, once the exact answer is rounded
+    to eager's dtype; and no element is so near to the largest finite number that a rounding decides."""
+    import torch
+
+    eager, exact = as_pairs(eager), as_pairs(exact)
+    if _is_far_below(exact, eager.dtype):  # finite, each of them
+        return bool(largest_of(eager).isfinite())
+    most = torch.finfo(eager.dtype).max
+    rounded = exact.to(eager.dtype)
+    same = (eager == rounded) | (eager.isnan() & rounded.isnan())
+    near = (exact.abs() > (1 - NEAR_OVERFLOW) * most) & (exact.abs() < (1 + NEAR_OVERFLOW) * most)
+    return bool((eager.isfinite() & rounded.isfinite() & ~near | ~rounded.isfinite() & same & ~near).all())

@@ -1,0 +1,1 @@
+"""The command `ideatree score`: judges a folder of kernels."""

@@ -1,0 +1,315 @@
+"""Scores a folder of generated kernels, in KernelBench's layout or in BackendBench's:
+
+    python -m evaluators.score runs/my_run
+    python -m evaluators.score runs/my_run thorough=true ks=[1,5] exclude=level1_excluded.json
+    python -m evaluators.score runs/my_run baseline=results/timing/H100/baseline_time_torch.json
+    python -m evaluators.score operators=generated_kernels suite=operators/opinfo only=[aten.relu.default]
+
+Every file `level_<l>_problem_<n>_sample_<s>_kernel.py` is evaluated, on all devices; each evaluation is
+kept at once, as a line of `evaluations.jsonl` in the folder, and what is there is not evaluated again.
+`eval_results.json` is in KernelBench's format, `scores.json` has ours. A speedup is that over eager
+PyTorch in the same session, unless `baseline` names a file of times. Of `operators` every version is
+evaluated on all cases of its operator (see `operator_score`); `operators=aten` is PyTorch itself. Exit
+status 0 when all were evaluated, 1 when one could not be, 2 when the call was wrong, 130 when it was
+interrupted: the files have what was done by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from evaluators.app.command import Call, command, log_to, say
+from evaluators.app.config import NO_FOLDER, RayConfig, group, hydra_settings, quoted, section
+from evaluators.app.device_config import host_of, settle_device
+from evaluators.app.suite_config import RulesConfig, evaluate_and_keep, open_problem
+from evaluators.base.atomic_write import write_atomically
+from evaluators.base.cause import first_line
+from evaluators.base.jsonl_store import KeptLines
+from evaluators.base.option import option
+from evaluators.base.usage_error import UsageError
+from evaluators.baseline.__main__ import read_times, trials
+from evaluators.records.evaluation import Evaluation, Status, Timing
+from evaluators.records.problem import Kernel, Problem, language_of
+from evaluators.records.scores import Scored, measures
+from evaluators.scheduler.pool import Pool
+from evaluators.score.operator_score import score_operators
+
+NAME = re.compile(r"level_(\d)_problem_(\d+)_sample_(\d+)_kernel\.py")
+NOT_COMPILED = (Status.COMPILE_ERROR,)
+
+
+@dataclass
+class ScoreConfig:
+    """The config of the command."""
+
+    run: str | None = option(None, "the folder of generations")
+    operators: str | None = option(None, "a folder of operators' kernels, or aten: PyTorch itself")
+    suite: Any = group("operators/opinfo")
+    only: list[str] = option([], "of the operators: aten.relu.default")
+    problem: RulesConfig = section(RulesConfig)
+    evaluator: Any = group("default")
+    pool: Any = group("local")
+    device: str = option("auto", "auto | cuda | cpu")
+    thorough: bool = option(False, "measure for long, and torch.compile too")
+    baseline: str | None = option(None, "a file of times in KernelBench's format, instead of eager here")
+    exclude: str | None = option(None, "a file of evaluators.audit: problems that scores leave out")
+    ks: list[int] = option([1], "of pass@k")
+    ray: RayConfig = section(RayConfig)
+    hydra: Any = hydra_settings(NO_FOLDER)
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Sample:
+    """One file of a folder of generations."""
+
+    level: int
+    number: int
+    sample: int
+    path: Path
+
+    @property
+    def problem(self) -> str:
+        """The choice of `problem=…`."""
+        return f"kernelbench/level{self.level}/{self.number}"
+
+    @property
+    def key(self) -> str:
+        """Of what is kept, beside problem and kernel."""
+        return f"{self.level}/{self.number}/{self.sample}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A sample with its problem's name and its evaluation, an infrastructure error where it failed for
+    reasons of ours."""
+
+    sample: Sample
+    problem: str
+    evaluation: Evaluation
+
+
+def expand(overrides: Sequence[str]) -> Call:
+    """The folder may stand alone."""
+    return Call(overrides=[each if "=" in each else f"run={quoted(each)}" for each in overrides])
+
+
+@command("evaluators.score", ScoreConfig, __doc__, expand=expand)
+def main(config: DictConfig) -> int:
+    """The command; returns its exit status."""
+    log_to(Console(stderr=True))
+    if (config.run is None) == (config.operators is None):
+        raise UsageError("one folder is needed: run=… or operators=…")
+    output = Console()
+    if config.operators is not None:
+        settle_device(config)
+        return asyncio.run(score_operators(config, output))
+    samples = samples_of(Path(config.run))
+    times, excluded = _times(config), _excluded(config)
+    settle_device(config)
+    judged: list[Judged] = []
+
+    def written() -> list[str]:
+        done = sorted(judged, key=lambda each: each.sample)
+        return write(Path(config.run), done, times=times, excluded=excluded, ks=list(config.ks))
+
+    try:
+        asyncio.run(judge_all(config, samples, judged, output))
+    except KeyboardInterrupt:
+        if judged:
+            say(output, *written(), f"{len(judged)} of {len(samples)} samples: the same call goes on")
+        raise
+    say(output, *written())
+    return 0 if all(each.evaluation.status.is_of_the_kernel for each in judged) else 1
+
+
+def samples_of(folder: Path) -> list[Sample]:
+    """The kernels of a folder, in order. Raises UsageError where it has none."""
+    found = [
+        Sample(level=int(matched[1]), number=int(matched[2]), sample=int(matched[3]), path=path)
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if (matched := NAME.fullmatch(path.name))
+    ]
+    if not found:
+        raise UsageError(f"run={folder}: no folder with files like level_1_problem_23_sample_0_kernel.py")
+    return sorted(found)
+
+
+async def judge_all(
+    config: DictConfig, samples: Sequence[Sample], judged: list[Judged], output: Console
+) -> None:
+    """Evaluates what has not been yet, and adds each to those that are `judged`. Raises UsageError."""
+    kept = KeptLines(Path(config.run) / "evaluations.jsonl")
+    problems: dict[str, Problem] = {}
+    for each in samples:
+        if each.problem not in problems:
+            problems[each.problem] = open_problem(each.problem, device=config.device, rules=config.problem)
+
+    async def judge_one(pool: Pool, sample: Sample) -> None:
+        problem = problems[sample.problem]
+        source = sample.path.read_text(encoding="utf-8", errors="replace")
+        evaluation, known = Evaluation(status=Status.COMPILE_ERROR, log="the file is empty"), None
+        if source.strip():
+            kernel = Kernel(source=source, language=language_of(source))
+            key = f"{sample.key} {problem.id} {kernel.id} {'thorough' if config.thorough else 'quick'}"
+            if (known := kept.of(key)) is not None:
+                evaluation = Evaluation.from_json(known)
+            else:
+                thorough = config.thorough
+                evaluation = await evaluate_and_keep(pool, problem, kernel, kept, key, thorough=thorough)
+        judged.append(Judged(sample=sample, problem=problem.name, evaluation=evaluation))
+        if known is None:
+            say(output, f"{len(judged)} of {len(samples)}: {in_a_line(judged[-1])}")
+
+    with Pool(host_of(config)) as pool:
+        await asyncio.gather(*(judge_one(pool, each) for each in samples))
+
+
+def in_a_line(judged: Judged) -> str:
+    """One sample."""
+    found = judged.evaluation
+    what = f"{judged.problem}, sample {judged.sample.sample}: {found.status.value}"
+    if found.timing is not None:
+        timing = found.timing
+        return f"{what}, {timing.speedup:.2f}x [{timing.speedup_low:.2f}, {timing.speedup_high:.2f}]"
+    return f"{what}: {found.cause}"
+
+
+def write(
+    folder: Path,
+    judged: Sequence[Judged],
+    *,
+    times: Mapping[tuple[str, str], float] | None,
+    excluded: Mapping[str, str],
+    ks: Sequence[int],
+) -> list[str]:
+    """Writes `eval_results.json` and `scores.json`; returns what is to be said."""
+    levels = sorted({each.sample.level for each in judged})
+    for level in levels:
+        name = "eval_results.json" if len(levels) == 1 else f"eval_results_level{level}.json"
+        rows = eval_results(each for each in judged if each.sample.level == level)
+        write_atomically(folder / name, json.dumps(rows, indent=4) + "\n")
+    left_out = {each.problem: excluded[each.problem] for each in judged if each.problem in excluded}
+    unfit = {
+        each.problem: each.evaluation.cause
+        for each in judged
+        if each.evaluation.status is Status.UNFIT_REFERENCE
+    }
+    problems = scored(judged, times, {*left_out, *unfit})
+    found = measures(problems, ks=ks) if problems else {}
+    left_out |= unfit
+    counts = _counted(each.evaluation.status.value for each in judged)
+    body = {
+        "problems": len(problems),
+        "measures": {name: asdict(each) for name, each in found.items()},
+        "left out": left_out,
+        "statuses": counts,
+        "causes": _counted(
+            f"{each.evaluation.status.value}: {each.evaluation.cause}"
+            for each in judged
+            if each.evaluation.cause
+        ),
+    }
+    write_atomically(folder / "scores.json", json.dumps(body, indent=1) + "\n")
+    lines = [f"{name:<16}{each}" for name, each in found.items()]
+    statuses = ", ".join(f"{status} {count}" for status, count in counts.items())
+    return [
+        "",
+        f"{len(judged)} samples of {len(problems)} problems ({statuses})",
+        *lines,
+        *(f"left out: {name}: {why}" for name, why in left_out.items()),
+        f"{folder}/eval_results.json, scores.json",
+    ]
+
+
+def scored(
+    judged: Iterable[Judged], times: Mapping[tuple[str, str], float] | None, left_out: set[str]
+) -> list[Scored]:
+    """By problem, its samples' speedups over eager here, or over the `times`."""
+    by_problem: dict[str, list[Evaluation]] = {}
+    for each in judged:
+        if each.problem not in left_out:
+            by_problem.setdefault(each.problem, []).append(each.evaluation)
+    return [
+        Scored(
+            problem=problem,
+            speedups=[_speedup(problem, each, times) for each in evaluations],
+            compiled=[each.status not in NOT_COMPILED for each in evaluations],
+        )
+        for problem, evaluations in by_problem.items()
+    ]
+
+
+def _speedup(problem: str, found: Evaluation, times: Mapping[tuple[str, str], float] | None) -> float:
+    if found.timing is None:
+        return 0.0
+    if times is None:
+        return found.timing.speedup
+    *_, level, name = problem.split("/")
+    if (level, name) not in times:
+        raise UsageError(f"the baseline has no time of {level}/{name}")
+    return times[level, name] / found.timing.kernel_ms
+
+
+def eval_results(judged: Iterable[Judged]) -> dict[str, list[dict[str, Any]]]:
+    """As KernelBench's file of that name: times in ms."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for each in judged:
+        found, timing = each.evaluation, each.evaluation.timing
+        rows.setdefault(str(each.sample.number), []).append(
+            {
+                "sample_id": each.sample.sample,
+                "compiled": found.status not in NOT_COMPILED,
+                "correctness": found.status is Status.CORRECT,
+                "metadata": {"status": found.status.value, "cause": found.cause},
+                "runtime": timing.kernel_ms if timing else -1.0,
+                "runtime_stats": _stats(timing, found.environment.get("device", "")) if timing else {},
+            }
+        )
+    return dict(sorted(rows.items(), key=lambda each: int(each[0])))
+
+
+def _stats(timing: Timing, hardware: str) -> dict[str, Any]:
+    samples = list(timing.kernel_samples_ms) or [timing.kernel_ms]
+    return trials(samples, hardware)
+
+
+def _counted(values: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(values).most_common())
+
+
+def _times(config: DictConfig) -> Mapping[tuple[str, str], float] | None:
+    if config.baseline is None:
+        return None
+    try:
+        return read_times(Path(config.baseline))
+    except OSError as error:
+        raise UsageError(f"baseline={config.baseline} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(first_line(error)) from error
+
+
+def _excluded(config: DictConfig) -> Mapping[str, str]:
+    if config.exclude is None:
+        return {}
+    try:
+        found = json.loads(Path(config.exclude).read_text(encoding="utf-8"))
+        return {str(name): str(why) for name, why in found.items()}
+    except OSError as error:
+        raise UsageError(f"exclude={config.exclude} cannot be read: {error.strerror}") from error
+    except (AttributeError, ValueError) as error:
+        raise UsageError(f"exclude={config.exclude} is no file of evaluators.audit") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The command `ideatree trace`: records the operators that a model calls."""

@@ -1,0 +1,1 @@
+"""What the library's commands share."""

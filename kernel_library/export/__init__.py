@@ -1,0 +1,1 @@
+"""The command `ideatree export`: writes kernels for use elsewhere, one format per file."""

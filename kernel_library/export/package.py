@@ -1,0 +1,106 @@
+"""A Python package that puts kernels in the place of operators by being installed.
+
+It holds the kernels, a copy of `kernel_library.overrides`, and an entry point that torch
+calls at its import. It needs torch, and Triton where a kernel does, and nothing of this project.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from evaluators.records.problem import Kernel
+from kernel_library.overrides.choice import Candidate
+
+RUNTIME = Path(__file__).parents[1] / "overrides"
+"""What is copied."""
+
+INIT = '''"""Kernels in the place of PyTorch's operators. Made by `python -m kernel_library.export`.
+
+They are on as soon as torch is imported; TORCH_DEVICE_BACKEND_AUTOLOAD=0 leaves them off. `kernels()` is the
+override: `kernels().report()` says what was called how often, `kernels().disable()` turns it off.
+"""
+
+from pathlib import Path
+
+_ON = []
+
+
+def autoload():
+    """Called by torch, at the end of its import."""
+    from {package}.overrides.packaged import autoload
+
+    if not _ON:
+        _ON.append(autoload(Path(__file__).parent))
+
+
+def kernels():
+    """The override; None where the kernels could not be used."""
+    import torch  # noqa: F401
+
+    autoload()
+    return _ON[0]
+'''
+PROJECT = """[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "{name}"
+version = "{version}"
+description = "Kernels in the place of PyTorch's operators"
+requires-python = ">=3.11"
+dependencies = ["torch>=2.11"]
+
+[project.entry-points."torch.backends"]
+{package} = "{package}:autoload"
+
+[tool.setuptools]
+packages = ["{package}", "{package}.overrides"]
+
+[tool.setuptools.package-data]
+{package} = ["kernels.json", "kernels/*.py"]
+"""
+
+
+def write_package(
+    folder: Path,
+    package: str,
+    version: str,
+    *,
+    candidates: Sequence[Candidate] = (),
+    sources: Mapping[str, Kernel] | None = None,
+    rules: Mapping[str, Any] | None = None,
+    operators: Mapping[str, Path] | None = None,
+) -> None:
+    """Writes the project into the folder. `candidates` are the library's, with their `sources` by name and
+    the fields of `Rules`; `operators` are files by the operators' names. Raises OSError."""
+    inside = folder / package
+    kernels = inside / "kernels"
+    kernels.mkdir(parents=True)
+    (inside / "overrides").mkdir()
+    for file in RUNTIME.glob("*.py"):
+        text = re.sub(r"\bkernel_library(?=\.overrides\b)", package, file.read_text(encoding="utf-8"))
+        (inside / "overrides" / file.name).write_text(text, encoding="utf-8")
+    files, given = {}, {}
+    for candidate in candidates:
+        kernel = (sources or {})[candidate.name]
+        files[candidate.name] = f"kernels/{kernel.id}.py"
+        (inside / files[candidate.name]).write_text(kernel.source, encoding="utf-8")
+    for name, path in (operators or {}).items():
+        given[name] = f"kernels/{path.name}"
+        (inside / given[name]).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    manifest = {
+        "operators": given,
+        "candidates": [asdict(each) for each in candidates],
+        "files": files,
+        "rules": dict(rules or {}),
+    }
+    (inside / "kernels.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    (inside / "__init__.py").write_text(INIT.replace("{package}", package), encoding="utf-8")
+    project = PROJECT.format(name=package.replace("_", "-"), package=package, version=version)
+    (folder / "pyproject.toml").write_text(project, encoding="utf-8")

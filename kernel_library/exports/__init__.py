@@ -1,1 +1,0 @@
-"""What `python -m kernel_library.export` writes, one format a file."""

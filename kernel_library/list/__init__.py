@@ -1,0 +1,1 @@
+"""The command `ideatree list`: lists the library's kernels."""

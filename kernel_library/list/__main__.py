@@ -1,0 +1,85 @@
+"""The library's entries, from the command line:
+
+    python -m kernel_library.list
+    python -m kernel_library.list op=softmax dtype=float16 architecture=9.0
+    python -m kernel_library.list library.root=s3://bucket/library
+
+One line a measurement; `best`: the fastest for its problem on its architecture; `verified`: what
+`python -m kernel_library.verify` found last. Exit status 0, or 2 when the call was wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from omegaconf import DictConfig
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from evaluators.app.command import command, log_to
+from evaluators.records.evaluation import Evaluation
+from kernel_library.app.entries import FilterConfig, check_filters, chosen, expand_filters, open_library
+from kernel_library.catalogue.entry import Entry, Measurement
+from kernel_library.catalogue.retrieval import bests
+
+WIDTH = 200
+"""Characters of a line that no terminal limits."""
+
+
+@dataclass
+class LibraryListConfig(FilterConfig):
+    """The config of the command."""
+
+
+@command("kernel_library.list", LibraryListConfig, __doc__, expand=expand_filters)
+def main(config: DictConfig) -> int:
+    """The command; returns its exit status."""
+    console = Console()
+    log_to(Console(stderr=True))
+    check_filters(config)
+    _, entries = open_library(config)
+    if not console.is_terminal:
+        console.width = WIDTH
+    found = chosen(config, entries)
+    if found:
+        console.print(_table(found, bests(entries)))
+    else:
+        console.print(f"no entries, of {len(entries)} in all", highlight=False)
+    return 0
+
+
+def _table(
+    found: Sequence[tuple[Entry, Sequence[Measurement]]], best: Mapping[tuple[str, str], str]
+) -> Table:
+    columns = ("entry", "op", "language", "problem", "dtype", "device", "ms", "speedup", "vs compile")
+    table = Table(*columns, "roofline", "error", "best", "verified", box=box.SIMPLE)
+    for entry, measurements in found:
+        for each in measurements:
+            is_best = best[each.problem.id, each.architecture] == entry.id
+            about = (entry.id, entry.op, entry.kernel.language, each.problem.name, each.problem.dtype)
+            cells = (*about, each.evaluation.environment.get("device", ""), *_figures(each.evaluation))
+            verified = "; ".join(entry.outcome(check) or "holds" for check in entry.checks_of(each))
+            table.add_row(*map(escape, cells), "best" if is_best else "", escape(verified))
+    return table
+
+
+def _figures(evaluation: Evaluation) -> tuple[str, str, str, str, str]:
+    """Time, speedups against eager and `torch.compile`, share of the roofline and error, in words."""
+    timing, share = evaluation.timing, evaluation.roofline_share
+    assert timing is not None
+    compiled = timing.speedup_vs_compile
+    return (
+        f"{timing.kernel_ms:.4g}",
+        f"{timing.speedup:.2f}x",
+        "" if compiled is None else f"{compiled:.2f}x",
+        "" if share is None else f"{share:.0%}",
+        "" if evaluation.correctness is None else f"{evaluation.correctness.normwise_error:.1e}",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

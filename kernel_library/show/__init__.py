@@ -1,0 +1,1 @@
+"""The command `ideatree show`: shows one kernel of the library."""

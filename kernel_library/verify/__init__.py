@@ -1,0 +1,1 @@
+"""The command `ideatree verify`: measures the library's kernels on this machine."""

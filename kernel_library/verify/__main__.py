@@ -1,0 +1,135 @@
+"""What the library's cards say, measured again on this machine, from the command line:
+
+    python -m kernel_library.verify
+    python -m kernel_library.verify op=softmax device=cuda
+    python -m kernel_library.verify entry=softmax/triton
+
+Each measurement of a card is repeated: an entry holds where its kernel is still correct and, on the device of
+the card, not much slower. What was found is written into the entry's folder of `library.root`, the card stays
+as it is; `list` shows it, and no search starts from what does not work here. Exit status 0 when every entry
+holds, 1 when one does not, 2 when the call was wrong, 130 when it was interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from omegaconf import DictConfig
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from evaluators.app.command import build, command, log_to, say
+from evaluators.app.config import RayConfig, group, section
+from evaluators.app.device_config import settle_device
+from evaluators.base.cause import first_line
+from evaluators.base.option import option
+from evaluators.base.usage_error import UsageError
+from evaluators.evaluate.__main__ import evaluate
+from evaluators.records.problem import DEVICES
+from kernel_library.app.entries import (
+    FilterConfig,
+    check_filters,
+    chosen,
+    expand_filters,
+    named,
+    open_library,
+)
+from kernel_library.catalogue.entry import Check, Entry, Measurement
+from kernel_library.catalogue.library import FolderLibrary
+from kernel_library.list.__main__ import WIDTH
+
+
+@dataclass
+class LibraryVerifyConfig(FilterConfig):
+    """The config of the command."""
+
+    evaluator: Any = group("default")
+    pool: Any = group("local")
+    entry: str | None = option(None, "only this one: an id, or op/name of a shipped one")
+    device: str = option("auto", "auto | cuda | cpu")
+    ray: RayConfig = section(RayConfig)
+
+
+@command("kernel_library.verify", LibraryVerifyConfig, __doc__, expand=expand_filters)
+def main(config: DictConfig) -> int:
+    """The command; returns its exit status."""
+    output, errors = Console(), Console(stderr=True)
+    log_to(errors)
+    check_filters(config)
+    wanted = str(config.device)
+    settle_device(config)
+    library, entries = open_library(config)
+    some = entries if config.entry is None else [named(str(config.entry), entries)]
+    devices = DEVICES if (wanted, config.device) == ("auto", "cuda") else (config.device,)
+    return verify(config, library, chosen(config, some), devices, output, errors)
+
+
+def verify(
+    config: DictConfig,
+    library: FolderLibrary,
+    found: Sequence[tuple[Entry, Sequence[Measurement]]],
+    devices: Sequence[str],
+    output: Console,
+    errors: Console,
+) -> int:
+    """Measures again what can be on these devices, keeps and prints what comes out; returns the exit status.
+    Raises UsageError when the root cannot be written."""
+    all_of_them = [(entry, each) for entry, measurements in found for each in measurements]
+    here = [(entry, each) for entry, each in all_of_them if each.problem.device in devices]
+    table = Table("entry", "problem", "dtype", "device", "in the card", "now", "outcome", box=box.SIMPLE)
+    holding = 0
+    for entry, each in here:
+        about = (entry.id, each.problem.name, each.problem.dtype)
+        say(errors, " ".join(about))
+        then = f"{each.evaluation.speedup:.2f}x"
+        try:
+            check = _again(config, entry, each, errors)
+        except UsageError as error:  # the problem cannot be run here; the next one may be
+            table.add_row(*about, "", then, "", escape(f"not measured: {error}"))
+            continue
+        try:
+            library.keep(entry, check)
+        except OSError as error:
+            raise UsageError(
+                f"library.root={config.library.root} cannot be written: {first_line(error)}"
+            ) from error
+        outcome = entry.outcome(check)
+        holding += not outcome
+        now = f"{check.evaluation.speedup:.2f}x" if check.evaluation.timing else ""
+        table.add_row(*about, escape(check.device), then, now, escape(outcome or "holds"))
+    if not output.is_terminal:
+        output.width = WIDTH
+    if here:
+        output.print(table)
+    others = len(all_of_them) - len(here)
+    output.print(f"{holding} of {len(here)} hold" + (f"; {others} are of other devices" if others else ""))
+    return 0 if holding == len(here) else 1
+
+
+def _again(config: DictConfig, entry: Entry, measurement: Measurement, errors: Console) -> Check:
+    """Raises UsageError for a problem that cannot be run here."""
+    (found,) = asyncio.run(
+        evaluate(
+            measurement.problem,
+            entry.kernel,
+            settings=build(config.evaluator),
+            host=build(config.pool),
+            thorough=True,
+            output=Console(quiet=True),
+            errors=errors,
+        )
+    )
+    if not found.status.is_of_the_kernel:
+        raise UsageError(found.cause)
+    return Check(problem_id=measurement.problem.id, evaluation=found, date=date.today().isoformat())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

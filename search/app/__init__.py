@@ -1,0 +1,1 @@
+"""What the search's commands share: run folders, observers, resuming, and overrides."""

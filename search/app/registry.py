@@ -1,0 +1,80 @@
+"""The classes that configs build, by name: a run folder says `_target_: IdeaBranching`, not where that class is.
+
+The registry is `configs/` itself: every `_target_` that stands there, by its last part. A class of the user's,
+which stands in no config of ours, keeps its whole path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from evaluators.app.config import config_folder
+from evaluators.device.settings import Settings
+
+TARGET = re.compile(r"_target_: ([\w.]+)")
+OURS = ("search.", "evaluators.", "kernel_library.")
+RENAMED = {
+    "evaluators.suites.kernelbench.load_problem": "load_kernelbench_problem",
+    "evaluators.suites.operators.load_problem": "load_operator",
+}
+"""Functions that had the name of another one."""
+
+
+@cache
+def paths() -> dict[str, str]:
+    """The dotted path of everything that the shipped configs build, by its name."""
+    shipped = (
+        target for file in config_folder().rglob("*.yaml") for target in TARGET.findall(file.read_text())
+    )
+    settings = f"{Settings.__module__}.{Settings.__qualname__}"
+    return {path.rpartition(".")[2]: path for path in sorted({*shipped, settings})}
+
+
+def by_name(config: Any) -> Any:
+    """A config of plain types with names in the place of paths."""
+    known = {path: name for name, path in paths().items()}
+    return _replace(config, lambda target: known.get(target, target))
+
+
+def by_path(config: Any) -> Any:
+    """A config of plain types with paths in the place of names."""
+    return _replace(config, lambda target: paths().get(target, target))
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A stored config, with names. One that was written with paths is rewritten, once; `config.yaml.backup`
+    next to it is what it was."""
+    stored = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(stored, dict)
+    migrated = _replace(stored, _name_of)
+    if not isinstance(mode := migrated.get("wandb"), dict):  # once, this was the mode
+        migrated["wandb"] = {"mode": "off" if mode is False else mode or "auto"}
+    if migrated != stored:
+        with contextlib.suppress(PermissionError):  # a folder that can only be read
+            shutil.copyfile(path, path.with_name(f"{path.name}.backup"))
+            OmegaConf.save(OmegaConf.create(migrated), path)
+    return {str(key): value for key, value in migrated.items()}
+
+
+def _name_of(target: str) -> str:
+    """The name of what had this path, wherever its module is today."""
+    name = RENAMED.get(target, target.rpartition(".")[2])
+    return name if target.startswith(OURS) and name in paths() else target
+
+
+def _replace(value: Any, change: Any) -> Any:
+    if isinstance(value, list):
+        return [_replace(each, change) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: change(each) if key == "_target_" and isinstance(each, str) else _replace(each, change)
+        for key, each in value.items()
+    }

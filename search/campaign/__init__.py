@@ -1,0 +1,1 @@
+"""The command `ideatree campaign`: many problems, and several arms, searched under one budget."""

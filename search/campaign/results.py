@@ -1,0 +1,158 @@
+"""What a campaign has found: the field's measures by arm, as a table, JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from evaluators.base.atomic_write import write_atomically
+from evaluators.records.scores import Estimate, Scored, geometric_mean, measures
+from search.campaign.slices import SearchProgress
+from search.report.html import plain
+
+COSTS = ("evaluations", "device_s", "tokens", "dollars")
+SHOWN = {
+    "correct": "correct",
+    "geometric mean": "mean",
+    "fast_0.5": "fast_0.5",
+    "fast_1": "fast_1",
+    "fast_2": "fast_2",
+}
+"""The measures in the table, which fits into 100 columns, with their headings; the files have all."""
+
+
+def scored(searches: Sequence[SearchProgress], *, against: str = "eager") -> list[Scored]:
+    """The problems that could be searched, each with its winner's speedup in the final measurement, or else
+    in the search. `against`: `eager`, or `compile`, which counts only what the final measurement has
+    timed."""
+    found = []
+    for each in searches:
+        if each.unfit:
+            continue
+        speedup = each.final if each.final is not None else each.speedup
+        if against == "compile":
+            speedup = each.final_compile or 0.0
+        found.append(
+            Scored(problem=each.problem, speedups=[speedup], compiled=[each.compiled], weight=each.weight)
+        )
+    return found
+
+
+def of_arm(searches: Sequence[SearchProgress]) -> dict[str, Any]:
+    """One arm's measures, costs and statuses, as plain JSON types."""
+    problems, compiled = scored(searches), scored(searches, against="compile")
+    solved = sum(max(each.speedups) > 1 for each in problems)
+    spent = {unit: sum(each.total(unit) for each in searches) for unit in COSTS}
+    eager = {**measures(problems), **without_overhead(searches)} if problems else {}
+    return {
+        "problems": len(problems),
+        "solved": solved,
+        "against eager": {name: asdict(each) for name, each in eager.items()},
+        "against compile": (
+            {name: asdict(each) for name, each in measures(compiled).items()}
+            if any(each.final_compile for each in searches)
+            else {}
+        ),
+        "spent": spent,
+        "spent per solved problem": {unit: spent[unit] / solved if solved else None for unit in COSTS},
+    }
+
+
+def without_overhead(searches: Sequence[SearchProgress]) -> dict[str, Estimate]:
+    """The geometric mean over problems with cases, without those that are bound by overhead; nothing where no
+    such problem was measured to the end."""
+    measured = [each for each in searches if each.final_bound is not None]
+    rest = [
+        Scored(problem=each.problem, speedups=[each.final_beyond], compiled=[True], weight=each.weight)
+        for each in measured
+        if each.final_beyond is not None
+    ]
+    return {"without overhead": geometric_mean(rest)} if measured else {}
+
+
+def over_budget(lines: Sequence[Mapping[str, Any]], arm: str, p: float = 1.0) -> list[tuple[float, float]]:
+    """fast_p of an arm after so many evaluations of its searches, from what a campaign has kept, in its
+    order."""
+    spent: dict[str, int] = {}
+    solved: dict[str, bool] = {}
+    unfit: set[str] = set()
+    used = count = 0
+    curve = []
+    for line in lines:
+        if not isinstance(line["value"], dict):
+            continue
+        search = SearchProgress.from_json(line["value"])
+        if search.arm != arm:
+            continue
+        key, is_solved = search.key, not search.unfit and search.speedup > p
+        used += search.evaluations - spent.get(key, 0)
+        count += is_solved - solved.get(key, False)
+        spent[key], solved[key] = search.evaluations, is_solved
+        (unfit.add if search.unfit else unfit.discard)(key)
+        curve.append((float(used), count))
+    total = len(spent) - len(unfit) or 1
+    return [(amount, found / total) for amount, found in curve]
+
+
+def write(folder: Path, searches: Sequence[SearchProgress], seconds: float) -> list[str]:
+    """Writes `campaign.json` and `scores.csv`; returns what is to be said."""
+    arms = list(dict.fromkeys(each.arm for each in searches))
+    of = {arm: of_arm([each for each in searches if each.arm == arm]) for arm in arms}
+    unfit = {each.problem: each.unfit for each in searches if each.unfit}
+    body = {
+        "seconds": seconds,
+        "arms": of,
+        "not searched": unfit,
+        "searches": [each.to_json() for each in searches],
+    }
+    write_atomically(folder / "campaign.json", json.dumps(plain(body, digits=None), indent=1) + "\n")
+    with (folder / "scores.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        columns = ("problem", "arm", "weight", "evaluations", "dollars", "speedup", "final", "final_compile")
+        rows.writerow([*columns, "final_bound", "final_beyond", "ceiling", "stopped", "unfit"])
+        for each in searches:
+            spent = (each.evaluations, each.total("dollars"))
+            found = (each.speedup, each.final, each.final_compile, each.final_bound, each.final_beyond)
+            rows.writerow(
+                [each.problem, each.arm, each.weight, *spent, *found, each.ceiling, each.stopped, each.unfit]
+            )
+    return [*table(searches), "", *(f"not searched: {name}: {why}" for name, why in unfit.items())]
+
+
+def table(searches: Sequence[SearchProgress]) -> list[str]:
+    """A line an arm, against eager, with the 95 % intervals of the mean speedup and of fast_1."""
+    lines = [f"{'arm':<20}{'problems':>9}" + "".join(f"{name:>14}" for name in SHOWN.values())]
+    for arm in dict.fromkeys(each.arm for each in searches):
+        own = [each for each in searches if each.arm == arm]
+        problems = scored(own)
+        if not problems:
+            lines.append(f"{arm:<20}{0:>9}")
+            continue
+        found = measures(problems)
+        lines.append(f"{arm:<20}{len(problems):>9}" + "".join(f"{_short(found[name]):>14}" for name in SHOWN))
+        lines.append(f"{'':<29}" + "".join(f"{_interval(found[name]):>14}" for name in SHOWN))
+        lines += _beyond(own)
+    return lines
+
+
+def _beyond(searches: Sequence[SearchProgress]) -> list[str]:
+    """What is left of the mean without the cases that are bound by overhead, if there are any."""
+    bound = sum(each.final_bound or 0 for each in searches)
+    if not bound:
+        return []
+    mean = without_overhead(searches)["without overhead"]
+    cases = f"{bound} case{'s' * (bound != 1)} bound by overhead"
+    return [f"{'':<20}without {cases}: mean {_short(mean)} {_interval(mean)}"]
+
+
+def _short(estimate: Estimate) -> str:
+    return "-" if math.isnan(estimate.value) else f"{estimate.value:.3g}"
+
+
+def _interval(estimate: Estimate) -> str:
+    return "" if math.isnan(estimate.value) else f"[{estimate.low:.3g}, {estimate.high:.3g}]"

@@ -1,0 +1,67 @@
+"""Which search of a campaign gets the next slice of the budget. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from search.campaign.slices import SearchProgress
+
+
+class Scheduler(Protocol):
+    """Chooses among searches that may go on."""
+
+    def choose(self, searches: Sequence[SearchProgress], running: Collection[str]) -> SearchProgress | None:
+        """The search for the next slice, none of those that are `running` (their keys); None where no other
+        may go on."""
+        ...
+
+
+class Equal:
+    """The same share for each: whoever has had the fewest slices, in the campaign's order."""
+
+    def choose(self, searches: Sequence[SearchProgress], running: Collection[str]) -> SearchProgress | None:
+        """See `Scheduler`."""
+        free = [each for each in searches if each.key not in running]
+        return min(free, key=lambda each: len(each.slices), default=None)
+
+
+class ExpectedGain:
+    """Where the next slice is expected to raise the logarithm of the speedup most, weighted by the suite.
+
+    A search that has had no slice goes first. Its expected gain then is the mean of the last `window`
+    slices' gains, and `hope`, divided by the number of slices since one gained: a search that is stuck is
+    tried again, ever less often. No more is expected than the roofline leaves. With a `target`, searches
+    whose best kernel is below that speedup and can reach it count `boost` times: they add to fast_p at
+    that speedup.
+    """
+
+    def __init__(
+        self, *, window: int = 2, hope: float = 0.05, target: float | None = 1.0, boost: float = 3.0
+    ) -> None:
+        """Raises ValueError for numbers that are not positive."""
+        for name, value in (("window", window), ("hope", hope), ("boost", boost)):
+            if not value > 0:
+                raise ValueError(f"scheduler.{name} is {value}; it must be positive")
+        self._window, self._hope, self._target, self._boost = window, hope, target, boost
+
+    def choose(self, searches: Sequence[SearchProgress], running: Collection[str]) -> SearchProgress | None:
+        """See `Scheduler`."""
+        free = [each for each in searches if each.key not in running]
+        fresh = next((each for each in free if not each.slices), None)
+        return fresh or max(free, key=self.expected, default=None)
+
+    def expected(self, search: SearchProgress) -> float:
+        """What its next slice is expected to be worth."""
+        worth = search.weight * self.gain(search)
+        if self._target is None or search.speedup > self._target:
+            return worth
+        can = search.ceiling is None or search.ceiling > self._target
+        return worth * (self._boost if can else 1.0)
+
+    def gain(self, search: SearchProgress) -> float:
+        """By how much its next slice is expected to raise the logarithm of the speedup."""
+        gains = search.gains
+        recent = gains[-self._window :]
+        idle = next((n for n, gain in enumerate(reversed(gains)) if gain > 0), len(gains))
+        return min(sum(recent) / len(recent) + self._hope / (1 + idle), search.headroom)

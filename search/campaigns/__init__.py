@@ -1,1 +1,0 @@
-"""Campaigns: many problems, and several arms, searched under one budget."""

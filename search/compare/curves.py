@@ -1,0 +1,155 @@
+"""What a search had found after how much of its budget."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from evaluators.records.evaluation import Status
+from search.records.events import (
+    BestConfirmed,
+    Event,
+    LeadersCompared,
+    ModelCalled,
+    RunFinished,
+    VariantEvaluated,
+)
+from search.records.journal import replay
+
+UNITS = ("evaluations", "device_s", "tokens", "dollars")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """The best so far, by the lower end of its interval, after so much of the budget. `speedup` is 1 before
+    anything is faster than eager PyTorch: who searches can always keep that."""
+
+    evaluations: int = 0
+    device_s: float = 0.0
+    tokens: int = 0
+    dollars: float = 0.0
+    speedup: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Searched:
+    """One search of a comparison. `final` is the winner's speedup in the final measurement, at least 1;
+    `statuses` how many of its evaluations had each."""
+
+    problem: str
+    arm: str
+    seed: int
+    reason: str
+    final: float
+    points: tuple[Point, ...]
+    statuses: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str) -> Searched:
+        """Raises ValueError, TypeError or KeyError for a line that is none."""
+        fields: dict[str, Any] = json.loads(line)
+        return cls(**{**fields, "points": tuple(Point(**each) for each in fields["points"])})
+
+
+def read_searches(path: Path) -> list[Searched]:
+    """The searches that have ended, the last line of each. Raises OSError."""
+    found: dict[tuple[str, str, int], Searched] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            each = Searched.from_json(line)
+        except ValueError:  # half a line, of a process that was killed
+            continue
+        found[each.problem, each.arm, each.seed] = each
+    return list(found.values())
+
+
+def searched(folder: Path, *, problem: str, arm: str, seed: int) -> Searched:
+    """The search in a run folder. Raises OSError and JournalError."""
+    return of_events(replay(folder / "journal.jsonl"), problem=problem, arm=arm, seed=seed)
+
+
+def of_events(events: Iterable[Event], *, problem: str, arm: str, seed: int) -> Searched:
+    """The search that these events tell of."""
+    spent: dict[str, Any] = {"evaluations": 0, "device_s": 0.0, "tokens": 0, "dollars": 0.0}
+    low, speedup, final, reason = 0.0, 1.0, None, ""
+    points = [Point()]
+    statuses: Counter[str] = Counter()
+    for event in events:
+        match event:
+            case ModelCalled(call=call):
+                spent["tokens"] += call.usage.tokens
+                spent["dollars"] += float(call.dollars)
+            case LeadersCompared(evaluations=found):
+                spent["device_s"] += sum(each.device_s for each in found)
+            case BestConfirmed(evaluation=evaluation):
+                spent["device_s"] += evaluation.device_s
+            case VariantEvaluated(variant=variant, reused=reused):
+                judged = variant.evaluation
+                assert judged is not None
+                if not reused:
+                    spent["evaluations"] += 1
+                    statuses[judged.status.value] += 1
+                    spent["device_s"] += judged.device_s
+                timing = judged.timing
+                if judged.status is Status.CORRECT and timing is not None and timing.speedup_low > low:
+                    low, speedup = timing.speedup_low, max(1.0, timing.speedup)
+                points.append(Point(**spent, speedup=speedup))
+            case RunFinished(confirmed=confirmed):
+                reason = event.reason
+                final = confirmed.timing.speedup if confirmed and confirmed.timing else None
+    return Searched(
+        problem=problem,
+        arm=arm,
+        seed=seed,
+        reason=reason,
+        final=max(1.0, speedup if final is None else final),
+        points=tuple(points),
+        statuses=dict(statuses),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """The best so far of several searches, when each has spent so much: its median and quartiles."""
+
+    amounts: tuple[float, ...]
+    low: tuple[float, ...]
+    median: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+def curve(searches: Sequence[Searched], unit: str, amounts: Sequence[float]) -> Curve:
+    """Of these searches, one at least; one that has ended keeps what it has found."""
+    import numpy
+
+    found = numpy.array([best_at(each.points, unit, amounts) for each in searches])
+    low, median, high = numpy.quantile(found, (0.25, 0.5, 0.75), axis=0)
+    return Curve(amounts=tuple(amounts), low=tuple(low), median=tuple(median), high=tuple(high))
+
+
+def best_at(points: Iterable[Point], unit: str, amounts: Iterable[float]) -> list[float]:
+    """The best so far when so much of the unit was spent."""
+    ordered, found, best = list(points), [], 1.0
+    place = 0
+    for amount in amounts:
+        while place < len(ordered) and getattr(ordered[place], unit) <= amount:
+            best = ordered[place].speedup
+            place += 1
+        found.append(best)
+    return found
+
+
+def spent_at_most(searches: Iterable[Searched], unit: str) -> Mapping[str, float]:
+    """By arm, the most that a search has spent of the unit."""
+    most: dict[str, float] = {}
+    for each in searches:
+        most[each.arm] = max(most.get(each.arm, 0.0), getattr(each.points[-1], unit))
+    return most

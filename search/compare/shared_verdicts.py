@@ -1,0 +1,106 @@
+"""One evaluator for all searches of a comparison: what one of them had measured is not measured again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from evaluators.base.jsonl_store import KeptLines
+from evaluators.records.evaluation import Evaluation
+from evaluators.records.problem import Kernel, Problem
+from search.protocols import Evaluator
+
+
+class SharedVerdicts:
+    """Verdicts by problem and kernel, asked of `evaluator` once. They are kept in the file `path`, a line
+    each, and found there by a comparison that is resumed. Failures of our own are neither kept nor shared.
+
+    A search counts a verdict that it shares as one of its evaluations, and the time on the device as its own:
+    the budget is what the search would have spent alone. Equal kernels have equal times in all searches, so
+    that a difference between two of them is in the kernels that they found. `on_verdict` is told how many
+    there are after each.
+    """
+
+    def __init__(self, evaluator: Evaluator, path: Path, on_verdict: Callable[[int], None]) -> None:
+        self._evaluator, self._on_verdict = evaluator, on_verdict
+        self._kept = KeptLines(path)
+        self._asked: dict[str, asyncio.Task[list[Evaluation]]] = {}
+
+    def of_a_search(self, alone: str = "") -> SearchVerdicts:
+        """The evaluator of one search; with a name under `alone` of one that shares nothing."""
+        return SearchVerdicts(self, self._evaluator, alone)
+
+    async def ask(
+        self, question: str, measure: Callable[[], Coroutine[Any, Any, list[Evaluation]]]
+    ) -> list[Evaluation]:
+        """The answer that is known, or under way, or else what `measure` finds. Whoever is cancelled while it
+        waits takes the measurement from nobody."""
+        known = self._kept.of(question)
+        if known is not None:
+            return [Evaluation.from_json(each) for each in known]
+        if question not in self._asked:
+            task = asyncio.create_task(measure())
+            self._asked[question] = task
+            task.add_done_callback(lambda done: self._keep(question, done))
+        return await asyncio.shield(self._asked[question])
+
+    def _keep(self, question: str, done: asyncio.Task[list[Evaluation]]) -> None:
+        del self._asked[question]
+        if done.cancelled() or done.exception() is not None:
+            return
+        found = done.result()
+        if all(each.status.is_of_the_kernel for each in found):
+            self._kept.keep(question, [each.to_json() for each in found])
+            self._on_verdict(len(self._kept))
+
+
+class SearchVerdicts:
+    """The shared verdicts as one search sees them. When it has the same kernels measured against one another
+    again it learns something new."""
+
+    def __init__(self, shared: SharedVerdicts, evaluator: Evaluator, alone: str) -> None:
+        self._shared, self._evaluator, self._alone = shared, evaluator, alone
+        self._sessions: Counter[str] = Counter()
+
+    async def describe(self, problem: Problem) -> dict[str, str]:
+        """See `Evaluator`."""
+        return await self._evaluator.describe(problem)
+
+    async def evaluate(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        *,
+        thorough: bool = False,
+        on_stage: Callable[[str], None] | None = None,
+    ) -> Evaluation:
+        """See `Evaluator`. Only the search that asked first is told of the stages."""
+
+        async def measure() -> list[Evaluation]:
+            found = self._evaluator.evaluate(problem, kernel, thorough=thorough, on_stage=on_stage)
+            return [await found]
+
+        how = "thorough" if thorough else "quick"
+        (found,) = await self._shared.ask(self._question(problem, f"{kernel.id} {how}"), measure)
+        return found
+
+    async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:
+        """See `Evaluator`."""
+        ordered = sorted({each.id: each for each in kernels}.values(), key=lambda each: each.id)
+        together = " ".join(each.id for each in ordered)
+        self._sessions[together] += 1
+
+        async def measure() -> list[Evaluation]:
+            return await self._evaluator.compare(problem, ordered)
+
+        session = f"{together} session {self._sessions[together]}"
+        found = await self._shared.ask(self._question(problem, session), measure)
+        by_id = {kernel.id: each for kernel, each in zip(ordered, found, strict=True)}
+        return [by_id[each.id] for each in kernels]
+
+    def _question(self, problem: Problem, what: str) -> str:
+        """Names what is measured of which problem, and, where it shares nothing, the search that asks."""
+        return " ".join(filter(None, (problem.id, self._alone, what)))

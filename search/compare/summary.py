@@ -1,0 +1,86 @@
+"""A comparison in words and files: a table, the differences in sentences, curves as CSV, all as JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+
+from evaluators.base.atomic_write import write_atomically
+from search.compare.curves import Searched, curve, spent_at_most
+from search.compare.plan import Comparison
+from search.compare.statistics import Difference, differences, means
+from search.records.events import RunStarted
+from search.records.journal import replay
+
+STEPS = 20
+"""Places at which the curves are written."""
+
+
+def write(comparison: Comparison, searches: Sequence[Searched]) -> list[str]:
+    """Writes `comparison.json` and `curves.csv` into the comparison's folder; returns what is to be said."""
+    found, between = means(searches), _ordered(differences(searches))
+    body = {
+        "command": comparison.command,
+        "versions": _versions(comparison),
+        "unit": comparison.unit,
+        "seeds": list(comparison.seeds),
+        "problems": list(comparison.problems),
+        "searches": len(searches),
+        "planned": len(comparison.searches),
+        "overrides": {arm.name: list(arm.overrides) for arm in comparison.arms},
+        "arms": {arm: asdict(interval) for arm, interval in found.items()},
+        "differences": [
+            {**asdict(each), "is_real": each.is_real, "sentence": each.sentence} for each in between
+        ],
+    }
+    write_atomically(comparison.folder / "comparison.json", json.dumps(body, indent=1) + "\n")
+    with (comparison.folder / "curves.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["arm", "problem", comparison.unit, "searches", "low", "median", "high"])
+        rows.writerows(_curves(comparison, searches))
+    spent = spent_at_most(searches, comparison.unit)
+    lines = [f"{'strategy':<24}{'searches':>9}  {comparison.unit:>12}  speedup over eager, geometric mean"]
+    for arm, interval in sorted(found.items(), key=lambda each: -each[1].value):
+        number = sum(each.arm == arm for each in searches)
+        lines.append(f"{arm:<24}{number:>9}  {spent[arm]:>12.6g}  {interval}")
+    sentences = [each.sentence for each in between]
+    return [*lines, "", *sentences, "", f"{comparison.folder}/comparison.json, curves.csv"]
+
+
+def _ordered(between: Sequence[Difference]) -> list[Difference]:
+    """Those that are real first, the largest first."""
+    return sorted(between, key=lambda each: (not each.is_real, -abs(math.log(each.ratio.value or 1))))
+
+
+def _curves(comparison: Comparison, searches: Sequence[Searched]) -> Iterator[list[object]]:
+    """The median of the best so far, and the quartiles, for each arm and problem."""
+    most = max(spent_at_most(searches, comparison.unit).values())
+    amounts = [most * step / STEPS for step in range(STEPS + 1)]
+    for arm in comparison.arms:
+        for problem in comparison.problems:
+            of = [each for each in searches if (each.arm, each.problem) == (arm.name, problem)]
+            if of:
+                found = curve(of, comparison.unit, amounts)
+                for row in zip(found.amounts, found.low, found.median, found.high, strict=True):
+                    yield [arm.name, problem, row[0], len(of), *row[1:]]
+
+
+def _versions(comparison: Comparison) -> dict[str, str]:
+    """Of what has searched; on kernels with the device's facts, as the first search has them."""
+    found = {"ideatree": _own_version(), "python": platform.python_version()}
+    journals = (task.folder / "journal.jsonl" for task in comparison.searches)
+    if (first := next((each for each in journals if each.exists()), None)) is not None:
+        found |= next((each.environment for each in replay(first) if isinstance(each, RunStarted)), {})
+    return found
+
+
+def _own_version() -> str:
+    try:
+        return version("ideatree")
+    except PackageNotFoundError:  # from a folder that is not installed
+        return "not installed"

@@ -1,1 +1,0 @@
-"""Strategies compared: the searches of a comparison, their curves, and what the differences are worth."""

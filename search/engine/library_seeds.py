@@ -1,0 +1,34 @@
+"""What a search begins with besides the reference: kernels of the library."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from evaluators.records.problem import Problem
+from search.protocols import Library
+from search.records.tree import Seed
+
+logger = logging.getLogger(__name__)
+
+
+def library_seeds(
+    library: Library, problem: Problem, at_most: int, environment: Mapping[str, str]
+) -> tuple[Seed, ...]:
+    """The library's kernels that help with the problem on such a device, the most helpful first; none where
+    it cannot be read, which is logged."""
+    try:
+        hits = library.lookup(problem, at_most, environment)
+    except OSError as error:
+        logger.warning("the library cannot be read, the search goes on without: %s", error)
+        return ()
+    return tuple(
+        Seed(
+            id=hit.entry.id,
+            kernel=hit.entry.kernel,
+            evaluation=hit.evaluation,
+            why=hit.why,
+            drop_in=hit.drop_in,
+        )
+        for hit in hits
+    )

@@ -1,0 +1,64 @@
+"""What a search leaves behind: its winner, offered to the library."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+
+from evaluators.records.evaluation import Evaluation
+from evaluators.records.problem import Kernel, Problem
+from kernel_library.catalogue.entry import Against, Entry, Lineage, Measurement
+from search.protocols import Library
+from search.records.ranking import Comparison
+from search.records.tree import LIBRARY, Tree, Variant
+
+logger = logging.getLogger(__name__)
+
+Compare = Callable[[Sequence[Kernel]], Awaitable[Sequence[Evaluation] | None]]
+"""What one session finds of several kernels; None where it finds nothing."""
+
+
+async def offer_winner(
+    library: Library,
+    problem: Problem,
+    environment: Mapping[str, str],
+    tree: Tree,
+    run: str,
+    *,
+    best: Variant,
+    confirmed: Evaluation,
+    compare: Compare,
+) -> None:
+    """Adds the `best` kernel of a `run` with its final measurement, and with how it does beside what the
+    library had. Not one that came from there; one that the library refuses, or cannot write, is logged."""
+    if tree.ideas[best.idea].proposer == LIBRARY:
+        return
+    line = tree.lineage(best)
+    measurement = Measurement(problem=problem, evaluation=confirmed)
+    ideas = tuple(tree.ideas[each.idea].text for each in line)
+    lineage = Lineage(run=run, start=line[0].parent, ideas=ideas)
+    entry = Entry(kernel=best.kernel, measurements=(measurement,), lineage=lineage)
+    if (why := library.refusal(entry)) is not None:
+        logger.info("the winner is not added to the library: %s", why)
+        return
+    try:
+        against = await _against(library.best(problem, environment), best.kernel, tree, compare)
+        library.add(replace(entry, measurements=(replace(measurement, against=against),)))
+    except OSError as error:
+        logger.warning("the winner could not be added to the library: %s", error)
+
+
+async def _against(known: Entry | None, winner: Kernel, tree: Tree, compare: Compare) -> Against | None:
+    """How the winner does beside the library's best kernel for the problem; None where that is not there, or
+    could not be measured."""
+    if known is None or known.kernel.id == winner.id:
+        return None
+    paired = tree.ranking.speedup(winner.id, known.kernel.id)
+    if paired is None and (found := await compare([winner, known.kernel])) is not None:
+        together = Comparison(evaluations=dict(zip((winner.id, known.kernel.id), found, strict=True)))
+        paired = together.speedup(winner.id, known.kernel.id)
+    if paired is None:
+        return None
+    speedup, low, high = paired
+    return Against(entry=known.id, speedup=speedup, speedup_low=low, speedup_high=high)

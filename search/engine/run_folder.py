@@ -1,0 +1,162 @@
+"""What a run leaves on disk besides its journal: every kernel written, the winner, and the figures."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from evaluators.base.atomic_write import write_atomically
+from evaluators.records.evaluation import Evaluation, Timing
+from search.records.events import Event, IdeaProposed, RunStarted, VariantWritten
+from search.records.model_calls import Spending
+from search.records.ranking import unconfirmed
+from search.records.run_state import RunState
+from search.records.tree import Idea, Variant
+
+
+class RunFolder:
+    """An observer that writes each kernel to `variants/<id>.py` of the folder, once.
+
+    `past` are the events of a run that is resumed: kernels that a killed process journaled, but did not
+    come to write, are written now.
+    """
+
+    def __init__(self, folder: Path, past: Iterable[Event] = ()) -> None:
+        self._variants = folder / "variants"
+        self._variants.mkdir(parents=True, exist_ok=True)
+        self._problem = ""
+        self._ideas: dict[str, Idea] = {}
+        for event in past:
+            self.on_event(event)
+
+    def on_event(self, event: Event) -> None:
+        """Writes the kernel of a variant as it comes."""
+        match event:
+            case RunStarted(problem=problem):
+                self._problem = problem.name
+            case IdeaProposed(idea=idea):
+                self._ideas[idea.id] = idea
+            case VariantWritten(variant=variant):
+                path = self._variants / f"{variant.id}.py"
+                if not path.exists():
+                    title = f"Variant {variant.id}{_repairs(variant)} of {self._problem}"
+                    write_atomically(path, _header(title, self._ideas[variant.idea]) + variant.kernel.source)
+
+    def close(self) -> None:
+        """Nothing is left to do: every file was whole when it appeared."""
+
+
+def finalise(folder: Path, state: RunState) -> dict[str, Any]:
+    """Writes `best.py` (where there is a winner) and `summary.json`; returns the summary.
+
+    Works on an unfinished run too: its best is then the fastest variant so far, not yet confirmed.
+    Raises ValueError for a journal without a start.
+    """
+    if state.started is None:
+        raise ValueError(f"{folder}: the journal has no run_started, so there is nothing to sum up")
+    best, evaluation = _winner(state)
+    if best is not None and evaluation is not None and evaluation.timing is not None:
+        timing = evaluation.timing
+        figures = f"{timing.speedup:.3f}x eager ({timing.speedup_low:.3f} to {timing.speedup_high:.3f})"
+        why = unconfirmed(_final(state))
+        figures += f", not confirmed: {why}" * bool(why)
+        title = f"Best kernel for {state.started.problem.name}: {figures}; variant {best.id}{_repairs(best)}"
+        source = _header(title, state.tree.ideas[best.idea]) + best.kernel.source
+        write_atomically(folder / "best.py", source)
+    summary = summarise(state)
+    write_atomically(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def summarise(state: RunState) -> dict[str, Any]:
+    """The figures of a run, as `summary.json` has them; times in the units that their names end in.
+
+    `best` is null when nothing was correct, or held when measured again. Its figures and the baselines
+    are those of the final measurement where there is one. `best.confirmed`: whether the interval of that one
+    clears 1.00 against eager; `best.not_confirmed` says why it does not. `statuses` counts the `evaluations`.
+    `best.idea` is the idea's text. Raises ValueError for a state without a start.
+    """
+    if state.started is None:
+        raise ValueError("the run has not started, so there is nothing to sum up")
+    started = state.started
+    best, evaluation = _winner(state)
+    timing = evaluation.timing if evaluation else None
+    return {
+        "problem": started.problem.name,
+        "device": started.environment.get("device", started.problem.device),
+        "rounds": state.tree.rounds_closed,
+        "evaluations": state.evaluations,
+        "statuses": {status.value: n for status, n in sorted(state.statuses.items())},
+        "baselines_ms": {
+            "eager": timing.eager_ms if timing else None,
+            "compile": timing.compile_ms if timing else None,
+        },
+        "best": _best(state, best, timing) if best and timing else None,
+        "cost": {**_cost(state), "gpu_s": state.device_s, "wall_s": state.used_s},
+    }
+
+
+def _winner(state: RunState) -> tuple[Variant | None, Evaluation | None]:
+    """The variant to report, with its confirmation, or its evaluation in the search where it has none."""
+    best = state.finished.best if state.finished else next(iter(state.tree.best()), None)
+    return best, _final(state) or (best.evaluation if best else None)
+
+
+def _final(state: RunState) -> Evaluation | None:
+    """The winner's final measurement."""
+    return state.finished.confirmed if state.finished else None
+
+
+def _best(state: RunState, best: Variant, timing: Timing) -> dict[str, Any]:
+    why = unconfirmed(_final(state))
+    return {
+        "variant": best.id,
+        "idea": state.tree.ideas[best.idea].text,
+        "round": best.round,
+        "kernel_ms": timing.kernel_ms,
+        "speedup": timing.speedup,
+        "speedup_low": timing.speedup_low,
+        "speedup_high": timing.speedup_high,
+        "speedup_vs_compile": timing.speedup_vs_compile,
+        "confirmed": not why,
+        "not_confirmed": why,
+    }
+
+
+def _cost(state: RunState) -> dict[str, Any]:
+    """Of all models, and of each that was called or had ideas."""
+    ideas = Counter(idea.model for idea in state.tree.ideas.values() if idea.model)
+    models = {}
+    for name in sorted({*state.spending, *ideas}):
+        each = state.spending.get(name, Spending())
+        models[name] = {
+            "calls": each.calls,
+            "tokens": each.tokens,
+            "dollars": float(each.dollars),
+            "ideas": ideas[name],
+        }
+    spent = state.spent
+    return {
+        "calls": spent.calls,
+        "failed_calls": spent.failed,
+        "estimated_calls": spent.estimated,
+        "tokens": spent.tokens,
+        "dollars": float(spent.dollars),
+        "models": models,
+    }
+
+
+def _repairs(variant: Variant) -> str:
+    return f" (repairs {variant.repairs})" if variant.repairs else ""
+
+
+def _header(title: str, idea: Idea) -> str:
+    """A comment that goes before any source: it moves lines, and changes nothing that they mean."""
+    by = f", by {idea.model}" if idea.model else ""
+    text = f"Idea {idea.id}{by}, round {idea.round}, {idea.category.value}: {idea.text}"
+    lines = [line for part in (title, text) for line in textwrap.wrap(part, 108)]
+    return "".join(f"# {line}\n" for line in lines)

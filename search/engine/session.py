@@ -1,0 +1,330 @@
+"""What every search does, whoever steers it: records, evaluates within the budget, confirms, hands over.
+
+The engine steers one by a strategy and a proposer; an agent may do so by itself (`mcp.py`). What happens is
+written to the journal first, then taken into the state, then told to the observers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Kernel, Problem
+from search.engine.in_flight import InFlight
+from search.engine.library_seeds import library_seeds
+from search.engine.library_winner import offer_winner
+from search.models.client import ModelClient
+from search.protocols import Evaluator, Library, Observer
+from search.records.budget import Budget
+from search.records.events import (
+    BestConfirmed,
+    Event,
+    LeadersCompared,
+    ModelCalled,
+    RoundClosed,
+    RunFinished,
+    RunStarted,
+    VariantEvaluated,
+    VariantStage,
+)
+from search.records.journal import Journal
+from search.records.ranking import LOWER_END
+from search.records.run_state import rebuild
+from search.records.tree import Seed, Variant
+
+logger = logging.getLogger(__name__)
+
+CONFIRM_AT_MOST = 3
+"""How many of the best variants are measured again before the run is said to have none."""
+COMPARE_AT_MOST = 4
+"""So many comparisons unless a search is told otherwise."""
+
+
+class Session:
+    """One search of one problem, or the continuation of one, from whatever the journal holds.
+
+    At most `outstanding` evaluations are with the evaluator at a time. `library_entries` is how many kernels
+    are asked of the library; `entries`, where they are given, stand for its answer. After a stop, work in
+    flight is awaited for `grace_s` seconds and the best kernel's final measurement for `confirm_s` (0: the
+    best is reported unconfirmed). `ranking`: see `search.records.ranking`; a run that goes on keeps to its own.
+    `compares_each_round`: whether the leaders are compared before each round, and not at the end alone.
+    `confirms`: whether the leaders are compared at the end, and the best kernel measured again: not where the
+    run will be gone on with.
+    `comparisons`: how many sessions at most find out which of the leaders is the fastest, before a round and
+    before the end.
+    """
+
+    def __init__(
+        self,
+        *,
+        problem: Problem,
+        evaluator: Evaluator,
+        journal: Journal,
+        budget: Budget,
+        library: Library | None = None,
+        observers: Sequence[Observer] = (),
+        outstanding: int = 64,
+        library_entries: int = 4,
+        grace_s: float = 30.0,
+        confirm_s: float = 60.0,
+        environment: Mapping[str, str] | None = None,
+        entries: Sequence[Seed] | None = None,
+        ranking: str = LOWER_END,
+        compares_each_round: bool = True,
+        confirms: bool = True,
+        comparisons: int = COMPARE_AT_MOST,
+    ) -> None:
+        if outstanding < 1:
+            raise ValueError(f"outstanding is {outstanding}; at least one evaluation must be allowed")
+        self.problem = problem
+        self.evaluator = evaluator
+        self.journal = journal
+        self.budget = budget
+        self.library = library
+        self.observers = tuple(observers)
+        self.library_entries = library_entries
+        self.grace_s = grace_s
+        self.confirm_s = confirm_s
+        self.environment = dict(environment or {})
+        self.outstanding = outstanding
+        self.ranking = ranking
+        self.compares_each_round = compares_each_round
+        self.confirms = confirms
+        self.comparisons = comparisons
+        self.state = rebuild(journal.past)
+        self.entries: tuple[Seed, ...] = tuple(entries or ())
+        """The library's hits; a resumed run keeps to those that it began with."""
+        self._ask_library = library is not None and entries is None
+        self.queue = 0
+        """Variants that are written and wait for their verdict."""
+        self.work = InFlight()
+        self.model_client = ModelClient(
+            budget=budget,
+            path=journal.path.with_name("model_calls.jsonl"),
+            report=lambda call: self.record(ModelCalled(at_s=self.now_s, call=call)),
+        )
+        self._slots = asyncio.Semaphore(outstanding)
+        self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._broken_observers: set[int] = set()
+        self._asked_in_vain: set[frozenset[str]] = set()
+        """The ids of kernels of which a session found nothing."""
+
+    def observe(self, observer: Observer) -> None:
+        """Has one more observer, told after those that are there."""
+        self.observers = (*self.observers, observer)
+
+    @property
+    def now_s(self) -> float:
+        """Seconds of work on this run."""
+        return self.budget.elapsed_s
+
+    def start(self, *, proposer: str, strategy: str, seed: int) -> None:
+        """Begins, or resumes: starts the budget and asks the library; `announce` is to follow. Raises
+        ValueError for a journal of another search."""
+        state, spent = self.state, self.state.spent
+        self.budget.start(
+            used_s=state.used_s,
+            evaluations=state.evaluations,
+            calls=spent.calls,
+            tokens=spent.tokens,
+            dollars=spent.dollars,
+        )
+        self._identity: dict[str, Any] = {"proposer": proposer, "strategy": strategy, "seed": seed}
+        if (started := state.started) is not None:
+            for what, was, now in (
+                ("problem", started.problem.id, self.problem.id),
+                ("strategy", started.strategy, strategy),
+                ("seed", started.seed, seed),
+            ):
+                if was != now:
+                    raise ValueError(
+                        f"{self.journal.path} has {what} {was}, not {now}; start a new run for that"
+                    )
+            self.entries, self.ranking = started.entries, started.ranking
+        elif self._ask_library and self.library is not None:
+            self.entries = library_seeds(self.library, self.problem, self.library_entries, self.environment)
+
+    def announce(self) -> None:
+        """Records that the run has begun, or goes on."""
+        self.record(
+            RunStarted(
+                at_s=self.now_s,
+                problem=self.problem,
+                rounds=self.budget.rounds or 0,
+                environment=self.environment,
+                entries=self.entries,
+                ranking=self.ranking,
+                **self._identity,
+            )
+        )
+
+    async def evaluate(self, variant: Variant) -> Variant | None:
+        """Gets a variant its verdict, from an equal kernel where there is one; settles its reservation. None
+        when the run was stopped, or its time was up, before a device was free."""
+        kernel, verdicts = variant.kernel, self.state.verdicts
+        self._stage(variant, "queued")
+        spent = False
+        self.queue += 1
+        try:
+            async with self._one_at_a_time[kernel.id]:
+                reused = kernel.id in verdicts
+                evaluation = verdicts.get(kernel.id) or await self._ask_evaluator(variant)
+                if evaluation is None:
+                    return None
+                spent = not reused
+                judged = replace(variant, evaluation=evaluation)
+                self.record(VariantEvaluated(at_s=self.now_s, variant=judged, reused=reused))
+                return judged
+        finally:
+            self.queue -= 1
+            self.budget.settle(spent=spent)
+
+    def close_round(self, number: int) -> None:
+        """All that it was to have is there."""
+        best = next(iter(self.state.tree.best()), None)
+        evaluations = self.state.evaluations
+        self.record(RoundClosed(at_s=self.now_s, round=number, best=best, evaluations=evaluations))
+        self.journal.sync()
+
+    async def compare_leaders(self, usable: Callable[[Kernel], bool] = lambda kernel: True) -> None:
+        """Measures the `usable` kernels that may be the fastest against one another, where that is not known.
+
+        To be called between rounds. Nothing is measured after a stop or once the time is up; what is under
+        way when the time runs out goes on, as an evaluation does. These measurements do not count as
+        evaluations, their time on the device counts. None begins once they have taken more of it than all
+        else: a search of three evaluations is not worth ten sessions. One that fails leaves the order as it
+        was.
+        """
+        for _ in range(self.comparisons):
+            if self.state.compared_s > self.state.device_s / 2:
+                return
+            leaders = self.state.tree.leaders(usable)
+            found = await self._compare([variant.kernel for variant in leaders]) if leaders else None
+            if found is None:
+                return
+            self.record(LeadersCompared(at_s=self.now_s, variants=tuple(leaders), evaluations=tuple(found)))
+
+    async def finish(self, reason: Callable[[], str]) -> RunFinished:
+        """Measures the best again, and ends the run with it, for the `reason` that there is then."""
+        if self.confirms:
+            await self.compare_leaders()
+            best, confirmed = await self._confirm()
+        else:
+            best, confirmed = next(iter(self.state.tree.best()), None), None
+        finished = RunFinished(at_s=self.now_s, reason=reason(), best=best, confirmed=confirmed)
+        self.record(finished)
+        self.journal.sync()
+        await self._offer(best, confirmed)
+        return finished
+
+    def close(self) -> None:
+        """Cancels what is under way; the observers see nothing more."""
+        self.work.cancel()
+        for observer in self.observers:
+            self._tell(observer, None)
+
+    def record(self, *events: Event) -> None:
+        """Writes a batch to the journal, then takes it into the state, then tells the observers. Raises
+        OSError when the journal cannot be written."""
+        self.journal.append(events)
+        for event in events:
+            self.state.apply(event)
+        for event in events:
+            self._notify(event)
+
+    async def _ask_evaluator(self, variant: Variant) -> Evaluation | None:
+        """None when the run was stopped, or its time was up, before a device was free."""
+        async with self._slots:
+            if self.work.stop is not None or self.budget.timed_out:
+                return None
+            limit = asyncio.timeout(self.budget.remaining_s)
+
+            def on_stage(stage: str) -> None:
+                if stage == "measuring":
+                    limit.reschedule(None)
+                self._stage(variant, stage)
+
+            try:
+                async with limit:
+                    return await self.evaluator.evaluate(self.problem, variant.kernel, on_stage=on_stage)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                return None
+
+    async def _compare(self, kernels: Sequence[Kernel]) -> list[Evaluation] | None:
+        """What one session finds of these; None where it finds nothing, or did not take place."""
+        asked = frozenset(kernel.id for kernel in kernels)
+        if asked in self._asked_in_vain or self.work.stop is not None or self.budget.timed_out:
+            return None
+        comparing = self.evaluator.compare(self.problem, kernels)
+        task = self.work.spawn(comparing, f"compare {len(kernels)} kernels")
+        await self.work.drain(self.grace_s)
+        if task.cancelled() or task.exception() is not None:
+            return None
+        found = task.result()
+        failures = [each for each in found if not each.status.is_of_the_kernel]
+        if len(found) - len(failures) < 2:
+            self._asked_in_vain.add(asked)
+            logger.warning("%d kernels could not be compared: %s", len(kernels), failures[0].cause)
+            return None
+        return found
+
+    async def _confirm(self) -> tuple[Variant | None, Evaluation | None]:
+        """The best variant that holds when measured again; unconfirmed where there is no time for that."""
+        for variant in self.state.tree.best(CONFIRM_AT_MOST):
+            evaluation = self.state.confirmed.get(variant.kernel.id) or await self._measure_again(variant)
+            if evaluation is None or evaluation.status is Status.CORRECT:
+                return variant, evaluation
+            logger.warning("variant %s did not hold: %s: %s", variant.id, evaluation.status, evaluation.cause)
+        return None, None
+
+    async def _measure_again(self, variant: Variant) -> Evaluation | None:
+        if self.work.stop is not None and self.confirm_s <= 0:
+            return None
+        measuring = self.evaluator.evaluate(self.problem, variant.kernel, thorough=True)
+        task = self.work.spawn(measuring, f"confirm variant {variant.id}")
+        await self.work.drain(self.confirm_s)
+        if task.cancelled() or task.exception() is not None:
+            return None
+        evaluation = task.result()
+        self.record(BestConfirmed(at_s=self.now_s, variant=variant, evaluation=evaluation))
+        return evaluation
+
+    async def _offer(self, best: Variant | None, confirmed: Evaluation | None) -> None:
+        """The winner goes to the library once it has been measured again, never before."""
+        if self.library is not None and best is not None and confirmed is not None:
+            await offer_winner(
+                self.library,
+                self.problem,
+                self.environment,
+                self.state.tree,
+                str(self.journal.path.parent),
+                best=best,
+                confirmed=confirmed,
+                compare=self._compare,
+            )
+
+    def _stage(self, variant: Variant, stage: str) -> None:
+        self._notify(VariantStage(at_s=self.now_s, variant_id=variant.id, stage=stage))
+
+    def _notify(self, event: Event) -> None:
+        for observer in self.observers:
+            self._tell(observer, event)
+
+    def _tell(self, observer: Observer, event: Event | None) -> None:
+        """An event, or None for the end. An observer's failure is its own: logged once."""
+        try:
+            if event is None:
+                observer.close()
+            else:
+                observer.on_event(event)
+        except Exception:
+            if id(observer) not in self._broken_observers:
+                logger.exception("observer %s failed; the search goes on", type(observer).__name__)
+            self._broken_observers.add(id(observer))

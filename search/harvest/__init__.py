@@ -1,0 +1,1 @@
+"""The command `ideatree harvest`: training data from runs and the kernel library."""

@@ -1,0 +1,69 @@
+"""From a kernel and an idea to a faster kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from search.harvest.conversations import CONVERSATION, asks_for_code, conversation
+from search.harvest.corpus import Corpus, Run, faster, task
+from search.harvest.rows import ORIGIN, TASK, Row, columns, timed, times
+from search.proposers.llm.answers import kernel_answer
+from search.records.tree import Variant
+
+
+class Improvement:
+    """Every kernel that is faster than the kernel that its idea started from."""
+
+    name = "improvement"
+    about = (
+        "A correct kernel, an idea, and the faster kernel that came of it: the 95 % intervals of the two "
+        "speedups do not touch, and one device measured both."
+    )
+    columns = (
+        *CONVERSATION,
+        *TASK,
+        *columns(
+            "string",
+            before="the kernel that the idea starts from",
+            idea="the idea",
+            category="of the idea, one of six",
+            after="the faster kernel",
+            language="of the faster kernel",
+        ),
+        *timed("before_", "the kernel before"),
+        *timed("after_", "the kernel after"),
+        *columns("float64", gain="speedup after over speedup before"),
+        *ORIGIN,
+    )
+
+    def rows(self, corpus: Corpus) -> Iterator[Row]:
+        """One for each variant and its parent; a kernel of the library may be the parent, too."""
+        for run in corpus.runs:
+            for variant in run.written.values():
+                if row := self._row(run, variant):
+                    yield row
+
+    def _row(self, run: Run, variant: Variant) -> Row | None:
+        before, after = run.seed_of(variant), variant.evaluation
+        if before is None or before.evaluation is None or after is None:
+            return None
+        if not faster(after, before.evaluation):
+            return None
+        idea, asked = run.state.tree.ideas[variant.idea], task(run.problem)
+        gain = after.speedup / before.evaluation.speedup
+        prompt = asks_for_code(run.problem, run.brief(variant))
+        values = asked | {
+            **conversation(prompt, kernel_answer(variant.kernel)),
+            "before": before.kernel.source,
+            "idea": idea.text,
+            "category": idea.category.value,
+            "after": variant.kernel.source,
+            "language": variant.kernel.language,
+            **times("before_", before.evaluation),
+            **times("after_", after),
+            "gain": gain,
+            **run.origin(variant),
+            "variants": [before.id, variant.id],
+        }
+        compared = (asked["reference"], before.kernel.source, variant.kernel.source)
+        return Row(values=values, compared=compared, worth=gain)

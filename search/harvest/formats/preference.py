@@ -1,0 +1,117 @@
+"""Of two kernels, the better one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from search.harvest.conversations import (
+    MESSAGE,
+    PROMPT,
+    asks_for_code,
+    asks_for_idea,
+    choice,
+)
+from search.harvest.corpus import Corpus, Run, faster, task
+from search.harvest.rows import ORIGIN, TASK, Column, Row, columns, timed, times
+from search.proposers.llm.answers import ideas_answer, kernel_answer
+from search.records.tree import Variant, fastest
+
+
+class Preference:
+    """Pairs of one idea, and of different ideas on one parent: the fastest correct one against each other.
+
+    A variant that failed is rejected for what its evaluation says; one that cheated, too, and the rule that
+    it broke is in the row. A slower one only where the 95 % intervals do not touch.
+    """
+
+    name = "preference"
+    about = (
+        "Two kernels for one task: the chosen one is right and, where the other is right too, faster beyond "
+        "the measurement's error. What cheated is only ever rejected, with the rule that it broke."
+    )
+    columns = (
+        PROMPT,
+        Column(
+            name="chosen", type=MESSAGE, meaning="the better answer: the kernel, or for `parent` the idea"
+        ),
+        Column(name="rejected", type=MESSAGE, meaning="the other answer"),
+        *TASK,
+        *columns(
+            "string",
+            of="`idea`: both carry out one idea; `parent`: two ideas on one kernel, the best variant of each",
+            parent="the kernel that both start from; empty for the reference",
+            chosen_idea="the idea behind the chosen kernel",
+            rejected_idea="the idea behind the rejected one",
+            chosen_kernel="the better kernel",
+            rejected_kernel="the other",
+            reason="`slower`, or the status of the rejected kernel, `rejected` if it cheated",
+            rejected_rule="the rule that it broke, if it cheated",
+            rejected_log="what the evaluator said of it",
+        ),
+        *timed("chosen_", "the chosen kernel"),
+        *timed("rejected_", "the rejected kernel; null where it failed"),
+        *ORIGIN,
+    )
+
+    def rows(self, corpus: Corpus) -> Iterator[Row]:
+        """The pairs of each run, those of one idea first."""
+        for run in corpus.runs:
+            ideas: defaultdict[str, list[Variant]] = defaultdict(list)
+            parents: defaultdict[str, list[Variant]] = defaultdict(list)
+            for variant in run.written.values():
+                ideas[variant.idea].append(variant)
+            for variants in ideas.values():
+                yield from self._pairs(run, "idea", variants)
+                parents[variants[0].parent].append((fastest(variants, 1) or variants)[0])
+            for variants in parents.values():
+                yield from self._pairs(run, "parent", variants)
+
+    def _pairs(self, run: Run, of: str, variants: Sequence[Variant]) -> Iterator[Row]:
+        for chosen in fastest(variants, 1):
+            for other in variants:
+                assert chosen.evaluation is not None
+                assert other.evaluation is not None
+                same = other.kernel.id == chosen.kernel.id
+                if not same and (
+                    other.evaluation.timing is None or faster(chosen.evaluation, other.evaluation)
+                ):
+                    yield self._row(run, of, chosen, other)
+
+    def _row(self, run: Run, of: str, chosen: Variant, rejected: Variant) -> Row:
+        assert chosen.evaluation is not None
+        assert rejected.evaluation is not None
+        ideas, asked, parent = run.state.tree.ideas, task(run.problem), run.seed_of(chosen)
+        verdict = rejected.evaluation
+        values = asked | {
+            **self._choice(run, of, chosen, rejected),
+            "of": of,
+            "parent": parent.kernel.source if parent else "",
+            "chosen_idea": ideas[chosen.idea].text,
+            "rejected_idea": ideas[rejected.idea].text,
+            "chosen_kernel": chosen.kernel.source,
+            "rejected_kernel": rejected.kernel.source,
+            "reason": "slower" if verdict.timing else verdict.status.value,
+            "rejected_rule": verdict.rule,
+            "rejected_log": verdict.log,
+            **times("chosen_", chosen.evaluation),
+            **times("rejected_", verdict),
+            **run.origin(chosen, rejected),
+        }
+        compared = (asked["reference"], chosen.kernel.source, rejected.kernel.source)
+        return Row(values=values, compared=compared, worth=chosen.evaluation.speedup_low)
+
+    def _choice(self, run: Run, of: str, chosen: Variant, rejected: Variant) -> dict[str, Any]:
+        """Of one idea, the question for its code and two kernels; of one parent, the question for an idea, of
+        one who knows what both knew, and two ideas."""
+        brief = run.brief(chosen)
+        if of == "idea":
+            prompt = asks_for_code(run.problem, brief)
+            return choice(prompt, kernel_answer(chosen.kernel), kernel_answer(rejected.kernel))
+        assert run.state.started is not None
+        ideas = (brief.idea, run.state.tree.ideas[rejected.idea])
+        known = set(ideas[0].known_ideas) & set(ideas[1].known_ideas)
+        history = [each for each in run.state.tree.history() if each.idea.id in known]
+        prompt = asks_for_idea(run.problem, brief, history, run.state.started.entries)
+        return choice(prompt, *(ideas_answer([idea]) for idea in ideas))

@@ -1,0 +1,66 @@
+"""From a reference and an idea to a kernel that is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from search.harvest.conversations import CONVERSATION, asks_for_code, conversation
+from search.harvest.corpus import Corpus, rules, task
+from search.harvest.rows import ORIGIN, STRINGS, TASK, Column, Row, columns, timed, times
+from search.proposers.llm.answers import kernel_answer
+
+
+class Sft:
+    """Supervised fine-tuning: every correct kernel of runs and library whose speedup is surely above
+    `min_speedup`: the lower end of its interval is. 0 takes every correct one. Raises ValueError for less.
+    """
+
+    name = "sft"
+    columns = (
+        *CONVERSATION,
+        *TASK,
+        *columns("string", rules="JSON: tolerance, precision, libraries and device, by which it was judged"),
+        *columns("string", idea="the idea that was carried out", category="of the idea, one of six"),
+        Column(name="lineage", type=STRINGS, meaning="the ideas carried out before it, oldest first"),
+        *columns("string", kernel="source that defines `ModelNew`", language="`triton`, `cuda` or `cpp`"),
+        *timed("kernel_", "the kernel"),
+        *columns("float64", eager_ms="of eager PyTorch", compile_ms="of `torch.compile`, where it was timed"),
+        *ORIGIN,
+    )
+
+    def __init__(self, min_speedup: float = 1.0) -> None:
+        if not min_speedup >= 0:
+            raise ValueError(f"format.min_speedup is {min_speedup}; it must not be negative")
+        self._min_speedup = min_speedup
+        self.about = (
+            "Supervised fine-tuning: a PyTorch reference and an optimisation idea, and a kernel that is "
+            f"right. The lower end of the 95 % interval of its speedup over eager is above {min_speedup:g}."
+        )
+
+    def rows(self, corpus: Corpus) -> Iterator[Row]:
+        """One for each correct kernel that is fast enough."""
+        for each in corpus.solutions():
+            timing = each.evaluation.timing
+            assert timing is not None, "a solution is correct"
+            if timing.speedup_low <= self._min_speedup:
+                continue
+            asked = task(each.problem)
+            prompt = asks_for_code(each.problem, each.brief)
+            values = asked | {
+                **conversation(prompt, kernel_answer(each.kernel)),
+                "rules": rules(each.problem),
+                "idea": each.idea,
+                "category": each.category,
+                "lineage": list(each.lineage),
+                "kernel": each.kernel.source,
+                "language": each.kernel.language,
+                **times("kernel_", each.evaluation),
+                "eager_ms": timing.eager_ms,
+                "compile_ms": timing.compile_ms,
+                **each.origin,
+            }
+            yield Row(
+                values=values,
+                compared=(asked["reference"], each.kernel.source),
+                worth=timing.speedup_low,
+            )

@@ -1,0 +1,125 @@
+"""Whole branches of a search, with a reward for every step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from evaluators.records.evaluation import Status
+from search.harvest.corpus import Corpus, Run, comparable, task
+from search.harvest.rows import ORIGIN, TASK, Column, Row, columns, timed, times
+from search.records.tree import Variant
+
+
+class Trajectory:
+    """Each way from the reference, or a library entry, to a variant that nothing was made from.
+
+    The reward of a correct step is the natural logarithm of its speedup over that of the last correct step
+    before it (1 at the reference), so that the rewards of a branch without failures add up to the logarithm
+    of its last speedup. A step that failed has the reward `failed`, one that cheated `rejected`. Raises
+    ValueError for a reward of failure above 0.
+    """
+
+    name = "trajectory"
+    about = (
+        "Whole branches of a search, from the reference to a kernel that nothing was made from, with a "
+        "reward for every step: ln(speedup / speedup of the last correct step), or a fixed one for failures. "
+        "Branches that part late have their first steps in common; the steps' variants tell."
+    )
+    columns = (
+        *TASK,
+        *columns("string", start="the library's kernel that the branch starts from; empty for the reference"),
+        Column(
+            name="steps",
+            meaning="what was tried, in order",
+            type=(
+                *columns(
+                    "string",
+                    variant="id",
+                    repairs="id of the step that it was written to mend; empty otherwise",
+                    idea="the idea",
+                    category="of the idea, one of six",
+                    kernel="the kernel written for it",
+                    language="of the kernel",
+                    status="`correct`, or how it failed",
+                    rule="the rule that it broke, if it cheated",
+                    log="what the evaluator said of it",
+                ),
+                *timed("", "the kernel; null where it failed"),
+                *columns("float64", reward="of this step"),
+            ),
+        ),
+        *columns(
+            "float64", total_reward="of all steps", final_speedup="of the last correct step, 0 without one"
+        ),
+        *ORIGIN,
+    )
+
+    def __init__(self, *, failed: float = -0.1, rejected: float = -1.0) -> None:
+        if failed > 0 or rejected > 0:
+            raise ValueError(
+                f"a failure's reward must not be above 0, as failed={failed}, rejected={rejected}"
+            )
+        self._failed = failed
+        self._rejected = rejected
+
+    def rows(self, corpus: Corpus) -> Iterator[Row]:
+        """One for each branch."""
+        for run in corpus.runs:
+            inner = {before.id for each in run.written.values() if (before := run.before(each))}
+            for variant in run.written.values():
+                if variant.id not in inner:
+                    yield self._row(run, variant)
+
+    def _row(self, run: Run, last: Variant) -> Row:
+        branch = [last]
+        while (before := run.before(branch[0])) is not None:
+            branch.insert(0, before)
+        start, asked = run.seed_of(branch[0]), task(run.problem)
+        steps = self._steps(run, branch)
+        rewards = [step["reward"] for step in steps]
+        speedups = [step["speedup"] for step in steps if step["speedup"] is not None]
+        values = asked | {
+            "start": start.kernel.source if start else "",
+            "steps": steps,
+            "total_reward": math.fsum(rewards),
+            "final_speedup": speedups[-1] if speedups else 0.0,
+            **run.origin(*reversed(branch)),
+            "variants": [each.id for each in branch],
+        }
+        compared = (asked["reference"], *(each.kernel.source for each in branch))
+        return Row(values=values, compared=compared, worth=values["total_reward"])
+
+    def _steps(self, run: Run, branch: list[Variant]) -> list[dict[str, Any]]:
+        entry, first = run.seed_of(branch[0]), branch[0].evaluation
+        # Of the last correct step, the start included; None for an entry that another device measured: the
+        # gain over it is not known, and its own is not the branch's.
+        speedup: float | None = None if entry else 1.0
+        if entry and entry.evaluation and first and comparable(first, entry.evaluation):
+            speedup = entry.evaluation.speedup
+        steps = []
+        for variant in branch:
+            verdict, idea = variant.evaluation, run.state.tree.ideas[variant.idea]
+            assert verdict is not None, "judged variants have a verdict"
+            if verdict.status is Status.CORRECT:
+                reward = math.log(verdict.speedup / speedup) if speedup else 0.0
+                speedup = verdict.speedup
+            else:
+                reward = self._rejected if verdict.status is Status.REJECTED else self._failed
+            steps.append(
+                {
+                    "variant": variant.id,
+                    "repairs": variant.repairs,
+                    "idea": idea.text,
+                    "category": idea.category.value,
+                    "kernel": variant.kernel.source,
+                    "language": variant.kernel.language,
+                    "status": verdict.status.value,
+                    "rule": verdict.rule,
+                    "log": verdict.log,
+                    **times("", verdict),
+                    "reward": reward,
+                }
+            )
+        return steps

@@ -1,0 +1,241 @@
+"""A search steered by an agent, as an MCP server on standard input and output:
+
+    python -m search.mcp problem=level1/conv2d
+    python -m search.mcp problem=my_model.py budget.evaluations=100
+    python -m search.mcp run=outputs/level1/conv2d/2026-01-31_12-00-00
+
+Exit status 0 when the client has gone, 130 when it was interrupted, 1 when the search failed, 2 when the
+call was wrong. Standard output is the protocol's; all else goes to standard error. `docs/agents.md` says how
+agents are told of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from evaluators.app.command import (
+    EXIT_USAGE,
+    Call,
+    build,
+    command,
+    log_to,
+    output_folder,
+)
+from evaluators.app.config import RayConfig, group, hydra_settings, section
+from evaluators.app.device_config import settle_device
+from evaluators.base.cause import cause_of, first_line
+from evaluators.base.option import option
+from evaluators.base.usage_error import UsageError
+from evaluators.device.child_processes import WorkerBroken
+from evaluators.device.settings import Settings
+from evaluators.records.problem import Problem
+from evaluators.scheduler.host import Host
+from evaluators.scheduler.pool import Pool
+from search.app.resuming import resumed
+from search.app.run_folders import (
+    OUTSTANDING_PER_LANE,
+    RUN_FOLDER,
+    RunFolderConfig,
+    check_wandb,
+    keep_config,
+    observers_of,
+)
+from search.engine.agent import Agent, OnStage, Refused
+from search.engine.run_folder import finalise
+from search.engine.session import Session
+from search.records.budget import Budget
+from search.records.journal import Journal, JournalError
+from search.report.observer import ReportObserver
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class AgentBudgetConfig:
+    """Limits of a run that an agent steers; null: none."""
+
+    rounds: int | None = option(None, "null: no limit")
+    evaluations: int | None = option(None, "")
+    seconds: float | None = option(None, "while the server runs, the agent's thinking included")
+
+
+@dataclass
+class McpConfig(RunFolderConfig):
+    """The config of the command."""
+
+    evaluator: Any = group("default")
+    pool: Any = group("ray")
+    library: Any = group("folder")
+    device: str = option("auto", "auto | cuda | cpu")
+    budget: AgentBudgetConfig = section(AgentBudgetConfig)
+    ray: RayConfig = section(RayConfig)
+    run: str | None = option(None, "a run folder to go on with")
+    hydra: Any = hydra_settings(RUN_FOLDER)
+
+
+def expand(overrides: Sequence[str]) -> Call:
+    """A run that is gone on with has its own config. Raises UsageError."""
+    return resumed(overrides, "run", McpConfig) or Call(overrides=overrides)
+
+
+@command("search.mcp", McpConfig, __doc__, JournalError, expand=expand)
+def main(config: DictConfig) -> int:
+    """The command; returns its exit status."""
+    errors = Console(stderr=True)
+    log_to(errors)
+    settle(config)
+    return asyncio.run(serve(Run(config, output_folder(), errors)))
+
+
+def settle(config: DictConfig) -> None:
+    """Checks the config, and chooses the device. Raises UsageError."""
+    check_wandb(config)
+    settle_device(config)
+
+
+async def serve(run: Run) -> int:
+    """Serves until the client goes or a signal comes, then ends the run in order."""
+    try:
+        from search.mcp.tools import Tools, server
+    except ImportError as error:
+        raise UsageError(f"search.mcp needs the MCP SDK ({error}); pip install mcp") from error
+    # The server first: it takes standard output for itself before anything that is opened could write there.
+    serving = asyncio.create_task(server(Tools(run.opened, run.write)).run_stdio_async())
+    run.begin()
+    signalled = asyncio.create_task(run.interrupted.wait())
+    await asyncio.wait({serving, signalled}, return_when=asyncio.FIRST_COMPLETED)
+    status = await run.end("disconnected" if serving.done() else "interrupted")
+    if not serving.done():
+        logging.shutdown()
+        # The SDK's thread that reads standard input cannot be woken, and the loop would wait for it.
+        os._exit(status)
+    await serving
+    return status
+
+
+class Run:
+    """The search behind the server: opened in the background, ended in order."""
+
+    def __init__(self, config: DictConfig, folder: Path, errors: Console) -> None:
+        """`folder`: the run's. Raises UsageError and JournalError."""
+        self._config, self._folder, self._errors = config, folder, errors
+        self._problem: Problem = build(config.problem, device=config.device)
+        self._settings: Settings = build(config.evaluator)
+        try:
+            self._budget = Budget(**config.budget)
+        except ValueError as error:
+            raise UsageError(first_line(error)) from error
+        # Now, for another process may have it; a new run's journal is made once the problem has been opened.
+        self._journal = Journal(folder / "journal.jsonl") if config.run is not None else None
+        self._host: asyncio.Future[Host] | None = None
+        self._opening: asyncio.Task[Agent] | None = None
+        self._agent: Agent | None = None
+        self.interrupted = asyncio.Event()
+        """Set by SIGINT and SIGTERM."""
+
+    def begin(self) -> None:
+        """Starts to open the evaluator, the problem and the journal."""
+        self._heed_signals()
+        self._opening = asyncio.create_task(self._open())
+        self._opening.add_done_callback(self._say)
+
+    async def opened(self, on_stage: OnStage) -> Agent:
+        """Once it is. Raises Refused, with the reason, when it cannot be."""
+        assert self._opening is not None
+        if not self._opening.done():
+            on_stage(f"opening {self._problem.name} on {self._problem.device}")
+        return await asyncio.shield(self._opening)
+
+    def write(self) -> dict[str, Any]:
+        """Writes `best.py` and `summary.json`; returns the summary."""
+        assert self._agent is not None
+        return finalise(self._agent.session.journal.path.parent, self._agent.session.state)
+
+    async def end(self, reason: str) -> int:
+        """Ends the run, then every process that was started; returns the exit status."""
+        assert self._opening is not None
+        self._opening.cancel()
+        agent, status = self._agent, 0 if reason == "disconnected" else 130
+        busy = agent is None or agent.busy
+        if agent is not None:
+            # What clients leave to a server before they kill it is short: the files come first.
+            finished = await agent.stop(reason)
+            self.write()
+            status = 1 if finished.reason.startswith("error") else status
+            agent.session.close()
+        elif self._opening.done() and not self._opening.cancelled():
+            status = EXIT_USAGE
+        await self._close_pool(busy)
+        if self._journal is not None:
+            self._journal.close()
+        return status
+
+    async def _open(self) -> Agent:
+        config, problem = self._config, self._problem
+        try:
+            # In a thread, for it takes seconds: Ray starts, or a cluster is joined.
+            make = build(config.pool)
+            self._host = asyncio.ensure_future(
+                asyncio.to_thread(make, settings=self._settings, on_gpu=problem.device == "cuda")
+            )
+            host = await asyncio.shield(self._host)
+            pool = Pool(host)
+            facts = await pool.describe(problem)
+            self._heed_signals()  # again, for Ray has handlers of its own
+            if self._journal is None:
+                keep_config(self._folder, config)
+                self._journal = Journal(self._folder / "journal.jsonl")
+            journal = self._journal
+            session = Session(
+                problem=problem,
+                library=build(config.library.kernels) if config.library.use else None,
+                evaluator=pool,
+                journal=journal,
+                budget=self._budget,
+                observers=observers_of(config, journal, self._errors, config.budget, report=ReportObserver),
+                outstanding=OUTSTANDING_PER_LANE * (host.devices + host.cores),
+                grace_s=0.0,
+                confirm_s=0.0,
+                environment=facts,
+            )
+            agent = Agent(session)
+            agent.start()
+        except WorkerBroken as error:
+            raise Refused(f"{problem.name} cannot be searched: {cause_of(str(error))}") from error
+        except (UsageError, ValueError, ConnectionError, OSError) as error:
+            raise Refused(first_line(error)) from error
+        self._agent = agent
+        return agent
+
+    def _say(self, opening: asyncio.Task[Agent]) -> None:
+        """Also where nobody asks the server for anything."""
+        if not opening.cancelled() and (error := opening.exception()) is not None:
+            self._errors.out(f"search.mcp: {error}", highlight=False)
+
+    def _heed_signals(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self.interrupted.set)
+
+    async def _close_pool(self, busy: bool) -> None:
+        if self._host is None:
+            return
+        try:
+            host = await self._host
+        except (ValueError, ConnectionError):
+            return  # there is none
+        await asyncio.to_thread(host.close, now=busy)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

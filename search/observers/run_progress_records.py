@@ -1,0 +1,87 @@
+"""What a `Progress` shows a run by: its ideas with their variants, its models, its closed rounds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from evaluators.records.evaluation import Status
+from search.records.model_calls import Spending
+from search.records.tree import Idea, Variant, fastest
+
+
+@dataclass(kw_only=True)
+class VariantProgress:
+    """One variant on its way: its latest stage, and its verdict in `variant.evaluation` when there is one."""
+
+    variant: Variant
+    number: int
+    stage: str = "written"
+    reused: bool = False
+
+
+@dataclass(kw_only=True)
+class IdeaProgress:
+    """One idea and its variants by id. `idea` is None when it was proposed before this observer watched.
+    `implemented` once the proposer will write no more variants by itself."""
+
+    id: str
+    round: int
+    number: int
+    idea: Idea | None = None
+    implemented: bool = False
+    variants: dict[str, VariantProgress] = field(default_factory=dict)
+
+    @property
+    def best(self) -> Variant | None:
+        """The fastest correct variant so far."""
+        return next(iter(fastest((item.variant for item in self.variants.values()), 1)), None)
+
+    @property
+    def statuses(self) -> Counter[Status]:
+        """How many variants have which verdict, reused ones counted."""
+        verdicts = (item.variant.evaluation for item in self.variants.values())
+        return Counter(verdict.status for verdict in verdicts if verdict is not None)
+
+    @property
+    def open(self) -> bool:
+        """Whether variants are still to be written or judged."""
+        return not self.implemented or any(item.variant.evaluation is None for item in self.variants.values())
+
+
+@dataclass(kw_only=True)
+class ModelProgress:
+    """One model: what its calls cost, how many ideas it had, and the fastest variant of those."""
+
+    spending: Spending = field(default_factory=Spending)
+    ideas: int = 0
+    best: Variant | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundSummary:
+    """What a round brought.
+
+    `evaluations` leaves reused verdicts out, `statuses` has them; `correct_share` is None where no variant
+    has a verdict. `best` is the run's best when the round closed; `improved` when this round gave it.
+    `models`, by name, is of the whole run until then.
+    """
+
+    round: int
+    ideas: int
+    evaluations: int
+    statuses: Counter[Status]
+    best: Variant | None
+    improved: bool
+    evaluations_so_far: int
+    wall_s: float
+    elapsed_s: float
+    device_s: float
+    models: Mapping[str, ModelProgress]
+
+    @property
+    def correct_share(self) -> float | None:
+        """Correct variants over variants with a verdict."""
+        verdicts = self.statuses.total()
+        return self.statuses[Status.CORRECT] / verdicts if verdicts else None

@@ -1,0 +1,178 @@
+"""The library's kernels in the form of a model's problem.
+
+A library kernel has the interface of its family: a layer norm is a function of rows, weight, bias and eps. A
+problem has the tensors as the model holds them, with views before and after. What is made here is a proposal:
+whether it is right, the evaluator says.
+"""
+
+from __future__ import annotations
+
+import logging
+import textwrap
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from evaluators.records.problem import Kernel, Problem
+from evaluators.reference.loading import load_module, make_inputs
+from kernel_library.catalogue.entry import Entry
+from kernel_library.overrides.shapes import fits
+from search.optimize.extraction.fragments import Fragment
+from search.optimize.extraction.readable import ATTENTIONS, WORDS, Words, attention_call
+
+if TYPE_CHECKING:
+    from torch import fx
+
+logger = logging.getLogger(__name__)
+
+NAME = "library_kernel"
+MARK = "# As a problem of a model: by search.optimize."
+TEMPLATE = """
+aten = torch.ops.aten
+library_kernel = {function}() if isinstance({function}, type) else {function}
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, {names}):
+{body}
+"""
+
+
+def _softmax(function: str) -> Words:
+    return lambda x, dim, half_to_float: f"{function}({x})"
+
+
+def _sum(function: str) -> Words:
+    def words(x: str, dim: str, keepdim: str = "False") -> str:
+        return f"{function}({x})" + (".unsqueeze(-1)" if keepdim == "True" else "")
+
+    return words
+
+
+def _mm(function: str) -> Words:
+    return lambda a, b: f"{function}({a}, {b})"
+
+
+def _addmm(function: str) -> Words:
+    return lambda bias, a, b: f"{function}({a}, {b}).add_({bias})"
+
+
+def _layernorm(function: str) -> Words:
+    def words(x: str, shape: str, weight: str, bias: str, eps: str) -> str:
+        return f"{function}({x}, {weight}, {bias}, {eps}, {shape.count(',') + 1})"
+
+    return words
+
+
+def _fused_rms_norm(function: str) -> Words:
+    return lambda x, shape, weight, eps: f"{function}({x}, {weight}, {eps})"
+
+
+def _conv2d(function: str) -> Words:
+    def words(x: str, weight: str, bias: str, stride: str, padding: str, *rest: str) -> str:
+        return f"{function}({x}, {weight}, {bias}, {stride}[0], {padding}[0])"
+
+    return words
+
+
+def _attention(places: tuple[int | None, int, int]) -> Callable[[str], Words]:
+    def of(function: str) -> Words:
+        def words(*given: str, **named: str) -> str | None:
+            call = attention_call(places, *given, **named)
+            if call is None or call.causal != "True" or call.mask != "None":
+                return None
+            return f"{function}({call.q}, {call.k}, {call.v})"
+
+        return words
+
+    return of
+
+
+OPERATORS: Mapping[str, Mapping[str, Callable[[str], Words]]] = {
+    "softmax": {"aten._softmax.default": _softmax},
+    "sum": {"aten.sum.dim_IntList": _sum},
+    "matmul": {"aten.mm.default": _mm, "aten.addmm.default": _addmm},
+    "layernorm": {"aten.native_layer_norm.default": _layernorm},
+    "rmsnorm": {"aten._fused_rms_norm.default": _fused_rms_norm},
+    "conv2d": {"aten.convolution.default": _conv2d},
+    "attention": {name: _attention(places) for name, places in ATTENTIONS.items()},
+}
+"""By the library's family: how an operator is written with the kernel's function."""
+RMSNORM = ("pow", "mean", "add", "rsqrt", "mul", "mul")
+
+
+def is_for(entry: Entry, device: str) -> bool:
+    """Whether the entry's language is one of the device's."""
+    return (device == "cpu") == (entry.kernel.language == "cpp")
+
+
+def adapted(entry: Entry, fragment: Fragment, views: Collection[object]) -> Kernel | None:
+    """The entry's kernel for the fragment, whose calls in `views` move nothing; None where it is not for
+    that."""
+    if not entry.function:
+        return None
+    computing = [node for node in fragment.calls if node not in views]
+    body: Sequence[str] | None = None
+    words = {name: make(NAME) for name, make in OPERATORS.get(entry.op, {}).items()}
+    if len(computing) == 1 and str(computing[0].target) in words:
+        body = fragment.code({**_views_alone(), **words})
+    elif entry.op == "rmsnorm" and len(fragment.inputs) == 2:
+        body = _rmsnorm(fragment, computing, NAME)
+    if body is None or NAME not in "".join(body):
+        return None
+    text = textwrap.indent("\n".join(body), " " * 8)
+    forward = TEMPLATE.format(function=entry.function, names=", ".join(fragment.names), body=text)
+    source = f"{entry.kernel.source.rstrip()}\n\n{MARK}\n{forward}"
+    head = "" if "import torch\n" in source else "import torch\n"
+    return Kernel(source=head + source, language=entry.kernel.language)
+
+
+def takes(entry: Entry, kernel: Kernel, problem: Problem) -> bool:
+    """Whether the shapes with which a kernel that `adapted` has made calls the entry's function are ones that
+    the function is right for, in all cases of the problem; True where that cannot be told without numbers."""
+    alone = [problem.of_case(each) for each in problem.cases] or [problem]
+    return all(all(map(fits, entry.shapes, _asked(entry, kernel, each))) for each in alone)
+
+
+class _AskedError(Exception):
+    """Ends a forward at the function's call."""
+
+    def __init__(self, shapes: list[tuple[int, ...]]) -> None:
+        super().__init__()
+        self.shapes = shapes
+
+
+def _asked(entry: Entry, kernel: Kernel, problem: Problem) -> list[tuple[int, ...]]:
+    """The shapes of the tensors that the function is given, as far as they are known."""
+    import torch
+
+    def function(*given: object) -> None:
+        raise _AskedError([tuple(each.shape) for each in given if isinstance(each, torch.Tensor)])
+
+    module = load_module(problem.source, problem.overrides, name="extracted")
+    space: dict[str, Any] = {"torch": torch, entry.function: function}
+    try:
+        inputs = make_inputs(module, seed=None, device="meta", dtype=problem.dtype)
+        exec(kernel.source.partition(MARK)[2], space)
+        with torch.no_grad():
+            space["ModelNew"]()(*inputs)
+    except _AskedError as asked:
+        return asked.shapes
+    except Exception as error:  # views of tensors without numbers may raise anything
+        logger.info("what %s is asked cannot be told: %s: %s", entry.id, type(error).__name__, error)
+    return []
+
+
+def _views_alone() -> Mapping[str, Words]:
+    names = ("t", "transpose", "permute", "view", "_unsafe_view", "unsqueeze", "squeeze", "expand")
+    return {name: words for name, words in WORDS.items() if name.split(".")[1] in names}
+
+
+def _rmsnorm(fragment: Fragment, computing: Sequence[fx.Node], function: str) -> list[str] | None:
+    """x · weight / sqrt(mean(x²) + eps), written out."""
+    calls = [(str(node.target).split(".")[1], node) for node in computing]
+    calls = [(name, node) for name, node in calls if name != "_to_copy"]  # in float32 between
+    if tuple(name for name, _ in calls) != RMSNORM:
+        return None
+    eps = calls[2][1].args[1]
+    x, weight = fragment.names
+    return [f"return {function}({x}, {weight}, {eps!r})"] if isinstance(eps, float) else None

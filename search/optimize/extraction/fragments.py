@@ -1,0 +1,271 @@
+"""Parts of a model's graph that could be one kernel: what goes in, what comes out, and the code between.
+
+A fragment has the calls of a target at one place of the model, with the views between them and in front of
+them, so that a kernel is given tensors as the model holds them: a weight, not its transpose.
+"""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import operator
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, count
+from typing import TYPE_CHECKING, Any
+
+from search.optimize.extraction.graph import Graph
+from search.optimize.extraction.readable import RESHAPES, Words, is_first_alone, is_same, readable
+from search.optimize.profiling.recording import Kind, RecordedCall, RecordedRun
+
+if TYPE_CHECKING:
+    from torch import fx
+
+
+MOST_INPUTS = 32
+"""Of a kernel."""
+
+
+class NoFragmentError(Exception):
+    """These calls cannot be one kernel at this place; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fragment:
+    """`members`: the nodes that the kernel stands for, in the graph's order; `inputs` and `outputs`: the
+    nodes whose tensors go in and come out; `names`: of the inputs, for code. `sizes`: of reshapes, by their
+    nodes, in the place of their own, with -1 for one that follows from the others."""
+
+    members: tuple[fx.Node, ...]
+    inputs: tuple[fx.Node, ...]
+    outputs: tuple[fx.Node, ...]
+    names: tuple[str, ...]
+    sizes: Mapping[fx.Node, Sequence[int | None]] = field(default_factory=dict)
+
+    @property
+    def calls(self) -> list[fx.Node]:
+        """The members that are calls of operators."""
+        return [node for node in self.members if node.target is not operator.getitem]
+
+    def code(self, words: Mapping[str, Words]) -> list[str]:
+        """The body of a function of these names, a line each, its return last. `words`: for operators that
+        are to be written in other words than their own."""
+        return list(_code(self, words))
+
+    @property
+    def reshapes(self) -> list[fx.Node]:
+        """The members that name the sizes of what they give."""
+        return [node for node in self.members if str(node.target) in RESHAPES]
+
+
+def unified(fragments: Sequence[Fragment]) -> list[Fragment] | None:
+    """The same fragments with one code: where their reshapes differ in one of the sizes, that follows from
+    the others. None where they differ in more."""
+    masked = {
+        tuple(replace(each, sizes={node: [None] * len(_sizes(node)) for node in each.reshapes}).code({}))
+        for each in fragments
+    }
+    if len(masked) > 1 or len({each.names for each in fragments}) > 1:
+        return None
+    rows = zip(*([_sizes(node) for node in each.reshapes] for each in fragments), strict=True)
+    open_ = [[len({*sizes}) > 1 for sizes in zip(*row, strict=True)] for row in rows]
+    if any(sum(each) > 1 for each in open_):
+        return None
+    found = []
+    for each in fragments:
+        sizes = {
+            node: [-1 if one else size for size, one in zip(_sizes(node), own, strict=True)]
+            for node, own in zip(each.reshapes, open_, strict=True)
+            if any(own)
+        }
+        found.append(replace(each, sizes=sizes))
+    return found
+
+
+def _sizes(node: fx.Node) -> list[int]:
+    """That a reshape names."""
+    sizes: Any = node.args[1]
+    return list(sizes)
+
+
+def fragment_of(graph: Graph, run: RecordedRun, places: Sequence[int]) -> Fragment:
+    """The fragment of these calls of the run, which the graph is of. Raises NoFragmentError."""
+    views = {node for node, call in zip(graph.calls, run.calls, strict=True) if call.kind is Kind.VIEW}
+    own = {graph.calls[place] for place in places}
+    if any(node in graph.reads for node in own):
+        raise NoFragmentError("the model reads a number out of a tensor there")
+    members = _with_views(own, views)
+    ordered = [node for node in graph.graph.nodes if node in members]
+    computed = _computed(ordered, own)
+    outputs = tuple(node for node in ordered if node in computed and set(node.users) - members)
+    read = dict.fromkeys(each for node in ordered for each in node.all_input_nodes if each not in members)
+    inputs = tuple(sorted(read, key=lambda each: each.op == "get_attr"))  # weights come last
+    _check_order(graph, ordered, outputs)
+    if len(inputs) > MOST_INPUTS:
+        raise NoFragmentError(f"it reads {len(inputs)} tensors")
+    if not outputs:
+        raise NoFragmentError("nothing reads what it computes")
+    _check_contractions({graph.calls[place]: run.calls[place] for place in places}, ordered)
+    names = tuple(_names(inputs))
+    return Fragment(members=tuple(ordered), inputs=inputs, outputs=outputs, names=names)
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    """Whether it is no tuple of several."""
+    return node.target is operator.getitem or not any(user.target is operator.getitem for user in node.users)
+
+
+def _with_views(own: set[fx.Node], views: set[fx.Node]) -> set[fx.Node]:
+    """The calls, what is taken out of their tuples, and the views that they read."""
+    members = set(own)
+    for node in own:
+        members.update(user for user in node.users if user.target is operator.getitem)
+    waiting = list(own)
+    while waiting:
+        for each in waiting.pop().all_input_nodes:
+            taken = each.target is operator.getitem and each.all_input_nodes[0] in views
+            if each not in members and (each in views or taken):
+                members.add(each)
+                waiting.append(each)
+    return members
+
+
+def _computed(ordered: Sequence[fx.Node], own: set[fx.Node]) -> set[fx.Node]:
+    """The tensors that follow from the calls. A view that only inputs lead to is none, whoever reads it: the
+    kernel makes its own, and the model keeps its."""
+    computed = set(own)
+    for node in ordered:
+        if any(each in computed for each in node.all_input_nodes):
+            computed.add(node)
+    return {node for node in computed if _is_tensor(node)}
+
+
+def _check_order(graph: Graph, ordered: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> None:
+    """All is computed at the place of the last call: nobody may read a part before it, or change an input in
+    between."""
+    first, last, members = ordered[0], ordered[-1], set(ordered)
+    place = {node: number for number, node in enumerate(graph.graph.nodes)}
+    made = _new_memory(ordered)
+    for node in ordered:
+        if any(each not in made for each in _changed(node)):
+            raise NoFragmentError(f"{node.target} changes what goes in")
+    read = set[Any]().union(*(_memory(each) for node in ordered for each in node.all_input_nodes))
+    for node in graph.graph.nodes:
+        between = place[first] < place[node] < place[last] and node not in members
+        if between and any(not read.isdisjoint(_memory(each)) for each in _changed(node)):
+            raise NoFragmentError(f"{node.target} changes a tensor in between")
+    for node in outputs:
+        if any(place[user] < place[last] for user in set(node.users) - members):
+            raise NoFragmentError("a part of it is read before the whole is computed")
+
+
+def _new_memory(ordered: Sequence[fx.Node]) -> set[fx.Node]:
+    """The nodes whose memory the fragment itself has made: no views of what goes in."""
+    made: set[fx.Node] = set()
+    for node in ordered:
+        if all(each in made for each in _aliased(node)):
+            made.add(node)
+    return made
+
+
+def _memory(node: fx.Node) -> set[Any]:
+    """The nodes that made the memory in which it lies; "outside" for inputs and weights, of which one may lie
+    in another."""
+    made: set[Any] = set()
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        lying = _aliased(each) if each.op == "call_function" else []
+        waiting.extend(lying)
+        if not lying:
+            made.add(each if each.op == "call_function" else "outside")
+    return made
+
+
+def _aliased(node: fx.Node) -> list[fx.Node]:
+    """The arguments in whose memory the results of a call may lie."""
+    from torch import fx
+
+    if node.target is operator.getitem or str(node.target) in RESHAPES:  # `_unsafe_view` does not say so
+        return node.all_input_nodes
+    arguments = node.target._schema.arguments  # type: ignore[union-attr]
+    given = {**dict(zip((each.name for each in arguments), node.args, strict=False)), **node.kwargs}
+    lying = [given.get(each.name) for each in arguments if each.alias_info is not None]
+    listed = [one for each in lying for one in (each if isinstance(each, list | tuple) else [each])]
+    return [each for each in listed if isinstance(each, fx.Node)]
+
+
+def _changed(node: fx.Node) -> list[fx.Node]:
+    """The arguments that a call writes to."""
+    return _aliased(node) if is_mutable(node) else []
+
+
+def _check_contractions(calls: Mapping[fx.Node, RecordedCall], ordered: Sequence[fx.Node]) -> None:
+    """A kernel for two matmuls of which one reads the other's result computes one of them several times, or
+    waits for all of it; attention's are batched, and small."""
+    behind: dict[fx.Node, bool] = {}
+    for node in ordered:
+        contracts = node in calls and calls[node].kind is Kind.CONTRACTION
+        reads = any(behind.get(each, False) for each in node.all_input_nodes)
+        if contracts and reads and calls[node].name not in ("bmm", "baddbmm"):
+            raise NoFragmentError("one matmul or convolution waits for all of another")
+        behind[node] = contracts or reads
+
+
+def is_mutable(node: fx.Node) -> bool:
+    """Whether a call writes to an argument."""
+    schema = getattr(node.target, "_schema", None)
+    return bool(schema is not None and schema.is_mutable)
+
+
+def _names(inputs: Sequence[fx.Node]) -> Iterator[str]:
+    """Weights by the last part of their names, other tensors as x, y, z, and so on."""
+    taken: set[str] = set()
+    others = chain("xyz", (f"x{number}" for number in count(4)))
+    for node in inputs:
+        base = re.sub(r"\W", "_", str(node.target).rpartition(".")[2]) if node.op == "get_attr" else ""
+        name = base.strip("_") or next(others)
+        number = 1
+        while name in taken:
+            number += 1
+            name = f"{base.strip('_')}{number}"
+        taken.add(name)
+        yield name
+
+
+def _code(fragment: Fragment, words: Mapping[str, Words]) -> Iterator[str]:
+    outputs = fragment.outputs
+    called: dict[fx.Node, str] = dict(zip(fragment.inputs, fragment.names, strict=True))
+    whole: set[fx.Node] = set()
+    for node in fragment.members:
+        if node not in outputs and not node.users:
+            continue
+        if node.target is operator.getitem:
+            source, place = node.args
+            called[node] = called[source] if source in whole else f"{called[source]}[{place}]"  # type: ignore
+            continue
+        if is_same(node) and node not in outputs:
+            called[node] = called[node.all_input_nodes[0]]
+            continue
+        if str(node.target) in words and is_first_alone(node):
+            whole.add(node)
+        args = [node.args[0], fragment.sizes[node]] if node in fragment.sizes else None
+        expression = readable(node, called, words, args)
+        name = _name_of(node, called.values())
+        called[node] = name
+        yield f"{name} = {expression}"
+    yield f"return {', '.join(called[node] for node in outputs)}"
+
+
+def _name_of(node: fx.Node, taken: Any) -> str:
+    base = str(node.target).split(".")[1].strip("_")
+    used, name, number = set(taken), base, 1
+    while name in used or name in RESERVED:
+        number += 1
+        name = f"{base}{number}"
+    return name
+
+
+RESERVED = ("torch", "aten", "functional", "nn", *dir(builtins), *keyword.kwlist)
+"""Names that mean something else there."""

@@ -1,0 +1,250 @@
+"""A model's forward as a graph: the very calls of one run, as PyTorch dispatches them.
+
+The nodes are those of `torch.fx`. Weights are attributes of the model by their names, so that none is copied;
+calls in place stay calls in place, in their order. Where the model reads a number out of a tensor, the graph
+has that call, too, and what it gave in the run (`Graph.reads`): for other inputs the graph is not the model.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from evaluators.reference.inputs.strided_layouts import clone
+from search.optimize.extraction.readable import EXPAND, RESHAPES
+from search.optimize.models.source import LoadedModel, as_written
+from search.optimize.profiling.recording import changed_by
+from search.optimize.profiling.values import Values, place_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import fx
+
+PLAIN = (int, float, str, type(None))
+"""Types of an output's values besides tensors."""
+CONSTANT = "_constant_{}"
+"""The attribute of a tensor that is neither a weight nor made in the run."""
+
+
+class NoGraphError(Exception):
+    """The model's calls cannot be written as a graph; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """`calls`: the nodes of the recorded calls, in order; `inputs`: those of the tensors among the model's
+    arguments. `constants`: tensors by the attribute that they are to be. `reads`: what calls gave that are
+    no tensors. `output`: the tree of the output (`torch.utils._pytree`) with its leaves, nodes or values."""
+
+    graph: fx.Graph
+    calls: Sequence[fx.Node]
+    inputs: Sequence[fx.Node]
+    constants: Mapping[str, torch.Tensor]
+    reads: Mapping[fx.Node, Any]
+    output: Any
+    leaves: Sequence[Any]
+
+    @property
+    def operators(self) -> list[str]:
+        """Of the calls."""
+        return [str(node.target) for node in self.calls]
+
+
+def capture(model: LoadedModel) -> Graph:
+    """Runs the model's forward once, without gradients. Raises NoGraphError, and what the model raises."""
+    import torch
+    from torch.utils._pytree import tree_flatten
+
+    builder = _Builder(model)
+    with as_written(), torch.no_grad(), builder.recording():
+        out = model.module(*model.args, **model.kwargs)
+    leaves, tree = tree_flatten(out)
+    found = [builder.node_of(each) if isinstance(each, torch.Tensor) else each for each in leaves]
+    if strange := [each for each in leaves if not isinstance(each, (torch.Tensor, *PLAIN))]:
+        raise NoGraphError(f"its output has a {type(strange[0]).__name__}")
+    if builder.changes and builder.reads:
+        raise NoGraphError("it changes its inputs or weights, and reads a number out of a tensor")
+    builder.graph.output(found)
+    builder.graph.lint()
+    return Graph(
+        graph=builder.graph,
+        calls=builder.calls,
+        inputs=builder.inputs,
+        constants=builder.constants,
+        reads=builder.reads,
+        output=tree,
+        leaves=found,
+    )
+
+
+def arguments_of(model: LoadedModel) -> tuple[list[Any], Any]:
+    """The leaves of the model's arguments, and the tree that they are in (`torch.utils._pytree`)."""
+    from torch.utils._pytree import tree_flatten
+
+    return tree_flatten((list(model.args), dict(model.kwargs)))
+
+
+def run(graph: Graph, model: LoadedModel, wanted: Sequence[fx.Node]) -> dict[fx.Node, torch.Tensor]:
+    """Copies of what these nodes have in a run on the model's example inputs, each as it is when it is made:
+    calls in place come later."""
+    import torch
+    from torch import fx
+
+    found: dict[fx.Node, torch.Tensor] = {}
+    asked = set(wanted)
+
+    class Noting(fx.Interpreter):
+        def run_node(self, node: fx.Node) -> Any:
+            value = super().run_node(node)
+            if node in asked:
+                found[node] = clone(value)
+            return value
+
+        def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+            if target in graph.constants:
+                return graph.constants[target]
+            return operator.attrgetter(target)(model.module)
+
+    leaves, _ = arguments_of(model)
+    tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
+    with torch.no_grad():
+        Noting(torch.nn.Module(), graph=graph.graph).run(*tensors, enable_io_processing=False)
+    return found
+
+
+class _Builder:
+    """Grows the graph, call by call."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        import torch
+        from torch import fx
+        from torch.utils.weak import WeakTensorKeyDictionary
+
+        self.graph = fx.Graph()
+        self.calls: list[fx.Node] = []
+        self.constants: dict[str, torch.Tensor] = {}
+        self.reads: dict[fx.Node, Any] = {}
+        self.changes = False
+        """Whether a call writes to an input or a weight: the forward cannot be begun again."""
+        self._node: Any = WeakTensorKeyDictionary()
+        self._written = Values()
+        leaves, _ = arguments_of(model)
+        self.inputs = [
+            self._input(each, number) for number, each in enumerate(leaves) if isinstance(each, torch.Tensor)
+        ]
+        weights = [*model.module.named_parameters(), *model.module.named_buffers()]
+        self._weights = {tensor: name for name, tensor in reversed(weights)}
+        self._places = {place: tensor for tensor in self._weights if (place := place_of(tensor)) is not None}
+        self._lasting = {place_of(each) for each in (*model.inputs(), *self._weights)} - {None}
+
+    def _input(self, tensor: torch.Tensor, number: int) -> fx.Node:
+        node = self.graph.placeholder(f"input_{number}")
+        self._node[tensor] = node
+        return node
+
+    def node_of(self, tensor: torch.Tensor) -> fx.Node:
+        """The node that a tensor is. Raises NoGraphError for one whose origin was not seen."""
+        if (found := self._node.get(tensor)) is not None:
+            node: fx.Node = found
+            return node
+        if tensor in self._weights:
+            node = self.graph.get_attr(self._weights[tensor])
+        elif self._written.known(tensor) is not None:
+            raise NoGraphError(f"a tensor of shape {tuple(tensor.shape)} was made past the dispatcher")
+        elif (base := self._places.get(place_of(tensor) or 0)) is not None:
+            where = tensor.shape, tensor.stride(), tensor.storage_offset()
+            if base.dtype is not tensor.dtype:
+                raise NoGraphError(f"a weight is read as {tensor.dtype} past the dispatcher")
+            as_strided = _operator("aten.as_strided.default")
+            node = self.graph.call_function(as_strided, (self.node_of(base), *map(_plain, where)))
+        else:
+            name = CONSTANT.format(len(self.constants))
+            self.constants[name] = tensor
+            node = self.graph.get_attr(name)
+        self._node[tensor] = node
+        return node
+
+    def recording(self) -> Any:
+        """A context in which every call becomes a node."""
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        note = self._note
+
+        class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                return note(func, args, kwargs or {})
+
+        return Recording()  # type: ignore[no-untyped-call]
+
+    def _note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        import torch
+
+        if _shape_depends_on_numbers(func, args):
+            raise NoGraphError(f"what {func} gives has a shape that depends on the numbers in a tensor")
+        self.changes |= any(place_of(each) in self._lasting for each in changed_by(func, args, kwargs))
+        given = [self._as_argument(each) for each in args]
+        named = {name: self._as_argument(each) for name, each in kwargs.items()}
+        out = func(*args, **kwargs)
+        if str(func) in (*RESHAPES, EXPAND):
+            given[1] = _sizes(str(func), args[0], out)
+        node = self.graph.call_function(func, tuple(given), named)
+        self.calls.append(node)
+        if isinstance(out, torch.Tensor):
+            self._made(out, node)
+        elif isinstance(out, tuple | list):
+            for place, each in enumerate(out):
+                if isinstance(each, torch.Tensor):
+                    self._made(each, self.graph.call_function(operator.getitem, (node, place)))
+        elif out is not None:
+            self.reads[node] = out
+        return out
+
+    def _made(self, tensor: torch.Tensor, node: fx.Node) -> None:
+        self._node[tensor] = node
+        if place_of(tensor) not in self._places:
+            self._written.of(tensor)
+
+    def _as_argument(self, value: Any) -> Any:
+        import torch
+
+        if isinstance(value, torch.Tensor):
+            return self.node_of(value)
+        if isinstance(value, list | tuple):
+            return [self._as_argument(each) for each in value]
+        if isinstance(value, torch.Generator):
+            raise NoGraphError("a call takes a generator of random numbers")
+        return value
+
+
+def _shape_depends_on_numbers(func: Any, args: Sequence[Any]) -> bool:
+    """Of what the operator gives. Indexing is one of those with a mask, and none with whole numbers."""
+    import torch
+
+    if torch.Tag.dynamic_output_shape not in func.tags:
+        return False
+    if str(func) == "aten.index.Tensor":
+        return any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in args[1])
+    return True
+
+
+def _sizes(operator: str, tensor: torch.Tensor, out: torch.Tensor) -> list[int]:
+    """That the call is to name: all of a reshape's, since which one follows from the others is decided later;
+    of an expansion those that it changes."""
+    if operator != EXPAND:
+        return list(out.shape)
+    before = [0] * (out.dim() - tensor.dim()) + list(tensor.shape)
+    return [-1 if size == own else size for size, own in zip(out.shape, before, strict=True)]
+
+
+def _plain(value: Any) -> Any:
+    """Sizes as a list."""
+    return value if isinstance(value, int) else list(value)
+
+
+def _operator(name: str) -> Any:
+    import torch
+
+    space, packet, overload = name.split(".")
+    return getattr(getattr(getattr(torch.ops, space), packet), overload)

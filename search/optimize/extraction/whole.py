@@ -1,0 +1,57 @@
+"""A model with all that is known of one run of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from evaluators.base.usage_error import UsageError
+from search.optimize.extraction.fragments import Fragment, fragment_of
+from search.optimize.extraction.graph import Graph, NoGraphError, capture
+from search.optimize.extraction.record import Place
+from search.optimize.models.source import LoadedModel, told
+from search.optimize.profiling.chains import Chain, find_chains
+from search.optimize.profiling.recording import Kind, RecordedRun, record
+
+if TYPE_CHECKING:
+    from torch import fx
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    """A model at one shape with the record of a run and the graph of the same calls."""
+
+    model: LoadedModel
+    run: RecordedRun
+    graph: Graph
+
+    @cached_property
+    def chains(self) -> list[Chain]:
+        """The calls that could be one kernel."""
+        return find_chains(self.run)
+
+    @cached_property
+    def views(self) -> set[fx.Node]:
+        """The calls that move nothing."""
+        calls = zip(self.graph.calls, self.run.calls, strict=True)
+        return {node for node, call in calls if call.kind is Kind.VIEW}
+
+    def fragment(self, place: Place) -> Fragment:
+        """Raises NoFragmentError."""
+        return fragment_of(self.graph, self.run, place.calls)
+
+
+def whole_of(model: LoadedModel) -> Whole:
+    """The model with its graph. Raises UsageError where its calls cannot be written as one."""
+    with told(model.title):
+        run = record(model)
+        try:
+            graph = capture(model)
+        except NoGraphError as error:
+            raise UsageError(f"model={model.title}: no kernel can be put into it: {error}") from error
+    if graph.operators != [call.operator for call in run.calls]:
+        raise UsageError(
+            f"model={model.title}: no kernel can be put into it: two runs call different operators"
+        )
+    return Whole(model=model, run=run, graph=graph)

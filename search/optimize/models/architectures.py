@@ -1,0 +1,347 @@
+"""Architectures of transformers, torchvision and diffusers, with random weights: nothing is downloaded.
+
+A config is the library's own default, changed by keys (`model.config.n_layer=4`). The inputs follow from what
+`forward` takes and from the config; what is not known here is given by its shape (`model.inputs.x=[2,77]`).
+`shapes`: several sets of inputs, each with the fields that differ, and its `weight`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from evaluators.base.nearest import near
+from evaluators.base.usage_error import UsageError
+from evaluators.reference.loading import seed_all
+from search.optimize.models.source import LoadedModel, Shape, import_package, ready
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+IDS_BELOW = 100
+"""Integers are drawn below this where no vocabulary says more."""
+ADDITION = "addition_embed_type"
+NEEDED_WITH: Mapping[str, Sequence[str]] = {
+    "num_embeds_ada_norm": ("timestep", "class_labels"),
+    "num_class_embeds": ("class_labels",),
+    "cross_attention_dim": ("encoder_hidden_states",),
+    "joint_attention_dim": ("encoder_hidden_states", "timestep", "img_ids", "txt_ids"),
+    "pooled_projection_dim": ("pooled_projections",),
+    "guidance_embeds": ("guidance",),
+    ADDITION: ("added_cond_kwargs",),
+}
+"""Inputs of diffusers that are optional to the signature of `forward` and not to the model, by the key of the
+config that makes them so."""
+TEXT_WIDTHS = (
+    *("encoder_hid_dim", "caption_channels", "cap_feat_dim", "text_dim", "text_embed_dim"),
+    *("joint_attention_dim", "cross_attention_dim"),
+)
+"""Keys of the config that say how wide the text is that conditions diffusers, the first that is set."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transformers:
+    """A class of `transformers` (`GPT2LMHeadModel`). `config` changes its default config, without a cache of
+    keys and values unless it asks for one; `batch` and `sequence` size the inputs, `inputs` gives shapes of
+    further ones. `labels`: the loss of predicting the input ids is computed, too."""
+
+    name: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    batch: int = 1
+    sequence: int = 128
+    labels: bool = False
+    inputs: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    shapes: Sequence[Mapping[str, Any]] | None = None
+
+    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> list[LoadedModel]:
+        """See `ModelSource`."""
+        name = f"transformers/{self.name}"
+        made = class_of("transformers", self.name, "PreTrainedModel")
+        config = self._config(made.config_class, name)
+        dtype = dtype or "float32"
+        return ready(
+            name,
+            lambda: made_with(lambda: made(config), device=device, dtype=dtype, seed=seed),
+            shapes_of(
+                self, lambda one: Shape(inputs=lambda _: ((), one._inputs(made, config, Draw(device, dtype))))
+            ),
+            device=device,
+            dtype=dtype,
+            backward=backward,
+        )
+
+    def _config(self, config_class: Any, name: str) -> Any:
+        """The default config, changed. Raises UsageError for a key that it does not have."""
+        own = config_class()
+        known = {**own.to_dict(), **dict.fromkeys(own.attribute_map)}
+        _check_keys(self.config, known, name)
+        cached = {"use_cache": False} if "use_cache" in known else {}
+        return config_class(**{**cached, **self.config})
+
+    def _inputs(self, made: Any, config: Any, draw: Draw) -> dict[str, Any]:
+        texts = getattr(config, "text_config", None) or config
+        images = getattr(config, "vision_config", None) or config
+        vocabulary = getattr(texts, "vocab_size", IDS_BELOW)
+        image = getattr(images, "image_size", 224)
+        height, width = image if isinstance(image, list | tuple) else (image, image)
+
+        def ids() -> torch.Tensor:
+            return draw.integers((self.batch, self.sequence), vocabulary)
+
+        known: dict[str, Callable[[], torch.Tensor]] = {
+            "input_ids": ids,
+            "decoder_input_ids": ids,
+            "pixel_values": lambda: draw.floats(
+                (self.batch, getattr(images, "num_channels", 3), height, width)
+            ),
+            "input_features": lambda: draw.floats(
+                (self.batch, getattr(config, "num_mel_bins", 80), 2 * config.max_source_positions)
+            ),
+            "input_values": lambda: draw.floats(
+                (self.batch, self.sequence * math.prod(getattr(config, "conv_stride", ())))
+            ),
+        }
+        takes = inspect.signature(made.forward).parameters
+        wanted = [key for key in ("input_ids", "pixel_values") if key in takes]
+        wanted = wanted if made.main_input_name in wanted else [made.main_input_name]
+        if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
+            wanted.append("decoder_input_ids")
+        found = {key: known[key]() for key in wanted if key not in self.inputs and key in known}
+        found |= draw.shaped(self.inputs, takes, f"transformers/{self.name}", vocabulary)
+        if self.labels:
+            found["labels"] = found.get("decoder_input_ids", found["input_ids"]).clone()
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Torchvision:
+    """A model of `torchvision.models` by its name (`resnet50`). `config` is what its builder takes; `batch`
+    images of `image` by `image` pixels."""
+
+    name: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    batch: int = 1
+    image: int = 224
+    shapes: Sequence[Mapping[str, Any]] | None = None
+
+    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> list[LoadedModel]:
+        """See `ModelSource`."""
+        import_package("torchvision", f"model=torchvision/{self.name}")
+        models = import_package("torchvision.models", f"model=torchvision/{self.name}")
+        if self.name not in models.list_models():
+            raise UsageError(f"torchvision has no model {self.name}{near(self.name, models.list_models())}")
+        builder = models.get_model_builder(self.name)
+        weightless = {"weights": None, "weights_backbone": None}
+        takes = inspect.signature(builder).parameters
+        config = {key: value for key, value in weightless.items() if key in takes} | dict(self.config)
+        dtype = dtype or "float32"
+        return ready(
+            f"torchvision/{self.name}",
+            lambda: made_with(lambda: builder(**config), device=device, dtype=dtype, seed=seed),
+            shapes_of(self, lambda one: Shape(inputs=lambda _: ((one._images(Draw(device, dtype)),), {}))),
+            device=device,
+            dtype=dtype,
+            backward=backward,
+        )
+
+    def _images(self, draw: Draw) -> torch.Tensor:
+        return draw.floats((self.batch, 3, self.image, self.image))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diffusers:
+    """A model of `diffusers` (`UNet2DConditionModel`). `config` is what its constructor takes, `sequence` the
+    length of the text that conditions it, `sample` the height and width of what it denoises, null: its
+    config's; `inputs` gives shapes of inputs that are not known here."""
+
+    name: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    batch: int = 1
+    sequence: int = 77
+    sample: int | None = None
+    inputs: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    shapes: Sequence[Mapping[str, Any]] | None = None
+
+    def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> list[LoadedModel]:
+        """See `ModelSource`."""
+        name = f"diffusers/{self.name}"
+        made = class_of("diffusers", self.name, "ModelMixin")
+        _check_keys(self.config, dict(inspect.signature(made.__init__).parameters), name)
+        dtype = dtype or "float32"
+        return ready(
+            name,
+            lambda: made_with(lambda: made(**self.config), device=device, dtype=dtype, seed=seed),
+            shapes_of(
+                self,
+                lambda one: Shape(
+                    inputs=lambda module: ((), one._inputs(made, module.config, Draw(device, dtype)))
+                ),
+            ),
+            device=device,
+            dtype=dtype,
+            backward=backward,
+        )
+
+    def _inputs(self, made: Any, config: Mapping[str, Any], draw: Draw) -> dict[str, Any]:
+        takes = inspect.signature(made.forward).parameters
+        known = self._known(takes, config, draw)
+        needed = [key for key, each in takes.items() if key != "self" and each.default is each.empty]
+        needed += [key for name, keys in NEEDED_WITH.items() if config.get(name) for key in keys]
+        needed = [key for key in needed if key in takes]
+        needed = [key for key in dict.fromkeys(needed) if key not in self.inputs]
+        needed = [key for key in needed if takes[key].kind is not inspect.Parameter.VAR_KEYWORD]
+        if unknown := [key for key in needed if key not in known]:
+            raise UsageError(
+                f"model=diffusers/{self.name} takes {', '.join(unknown)}, of which no shape is known; "
+                f"give model.inputs.{unknown[0]}=[…]"
+            )
+        return {key: known[key]() for key in needed} | draw.shaped(
+            self.inputs, takes, f"diffusers/{self.name}", IDS_BELOW
+        )
+
+    def _known(
+        self, takes: Collection[str], config: Mapping[str, Any], draw: Draw
+    ) -> dict[str, Callable[[], Any]]:
+        """What draws each input whose shape is known."""
+        channels, size = config.get("in_channels", 4), self.sample or config.get("sample_size") or 32
+        height, width = size if isinstance(size, list | tuple) else (size, size)
+        text = next((found for key in TEXT_WIDTHS if (found := config.get(key))), 768)
+        text = text[0] if isinstance(text, list | tuple) else text
+        tokens = "img_ids" in takes  # an image as rows of its patches
+        classes = config.get("num_class_embeds") or config.get("num_embeds_ada_norm") or IDS_BELOW
+
+        def image() -> torch.Tensor:
+            return draw.floats(
+                (self.batch, height * width, channels) if tokens else (self.batch, channels, height, width)
+            )
+
+        def text_and_time() -> dict[str, torch.Tensor]:
+            ids = 6
+            pooled = config["projection_class_embeddings_input_dim"] - ids * config["addition_time_embed_dim"]
+            return {
+                "text_embeds": draw.floats((self.batch, pooled)),
+                "time_ids": draw.integers((self.batch, ids), IDS_BELOW),
+            }
+
+        return {
+            "sample": image,
+            "hidden_states": image,
+            "timestep": lambda: draw.integers((self.batch,), 1000),
+            "encoder_hidden_states": lambda: draw.floats((self.batch, self.sequence, text)),
+            "encoder_attention_mask": lambda: draw.integers((self.batch, self.sequence), 1) + 1,
+            "class_labels": lambda: draw.integers((self.batch,), classes),
+            "pooled_projections": lambda: draw.floats((self.batch, config["pooled_projection_dim"])),
+            "guidance": lambda: draw.floats((self.batch,)),
+            "img_ids": lambda: draw.integers((height * width, 3), max(height, width)),
+            "txt_ids": lambda: draw.integers((self.sequence, 3), 1),
+            **({"added_cond_kwargs": text_and_time} if config.get(ADDITION) == "text_time" else {}),
+        }
+
+
+def shapes_of(source: Any, inputs: Callable[[Any], Shape]) -> list[Shape]:
+    """Those of an architecture: what `inputs` makes of the source with the fields of each. Raises UsageError
+    for one that stands there twice."""
+    if not source.shapes:
+        return [inputs(source)]
+    found: dict[str, Shape] = {}
+    for each in source.shapes:
+        weight = each.get("weight", 1.0)
+        changed = {key: value for key, value in each.items() if key != "weight"}
+        name = " ".join(f"{key}={value}" for key, value in changed.items()) or "as it is"
+        if name in found:
+            raise UsageError(f"the shape {name} stands in model.shapes twice")
+        found[name] = replace(inputs(replace(source, shapes=None, **changed)), name=name, weight=weight)
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Draws tensors on a device, floating ones at a type; from torch's generator."""
+
+    device: str
+    dtype: str
+
+    def floats(self, shape: Sequence[int]) -> torch.Tensor:
+        """Normally distributed."""
+        import torch
+
+        return torch.randn(*shape, device=self.device, dtype=getattr(torch, self.dtype))
+
+    def integers(self, shape: Sequence[int], below: int) -> torch.Tensor:
+        """From 0 on."""
+        import torch
+
+        return torch.randint(0, below, tuple(shape), device=self.device)
+
+    def shaped(
+        self, shapes: Mapping[str, Sequence[int]], takes: Iterable[str], model: str, vocabulary: int
+    ) -> dict[str, torch.Tensor]:
+        """Inputs of these shapes: integers where the name says that they are ids or a mask. Raises UsageError
+        for one that the model does not take."""
+        takes = list(takes)
+        for name, shape in shapes.items():
+            if name not in takes:
+                raise UsageError(f"model={model} takes no input {name}{near(name, takes)}")
+            if not all(isinstance(size, int) and size > 0 for size in shape):
+                raise UsageError(f"model.inputs.{name} is {shape}; it must be a shape such as [2,77]")
+
+        def drawn(name: str, shape: Sequence[int]) -> torch.Tensor:
+            if name.endswith("mask"):
+                return self.integers(shape, 1) + 1
+            return self.integers(shape, vocabulary) if name.endswith("ids") else self.floats(shape)
+
+        return {name: drawn(name, shape) for name, shape in shapes.items()}
+
+
+def class_of(package: str, name: str, base: str) -> Any:
+    """A model's class. Raises UsageError, with the nearest name, where the package has none of this name."""
+    library = import_package(package, f"model={package}/{name}")
+    models = [each for each in dir(library) if each[:1].isupper()]
+    try:
+        found = getattr(library, name)
+    except AttributeError as error:
+        raise UsageError(f"{package} has no model {name}{near(name, models)}") from error
+    except ImportError as error:
+        why = str(error).splitlines()[0]
+        raise UsageError(f"model={package}/{name} cannot be imported: {why}") from error
+    if not isinstance(found, type) or base not in {each.__name__ for each in found.__mro__}:
+        raise UsageError(f"{package}/{name} is no model with a config")
+    return found
+
+
+def made_with(make: Callable[[], nn.Module], *, device: str, dtype: str, seed: int) -> nn.Module:
+    """What `make` makes, on the device and at the type from the start: a large model has no second copy, and
+    tensors that the model itself wants at another type keep that."""
+    import torch
+
+    seed_all(seed)
+    with _default_dtype(dtype), torch.device(device):
+        made = make()
+    return made.to(device)
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: str) -> Iterator[None]:
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, dtype))
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _check_keys(given: Mapping[str, Any], known: Mapping[str, Any], model: str, above: str = "") -> None:
+    """Raises UsageError for a key that a config does not have, within its parts too."""
+    for key, value in given.items():
+        if key not in known:
+            raise UsageError(f"the config of {model} has no {above}{key}{near(key, list(known))}")
+        part = known[key]
+        if isinstance(value, Mapping) and isinstance(part, Mapping) and part:
+            _check_keys(value, part, model, f"{above}{key}.")

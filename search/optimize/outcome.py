@@ -1,0 +1,65 @@
+"""What became of a model, from the files of its run: for the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from search.optimize.extraction.record import EXTRACTION, Extraction
+from search.optimize.profiling.record import Profile, patterns_of
+from search.optimize.verification.apart import WAYS
+from search.optimize.verification.record import EAGER, FILE, Verification, growth_lines, said_of
+
+KERNELS = "kernels.json"
+"""The kernels that were found, by their problems' names."""
+
+
+def outcome_of(folder: Path, profile: Profile) -> dict[str, Any] | None:
+    """As plain JSON types: `ways` of running the model with their times and speedups over eager, the same at
+    each of its `shapes`, what is `said` of the comparison, and a row for each problem. None where no model
+    with kernels has been compared yet. Raises OSError and ValueError for files that are not whole."""
+    if not (folder / FILE).exists():
+        return None
+    found = Verification.read(folder / FILE)
+    extraction = Extraction.read(folder / EXTRACTION)
+    kernels: Mapping[str, Any] = json.loads((folder / KERNELS).read_text(encoding="utf-8"))
+    return {
+        "passes": found.passes,
+        "said": said_of(found),
+        "growth": growth_lines(found),
+        "ways": [_way(found, way) for way in found.ways],
+        "shapes": [
+            {"name": name, "weight": weight, "ways": [_way(found, way, name) for way in found.ways]}
+            for name, weight in found.shapes.items()
+        ],
+        "failed": {WAYS.get(way, way): why for way, why in found.failed.items()},
+        "problems": [
+            {
+                "name": each.name,
+                "target": each.target,
+                "calls": len(each.places),
+                "share": each.time_ms / profile.total_ms,
+                "ceiling": each.ceiling,
+                "sites": list(patterns_of([place.site for place in each.places])),
+                "kernel": kernels.get(each.name),
+                "used": found.calls.get(each.name, 0),
+                "left_out": found.left_out.get(each.name, ""),
+            }
+            for each in extraction.problems
+        ],
+        "no_problems": dict(extraction.left_out),
+    }
+
+
+def _way(found: Verification, way: str, shape: str | None = None) -> dict[str, Any]:
+    speedup, low, high = found.speedup(way, shape=shape)
+    return {
+        "name": WAYS.get(way, way),
+        "ms": found.ms(way, shape),
+        "eager": way == EAGER,
+        "speedup": speedup,
+        "low": low,
+        "high": high,
+    }

@@ -1,0 +1,298 @@
+"""One run of a model, call by call, as PyTorch dispatches it: arguments, call sites, and which call reads
+what another wrote.
+
+A call's *site* is the path of the module that makes it (`h.0.attn`), "" for the model itself; in the backward
+pass that of the module whose forward it belongs to. A *value* is what a call leaves in the memory of a
+tensor: views of a tensor have its value, and an operator in place makes a new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from evaluators.reference.containers import tensors_in
+from evaluators.suites.trace_grammar import write_arguments
+from evaluators.suites.trace_recording import CREATION, call_of, kind_of
+from evaluators.suites.traced_call import Call
+from search.optimize.models.source import LoadedModel, as_written
+from search.optimize.profiling.values import Values, place_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+class Kind(StrEnum):
+    """What an operator does."""
+
+    VIEW = "view"
+    """It moves nothing."""
+    CREATION = "creation"
+    """It makes a tensor out of none."""
+    CONTRACTION = "contraction"
+    """Matmuls, convolutions and attention: multiplications and additions that reuse what they read."""
+    LIGHT = "light"
+    """Elementwise, a reduction, or both: as fast as memory is."""
+    OTHER = "other"
+
+
+LIGHT = (
+    *(
+        "_softmax",
+        "_safe_softmax",
+        "_log_softmax",
+        "native_layer_norm",
+        "native_group_norm",
+        "_fused_rms_norm",
+    ),
+    *("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training"),
+    *("cudnn_batch_norm", "miopen_batch_norm", "native_dropout", "bernoulli", "_to_copy", "copy", "clone"),
+    *("cat", "stack", "mean", "sum", "amax", "amin", "max", "min", "var", "var_mean", "std", "prod"),
+    *(
+        "linalg_vector_norm",
+        "max_pool2d_with_indices",
+        "avg_pool2d",
+        "_adaptive_avg_pool2d",
+        "nll_loss_forward",
+    ),
+    *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_bilinear2d"),
+    *("nll_loss", "mse_loss", "masked_fill", "where", "tril", "triu", "glu", "repeat", "constant_pad_nd"),
+)
+"""Beside what PyTorch marks as elementwise or a reduction; the backward forms (`…_backward`) too."""
+BY_ROW = ("embedding", "index_select", "gather", "index")
+"""Operators that read those rows of their first tensor that they write."""
+WITHOUT_READING = ("copy", "fill", "zero", "bernoulli", "normal", "uniform", "random", "exponential")
+"""Operators in place that do not look at what was there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedCall:
+    """One call. `arguments`: as text of the trace format, "" where it has no words for them. `reads` and
+    `writes`: bytes by value, each value once. `operations`: multiplications and additions."""
+
+    operator: str
+    arguments: str
+    call: Call | None
+    site: str
+    backward: bool
+    kind: Kind
+    dtype: str
+    reads: Mapping[int, int]
+    writes: Mapping[int, int]
+    operations: int = 0
+
+    @property
+    def name(self) -> str:
+        """The operator without its namespace and overload: `addmm` of `aten.addmm.default`."""
+        return self.operator.split(".")[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedRun:
+    """A run's calls in order; `kept`: the values that outlive it: outputs, gradients, weights and inputs that
+    were changed."""
+
+    calls: Sequence[RecordedCall]
+    kept: frozenset[int]
+
+
+def record(model: LoadedModel) -> RecordedRun:
+    """Runs the model once. Raises what the model raises."""
+    recorder = _Recorder(model.device)
+    with as_written(), recorder.sites_of(model.module), recorder.recording():
+        left = model.run()
+        lasting = [*left, *model.module.parameters(), *model.module.buffers(), *model.inputs()]
+        kept = frozenset(value for each in lasting if (value := recorder.values.known(each)) is not None)
+    model.forget_gradients()
+    return RecordedRun(calls=recorder.calls, kept=kept)
+
+
+@dataclass
+class _Recorder:
+    device: str
+    calls: list[RecordedCall] = field(default_factory=list)
+    values: Values = field(default_factory=Values)
+    _stack: list[str] = field(default_factory=list)
+    _site_of_node: dict[int, str] = field(default_factory=dict)
+    """By the number of the node of the autograd graph that a forward call made."""
+
+    @contextlib.contextmanager
+    def sites_of(self, module: nn.Module) -> Iterator[None]:
+        """In the block it is known which module runs."""
+        hooks = []
+
+        def entered(name: str) -> Any:
+            return lambda *_: self._stack.append(name)
+
+        def left(*_: Any) -> None:
+            self._stack.pop()
+
+        for name, each in module.named_modules():
+            hooks.append(each.register_forward_pre_hook(entered(name), prepend=True))
+            hooks.append(each.register_forward_hook(left, always_call=True))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def recording(self) -> Any:
+        """A context in which every call is noted, after it was made."""
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        note, site = self._note, self._site
+
+        class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                where, backward = site()  # before: the call may raise, or call others
+                note_it = note(func, args, kwargs or {}, where, backward)
+                out = func(*args, **(kwargs or {}))
+                note_it(out)
+                return out
+
+        return Recording()  # type: ignore[no-untyped-call]
+
+    def _site(self) -> tuple[str, bool]:
+        """Of the call that is about to be made, and whether the backward pass makes it."""
+        import torch
+
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            return self._site_of_node.get(node._sequence_nr(), ""), True
+        site = self._stack[-1] if self._stack else ""
+        if torch.is_grad_enabled():
+            made = torch.autograd._get_sequence_nr() - 1
+            self._site_of_node.setdefault(made, site)
+        return site, False
+
+    def _note(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], site: str, backward: bool
+    ) -> Any:
+        """What is to be told the call's output. Its inputs are looked at now: it may change them."""
+        operator = str(func)
+        given = tensors_in([list(args), dict(kwargs)])
+        reads = self._read(given)
+        changed = changed_by(func, args, kwargs)
+        try:
+            call = call_of(operator, args, kwargs, self.device)
+            text = write_arguments(call)
+        except ValueError:
+            call, text = None, ""
+
+        def note(out: Any) -> None:
+            outputs = tensors_in(out)
+            places = {place_of(each) for each in given}
+            fresh = [each for each in outputs if place_of(each) not in places]
+            overwritten = _name(func) in WITHOUT_READING
+            for each in changed:
+                if overwritten and (old := self.values.known(each)) is not None:
+                    reads[old] = 0
+            written = {self.values.new(each): _bytes(each) for each in (*fresh, *changed)}
+            writes = {value: size for value, size in written.items() if value is not None}
+            if _name(func) in BY_ROW and given and (table := self.values.known(given[0])) in reads:
+                reads[table] = min(reads[table], sum(writes.values()))
+            self.calls.append(
+                RecordedCall(
+                    operator=operator,
+                    arguments=text,
+                    call=call,
+                    site=site,
+                    backward=backward,
+                    kind=_kind(func, viewed=bool(outputs) and not writes),
+                    dtype=_dtype([*outputs, *given]),
+                    reads=reads,
+                    writes=writes,
+                    operations=_operations(func, args, kwargs, out),
+                )
+            )
+
+        return note
+
+    def _read(self, given: Sequence[torch.Tensor]) -> dict[int, int]:
+        """Bytes by value: of several views of one those of each, but no more than there are."""
+        views: dict[int, dict[Any, torch.Tensor]] = {}
+        for each in given:
+            if (value := self.values.of(each)) is not None:
+                where = each.storage_offset(), each.shape, each.stride()
+                views.setdefault(value, {})[where] = each
+        return {
+            value: min(
+                sum(map(_bytes, found.values())), next(iter(found.values())).untyped_storage().nbytes()
+            )
+            for value, found in views.items()
+        }
+
+
+def changed_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The arguments that the operator writes to."""
+    if not func._schema.is_mutable:
+        return []
+    names = [each.name for each in func._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    written = [each.name for each in func._schema.arguments if each.is_write]
+    return tensors_in([given[name] for name in written if name in given])
+
+
+def _name(func: Any) -> str:
+    """Without what marks that it works in place."""
+    return str(func._overloadpacket.__name__).rstrip("_")
+
+
+def _kind(func: Any, *, viewed: bool) -> Kind:
+    import torch
+
+    if viewed:
+        return Kind.VIEW
+    if kind_of(str(func)) == CREATION:
+        return Kind.CREATION
+    if _formula(func) is not None:
+        return Kind.CONTRACTION
+    marks = {getattr(torch.Tag, name, None) for name in ("pointwise", "reduction")} - {None}
+    light = marks & set(func.tags) or _name(func).removesuffix("_data").removesuffix("_backward") in LIGHT
+    return Kind.LIGHT if light else Kind.OTHER
+
+
+def _formula(func: Any) -> Any:
+    """What counts the operations of a contraction; None for other operators."""
+    from torch.utils.flop_counter import flop_registry
+
+    packet, name = func._overloadpacket, _name(func)
+    if packet not in flop_registry and name.startswith("_scaled_dot_product"):  # on a CPU
+        import torch
+
+        way = "flash_attention_backward" if name.endswith("backward") else "flash_attention"
+        packet = getattr(torch.ops.aten, f"_scaled_dot_product_{way}")
+    return flop_registry.get(packet)
+
+
+def _operations(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> int:
+    """0 where they cannot be counted. Of causal attention half of all."""
+    formula = _formula(func)
+    if formula is None:
+        return 0
+    names = [each.name for each in func._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    try:
+        counted = formula(*args, **kwargs, out_val=out)
+    except Exception:  # a formula for other arguments
+        return 0
+    return math.ceil(counted / 2) if given.get("is_causal") else int(counted)
+
+
+def _dtype(tensors: Sequence[torch.Tensor]) -> str:
+    """Of the first floating one; of the first where there is none."""
+    found = [each for each in tensors if each.is_floating_point()] or list(tensors)
+    return str(found[0].dtype).removeprefix("torch.") if found else ""
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    """That it has in memory: less than its elements where they are repeated."""
+    import torch
+
+    size = tensor.numel() * tensor.element_size()
+    return min(size, tensor.untyped_storage().nbytes()) if tensor.layout is torch.strided else size

@@ -1,0 +1,293 @@
+"""Holds a model with kernels against the model, and times both; in a process of its own, because kernels are
+code that may do anything to theirs:
+
+    python -m search.optimize.verification.process FOLDER
+
+FOLDER is that of a run of `search.optimize`; it has `optimized/` and what is to be done in
+`verification_task.json`. What is found is written to `verification_found.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import hashlib
+import importlib.util
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evaluators.base.cause import first_line
+from evaluators.reference.containers import tensors_in
+from search.optimize.extraction.record import EXTRACTION, Extraction
+from search.optimize.installation.package import PACKAGE
+from search.optimize.model_config import source_of
+from search.optimize.models.source import LoadedModel
+from search.optimize.verification.apart import FOUND, TASK, Task
+from search.optimize.verification.forward_times import timed
+from search.optimize.verification.plans import plan_of, watched
+from search.optimize.verification.record import (
+    OPTIMIZED_GRAPH,
+    Check,
+    Step,
+    Verification,
+    allowed,
+    error_of,
+    guilty,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+
+def verify(folder: Path, task: Task, say: Callable[[str], None]) -> Verification:
+    """The verification, in this process. Raises what the model raises, and ValueError for a package that is
+    not this model's."""
+    package = load_package(folder)
+    result = Verification(checks=(), calls={}, left_out=task.without)
+    if task.seeds:
+        result = _compared(folder, package, task, say)
+        gc.collect()
+    if not task.ways or (task.seeds and not result.passes):
+        return result
+    return timed(package, task, result, say)
+
+
+def _compared(folder: Path, package: Any, task: Task, say: Callable[[str], None]) -> Verification:
+    """One model at a time is in memory. Where a kernel is taken out, the seeds before are compared again."""
+    result = Verification(checks=(), calls={}, left_out=task.without)
+    while True:
+        checks = []
+        before = result.left_out
+        for seed in range(task.seed, task.seed + task.seeds):
+            cases = _cases(package, task, seed)
+            left = [each for each in cases[0].kernels if each not in result.left_out]
+            if found := guilty(left, lambda some, cases=cases: any(each.wrong(some) for each in cases)):  # type: ignore[misc]
+                growth = result.growth or _growth(cases, left, folder)
+                why = {name: f"the model is another with it: {_why(cases, left, name)}" for name in found}
+                result = replace(result, growth=growth, left_out={**result.left_out, **why})
+                say(f"seed {seed}: taken out: {', '.join(found)}")
+                left = [each for each in left if each not in found]
+            checks += [each.check(left) for each in cases]
+            as_graph = cases if OPTIMIZED_GRAPH in task.ways else ()
+            if off := next(filter(None, (each.wrong_as_graph(left) for each in as_graph)), ""):
+                result = replace(result, failed={OPTIMIZED_GRAPH: off})
+            if seed == task.seed:
+                calls = [each.calls(left) for each in cases]
+                result = replace(
+                    result,
+                    calls={name: sum(each[name] for each in calls) for name in left},
+                    other_sizes=_other_sizes(cases),
+                    shapes={each.model.shape: each.model.weight for each in cases},
+                )
+        if result.left_out == before:
+            say(f"compared on {task.seeds} sets of weights and inputs")
+            return replace(result, checks=checks)
+
+
+def load_package(folder: Path) -> Any:
+    """The folder's `optimized/` as a module of its own: there may be several in a process."""
+    file = folder / PACKAGE / "__init__.py"
+    name = f"{PACKAGE}_{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _cases(package: Any, task: Task, seed: int) -> list[_Case]:
+    """The model of a seed at each of its shapes."""
+    cases = [_Case(package, seed, number, model) for number, model in enumerate(task.load(seed))]
+    package.load(cases[0].model.module)
+    return cases
+
+
+def _why(cases: Sequence[_Case], names: Sequence[str], name: str) -> str:
+    """What is wrong with one kernel: alone, or with the others."""
+    found = (each.wrong(some) for some in ([name], names) for each in cases)
+    return next(filter(None, found), "not every time")
+
+
+def _growth(cases: Sequence[_Case], some: Sequence[str], folder: Path) -> list[Step]:
+    """At the first shape where the model with these kernels is another."""
+    return next((each.growth(some, folder) for each in cases if each.wrong(some)), [])
+
+
+def _other_sizes(cases: Sequence[_Case]) -> str:
+    """Of the first shape that says something."""
+    known = [each.sizes for each in cases]
+    return next(filter(None, (each.other_sizes(known) for each in cases)), "")
+
+
+class _Case:
+    """A model of one seed at one shape: what it gives, and what it gives with kernels, once these are loaded.
+    `number`: the shape's place."""
+
+    def __init__(self, package: Any, seed: int, number: int, model: LoadedModel) -> None:
+        self.seed, self.model, self._package, self._number = seed, model, package, number
+        self._eager = [each.detach().clone() for each in model.run()]
+        self._exact = _in_float64(model)
+
+    @property
+    def kernels(self) -> list[str]:
+        """The names of all."""
+        return list(self._plan.kernels)
+
+    @property
+    def sizes(self) -> list[torch.Size]:
+        """Of the inputs."""
+        return [each.shape for each in self.model.inputs()]
+
+    def check(self, some: Sequence[str]) -> Check:
+        """With these kernels on; one that raises has an infinite error."""
+        import torch
+
+        for name, kernel in self._plan.kernels.items():
+            kernel.on = name in some
+        self._raised = ""
+        try:
+            found = self.model.run()
+        except Exception as error:  # a kernel may raise anything
+            self._raised = f"{type(error).__name__}: {first_line(error)}"
+            found = []
+        if self._plan.fallbacks:
+            raise ValueError(f"the kernels do not run: {next(iter(self._plan.fallbacks))}")
+        wanted = self._exact or self._eager
+        eager_error = error_of(self._eager, self._exact) if self._exact else None
+        epsilon = max(
+            (torch.finfo(each.dtype).eps for each in self._eager if each.is_floating_point()), default=0.0
+        )
+        if eager_error is not None and not math.isfinite(eager_error):
+            wanted, eager_error = self._eager, None
+        return Check(
+            seed=self.seed,
+            error=error_of(found, wanted),
+            eager_error=eager_error,
+            allowed=allowed(eager_error, epsilon),
+            tokens=self._tokens(found),
+            shape=self.model.shape,
+        )
+
+    def wrong(self, some: Sequence[str]) -> str:
+        """What is wrong with these kernels; "" where nothing is."""
+        found = self.check(some)
+        if found.passes:
+            return ""
+        at = f"at {self.model.shape}: " if self.model.shape else ""
+        return at + (self._raised or f"error {found.error:.1e}, {found.allowed:.1e} allowed")
+
+    def wrong_as_graph(self, some: Sequence[str]) -> str:
+        """The same, when they run in a CUDA graph."""
+        self._plan.as_graph = True
+        try:
+            return self.wrong(some)
+        finally:
+            self._plan.as_graph = False
+
+    def growth(self, some: Sequence[str], folder: Path) -> list[Step]:
+        """The errors of these kernels' results, call by call, against the same forward without them."""
+        sites = Extraction.read(folder / EXTRACTION).sites(self.kernels, self._number)
+        seen: dict[bool, list[tuple[str, Any]]] = {False: [], True: []}
+        for on, results in seen.items():
+            for name, kernel in self._plan.kernels.items():
+                kernel.on = on and name in some
+            with (
+                watched(self._plan, lambda name, _, found, results=results: results.append((name, found))),  # type: ignore[misc]
+                contextlib.suppress(Exception),  # a kernel may raise anything; what came before is told
+            ):
+                self.model.run()
+        return [
+            Step(kernel=name, site=site, error=error_of(tensors_in(found), tensors_in(wanted)))
+            for (name, found), (_, wanted), site in zip(seen[True], seen[False], sites, strict=False)
+        ]
+
+    def calls(self, some: Sequence[str]) -> dict[str, int]:
+        """Of each kernel in a forward."""
+        before = {name: each.calls for name, each in self._plan.kernels.items()}
+        self.check(some)
+        return {name: self._plan.kernels[name].calls - before[name] for name in some}
+
+    def other_sizes(self, known: Sequence[Sequence[torch.Size]]) -> str:
+        """Whether inputs of twice the first size are the model's own forward's; "" where the model does not
+        take them, or they are of a `known` shape."""
+        import torch
+        from torch.utils._pytree import tree_map
+
+        def twice(leaf: Any) -> Any:
+            return torch.cat([leaf, leaf]) if isinstance(leaf, torch.Tensor) and leaf.dim() else leaf
+
+        doubled = replace(
+            self.model,
+            args=tree_map(twice, list(self.model.args)),
+            kwargs=tree_map(twice, dict(self.model.kwargs)),
+        )
+        if [each.shape for each in doubled.inputs()] in known:
+            return ""
+        self._package.unload(self.model.module)
+        try:
+            wanted = [each.clone() for each in doubled.run()]
+        except Exception:  # the model's own business
+            return ""
+        finally:
+            self._package.load(self.model.module)
+        found = doubled.run()
+        same = all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
+        self._plan.fallbacks.clear()
+        return "inputs of another size: " + ("the model's own forward runs" if same else "NOT the same")
+
+    def _tokens(self, found: Sequence[torch.Tensor]) -> float | None:
+        if not hasattr(self.model.module, "generate"):
+            return None
+        for ours, logits in zip(found, self._eager, strict=False):
+            if logits.is_floating_point() and logits.dim() == 3:
+                return float((ours.argmax(-1) == logits.argmax(-1)).double().mean())
+        return None
+
+    @property
+    def _plan(self) -> Any:
+        return plan_of(self.model)
+
+
+def _in_float64(model: LoadedModel) -> list[torch.Tensor]:
+    """What the model gives in float64; empty where it does not run, or does not fit."""
+    import torch
+    from torch.utils._pytree import tree_map
+
+    def wider(leaf: Any) -> Any:
+        return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
+
+    try:
+        wide = replace(
+            model,
+            module=copy.deepcopy(model.module).double(),
+            args=tree_map(wider, list(model.args)),
+            kwargs=tree_map(wider, dict(model.kwargs)),
+        )
+        return [each.detach() for each in wide.run()]
+    except (RuntimeError, TypeError, ValueError, NotImplementedError, MemoryError):
+        return []
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The process."""
+    folder = Path(arguments[0])
+    task = Task(**json.loads((folder / TASK).read_text()))
+    task = replace(task, source=source_of(task.model))
+    verify(folder, task, _say).write(folder / FOUND)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""The command `ideatree prompt`: shows what a model would be asked."""

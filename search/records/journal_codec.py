@@ -1,0 +1,202 @@
+"""The lines of a journal: events to plain JSON types and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from evaluators.records.evaluation import Evaluation
+from evaluators.records.problem import Kernel, Problem
+from search.records.events import (
+    BestConfirmed,
+    Event,
+    ExpansionAsked,
+    IdeaImplemented,
+    IdeaProposed,
+    LeadersCompared,
+    ModelCalled,
+    RoundClosed,
+    RunFinished,
+    RunStarted,
+    SeedExhausted,
+    VariantEvaluated,
+    VariantWritten,
+)
+from search.records.model_calls import ModelCall
+from search.records.ranking import MEDIAN
+from search.records.tree import Category, Idea, Seed, Variant
+
+FORMAT_VERSION = 4
+"""Of the lines that `encode` writes; each `run_started` says it, for itself and the lines after it. Without
+one the lines are of version 1, which may lack the `ranking` and what the library found its entries for;
+`expansion_asked` is there since version 3, `seed_exhausted` since version 4."""
+
+
+class NewerFormatError(ValueError):
+    """Lines in a format that only a newer program knows."""
+
+
+def encode(event: Event) -> dict[str, Any]:
+    """One line of the journal, as plain JSON types. Raises TypeError for an event that is not journaled.
+
+    A kernel's source is written once, by `variant_written`; later lines refer to the variant's id.
+    """
+    body: dict[str, Any]
+    match event:
+        case RunStarted():
+            name, body = "run_started", {"version": FORMAT_VERSION, **asdict(event)}
+            body["entries"] = [_seed_to_json(entry) for entry in event.entries]
+        case ExpansionAsked():
+            name, body = "expansion_asked", asdict(event)
+        case IdeaProposed(idea=idea):
+            body = {"idea": _idea_to_json(idea), "number": event.number}
+            name, body = "idea_proposed", {**body, "expansion": event.expansion, "of": event.of}
+        case SeedExhausted():
+            name, body = "seed_exhausted", asdict(event)
+        case VariantWritten(variant=variant):
+            name, body = "variant_written", _variant_to_json(variant)
+            body = {**body, "number": event.number}
+        case IdeaImplemented():
+            name, body = "idea_implemented", {"idea": event.idea_id, "variants": event.variants}
+        case ModelCalled():
+            name, body = "model_called", asdict(event.call)
+        case VariantEvaluated(variant=variant):
+            name, body = "variant_evaluated", {"id": variant.id, "reused": event.reused}
+            body["evaluation"] = _evaluation_to_json(variant.evaluation)
+        case RoundClosed():
+            body = {"round": event.round, "evaluations": event.evaluations}
+            name, body = "round_closed", {**body, "best": event.best and event.best.id}
+        case LeadersCompared():
+            body = {"ids": [variant.id for variant in event.variants]}
+            body["evaluations"] = [evaluation.to_json() for evaluation in event.evaluations]
+            name = "leaders_compared"
+        case BestConfirmed():
+            name, body = "best_confirmed", {"id": event.variant.id, "evaluation": event.evaluation.to_json()}
+        case RunFinished():
+            body = {"reason": event.reason, "best": event.best and event.best.id}
+            name, body = "run_finished", {**body, "confirmed": _evaluation_to_json(event.confirmed)}
+        case _:
+            raise TypeError(f"{type(event).__name__} is not a journaled event")
+    return {"event": name, "at_s": event.at_s, **{key: body[key] for key in body if key != "at_s"}}
+
+
+class Decoder:
+    """Restores the events of one journal, line by line; remembers the variants that later lines refer to."""
+
+    def __init__(self) -> None:
+        self._variants: dict[str, Variant] = {}
+
+    def decode(self, line: Mapping[str, Any]) -> Event:
+        """Raises NewerFormatError where a newer format starts, and ValueError, TypeError or KeyError
+        for anything else that `encode` does not write, nor did in earlier versions."""
+        body = dict(line)
+        name, at_s = body.pop("event"), float(body.pop("at_s"))
+        match name:
+            case "run_started":
+                body = _in_this_format(body)
+                body["problem"] = Problem.from_json(body["problem"])
+                body["entries"] = tuple(_seed_from_json(entry) for entry in body["entries"])
+                return RunStarted(at_s=at_s, **body)
+            case "expansion_asked":
+                return ExpansionAsked(at_s=at_s, **body)
+            case "idea_proposed":
+                return IdeaProposed(at_s=at_s, **{**body, "idea": _idea_from_json(body["idea"])})
+            case "seed_exhausted":
+                return SeedExhausted(at_s=at_s, **body)
+            case "variant_written":
+                number = body.pop("number")
+                return VariantWritten(at_s=at_s, variant=self._written(body), number=number)
+            case "idea_implemented":
+                return IdeaImplemented(at_s=at_s, idea_id=body["idea"], variants=body["variants"])
+            case "model_called":
+                return ModelCalled(at_s=at_s, call=ModelCall.from_json(body))
+            case "variant_evaluated":
+                evaluation = Evaluation.from_json(body["evaluation"])
+                variant = replace(self._variants[body["id"]], evaluation=evaluation)
+                self._variants[variant.id] = variant
+                return VariantEvaluated(at_s=at_s, variant=variant, reused=body["reused"])
+            case "round_closed":
+                return RoundClosed(at_s=at_s, **{**body, "best": self._variant(body["best"])})
+            case "leaders_compared":
+                found = tuple(Evaluation.from_json(each) for each in body["evaluations"])
+                variants = tuple(self._variants[id] for id in body["ids"])
+                for variant, evaluation in zip(variants, found, strict=True):
+                    if evaluation.status.is_of_the_kernel:
+                        self._variants[variant.id] = replace(variant, evaluation=evaluation)
+                return LeadersCompared(at_s=at_s, variants=variants, evaluations=found)
+            case "best_confirmed":
+                evaluation = Evaluation.from_json(body["evaluation"])
+                return BestConfirmed(at_s=at_s, variant=self._variants[body["id"]], evaluation=evaluation)
+            case "run_finished":
+                confirmed = body["confirmed"] and Evaluation.from_json(body["confirmed"])
+                best = self._variant(body["best"])
+                return RunFinished(at_s=at_s, reason=body["reason"], best=best, confirmed=confirmed)
+        raise ValueError(f"{name!r} is not an event of this version's journal")
+
+    def _written(self, body: dict[str, Any]) -> Variant:
+        kernel = Kernel(source=body.pop("source"), language=body.pop("language"))
+        expected = body.pop("id")
+        variant = Variant(kernel=kernel, **body)
+        _check_id("variant", expected, variant.id)
+        self._variants[variant.id] = variant
+        return variant
+
+    def _variant(self, variant_id: str | None) -> Variant | None:
+        return None if variant_id is None else self._variants[variant_id]
+
+
+def _in_this_format(started: Mapping[str, Any]) -> dict[str, Any]:
+    """A `run_started` of any version so far as it would be written today."""
+    body = dict(started)
+    version = body.pop("version", 1)
+    if version > FORMAT_VERSION:
+        raise NewerFormatError(
+            f"the journal's format is version {version}, this program knows up to {FORMAT_VERSION}: "
+            "a newer one wrote it, and can read it"
+        )
+    if version == 1:
+        entries = [{"why": "", "drop_in": True, **entry} for entry in body["entries"]]
+        body = {"ranking": MEDIAN, **body, "entries": entries}
+    return body
+
+
+def _variant_to_json(variant: Variant) -> dict[str, Any]:
+    place = {"id": variant.id, "idea": variant.idea, "parent": variant.parent, "round": variant.round}
+    place = {**place, "repairs": variant.repairs}
+    return {**place, "language": variant.kernel.language, "source": variant.kernel.source}
+
+
+def _evaluation_to_json(evaluation: Evaluation | None) -> dict[str, Any] | None:
+    return None if evaluation is None else evaluation.to_json()
+
+
+def _seed_to_json(seed: Seed) -> dict[str, Any]:
+    kernel = {"language": seed.kernel.language, "source": seed.kernel.source}
+    found = {"why": seed.why, "drop_in": seed.drop_in}
+    return {"id": seed.id, **kernel, "evaluation": _evaluation_to_json(seed.evaluation), **found}
+
+
+def _seed_from_json(data: Mapping[str, Any]) -> Seed:
+    evaluation = None if data["evaluation"] is None else Evaluation.from_json(data["evaluation"])
+    kernel = Kernel(source=data["source"], language=data["language"])
+    why, drop_in = data["why"], data["drop_in"]
+    return Seed(id=data["id"], kernel=kernel, evaluation=evaluation, why=why, drop_in=drop_in)
+
+
+def _idea_to_json(idea: Idea) -> dict[str, Any]:
+    body = {"id": idea.id, **asdict(idea)}
+    return {"told" if name == "known_ideas" else name: value for name, value in body.items()}
+
+
+def _idea_from_json(data: Mapping[str, Any]) -> Idea:
+    body = dict(data)
+    expected, category, known = body.pop("id"), Category(body.pop("category")), tuple(body.pop("told"))
+    idea = Idea(category=category, known_ideas=known, **body)
+    _check_id("idea", expected, idea.id)
+    return idea
+
+
+def _check_id(what: str, written: str, computed: str) -> None:
+    if written != computed:
+        raise ValueError(f"the {what} says that its id is {written}, but its content gives {computed}")

@@ -1,0 +1,175 @@
+"""Which of several kernels is the fastest, by what is sure of them. Pure: kernel ids and evaluations.
+
+A kernel stands where the lower end of its speedup's 95 % interval puts it: of many noisy medians the largest
+is the luckiest. Kernels that were measured against one another in one session are ordered by that session: a
+kernel that was faster there than another stands before it, and at least where the other would.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.timing import MIN_PAIRS, interval, paired_speedup
+
+LOWER_END, MEDIAN = "lower_end", "median"
+RANKINGS = (LOWER_END, MEDIAN)
+"""What a run ranks by. Journals from before there was a choice rank by the median, and compare nothing: so
+they are resumed and replayed as they began."""
+
+LEADERS_AT_MOST = 5
+"""How many kernels are measured in one session: each of its turns has a block of every one of them."""
+
+SESSIONS_AT_MOST = 3
+"""How often the same kernels are measured together while that tells too little."""
+
+NARROW = 0.05
+"""Half the width of an interval that tells enough though it holds 1: the rest is not worth a session."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Several kernels, measured in alternating blocks of one session: their evaluations by kernel id. The
+    samples of those that are correct belong together turn by turn. Raises ValueError where they cannot."""
+
+    evaluations: Mapping[str, Evaluation]
+
+    def __post_init__(self) -> None:
+        turns = {len(each.timing.kernel_samples_ms) for each in self.evaluations.values() if each.timing}
+        if len(turns) > 1:
+            raise ValueError(f"kernels that were measured together have {sorted(turns)} turns")
+
+    @cached_property
+    def found(self) -> Mapping[str, Evaluation]:
+        """Those that say something of their kernels: without our own failures."""
+        return {kernel: each for kernel, each in self.evaluations.items() if each.status.is_of_the_kernel}
+
+    def speedup(self, kernel: str, over: str) -> tuple[float, float, float] | None:
+        """How many times as fast the one is as the other, with the 95 % interval; None where this session
+        did not time both, or in too few turns."""
+        one, other = (self.found[each].timing if each in self.found else None for each in (kernel, over))
+        if one is None or other is None or len(one.kernel_samples_ms) < MIN_PAIRS:
+            return None
+        return paired_speedup(one.kernel_samples_ms, other.kernel_samples_ms)
+
+
+def unconfirmed(evaluation: Evaluation | None) -> str:
+    """Why a final measurement does not confirm a kernel, in words; "" where its interval clears 1.00 against
+    eager. None: there was none."""
+    if evaluation is None:
+        return "it was not measured again"
+    if (timing := evaluation.timing) is None:
+        return f"{evaluation.status.value} when measured again"
+    interval = f"the interval [{timing.speedup_low:.2f}, {timing.speedup_high:.2f}]"
+    if timing.speedup_low > 1:
+        return ""
+    if timing.speedup_high < 1:
+        return f"it is slower than eager, {interval} lies below 1.00"
+    return f"{interval} says nothing" if timing.speedup_low < 0.005 else f"{interval} holds 1.00"
+
+
+class Ranking:
+    """The order of kernels, given the comparisons so far. Raises ValueError for an unknown `by`."""
+
+    def __init__(self, by: str = LOWER_END) -> None:
+        if by not in RANKINGS:
+            raise ValueError(f"ranking is {by!r}; it must be one of {', '.join(RANKINGS)}")
+        self.by = by
+        self.comparisons: list[Comparison] = []
+        self._last: dict[str, Comparison] = {}
+        """By kernel id, the last comparison that says something of it."""
+        self._ratios: dict[tuple[str, str], list[float]] = {}
+        """For two kernels, in either order: the second one's time over the first one's, turn by turn, of all
+        sessions that timed both."""
+        self._call_ms: dict[tuple[str, str], float] = {}
+        """For two kernels, what a call of the faster one takes."""
+        self._faster: dict[str, set[str]] = {}
+        """By kernel id, those that were faster, by the median of these ratios."""
+
+    def add(self, comparison: Comparison) -> None:
+        """Takes in the next one."""
+        self.comparisons.append(comparison)
+        self._last |= dict.fromkeys(comparison.found, comparison)
+        timings = {
+            kernel: each.timing for kernel, each in comparison.found.items() if each.timing is not None
+        }
+        for (one, own), (other, its) in itertools.permutations(timings.items(), 2):
+            ratios = self._ratios.setdefault((one, other), [])
+            ratios += map(operator.truediv, its.kernel_samples_ms, own.kernel_samples_ms)
+            self._call_ms[one, other] = min(own.kernel_ms, its.kernel_ms)
+            self._faster.setdefault(other, set()).discard(one)
+            if ratios and statistics.median(ratios) > 1:
+                self._faster[other].add(one)
+
+    def evaluation(self, kernel: str, own: Evaluation) -> Evaluation:
+        """What counts of a kernel with this evaluation of its own: what the last comparison found, if any."""
+        last = self._last.get(kernel)
+        return own if last is None else last.found[kernel]
+
+    def order(self, own: Mapping[str, Evaluation]) -> list[str]:
+        """The correct ones of these kernels, the fastest first; equal ones in the order of `own`."""
+        sure = self._sure(own)
+        places = {kernel: place for place, kernel in enumerate(sorted(sure, key=lambda each: -sure[each]))}
+        seen: set[str] = set()
+        ordered: list[str] = []
+
+        def put(kernel: str) -> None:
+            """After those that were faster, but for sessions that contradict one another in a circle."""
+            if kernel in seen:
+                return
+            seen.add(kernel)
+            if faster := self._faster.get(kernel):
+                for each in sorted(faster & places.keys(), key=places.__getitem__):
+                    put(each)
+            ordered.append(kernel)
+
+        for kernel in places:
+            put(kernel)
+        return ordered
+
+    def leaders(self, own: Mapping[str, Evaluation]) -> list[str]:
+        """The best and those that may be faster, to be measured against one another: their intervals reach up
+        to what the best surely has, and no faster one is told from them yet. At most `LEADERS_AT_MOST`; none
+        where the best is clear, or these were measured together `SESSIONS_AT_MOST` times."""
+        order = self.order(own)
+        if self.by != LOWER_END or not order:
+            return []
+        sure, there = self._sure(own)[order[0]], set(order)
+        leaders = order[:1]
+        for kernel in order[1:]:
+            timing = self.evaluation(kernel, own[kernel]).timing
+            if timing is not None and timing.speedup_high >= sure and not self._is_behind(kernel, there):
+                leaders.append(kernel)
+        leaders = leaders[:LEADERS_AT_MOST]
+        sessions = sum(set(leaders) <= set(each.evaluations) for each in self.comparisons)
+        return [] if len(leaders) < 2 or sessions >= SESSIONS_AT_MOST else leaders
+
+    def speedup(self, kernel: str, over: str) -> tuple[float, float, float] | None:
+        """How many times as fast the one is as the other, with the 95 % interval, by all sessions that timed
+        both; None where that was in too few turns."""
+        ratios = self._ratios.get((kernel, over), [])
+        return interval(ratios, self._call_ms[kernel, over]) if len(ratios) >= MIN_PAIRS else None
+
+    def _is_behind(self, kernel: str, there: set[str]) -> bool:
+        """Whether one of these is surely faster, or faster and so near that it does not matter."""
+        found = (self.speedup(faster, kernel) for faster in self._faster.get(kernel, set()) & there)
+        return any(each is not None and (each[1] > 1 or each[2] - each[1] < 2 * NARROW) for each in found)
+
+    def _sure(self, own: Mapping[str, Evaluation]) -> dict[str, float]:
+        """What the speedup of each correct kernel is at least."""
+        counts = {kernel: self.evaluation(kernel, each) for kernel, each in own.items()}
+        correct = {kernel: each for kernel, each in counts.items() if each.status is Status.CORRECT}
+        if self.by == MEDIAN:
+            return {kernel: each.speedup for kernel, each in correct.items()}
+        sure = {kernel: each.speedup_low for kernel, each in correct.items()}
+        compared = sure.keys() & self._faster.keys()
+        pairs = [(slow, fast) for slow in compared for fast in self._faster[slow] if fast in sure]
+        while behind := [(slow, fast) for slow, fast in pairs if sure[fast] < sure[slow]]:
+            for slow, fast in behind:  # along chains of comparisons
+                sure[fast] = max(sure[fast], sure[slow])
+        return sure

@@ -1,0 +1,196 @@
+"""What the events of a run add up to. A search, a journal's replay and the observers fold them alike."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from evaluators.records.evaluation import Evaluation, Status
+from search.records.events import (
+    BestConfirmed,
+    Event,
+    ExpansionAsked,
+    IdeaImplemented,
+    IdeaProposed,
+    LeadersCompared,
+    ModelCalled,
+    RoundClosed,
+    RunFinished,
+    RunStarted,
+    SeedExhausted,
+    VariantEvaluated,
+    VariantWritten,
+)
+from search.records.model_calls import Spending
+from search.records.ranking import Ranking
+from search.records.tree import Expansion, Idea, Seed, Tree, Variant
+
+
+@dataclass
+class Asked:
+    """An expansion that a strategy without synchronous rounds has asked for, with the ideas that came."""
+
+    event: ExpansionAsked
+    ideas: list[Idea] = field(default_factory=list)
+
+    def expansion(self, seeds: Mapping[str, Seed]) -> Expansion:
+        """The same, with its seed out of these."""
+        asked = self.event
+        return Expansion(
+            seed=seeds[asked.seed] if asked.seed else None,
+            ideas=asked.ideas,
+            variants=asked.variants,
+            round=asked.round,
+            as_it_is=asked.as_it_is,
+        )
+
+
+@dataclass
+class RunState:
+    """What a run knows of itself: the tree, and what the engine needs to go on from here."""
+
+    tree: Tree = field(default_factory=Tree)
+    started: RunStarted | None = None
+    """The first start: what the run is about."""
+    finished: RunFinished | None = None
+    """How it ended; None while it is running, again or for the first time."""
+    proposed: dict[int, list[Idea]] = field(default_factory=dict)
+    """The ideas of the open round, by the index of their expansion."""
+    asked: dict[int, Asked] = field(default_factory=dict)
+    """By their numbers."""
+    answers: dict[str, dict[int, bool]] = field(default_factory=dict)
+    """By kernel id, "" for the reference: by round, whether the proposer's last answer had an idea on it."""
+    implemented: set[str] = field(default_factory=set)
+    """Ids of the ideas of which the proposer has written all variants that it will."""
+    spending: dict[str, Spending] = field(default_factory=dict)
+    """On calls, by model."""
+    calls: set[str] = field(default_factory=set)
+    """The ids of all calls."""
+    verdicts: dict[str, Evaluation] = field(default_factory=dict)
+    """By kernel id: what an equal kernel may take over. Our own failures are not among them."""
+    confirmed: dict[str, Evaluation] = field(default_factory=dict)
+    """By kernel id: final measurements, our own failures left out."""
+    statuses: Counter[Status] = field(default_factory=Counter)
+    """Of all evaluations, those taken over not counted."""
+    evaluations: int = 0
+    device_s: float = 0.0
+    used_s: float = 0.0
+
+    @property
+    def spent(self) -> Spending:
+        """On the calls of all models."""
+        return Spending.total(self.spending.values())
+
+    @property
+    def compared_s(self) -> float:
+        """Of `device_s`, in which leaders were compared."""
+        found = (each.evaluations.values() for each in self.tree.ranking.comparisons)
+        return sum(each.device_s for each in itertools.chain.from_iterable(found))
+
+    def apply(self, event: Event) -> None:
+        """Takes in the next event. Raises ValueError or KeyError for one that cannot follow."""
+        self.used_s = max(self.used_s, event.at_s)
+        match event:
+            case RunStarted():
+                if self.started is None:
+                    self.started, self.tree.ranking = event, Ranking(event.ranking)
+                self.finished = None
+            case ExpansionAsked(number=number):
+                self.asked[number] = Asked(event=event)
+            case IdeaProposed(idea=idea, expansion=expansion):
+                self.tree.add_idea(idea)
+                asked = self.asked.get(expansion)
+                (self.proposed.setdefault(expansion, []) if asked is None else asked.ideas).append(idea)
+                self._take_answer(idea.parent, idea.round, had=True)
+            case SeedExhausted(seed=seed, round=number):
+                self._take_answer(seed, number, had=False)
+            case ModelCalled(call=call):
+                self.calls.add(call.id)
+                self.spending.setdefault(call.model, Spending()).add(call)
+            case VariantWritten(variant=variant):
+                self.tree.add_variant(variant)
+            case IdeaImplemented(idea_id=idea_id):
+                self.implemented.add(idea_id)
+            case VariantEvaluated(variant=variant, reused=reused):
+                self._take_verdict(variant, reused)
+            case RoundClosed(round=number):
+                self.tree.rounds_closed = number
+                self.proposed = {}
+            case LeadersCompared(evaluations=evaluations):
+                self.device_s += sum(each.device_s for each in evaluations)
+                self.tree.compare(event.by_kernel)
+            case BestConfirmed(variant=variant, evaluation=evaluation):
+                self.device_s += evaluation.device_s
+                if evaluation.status.is_of_the_kernel:
+                    self.confirmed[variant.kernel.id] = evaluation
+            case RunFinished():
+                self.finished = event
+
+    def knows(self, event: Event) -> bool:
+        """Whether the event was taken in before, and would be refused or count twice if it were again."""
+        match event:
+            case ModelCalled(call=call):
+                return call.id in self.calls
+            case ExpansionAsked(number=number):
+                return number in self.asked
+            case IdeaProposed(idea=idea):
+                return idea.id in self.tree.ideas
+            case VariantWritten(variant=variant):
+                return variant.id in self.tree.variants
+            case VariantEvaluated(variant=variant):
+                known = self.tree.variants.get(variant.id)
+                return known is not None and known.evaluation is not None
+            case RoundClosed(round=number):
+                return number <= self.tree.rounds_closed
+            case LeadersCompared(by_kernel=found):
+                return any(found == each.evaluations for each in self.tree.ranking.comparisons)
+        return False
+
+    def is_pending(self, asked: Asked) -> bool:
+        """Whether the tree does not have all verdicts of the expansion's ideas yet."""
+        return any(
+            idea.id not in self.implemented
+            or any(each.evaluation is None for each in self.tree.variants_of(idea.id))
+            for idea in asked.ideas
+        )
+
+    def exhausted(self, before: int = sys.maxsize) -> frozenset[str]:
+        """The kernels, by id, on which the proposer had no idea when it was last asked in a round before this
+        one; "" for the reference."""
+        found = []
+        for kernel, by_round in self.answers.items():
+            last = max((number for number in by_round if number < before), default=None)
+            if last is not None and not by_round[last]:
+                found.append(kernel)
+        return frozenset(found)
+
+    def _take_answer(self, seed: str, round: int, *, had: bool) -> None:
+        variant = self.tree.variants.get(seed)
+        entries = self.started.entries if self.started else ()
+        entry = next((each for each in entries if each.id == seed), None)
+        kernel = variant.kernel.id if variant else entry.kernel.id if entry else ""
+        self.answers.setdefault(kernel, {})[round] = had
+
+    def _take_verdict(self, variant: Variant, reused: bool) -> None:
+        evaluation = variant.evaluation
+        if evaluation is None:
+            raise ValueError(f"variant {variant.id} was evaluated but has no evaluation")
+        self.tree.evaluate(variant.id, evaluation)
+        if reused:
+            return
+        self.evaluations += 1
+        self.statuses[evaluation.status] += 1
+        self.device_s += evaluation.device_s
+        if evaluation.status.is_of_the_kernel:
+            self.verdicts[variant.kernel.id] = evaluation
+
+
+def rebuild(events: Iterable[Event]) -> RunState:
+    """The state of a run after these events. Raises ValueError or KeyError where they cannot be one run's."""
+    state = RunState()
+    for event in events:
+        state.apply(event)
+    return state

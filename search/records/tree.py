@@ -1,0 +1,295 @@
+"""The records of a search: ideas, variants, and the tree they form. Pure: no I/O, no clock, no randomness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Kernel, content_id
+from search.records.ranking import Comparison, Ranking
+
+HISTORY = ("all", "best", "summary", "none")
+BEST_SHOWN = 8
+LIBRARY = "library"
+"""The proposer of the ideas by which a search takes over the library's kernels as they are."""
+
+
+class Category(StrEnum):
+    """The six categories of optimisation ideas, those of the method's authors."""
+
+    MEMORY = "memory access"
+    LATENCY = "asynchrony and latency hiding"
+    PRECISION = "data type and precision"
+    COMPUTE = "compute and instructions"
+    PARALLELISM = "parallelism and occupancy"
+    CONTROL_FLOW = "control flow and loops"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seed:
+    """A kernel that a round starts from: a variant of an earlier round or a library entry.
+
+    `id` is the variant's or the entry's. `evaluation` is None for an entry not measured on this machine.
+    `why` says what the library found an entry for. One that is no `drop_in` is a kernel for another problem:
+    shown to the proposer, never expanded.
+    """
+
+    id: str
+    kernel: Kernel
+    evaluation: Evaluation | None = None
+    why: str = ""
+    drop_in: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expansion:
+    """What a strategy asks for: `ideas` ideas on one seed (none: from the reference), `variants` of each.
+
+    The engine fills in `round`, from 1; strategies leave it alone. With `as_it_is` nobody is asked for ideas:
+    the seed itself is to be measured.
+    """
+
+    seed: Seed | None
+    ideas: int
+    variants: int
+    round: int = 0
+    as_it_is: bool = False
+
+    def __post_init__(self) -> None:
+        if self.ideas < 1 or self.variants < 1:
+            raise ValueError(f"an expansion needs at least one idea and one variant, not {self}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idea:
+    """One optimisation hypothesis. `parent` is the id of its seed, "" for the reference itself."""
+
+    text: str
+    category: Category
+    parent: str
+    round: int
+    proposer: str
+    model: str = ""
+    known_ideas: tuple[str, ...] = ()
+    """Ids of the ideas that the proposer knew when it had this one."""
+    expected: str = ""
+    """The effect that the proposer expects, in its words."""
+    builds_on: str = ""
+    """Id of a library entry that the idea takes up besides its parent."""
+    plan: str = ""
+    """What the proposer wants to remember for `implement`; opaque to everybody else."""
+
+    @cached_property
+    def id(self) -> str:
+        """From the content and the place in the tree."""
+        return content_id("idea", self.text, self.category, self.parent, str(self.round), self.proposer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One kernel written for one idea; `evaluation` is None until the verdict is in. `repairs` is the id of
+    the failed variant that it mends, "" for one written for the idea alone."""
+
+    kernel: Kernel
+    idea: str
+    parent: str
+    round: int
+    repairs: str = ""
+    evaluation: Evaluation | None = None
+
+    @cached_property
+    def id(self) -> str:
+        """One idea writes a kernel once, so idea and kernel name the variant."""
+        return content_id("variant", self.idea, self.kernel.id)
+
+    @property
+    def seed(self) -> Seed:
+        """This variant as the start of a later round."""
+        return Seed(id=self.id, kernel=self.kernel, evaluation=self.evaluation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """An idea together with what became of it: its best variant so far, None where none is correct."""
+
+    idea: Idea
+    best: Variant | None
+    variants: tuple[Variant, ...]
+
+
+def drop_ins(entries: Sequence[Seed]) -> list[Seed]:
+    """Those that a round may start from."""
+    return [entry for entry in entries if entry.drop_in]
+
+
+def library_idea(seed: Seed, round: int) -> Idea:
+    """The idea of measuring a kernel of the library as it is: what comes after has that to beat."""
+    why = f" ({seed.why})" if seed.why else ""
+    return Idea(
+        text=f"Take over the library's {seed.id} as it is{why}.",
+        category=Category.CONTROL_FLOW,
+        parent=seed.id,
+        round=round,
+        proposer=LIBRARY,
+    )
+
+
+def shown_history(history: Sequence[Outcome], how: str) -> list[Outcome]:
+    """What a proposer is shown of the ideas of closed rounds, oldest first: `all` of them, also for a
+    `summary`, which the proposer words; the eight that gave the `best` kernels; `none`."""
+    if how == "none":
+        return []
+    if how != "best":
+        return list(history)
+    best = {v.idea for v in fastest((o.best for o in history if o.best is not None), BEST_SHOWN)}
+    return [outcome for outcome in history if outcome.idea.id in best]
+
+
+class Tree:
+    """Everything tried so far, in the order in which it was proposed.
+
+    Only the engine and the journal's replay add to it; strategies and proposers read it. `variants` have the
+    verdicts that they were given. The best variants that `best` and `history` name have what was found when
+    kernels were measured against one another, where that was done.
+    """
+
+    def __init__(self) -> None:
+        self.ideas: dict[str, Idea] = {}
+        self.variants: dict[str, Variant] = {}
+        self.rounds_closed = 0
+        self.ranking = Ranking()
+        self._compared_after: list[int] = []
+        """For each comparison of the ranking, how many rounds were closed."""
+        self._variants_of: dict[str, list[str]] = {}
+
+    def add_idea(self, idea: Idea) -> None:
+        """Raises ValueError for an idea that is already there."""
+        if idea.id in self.ideas:
+            raise ValueError(f"idea {idea.id} is already in the tree")
+        self.ideas[idea.id] = idea
+        self.expect_idea(idea.id)
+
+    def expect_idea(self, idea_id: str) -> None:
+        """Lets an idea have variants that is not in the tree, or not yet: for those who saw only a part."""
+        self._variants_of.setdefault(idea_id, [])
+
+    def add_variant(self, variant: Variant) -> None:
+        """Raises ValueError for a variant that is already there, KeyError for one whose idea is not."""
+        if variant.id in self.variants:
+            raise ValueError(f"variant {variant.id} is already in the tree")
+        self._variants_of[variant.idea].append(variant.id)
+        self.variants[variant.id] = variant
+
+    def evaluate(self, variant_id: str, evaluation: Evaluation) -> Variant:
+        """Gives a variant its verdict. Raises ValueError when it already has one."""
+        variant = self.variants[variant_id]
+        if variant.evaluation is not None:
+            raise ValueError(f"variant {variant_id} already has an evaluation")
+        self.variants[variant_id] = replace(variant, evaluation=evaluation)
+        return self.variants[variant_id]
+
+    def compare(self, evaluations: Mapping[str, Evaluation]) -> None:
+        """Takes in what several kernels, by their ids, did when they were measured against one another.
+        Raises ValueError for samples that do not belong together."""
+        self.ranking.add(Comparison(evaluations=evaluations))
+        self._compared_after.append(self.rounds_closed)
+
+    def variants_of(self, idea_id: str) -> tuple[Variant, ...]:
+        """The variants of an idea, in the order in which they were written."""
+        return tuple(self.variants[id] for id in self._variants_of[idea_id])
+
+    def best(self, k: int = 1) -> list[Variant]:
+        """The k fastest correct variants with different kernels, fastest first; ties by id."""
+        return fastest(self.variants.values(), k, self.ranking)
+
+    def leaders(self, usable: Callable[[Kernel], bool] = lambda kernel: True) -> list[Variant]:
+        """Of those with `usable` kernels, the ones to be measured against one another before one of them is
+        relied on; none where the best is clear (see `search.records.ranking`)."""
+        found = _by_kernel(self.variants.values())
+        found = {id: variant for id, variant in found.items() if usable(variant.kernel)}
+        own = _evaluations(found)
+        return [_ranked(found[kernel], self.ranking) for kernel in self.ranking.leaders(own)]
+
+    def lineage(self, variant: Variant) -> list[Variant]:
+        """The variants that led to this one, the first one first, itself the last."""
+        line = [variant]
+        while (parent := self.variants.get(line[0].parent)) is not None:
+            line.insert(0, parent)
+        return line
+
+    def history(self) -> list[Outcome]:
+        """Every idea with what became of it, oldest first: what a proposer may be shown."""
+        outcomes = []
+        for idea in self.ideas.values():
+            variants = self.variants_of(idea.id)
+            best = fastest(variants, 1, self.ranking)
+            outcomes.append(Outcome(idea=idea, best=best[0] if best else None, variants=variants))
+        return outcomes
+
+    def before(self, round: int, usable: Callable[[Kernel], bool] = lambda kernel: True) -> Tree:
+        """The tree as it stood when `round` (counted from 1) began, without kernels that are not `usable`.
+
+        Its variants stand in the order of their ideas, whatever the order in which they were written.
+        """
+        earlier = Tree()
+        earlier.ranking = Ranking(self.ranking.by)
+        for comparison, closed in zip(self.ranking.comparisons, self._compared_after, strict=True):
+            if closed < round:
+                earlier.ranking.add(comparison)
+                earlier._compared_after.append(closed)
+        earlier.rounds_closed = min(self.rounds_closed, round - 1)
+        for idea in self.ideas.values():
+            if idea.round < round:
+                earlier.add_idea(idea)
+                for variant in self.variants_of(idea.id):
+                    if usable(variant.kernel):
+                        earlier.add_variant(variant)
+        return earlier
+
+
+def fastest(variants: Iterable[Variant], k: int, ranking: Ranking | None = None) -> list[Variant]:
+    """The k fastest correct variants with pairwise different kernels, fastest first: by the ranking or, where
+    none is given, by the lower ends of their intervals. Each has the evaluation that it is ranked by.
+
+    The answer does not depend on the order of `variants`: ties go to the earlier round, then by id.
+    """
+    ranking = ranking or Ranking()
+    found = _by_kernel(variants)
+    own = _evaluations(found)
+    return [_ranked(found[kernel], ranking) for kernel in ranking.order(own)[:k]]
+
+
+def _ranked(variant: Variant, ranking: Ranking) -> Variant:
+    """The variant with the evaluation that it is ranked by."""
+    assert variant.evaluation is not None
+    counts = ranking.evaluation(variant.kernel.id, variant.evaluation)
+    return variant if counts is variant.evaluation else replace(variant, evaluation=counts)
+
+
+def _by_kernel(variants: Iterable[Variant]) -> dict[str, Variant]:
+    """The correct ones by kernel id; of equal kernels the one of the earliest round."""
+    found: dict[str, Variant] = {}
+    for variant in sorted(variants, key=lambda each: (each.round, each.id)):
+        if variant.evaluation is not None and variant.evaluation.status is Status.CORRECT:
+            found.setdefault(variant.kernel.id, variant)
+    return found
+
+
+def _evaluations(variants: Mapping[str, Variant]) -> dict[str, Evaluation]:
+    return {kernel: each.evaluation for kernel, each in variants.items() if each.evaluation is not None}
+
+
+def speedups_of(measured: Iterable[Seed | Variant], history: Iterable[Outcome] = ()) -> dict[str, float]:
+    """By id, those over eager of all that have a verdict; 0 for what is not correct. An entry of the library
+    has what this search measured of it, and the best variants of ideas what was last found of them, as far as
+    its `history` knows."""
+    found = {each.id: each.evaluation.speedup for each in measured if each.evaluation is not None}
+    for outcome in history:
+        if outcome.best is not None and outcome.best.evaluation:
+            found[outcome.best.id] = outcome.best.evaluation.speedup
+            if outcome.idea.proposer == LIBRARY:
+                found[outcome.idea.parent] = outcome.best.evaluation.speedup
+    return found

@@ -1,0 +1,99 @@
+"""The report of a run, comparison or campaign, in progress or ended, or of a model's profile, as one HTML
+file that needs no network:
+
+    python -m search.report outputs/level1/conv2d/2026-01-31_12-00-00
+    python -m search.report conv2d_h200 out=conv2d.html
+    python -m search.report outputs/compare/2026-01-31_12-00-00
+    python -m search.report outputs/campaign/2026-01-31_12-00-00
+    python -m search.report outputs/optimize/2026-01-31_12-00-00
+
+The first writes `report.html` into the run folder, the last, of `search.optimize`, `profile.html`; the name
+of a shipped recording stands for its folder. Exit status 0, or 2 when the call was wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import MISSING, DictConfig
+from rich.console import Console
+
+from evaluators.app.command import Call, command, log_to, shown
+from evaluators.app.config import NO_FOLDER, hydra_settings, quoted
+from evaluators.base.option import option
+from evaluators.base.usage_error import UsageError
+from search.app.report_packages import missing_packages
+from search.campaign.campaign_page import has_campaign
+from search.campaign.campaign_page import write_page as write_campaign
+from search.compare.comparison_page import has_comparison
+from search.compare.comparison_page import write_page as write_comparison
+from search.optimize.profile_page import BadProfile, has_profile
+from search.optimize.profile_page import write_page as write_profile
+from search.recordings.verdicts import recording_folder, shipped_recordings
+from search.records.journal import JournalError
+from search.report.run_page import write_report
+
+
+@dataclass
+class ReportConfig:
+    """The config of the command."""
+
+    run: str = option(
+        MISSING, "the folder of a run, comparison, campaign or profile, or the name of a shipped recording"
+    )
+    out: str | None = option(None, "another file than report.html (of a profile profile.html) in its folder")
+    hydra: Any = hydra_settings(NO_FOLDER)
+
+
+def expand(overrides: Sequence[str]) -> Call:
+    """The run stands alone, without its key. Raises UsageError unless there is one."""
+    runs = [each for each in overrides if "=" not in each]
+    others = [each for each in overrides if "=" in each]
+    if len(runs) + sum(each.startswith("run=") for each in others) != 1:
+        shipped = ", ".join(shipped_recordings())
+        raise UsageError(f"give one run: its folder, or the name of a shipped recording ({shipped})")
+    return Call(overrides=[*others, *(f"run={quoted(each)}" for each in runs)])
+
+
+@command("search.report", ReportConfig, __doc__, JournalError, expand=expand)
+def main(config: DictConfig) -> int:
+    """The command; returns its exit status."""
+    log_to(Console(stderr=True))
+    if missing := missing_packages():
+        raise UsageError(f"search.report needs {' and '.join(missing)}; pip install 'ideatree[report]'")
+    folder = recording_folder(config.run)
+    try:
+        place = _writer(folder, config.run)(folder, Path(config.out) if config.out else None)
+    except OSError as error:
+        raise UsageError(f"{error.filename} cannot be written: {error.strerror}") from error
+    except BadProfile as error:
+        raise UsageError(f"run={config.run}: {error}") from error
+    print(shown(place.resolve()))  # noqa: T201  (what it is for)
+    return 0
+
+
+def _writer(folder: Path, called: str) -> Callable[[Path, Path | None], Path]:
+    """What writes the report of what is in the folder. Raises UsageError where that is nothing."""
+    if has_comparison(folder):
+        return write_comparison
+    if has_campaign(folder):
+        return write_campaign
+    if (folder / "journal.jsonl").exists():
+        return write_report
+    if has_profile(folder):
+        return write_profile
+    if (folder / "searches.jsonl").exists():
+        goes_on = f"python -m search.compare resume={folder} goes on with it"
+        raise UsageError(f"run={called}: the comparison has not ended; {goes_on}")
+    raise UsageError(
+        f"run={called}: no run folder (it has no journal.jsonl), and no comparison's or campaign's, "
+        "nor a profile's"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""Keeps the page of a folder fresh while searches go on there side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from search.app.report_packages import missing_packages
+
+logger = logging.getLogger(__name__)
+
+EVERY_S = 60.0
+LOOK_S = 5.0
+
+
+class FreshPage:
+    """A page that is written again when something has changed, at most once in EVERY_S. It is written in the
+    thread that tells of the change; one that cannot be written is a warning, and ends nothing."""
+
+    def __init__(self, write: Callable[[], object], *, wanted: bool) -> None:
+        """`write` writes the page. None is written unless it is `wanted`, and its packages are there."""
+        self._write = write if wanted and not missing_packages() else None
+        self._changed = False
+        self._written_at: float | None = None
+
+    def change(self) -> None:
+        """Something is new, which the page does not show yet."""
+        self._changed = True
+        self._look()
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """While the block goes on, a change that came too soon after another is shown in its turn."""
+        looking = asyncio.create_task(self._look_on())
+        try:
+            yield
+        finally:
+            looking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await looking
+
+    async def _look_on(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._look()
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        is_time = self._written_at is None or now - self._written_at >= EVERY_S
+        if self._write is None or not (self._changed and is_time):
+            return
+        self._changed = False
+        try:
+            self._write()
+        except OSError as error:
+            logger.warning("the report cannot be written: %s", error)
+        self._written_at = time.monotonic()

@@ -1,0 +1,90 @@
+"""A run as pandas frames, for the report and for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from search.observers.calls import CallTexts, read_texts
+from search.observers.rows import CALL, IDEA, ROUND, VARIANT, RunRows
+from search.observers.run_progress import Progress
+from search.records.events import Event
+from search.records.journal import JournalError, replay
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LIMITS = ("evaluations", "seconds", "calls", "tokens", "dollars")
+"""Of a budget, besides its rounds."""
+NUMBERS = (
+    *("kernel_ms", "eager_ms", "compile_ms", "speedup", "speedup_low", "speedup_high"),
+    *("speedup_vs_compile", "roofline_share", "own_share", "device_s", "build_s", "written_s"),
+    *("evaluated_s", "gain", "correct_share", "wall_s", "elapsed_s", "dollars", "seconds", "at_s"),
+)
+"""Columns of floating-point numbers, not-a-number where nothing is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFrames:
+    """One run. Ideas, variants and calls are indexed by id, rounds by number; `docs/report.md` has the
+    columns. `progress` is the run's state as the console shows it, and `texts` what models were asked."""
+
+    folder: Path
+    ideas: pd.DataFrame
+    variants: pd.DataFrame
+    rounds: pd.DataFrame
+    calls: pd.DataFrame
+    progress: Progress = field(repr=False)
+    texts: Mapping[str, CallTexts] = field(repr=False)
+
+
+def load_run(folder: str | Path) -> RunFrames:
+    """The run in a folder, in progress or ended. Needs pandas. Raises OSError where there is no journal, and
+    JournalError for one that cannot be read, or that has no run yet."""
+    place = Path(folder)
+    events = replay(place / "journal.jsonl")
+    if not events:
+        raise JournalError(f"{place / 'journal.jsonl'} is empty: the run has not begun")
+    return frames_of(events, place, read_texts(place))
+
+
+def frames_of(events: Iterable[Event], folder: Path, texts: Mapping[str, CallTexts]) -> RunFrames:
+    """The frames of a run with these events."""
+    rows = RunRows(Progress(**_settings(folder)))
+    for event in events:
+        rows.apply(event)
+    return RunFrames(
+        folder=folder,
+        ideas=_frame(rows.ideas(texts), IDEA),
+        variants=_frame(rows.variants(texts), VARIANT),
+        rounds=_frame(rows.rounds(), ROUND),
+        calls=_frame(rows.calls(), CALL),
+        progress=rows.progress,
+        texts=texts,
+    )
+
+
+def _frame(rows: Iterable[dict[str, Any]], columns: str) -> pd.DataFrame:
+    """Indexed by the first of its columns."""
+    import pandas as pd
+
+    index, *others = columns.split()
+    frame = pd.DataFrame(list(rows), columns=[index, *others])
+    numbers = {name: "float64" for name in NUMBERS if name in frame}
+    return frame.astype(numbers).set_index(index)
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """What the run folder's config says of limits, and whether the verdicts are a recording's."""
+    path = folder / ".hydra" / "config.yaml"
+    config = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
+    if not isinstance(config, dict):
+        return {}
+    budget, repeated = config.get("budget") or {}, config.get("replay") or {}
+    limits = {name: budget.get(name) for name in LIMITS}
+    rounds = config.get("rounds") or budget.get("rounds")
+    return {**limits, "rounds": rounds, "recorded": bool(repeated.get("run") and repeated.get("evaluations"))}

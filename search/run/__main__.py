@@ -1,0 +1,62 @@
+"""One search, from the command line:
+
+    python -m search.run problem=level1/conv2d rounds=13 branch=8
+    python -m search.run problem=my_model.py
+    python -m search.run problem=level1/conv2d proposer=llm llm=openai budget.dollars=5
+    python -m search.run proposer=replay replay.run=search/recordings/conv2d_h200
+    python -m search.run resume=outputs/level1/conv2d/2026-01-31_12-00-00
+
+Exit status 0 when the search ended at its limits, 130 when it was interrupted, 1 when it failed, 2 when
+the call was wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from evaluators.app.command import (
+    Call,
+    command,
+    given_overrides,
+    log_to,
+    output_folder,
+    say,
+)
+from search.app.resuming import as_recorded, resumed
+from search.records.events import RunFinished
+from search.records.journal import JournalError
+from search.run.config import RunConfig
+from search.run.launch import search, settle
+
+
+def expand(overrides: Sequence[str]) -> Call:
+    """A run that is resumed has its own config, and one that is replayed the recorded call. Raises
+    UsageError."""
+    if (call := resumed(overrides, "resume", RunConfig)) is not None:
+        return call
+    return Call(overrides=as_recorded(overrides) if "proposer=replay" in overrides else overrides)
+
+
+@command("search.run", RunConfig, __doc__, JournalError, expand=expand)
+def main(config: DictConfig) -> int:
+    """The command; returns its exit status."""
+    console = Console()
+    log_to(console)
+    recording, chosen = settle(config, given_overrides())
+    say(console, *chosen)
+    return _status(asyncio.run(search(config, output_folder(), recording, console)))
+
+
+def _status(finished: RunFinished) -> int:
+    if finished.reason.startswith("error"):
+        return 1
+    return 130 if finished.reason == "interrupted" else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""The frame of every command: exit statuses, one line for an error, sweeps, a reader who stops."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig
+
+from evaluators.app.command import command
+from evaluators.app.config import NO_FOLDER, hydra_settings
+from evaluators.base.option import option
+from evaluators.base.usage_error import UsageError
+
+
+@dataclass
+class ToolConfig:
+    """Of the commands of these tests."""
+
+    number: int = option(1, "how many")
+    name: str = option("x", "what it is called")
+    hydra: Any = hydra_settings(NO_FOLDER)
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "said"),
+    [
+        (None, 7, ""),
+        (UsageError("no such thing"), 2, "tools.make: no such thing\n"),
+        (LookupError("first\nsecond"), 2, "tools.make: first\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+    ids=repr,
+)
+def test_the_frame_of_a_command(
+    raised: BaseException | None, status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[int] = []
+
+    @command("tools.make", ToolConfig, "How to call it", LookupError)
+    def main(config: DictConfig) -> int:
+        given.append(config.number)
+        if raised is not None:
+            raise raised
+        return 7
+
+    assert main(["number=5"]) == status
+    assert (given, tuple(capsys.readouterr())) == ([5], ("", said))
+    assert main(["number=5", "--help"]) == main(["-h"]) == 0
+    helped = capsys.readouterr().out
+    assert helped.startswith("How to call it\n")
+    assert "number: 1  # how many\n" in helped
+    assert len(given) == 1
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ("numbr=1", "unknown key numbr; did you mean number?"),
+        ("number=many", "number is many; it must be a whole number"),
+        ("number", "'number' is not of the form key=value"),
+        ("number=[1", ""),
+        ("~size", ""),
+    ],
+)
+def test_what_cannot_be_composed_is_one_line(
+    argument: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @command("tools.make", ToolConfig, "")
+    def main(config: DictConfig) -> int:
+        return 0
+
+    assert main([argument]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"tools.make: {says}")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status", "jobs"),
+    [((0, 0, 0), 0, 3), ((0, 1, 0), 1, 3), ((0, 2, 0), 2, 3), ((0, 130, 0), 130, 2)],
+)
+def test_the_jobs_of_a_sweep(statuses: tuple[int, ...], status: int, jobs: int, tmp_path: Path) -> None:
+    """One that fails does not keep the others from running; an interrupt does."""
+    given: list[int] = []
+
+    @command("tools.make", ToolConfig, "")
+    def main(config: DictConfig) -> int:
+        given.append(config.number)
+        return statuses[config.number]
+
+    assert main(["--multirun", "number=0,1,2", f"hydra.sweep.dir={tmp_path}"]) == status
+    assert given == list(range(jobs))
+
+
+def test_what_a_command_does_not_tell_of_is_raised() -> None:
+    @command("tools.make", ToolConfig, "", LookupError)
+    def main(config: DictConfig) -> int:
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        main([])
+
+
+@pytest.mark.parametrize("lines", [1, 100_000], ids=["the last line", "in the middle"])
+def test_who_stops_reading_costs_nobody_a_traceback(lines: int) -> None:
+    text = f"""
+import sys
+from tests.evaluators.app.test_command_frame import ToolConfig
+from evaluators.app.command import command
+
+@command("tools.make", ToolConfig, "")
+def main(config):
+    sys.stdin.read()
+    for _ in range({lines}):
+        print("a line")
+    return 0
+
+sys.exit(main())
+"""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", text], text=True, **pipes) as process:  # type: ignore[call-overload]
+        process.stdout.close()
+        process.stdin.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 141

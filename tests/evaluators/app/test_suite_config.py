@@ -1,0 +1,48 @@
+"""The rules that are set for a suite reach each of its problems, whatever they are."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from evaluators.app.suite_config import chosen, open_problem
+from evaluators.base.usage_error import UsageError
+from evaluators.suites import operators
+from evaluators.suites.traces import TRACES
+
+TRACE = """
+Operator: aten.relu.default
+cnt: 3, ((T([8, 4], f32),), {})
+cnt: 1, ((T([9, 4], f32),), {})
+cnt: 1, ((T([8, 4], bf16),), {})
+"""
+
+
+def test_numbers_lists_and_truth_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trace.txt").write_text(TRACE)
+    monkeypatch.setenv(TRACES, str(tmp_path / "trace.txt"))
+    operators._traced.cache_clear()
+    rules = OmegaConf.create({"types": ["float32"], "most_cases": 1, "floor": False, "sizes": {}})
+    problem = open_problem("operators/traced/aten.relu.default", device="cpu", rules=rules)
+    assert [each.dtype for each in problem.cases] == ["float32"]
+    assert problem.floor is False
+    operators._traced.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("only", "wanted"),
+    [
+        (["2"], ["k/2_Standard_matmul"]),
+        (["aten.div.Tensor"], ["o/aten.div.Tensor"]),
+        (["aten.d*", "2_*"], ["k/2_Standard_matmul", "o/aten.div.Tensor", "o/aten.div.Tensor_mode"]),
+        (["*div*", "k/23_Softmax"], ["k/23_Softmax", "o/aten.div.Tensor", "o/aten.div.Tensor_mode"]),
+        ([], ["k/2_Standard_matmul", "k/23_Softmax", "o/aten.div.Tensor", "o/aten.div.Tensor_mode"]),
+    ],
+)
+def test_what_names_a_problem(only: list[str], wanted: list[str]) -> None:
+    problems = ["k/2_Standard_matmul", "k/23_Softmax", "o/aten.div.Tensor", "o/aten.div.Tensor_mode"]
+    assert chosen(problems, only, "here") == set(wanted)
+    with pytest.raises(
+        UsageError, match=r"here has no problem aten.div.Tenso; did you mean o/aten.div.Tensor\?"
+    ):
+        chosen(problems, [*only, "aten.div.Tenso"], "here")

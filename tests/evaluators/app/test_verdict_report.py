@@ -1,0 +1,103 @@
+"""A verdict in words says all that the record holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from evaluators.app import verdict_report as report
+from evaluators.records.evaluation import Correctness, Evaluation, Roofline, Status, Timing
+
+TIMING = Timing(
+    kernel_ms=0.525, eager_ms=1.05, compile_ms=0.661, speedup=2.0, speedup_low=1.99, speedup_high=2.01
+)
+CORRECT = Evaluation(
+    status=Status.CORRECT,
+    timing=TIMING,
+    correctness=Correctness(
+        checked_calls=24,
+        normwise_error=3.2e-8,
+        eager_error=3.1e-8,
+        distributions={"shifted": True, "large": False},
+        untried={"NaN": "eager PyTorch is not right there"},
+        benchmark_rules={"kernelbench": True, "kernelbench_v02": False},
+        spread=2.5e-9,
+    ),
+    roofline=Roofline(bytes=2**31, operations=2**30, floor_ms=0.499, bound="memory"),
+    own_share=0.98,
+    environment={"device": "NVIDIA H200", "torch": "2.11", "isolation": "limits+landlock"},
+    device_s=4.5,
+    build_s=3.2,
+    stages_s={"loading": 0.3, "timing": 4.2},
+)
+
+
+def test_everything_about_a_correct_kernel() -> None:
+    assert report.verdict(CORRECT) == [
+        "status:     correct",
+        "time:       0.525 ms; eager 1.05 ms, torch.compile 0.661 ms",
+        "speedup:    2.00x [1.99, 2.01] against eager; 1.26x against torch.compile",
+        "roofline:   95% of it; floor 0.499 ms, bound by memory",
+        "error:      3.2e-08; eager's own 3.1e-08 (normwise, against float64, the worst of 24 calls)",
+        "inputs:     wrong on large, of 2 further input distributions",
+        "repeats:    two answers to the same inputs differ by 2.5e-09 (normwise)",
+        "not tried:  NaN: eager PyTorch is not right there",
+        "allclose:   with eager on the problem's own inputs: kernelbench passes, kernelbench_v02 fails",
+        "stages:     smoke passes; shapes and types passes; stability fails; determinism differs by 2.5e-09; "
+        "edges not tried",
+        "own share:  98% of the computing was the kernel's own",
+        "isolation:  limits+landlock",
+        "device:     NVIDIA H200, torch 2.11",
+        "took:       build 3.2 s; device 4.5 s (loading 0.3, timing 4.2)",
+    ]
+
+
+def test_an_own_share_that_is_not_known_is_told_where_it_matters() -> None:
+    unknown = replace(CORRECT, own_share=None)
+    told = "own share:  unknown: too little was seen of who did the computing"
+    assert told in report.verdict(unknown, libraries="no_library")
+    assert told not in report.verdict(unknown)
+    assert told not in report.verdict(CORRECT, libraries="no_library")
+    failed = Evaluation(status=Status.INCORRECT, log="wrong")
+    assert told not in report.verdict(failed, libraries="no_library")
+
+
+@pytest.mark.parametrize("status", [s for s in Status if s not in (Status.CORRECT, Status.REJECTED)])
+def test_a_failure_shows_its_log(status: Status) -> None:
+    lines = report.verdict(Evaluation(status=status, log="first\nsecond\n"))
+    assert lines[0] == f"status:     {status.value}"
+    assert lines[-3:] == ["log:", "  first", "  second"]
+    assert report.in_a_line(Evaluation(status=status, log="first\nsecond\n")) == f"{status.value}  first"
+
+
+def test_a_rejection_names_its_rule() -> None:
+    rejected = Evaluation(status=Status.REJECTED, rule="library", log="it calls cublas")
+    assert "rule:       library" in report.verdict(rejected)
+    assert report.in_a_line(rejected) == "rejected (library)  it calls cublas"
+
+
+def test_a_long_log_keeps_its_ends() -> None:
+    lines = report.cut("\n".join(f"line {n}" for n in range(1000)))
+    assert (lines[0], lines[-1]) == ("line 0", "line 999")
+    assert "[… 960 lines …]" in lines
+    assert len(lines) == 41
+
+
+def test_a_log_cannot_move_the_cursor() -> None:
+    (line,) = report.cut("\x1b[2Jstatus: correct" + "x" * 1000)
+    assert "\x1b" not in line
+    assert len(line) <= report.LINE_CHARACTERS + 1
+
+
+def test_repeated_measurements_come_with_median_and_spread() -> None:
+    timings = [
+        replace(TIMING, speedup=s, speedup_low=s, speedup_high=s, kernel_ms=0.661 / s) for s in (1.9, 2, 2.2)
+    ]
+    found = [replace(CORRECT, timing=each) for each in timings]
+    assert report.in_all([*found, Evaluation(status=Status.TIMEOUT)]) == [
+        "correct 3 of 4",
+        "median 2.00x against eager, from 1.90x to 2.20x (a spread of 15.0%)",
+        "median 2.00x against torch.compile, from 1.90x to 2.20x (a spread of 15.0%)",
+    ]
+    assert report.in_all([Evaluation(status=Status.TIMEOUT)]) == ["correct 0 of 1"]

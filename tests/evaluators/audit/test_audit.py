@@ -1,0 +1,90 @@
+"""The audit of a suite: which references can judge, what is kept, what is said."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from evaluators.audit import __main__ as audit
+from evaluators.records.problem import Problem
+from evaluators.records.reference_audit import ReferenceAudit
+from evaluators.reference.judging_power import audit as audit_reference
+from evaluators.suites.kernelbench import ROOT
+from tests.evaluators.suites.clone import SOURCE, make_clone
+
+
+def audited(expression: str, **rules: str) -> ReferenceAudit:
+    return audit_reference(Problem(name="x", source=SOURCE.format(expression=expression), **rules))
+
+
+@pytest.mark.slow
+def test_a_reference_that_judges_has_its_figures() -> None:
+    found = audited("torch.softmax(x, -1)")
+    assert found.judges
+    assert (found.in_float64, found.draws_numbers, found.changes_inputs) == (True, False, False)
+    assert (found.input_bytes, found.output_bytes, found.weight_bytes) == (16 * 64 * 4, 16 * 64 * 4, 0)
+    assert 0 < found.eager_error < 1e-6
+    assert found.tolerance is not None
+    assert 1e-3 < found.tolerance < 1
+    assert {"shifted", "small"} <= {*found.distributions}
+    assert set(found.seconds) == {"reference", "distributions", "lazy answers"}
+    # values of about 1/64: the flat 1e-2 takes what is as near to 0
+    assert "zeros" not in found.fooled("kernelbench_v02")
+    assert found.fooled("kernelbench")
+    assert ReferenceAudit.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("expression", "says"),
+    [("x * 0", "zeros"), ("x[:1].expand(16, 64) * 0 + 1", "the outputs for other inputs")],
+)
+def test_a_reference_that_cannot_judge_says_what_passes(expression: str, says: str) -> None:
+    found = audited(expression)
+    assert not found.judges
+    assert says in [each.says for each in found.lazy if each.passes]
+
+
+@pytest.mark.slow
+def test_a_suite_is_audited_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(ROOT, str(make_clone(tmp_path / "clone")))
+    out = tmp_path / "out"
+    call = ["suite=kernelbench/level1", "only=[2,Softmax*,23]", "device=cpu", f"out={out}"]
+    assert audit.main(call) == 2
+    assert "has no problem Softmax*" in capsys.readouterr().err
+    call[1] = "only=[2,23]"
+    assert audit.main(call) == 0
+    said = capsys.readouterr().out
+    assert "kernelbench/level1/2_Zeros: cannot judge: zeros pass" in said
+    assert "kernelbench/level1/23_Softmax: judges" in said
+    assert "2 problems: 1 can judge, 1 cannot" in said
+    excluded = json.loads((out / "kernelbench_level1_excluded.json").read_text())
+    assert list(excluded) == ["kernelbench/level1/2_Zeros"]
+    rows = list(csv.DictReader((out / "kernelbench_level1.csv").open()))
+    assert [row["problem"].rpartition("/")[2] for row in rows] == ["2_Zeros", "23_Softmax"]
+    assert rows[0]["cannot judge"].startswith("zeros pass")
+    assert rows[1]["cannot judge"] == ""
+    assert 0 < float(rows[1]["eager error"]) < float(rows[1]["lazy error"])
+    kept = (out / "kernelbench_level1.jsonl").read_text()
+    assert kept.count("\n") == 2
+    monkeypatch.setattr("evaluators.scheduler.pool.Pool.audit", None)  # nothing is audited again
+    assert audit.main(call) == 0
+    assert capsys.readouterr().out == said
+    assert (out / "kernelbench_level1.jsonl").read_text() == kept
+    assert audit.main([*call, "problem.tolerance=nothing"]) == 2
+    assert "problem.tolerance is 'nothing'" in capsys.readouterr().err
+
+
+def test_without_a_clone_one_line_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(ROOT, str(tmp_path))
+    assert audit.main(["suite=kernelbench/level2", f"out={tmp_path}"]) == 2
+    said = capsys.readouterr().err
+    assert "is no clone of KernelBench" in said
+    assert said.count("\n") == 1

@@ -1,0 +1,183 @@
+"""Kernels used from code: the fastest one that fits, or a line that says why there is none."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from evaluators.records.evaluation import Evaluation, Roofline, Status
+from evaluators.records.problem import Problem
+from evaluators.system.user_cache import cache_folder
+from kernel_library import best
+from kernel_library.catalogue.entry import AtShape, Check, Entry
+from kernel_library.catalogue.library import FolderLibrary
+from kernel_library.catalogue.shape_table import at_shape
+from tests.kernel_library.entries import CPU, entry, evaluation, reference
+
+ROWS = reference("a[0].sum(-1)", "torch.randn(64, 64)", device="cpu")
+
+
+def summing(number: int, problem: Problem = ROWS, speedup: float = 2.0, **fields: object) -> Entry:
+    """A kernel whose result says which one it is."""
+    source = f"import torch\n\ndef total(x):\n    return x.sum(-1) * 0 + {number}\n"
+    known = {"op": "sum", "function": "total", "shapes": ("...x1..64",), "dtypes": ("float32", "float16")}
+    return entry(problem, source, speedup, **{**known, **fields})
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "library"
+
+
+def chosen(root: Path, *entries: Entry, like: torch.Tensor) -> int:
+    """The number of the kernel that is chosen."""
+    library = FolderLibrary(root)
+    for each in entries:
+        library.add(each)
+    return int(best("sum", like=like, root=root)(like).flatten()[0])
+
+
+def test_the_fastest_that_fits(root: Path) -> None:
+    wide = summing(3, shapes=("...x1..",), speedup=1.5)
+    exact = summing(4, shapes=("2x8",), speedup=5.0)
+    half = summing(5, dtypes=("float16",), speedup=9.0)
+    other = summing(6, op="mean", speedup=9.0)
+    gpu = summing(7, problem=reference("a[0].sum(-1)", "torch.randn(64, 64)"), speedup=9.0)
+    nothing = summing(8, function="", problem=reference("self.l(a[0])", "torch.randn(4, 4)", device="cpu"))
+    entries = [summing(1), summing(2, speedup=3.0), wide, exact, half, other, gpu, nothing]
+    assert chosen(root, *entries, like=torch.ones(3, 8)) == 2
+    assert chosen(root, like=torch.ones(2, 8)) == 4
+    assert chosen(root, like=torch.ones(2, 65)) == 3
+    assert chosen(root, like=torch.ones(3, 8, dtype=torch.float16)) == 5
+
+
+def test_the_measurement_closest_to_the_case_counts(root: Path) -> None:
+    def both(number: int, large: float, small: float) -> Entry:
+        known = summing(number, speedup=large)
+        (first,) = known.measurements
+        problem = reference("a[0].sum(-1)", "torch.randn(2, 2)", device="cpu")
+        second = summing(number, problem=problem, speedup=small).measurements[0]
+        return replace(
+            known, measurements=(replace(first, inputs=("64x64",)), replace(second, inputs=("2x2",)))
+        )
+
+    seeds = root / "seeds"
+    for known in (both(1, 3.0, 1.0), both(2, 2.0, 5.0)):
+        FolderLibrary(seeds).add(known)
+    assert chosen(seeds, like=torch.ones(60, 60)) == 1
+    assert chosen(seeds, like=torch.ones(2, 3)) == 2
+
+
+def test_a_table_of_shapes_says_where_a_kernel_is_chosen(root: Path) -> None:
+    def at(inputs: str, speedup: float) -> AtShape:
+        problem = replace(ROWS, device="cpu")
+        return replace(at_shape(problem, inputs, evaluation(speedup, CPU)), kernel_ms=1 / speedup)
+
+    slow, fast = summing(1, speedup=2.0), summing(2, speedup=3.0)
+    seeds = root / "seeds"
+    library = FolderLibrary(seeds)
+    for each in (slow, fast):
+        library.add(each)
+    assert chosen(seeds, like=torch.ones(2, 3)) == 2
+    library.keep_shapes(slow.id, [at("1024x64", 4.0)])
+    library.keep_shapes(fast.id, [at("1024x64", 1.5)])
+    library.keep_shapes(fast.id, [at("2x4", 5.0), at("1024x64", 0.5)])
+    library.keep_shapes(slow.id, [at("2x4", 1.0)])
+    assert chosen(seeds, like=torch.ones(512, 64)) == 1
+    assert chosen(seeds, like=torch.ones(2, 3)) == 2
+    (known,) = [each for each in library.entries() if each.id == fast.id]
+    assert [(each.inputs, each.speedup) for each in known.at_shapes] == [("1024x64", 0.5), ("2x4", 5.0)]
+    (place,) = root.glob(f"seeds/{fast.id}/shapes.csv")
+    place.write_text("inputs,dtype\n2x4,float32\n")
+    assert chosen(seeds, like=torch.ones(2, 3)) == 2, "a table that cannot be read is left out"
+
+
+def test_the_share_of_the_roofline_comes_before_the_speedup(root: Path) -> None:
+    near = summing(2, speedup=2.5)
+    roofline = Roofline(bytes=1, operations=0, floor_ms=0.9, bound="memory")
+    (measurement,) = near.measurements
+    measurement = replace(measurement, evaluation=replace(measurement.evaluation, roofline=roofline))
+    assert (
+        chosen(
+            root, summing(1, speedup=9.0), replace(near, measurements=(measurement,)), like=torch.ones(2, 2)
+        )
+        == 2
+    )
+
+
+def test_a_build_that_was_killed_blocks_nobody(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's `load_inline` waits for the end of a lock that its killed process has left."""
+    source = (
+        "import os, pathlib\n"
+        "# as load_inline does\n"
+        "lock = pathlib.Path(os.environ['TORCH_EXTENSIONS_DIR'], 'sum', 'lock')\n"
+        "assert not lock.exists(), 'it would wait'\n"
+        "from torch.utils import cpp_extension\n"
+        "from evaluators.runner import thin_headers\n"
+        "build = cpp_extension._write_ninja_file_and_build_library\n"
+        "assert build.func is thin_headers._build_library, 'it would take three times as long'\n"
+        "def total(x):\n    return x.sum(-1)\n"
+    )
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "elsewhere")
+    known = entry(ROWS, source, 2.0, op="sum", function="total", shapes=("...x1..64",), dtypes=("float32",))
+    left = cache_folder() / "extensions" / known.kernel.id / "sum" / "lock"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    FolderLibrary(root).add(known)
+    assert float(best("sum", like=torch.ones(3, 8), root=root)(torch.ones(3, 8))[0]) == 8.0
+    assert os.environ["TORCH_EXTENSIONS_DIR"] == "elsewhere"
+
+
+def test_what_failed_here_is_not_used(root: Path) -> None:
+    fast = summing(2, speedup=3.0)
+    assert chosen(root, summing(1), fast, like=torch.ones(2, 2)) == 2
+    failed = Evaluation(status=Status.INCORRECT, environment=CPU)
+    FolderLibrary(root).keep(fast, Check(problem_id=ROWS.id, evaluation=failed))
+    assert chosen(root, like=torch.ones(2, 2)) == 1
+
+
+def test_what_does_not_load_makes_room_for_the_next(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source = "raise RuntimeError('no compiler\\nhere')\n"
+    fields = {"op": "sum", "function": "total", "shapes": ("...x1..64",), "dtypes": ("float32",)}
+    fast = entry(ROWS, source, 3.0, **fields)
+    assert chosen(root, summing(1), fast, like=torch.ones(2, 2)) == 1
+    assert f"{fast.id} does not load here: no compiler" in caplog.text
+
+
+def test_a_module_without_arguments_is_a_function(root: Path) -> None:
+    source = "from torch import nn\nclass ModelNew(nn.Module):\n    def forward(self, x): return x.sum(-1)\n"
+    FolderLibrary(root).add(entry(ROWS, source))
+    x = torch.randn(64, 64)
+    torch.testing.assert_close(best("sum", like=[x], root=root)(x), x.sum(-1))
+
+
+def test_a_gradient_that_would_be_dropped_is_refused(root: Path) -> None:
+    FolderLibrary(root).add(summing(1))
+    x = torch.ones(2, 2, requires_grad=True)
+    total = best("sum", like=x, root=root)
+    with pytest.raises(RuntimeError, match="has no backward: detach its inputs"):
+        total(x)
+    with torch.no_grad():
+        assert total(x).tolist() == [1.0, 1.0]
+    assert total(x.detach()).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("op", "like", "said"),
+    [
+        ("gelu", torch.ones(2, 2), "no function for gelu of float32 2x2 on cpu; it has .*sum"),
+        ("sum", torch.ones(2, 65), "no function for sum of float32 2x65 on cpu"),
+        ("sum", torch.ones(2, 2, dtype=torch.float64), "sum of float64 2x2"),
+        ("sum", [torch.ones(2, 2), torch.ones(3)], "sum of float32 2x2, 3 on cpu"),
+    ],
+)
+def test_there_is_none(op: str, like: torch.Tensor, said: str, root: Path) -> None:
+    FolderLibrary(root).add(summing(1))
+    with pytest.raises(LookupError, match=said) as caught:
+        best(op, like=like, root=root)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,60 @@
+"""A comparison's folder, written down without a search."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+from search.compare.curves import Point, Searched
+from search.compare.plan import Arm, Comparison
+from search.compare.summary import write
+
+ATTACK = "<script>document.title='taken over'</script>"
+ARMS = {"steady": 0.0, "quick": 0.35, f"{ATTACK}<img src=x onerror=alert(1)>": 0.02}
+"""Each arm's gain in the logarithm of the speed; the name of the last one is an attack."""
+PROBLEMS = ("level1/softmax", "level1/matmul")
+
+
+def searched(problem: str, arm: str, seed: int, evaluations: int) -> Searched:
+    """One search whose place is particular to its problem and seed."""
+    place, rng = random.Random(f"{problem}/{seed}").gauss(0.5, 0.3), random.Random(f"{problem}/{arm}/{seed}")
+    end = max(0.0, place + ARMS[arm] + rng.gauss(0, 0.03))
+    shares = [step / evaluations for step in range(evaluations + 1)]
+    points = tuple(
+        Point(evaluations=step, device_s=2.5 * step, speedup=math.exp(end * share))
+        for step, share in enumerate(shares)
+    )
+    statuses = {"correct": evaluations - 3, "compile_error": 2, "crashed": 1}
+    final = points[-1].speedup
+    return Searched(
+        problem=problem,
+        arm=arm,
+        seed=seed,
+        reason="evaluations",
+        final=final,
+        points=points,
+        statuses=statuses,
+    )
+
+
+def compared(folder: Path, *, seeds: int = 12, evaluations: int = 20, ended: int | None = None) -> Path:
+    """The folder with all results, or while it goes on those of the first that have `ended`; the first search
+    has a report of its own."""
+    comparison = Comparison(
+        folder=folder,
+        arms=tuple(Arm(name=name, overrides=(f"strategy={name}",)) for name in ARMS),
+        problems={name: (f"problem={name}",) for name in PROBLEMS},
+        seeds=tuple(range(seeds)),
+        shared=(),
+        without_device=False,
+        unit="evaluations",
+        command="python -m search.compare 'problem=level1/softmax' seeds=12",
+    )
+    found = [searched(task.problem, task.arm, task.seed, evaluations) for task in comparison.searches[:ended]]
+    folder.mkdir(parents=True, exist_ok=True)
+    comparison.results.write_text("".join(f"{each.to_json()}\n" for each in found))
+    write(comparison, found)
+    comparison.searches[0].folder.mkdir(parents=True)
+    (comparison.searches[0].folder / "report.html").write_text("a report")
+    return folder

@@ -1,0 +1,124 @@
+"""What one search of a comparison had measured is there for the others, and for a comparison that goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluators.records.evaluation import Evaluation, Status
+from search.compare.shared_verdicts import SharedVerdicts
+from tests.search.fakes import PROBLEM, FakeEvaluator, kernel
+
+KERNELS = [kernel(number) for number in range(3)]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def ignore(count: int) -> None:
+    """Nobody looks."""
+
+
+@pytest.mark.anyio
+async def test_a_kernel_is_measured_once_for_all(tmp_path: Path) -> None:
+    evaluator, told = FakeEvaluator(delay_s=0.01), []
+    verdicts = SharedVerdicts(evaluator, tmp_path / "verdicts.jsonl", told.append)
+    searches = [verdicts.of_a_search() for _ in range(3)]
+    found = await asyncio.gather(*(each.evaluate(PROBLEM, KERNELS[0]) for each in searches))
+    later = await searches[0].evaluate(PROBLEM, KERNELS[0])
+    assert found[0] == found[1] == found[2] == later
+    assert evaluator.seen[KERNELS[0].id] == 1
+    assert told == [1]
+
+
+@pytest.mark.anyio
+async def test_a_final_measurement_is_one_of_its_own(tmp_path: Path) -> None:
+    evaluator = FakeEvaluator()
+    verdicts = SharedVerdicts(evaluator, tmp_path / "verdicts.jsonl", ignore)
+    search = verdicts.of_a_search()
+    await search.evaluate(PROBLEM, KERNELS[0])
+    await search.evaluate(PROBLEM, KERNELS[0], thorough=True)
+    await verdicts.of_a_search().evaluate(PROBLEM, KERNELS[0], thorough=True)
+    assert evaluator.seen[KERNELS[0].id] == 1
+    assert evaluator.confirmed == [KERNELS[0].id]
+
+
+@pytest.mark.anyio
+async def test_who_asks_for_the_same_session_again_learns_something_new(tmp_path: Path) -> None:
+    evaluator = FakeEvaluator()
+    verdicts = SharedVerdicts(evaluator, tmp_path / "verdicts.jsonl", ignore)
+    one, other = verdicts.of_a_search(), verdicts.of_a_search()
+    there = await one.compare(PROBLEM, KERNELS)
+    back = await other.compare(PROBLEM, KERNELS[::-1])
+    assert back == there[::-1]
+    assert len(evaluator.compared) == 1
+    await one.compare(PROBLEM, KERNELS)
+    assert len(evaluator.compared) == 2
+
+
+@pytest.mark.anyio
+async def test_a_search_that_shares_nothing_has_its_own(tmp_path: Path) -> None:
+    evaluator = FakeEvaluator()
+    verdicts = SharedVerdicts(evaluator, tmp_path / "verdicts.jsonl", ignore)
+    for name in ("one", "other", "one"):
+        await verdicts.of_a_search(name).evaluate(PROBLEM, KERNELS[0])
+    assert evaluator.seen[KERNELS[0].id] == 2
+
+
+@pytest.mark.anyio
+async def test_what_was_measured_is_found_again(tmp_path: Path) -> None:
+    path = tmp_path / "verdicts.jsonl"
+    verdicts = SharedVerdicts(FakeEvaluator(), path, ignore)
+    before = await verdicts.of_a_search().evaluate(PROBLEM, KERNELS[0])
+    together = await verdicts.of_a_search().compare(PROBLEM, KERNELS)
+    with path.open("a") as file:
+        file.write('{"key": "half a li')  # of a process that was killed
+    evaluator = FakeEvaluator()
+    verdicts = SharedVerdicts(evaluator, path, ignore)
+    assert await verdicts.of_a_search().evaluate(PROBLEM, KERNELS[0]) == before
+    assert await verdicts.of_a_search().compare(PROBLEM, KERNELS) == together
+    assert not evaluator.seen
+    assert not evaluator.compared
+
+
+@pytest.mark.anyio
+async def test_our_own_failures_are_not_kept(tmp_path: Path) -> None:
+    failed = Evaluation(status=Status.INFRASTRUCTURE_ERROR, log="The device is gone.")
+    evaluator = FakeEvaluator(verdict=lambda kernel: failed)
+    verdicts = SharedVerdicts(evaluator, tmp_path / "verdicts.jsonl", ignore)
+    for _ in range(2):
+        assert (await verdicts.of_a_search().evaluate(PROBLEM, KERNELS[0])) == failed
+    assert evaluator.seen[KERNELS[0].id] == 2
+    assert not (tmp_path / "verdicts.jsonl").exists()
+
+
+class Gated(FakeEvaluator):
+    """Measures once the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+
+    async def evaluate(self, *arguments: Any, **more: Any) -> Evaluation:
+        await self.gate.wait()
+        return await super().evaluate(*arguments, **more)
+
+
+@pytest.mark.anyio
+async def test_who_stops_waiting_takes_the_measurement_from_nobody(tmp_path: Path) -> None:
+    evaluator = Gated()
+    verdicts = SharedVerdicts(evaluator, tmp_path / "verdicts.jsonl", ignore)
+    first = asyncio.create_task(verdicts.of_a_search().evaluate(PROBLEM, KERNELS[0]))
+    second = asyncio.create_task(verdicts.of_a_search().evaluate(PROBLEM, KERNELS[0]))
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    evaluator.gate.set()
+    assert (await second).status.is_of_the_kernel
+    assert evaluator.seen[KERNELS[0].id] == 1

@@ -1,0 +1,334 @@
+"""What each format makes of runs whose every figure is known."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluators.records.evaluation import Status
+from kernel_library.catalogue.entry import Entry, Lineage, Measurement
+from kernel_library.catalogue.library import FolderLibrary
+from search.harvest.corpus import Corpus, HarvestError, read_library, read_runs, solutions_of
+from search.harvest.format import Format
+from search.harvest.formats.improvement import Improvement
+from search.harvest.formats.kernelbook import Kernelbook
+from search.harvest.formats.preference import Preference
+from search.harvest.formats.repair import Repair
+from search.harvest.formats.sft import Sft
+from search.harvest.formats.trajectory import Trajectory
+from search.records.tree import LIBRARY, Seed
+from tests.search.harvest.story import Story, correct, failed, kernel, problem
+
+RELU = problem("relu", overrides={"features": 8})
+A, B, C, D, E = (kernel(name) for name in "abcde")
+
+
+def track(sequence: Any, _: str) -> Any:
+    return sequence
+
+
+def corpus(root: Path, entries: list[Entry] | None = None) -> Corpus:
+    runs = read_runs([root], "mit", track)
+    return Corpus(runs=runs, from_library=solutions_of(entries or [], runs, "mit"))
+
+
+def rows(format: Format, root: Path) -> list[dict[str, Any]]:
+    """All that the format makes of the runs below a folder; each has its columns and no others."""
+    found = [dict(row.values) for row in format.rows(corpus(root))]
+    names = [column.name for column in format.columns]
+    assert len(set(names)) == len(names)
+    assert all(set(row) == set(names) for row in found)
+    return found
+
+
+def names(row: dict[str, Any], *columns: str) -> list[str]:
+    """The names of kernels, by their sources."""
+    known = {each.source: name for name, each in zip("ABCDE", (A, B, C, D, E), strict=True)}
+    return [known[row[column]] for column in columns]
+
+
+def test_sft(tmp_path: Path) -> None:
+    story = Story(tmp_path / "run", RELU)
+    first = story.idea("first")
+    a = story.variant(first, A, correct(2.0, kernel_ms=0.25))
+    story.variant(first, B, failed())
+    story.variant(first, E, None)
+    b = story.variant(story.idea("second", a.id), C, correct(3.0))
+    story.variant(story.idea("third", b.id), D, failed(Status.INFRASTRUCTURE_ERROR))
+    one, two = rows(Sft(), tmp_path)
+    assert names(one, "kernel") + names(two, "kernel") == ["A", "C"]
+    assert (one["idea"], one["lineage"]) == ("first", [])
+    assert (two["idea"], two["lineage"]) == ("second", ["first"])
+    assert (one["kernel_ms"], one["kernel_speedup"], one["eager_ms"], one["compile_ms"]) == (
+        0.25,
+        2,
+        0.5,
+        None,
+    )
+    assert "features = 8\n" in one["reference"]
+    judged_by = json.loads(one["rules"])
+    assert {
+        name: getattr(RELU, name) for name in ("tolerance", "libraries", "device")
+    }.items() <= judged_by.items()
+
+
+@pytest.mark.parametrize(
+    ("min_speedup", "kept"), [(None, ["C", "D"]), (0.0, ["A", "B", "C", "D"]), (2.0, ["D"])]
+)
+def test_sft_takes_what_is_surely_fast_enough(
+    tmp_path: Path, min_speedup: float | None, kept: list[str]
+) -> None:
+    """B's median is 1.005, the lower end of its interval below 1."""
+    story = Story(tmp_path / "run", RELU)
+    idea = story.idea("an idea")
+    for each, speedup in ((A, 0.5), (B, 1.005), (C, 2.0), (D, 3.0)):
+        story.variant(idea, each, correct(speedup))
+    format = Sft() if min_speedup is None else Sft(min_speedup)
+    assert [name for row in rows(format, tmp_path) for name in names(row, "kernel")] == kept
+
+
+def test_a_kernel_has_the_times_of_the_last_comparison(tmp_path: Path) -> None:
+    story = Story(tmp_path / "run", RELU)
+    idea = story.idea("an idea")
+    one, two, cheat = (story.variant(idea, each, correct(2.0)) for each in (A, B, C))
+    story.compare({one: correct(1.5), two: failed(Status.INFRASTRUCTURE_ERROR)})
+    story.compare({one: correct(1.25), cheat: failed(Status.REJECTED)})
+    found = {names(row, "kernel")[0]: row["kernel_speedup"] for row in rows(Sft(), tmp_path)}
+    assert found == {"A": 1.25, "B": 2.0}
+
+
+def test_provenance(tmp_path: Path) -> None:
+    story = Story(tmp_path / "file" / "run", RELU)
+    a = story.variant(story.idea("first"), A, correct(2.0))
+    hydra = tmp_path / "file" / "run" / ".hydra"
+    hydra.mkdir()
+    (hydra / "config.yaml").write_text("strategy: {}\n")
+    (hydra / "overrides.yaml").write_text("- problem=file\n- problem.path=my model.py\n")
+    (row,) = rows(Sft(), tmp_path)
+    assert row["run"] == "file/run"
+    assert (row["variants"], row["entry"], row["proposers"], row["models"]) == (
+        [a.id],
+        "",
+        ["llm"],
+        ["a model"],
+    )
+    assert (row["device"], json.loads(row["versions"])) == ("Fake GPU", {"torch": "9.9"})
+    assert row["command"] == "python -m search.run problem=file 'problem.path=my model.py'"
+    assert (row["reference_license"], row["kernel_license"]) == ("mit", "mit")
+    assert (row["problem"], row["problem_id"]) == (RELU.name, RELU.id)
+
+
+def test_one_run_below_two_folders_is_read_once(tmp_path: Path) -> None:
+    Story(tmp_path / "x" / "run", RELU)
+    runs = read_runs([tmp_path, tmp_path / "x", tmp_path / "x" / "run"], "mit", track)
+    assert [run.name for run in runs] == ["x/run"]
+    assert [run.name for run in read_runs([tmp_path / "x" / "run"], "mit", track)] == ["run"]
+
+
+def test_a_broken_journal_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Story(tmp_path / "good", RELU)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "journal.jsonl").write_text("nonsense\n{}\n")
+    assert [run.name for run in read_runs([tmp_path], "mit", track)] == ["good"]
+    assert "bad/journal.jsonl, line 1 is corrupt" in caplog.text
+    with pytest.raises(HarvestError, match="nowhere is no folder"):
+        read_runs([tmp_path / "nowhere"], "mit", track)
+
+
+def test_improvement(tmp_path: Path) -> None:
+    story = Story(tmp_path / "run", RELU)
+    a = story.variant(story.idea("first"), A, correct(2.0, kernel_ms=0.5))
+    second = story.idea("second", a.id)
+    b = story.variant(second, B, correct(3.0, kernel_ms=0.3))
+    story.variant(second, C, correct(2.01))  # within the error
+    story.variant(second, D, failed())
+    (row,) = rows(Improvement(), tmp_path)
+    assert names(row, "before", "after") == ["A", "B"]
+    assert (row["before_ms"], row["after_ms"], row["gain"], row["idea"]) == (0.5, 0.3, 1.5, "second")
+    assert row["variants"] == [a.id, b.id]
+
+
+def test_improvement_of_an_entry_only_where_one_device_measured_both(tmp_path: Path) -> None:
+    for name, device in (("here", None), ("elsewhere", {"device": "another"})):
+        entry = Seed(id="entry", kernel=A, evaluation=correct(2.0, device=device))
+        story = Story(tmp_path / name / "run", RELU, entries=(entry,))
+        story.variant(story.idea("better", "entry"), B, correct(4.0))
+    (row,) = rows(Improvement(), tmp_path / "here")
+    assert (names(row, "before", "after"), row["gain"]) == (["A", "B"], 2.0)
+    assert rows(Improvement(), tmp_path / "elsewhere") == []
+
+
+def test_a_kernel_of_the_library_that_was_measured_is_a_start_and_no_result(tmp_path: Path) -> None:
+    entry = Seed(id="entry", kernel=A, evaluation=correct(2.0, device={"device": "another"}))
+    story = Story(tmp_path / "run", RELU, entries=(entry,))
+    taken = story.variant(story.idea("as it is", "entry", proposer=LIBRARY), A, correct(3.0))
+    story.variant(story.idea("better", "entry"), B, correct(6.0))
+    story.variant(story.idea("better still", taken.id), C, correct(9.0))
+    assert [row["idea"] for row in rows(Sft(), tmp_path)] == ["better", "better still"]
+    assert [(row["idea"], row["gain"]) for row in rows(Improvement(), tmp_path)] == [
+        ("better", 2.0),
+        ("better still", 3.0),
+    ]
+    for row in rows(Trajectory(), tmp_path):
+        assert names(row, "start") == ["A"] and len(row["steps"]) == 1
+        assert row["total_reward"] == pytest.approx(math.log(row["final_speedup"] / 3.0))
+    assert rows(Preference(), tmp_path) == []
+
+
+def test_preference(tmp_path: Path) -> None:
+    story = Story(tmp_path / "run", RELU)
+    first, second = story.idea("first"), story.idea("second")
+    story.variant(first, A, correct(2.0, kernel_ms=0.5))
+    story.variant(first, B, correct(4.0, kernel_ms=0.2))
+    story.variant(first, C, failed(Status.REJECTED, "too fast to be true"))
+    story.variant(second, D, correct(3.99))  # as fast as B, for all that is known
+    story.variant(story.idea("third"), E, failed())
+    found = rows(Preference(), tmp_path)
+    slower, cheat, other = found
+    assert [(row["of"], row["reason"]) for row in found] == [
+        ("idea", "slower"),
+        ("idea", "rejected"),
+        ("parent", "incorrect"),
+    ]
+    assert names(slower, "chosen_kernel", "rejected_kernel") == ["B", "A"]
+    assert (slower["chosen_ms"], slower["rejected_ms"]) == (0.2, 0.5)
+    assert names(cheat, "chosen_kernel", "rejected_kernel") == ["B", "C"]
+    assert (cheat["rejected_rule"], cheat["rejected_ms"]) == ("too_fast", None)
+    assert names(other, "chosen_kernel", "rejected_kernel") == ["B", "E"]
+    assert (other["chosen_idea"], other["rejected_idea"]) == ("first", "third")
+    assert other["parent"] == ""
+
+
+def test_repair_only_where_the_journal_links_the_two(tmp_path: Path) -> None:
+    story = Story(tmp_path / "run", RELU)
+    idea = story.idea("first")
+    a = story.variant(idea, A, failed(Status.COMPILE_ERROR, "no such name"))
+    b = story.variant(idea, B, failed(log="still off"), repairs=a.id)
+    c = story.variant(idea, C, correct(2.0, kernel_ms=0.7), repairs=b.id)
+    story.variant(idea, D, correct(3.0))
+    (row,) = rows(Repair(), tmp_path)
+    assert names(row, "failed", "fixed") == ["B", "C"]
+    assert (row["status"], row["log"], row["fixed_ms"]) == ("incorrect", "still off", 0.7)
+    assert row["variants"] == [c.id, b.id]
+
+
+def test_trajectories_and_rewards(tmp_path: Path) -> None:
+    story = Story(tmp_path / "run", RELU)
+    first = story.idea("first")
+    a = story.variant(first, A, failed())
+    b = story.variant(first, B, correct(2.0), repairs=a.id)
+    second = story.idea("second", b.id)
+    story.variant(second, C, correct(1.0))
+    story.variant(second, D, failed(Status.REJECTED))
+    story.variant(second, E, None)
+    slower, cheat = rows(Trajectory(failed=-0.5, rejected=-2.0), tmp_path)
+    assert [step["reward"] for step in slower["steps"]] == [-0.5, math.log(2), -math.log(2)]
+    assert [step["status"] for step in slower["steps"]] == ["incorrect", "correct", "correct"]
+    assert [step["reward"] for step in cheat["steps"]] == [-0.5, math.log(2), -2.0]
+    assert cheat["total_reward"] == pytest.approx(math.log(2) - 2.5)
+    assert (slower["final_speedup"], cheat["final_speedup"]) == (1.0, 2.0)
+    assert cheat["steps"][2]["rule"] == "too_fast"
+    assert slower["steps"][1]["repairs"] == a.id
+    assert slower["variants"] == [step["variant"] for step in slower["steps"]]
+
+
+@pytest.mark.parametrize(("device", "reward"), [(None, math.log(3)), ({"device": "another"}, 0.0)])
+def test_a_branch_is_not_rewarded_for_the_entry_that_it_starts_from(
+    tmp_path: Path, device: dict[str, str] | None, reward: float
+) -> None:
+    entry = Seed(id="entry", kernel=A, evaluation=correct(2.0, device=device))
+    story = Story(tmp_path / "run", RELU, entries=(entry,))
+    b = story.variant(story.idea("first", "entry"), B, correct(6.0))
+    story.variant(story.idea("second", b.id), C, correct(12.0))
+    (row,) = rows(Trajectory(), tmp_path)
+    assert names(row, "start") == ["A"]
+    assert [step["reward"] for step in row["steps"]] == pytest.approx([reward, math.log(2)])
+
+
+def test_a_failure_is_not_rewarded() -> None:
+    with pytest.raises(ValueError, match="must not be above 0"):
+        Trajectory(failed=0.1)
+
+
+def test_kernelbook(tmp_path: Path) -> None:
+    story = Story(tmp_path / "run", RELU)
+    first = story.idea("first")
+    story.variant(first, A, correct(2.0))
+    story.variant(first, kernel("b", language="cpp"), correct(3.0))
+    (row,) = rows(Kernelbook(), tmp_path)
+    assert names(row, "triton_code") == ["A"]
+    assert row["entry_point"] == "Model"
+    assert row["licenses"] == ["mit"]
+    assert isinstance(row["uuid"], int)
+    assert "features = 8\n" in row["python_code"]
+
+
+POSITIVES = [
+    (Sft(), "kernel"),
+    (Improvement(), "after"),
+    (Preference(), "chosen_kernel"),
+    (Repair(), "fixed"),
+]
+
+
+@pytest.mark.parametrize(("format", "column"), [*POSITIVES, (Kernelbook(), "triton_code")])
+def test_a_cheat_is_no_positive_wherever_it_was_found(tmp_path: Path, format: Format, column: str) -> None:
+    """B passes in one run and is rejected in another, on other sizes; C did not hold when measured again."""
+    story = Story(tmp_path / "one", RELU)
+    a = story.variant(story.idea("first"), A, correct(1.0))
+    second = story.idea("second", a.id)
+    e = story.variant(second, E, failed())
+    story.variant(second, D, correct(3.0), repairs=e.id)
+    b = story.variant(second, B, correct(50.0), repairs=e.id)
+    c = story.variant(second, C, correct(40.0), repairs=b.id)
+    story.confirm(c, failed())
+    other = Story(tmp_path / "two", problem("relu", overrides={"features": 9}))
+    other.variant(other.idea("first"), B, failed(Status.REJECTED))
+    found = rows(format, tmp_path)
+    assert found
+    assert not {row[column] for row in found} & {B.source, C.source}
+
+
+def test_a_cheat_found_elsewhere_is_labelled(tmp_path: Path) -> None:
+    story = Story(tmp_path / "one", RELU)
+    first = story.idea("first")
+    story.variant(first, A, correct(1.0))
+    story.variant(first, B, correct(50.0))
+    other = Story(tmp_path / "two", problem("relu"))
+    other.variant(other.idea("first"), B, failed(Status.REJECTED))
+    (row,) = rows(Preference(), tmp_path)
+    assert (names(row, "chosen_kernel", "rejected_kernel"), row["rejected_rule"]) == (["A", "B"], "too_fast")
+    rewards = [row["steps"][0]["reward"] for row in rows(Trajectory(), tmp_path)]
+    assert rewards == [0.0, -1.0, -1.0]
+
+
+def test_library(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    story = Story(tmp_path / "run", RELU)
+    story.variant(story.idea("first"), A, correct(2.0))
+    other = Story(tmp_path / "other", problem("relu"))
+    other.variant(other.idea("first"), C, failed(Status.REJECTED))
+    library = FolderLibrary(tmp_path / "library")
+    for each, about in ((A, RELU), (B, RELU), (C, RELU), (D, problem("erfc"))):
+        library.add(
+            Entry(
+                kernel=each,
+                measurements=(Measurement(problem=about, evaluation=correct(2.0)),),
+                lineage=Lineage(ideas=("the first", "an idea")),
+                licence="apache-2.0" if each is D else "",
+            )
+        )
+    (tmp_path / "library" / "broken").mkdir()
+    (tmp_path / "library" / "broken" / "card.yaml").write_text("{}")
+    entries = read_library([tmp_path / "library", tmp_path / "library", tmp_path / "nowhere"])
+    assert len(entries) == 4
+    found = list(corpus(tmp_path, entries).solutions())
+    assert [each.kernel.id for each in found[:1]] == [A.id]
+    licences = {each.kernel.id: each.origin["kernel_license"] for each in found[1:]}
+    assert licences == {A.id: "mit", B.id: "mit", D.id: "apache-2.0"}, "C cheats"
+    told = {(each.idea, each.lineage) for each in found[1:] if each.origin["entry"]}
+    assert told == {("an idea", ("the first",))}
+    assert "broken cannot be read" in caplog.text

@@ -1,0 +1,258 @@
+"""The command, from a file to the profile's files; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import logging
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from evaluators.app.command import compose_config
+from evaluators.records.problem import Kernel
+from search.optimize import __main__ as optimize
+from search.optimize import stages
+from search.optimize.__main__ import OptimizeConfig, expand, main
+from search.optimize.extraction.record import Extraction
+from search.optimize.extraction.whole import Whole
+from search.optimize.model_config import source_of
+from search.optimize.models.architectures import Diffusers, Torchvision, Transformers
+from search.optimize.models.source import FileModel, ModelSource, ModuleModel, ProblemModel
+from search.optimize.profile_page import read_profile, write_page
+from search.optimize.profiling import profile as profiling
+from search.optimize.profiling.record import Profile
+from search.optimize.searching import Won
+from search.optimize.stages import Making
+from search.optimize.verification.apart import Task
+from search.optimize.verification.record import Check, Verification
+from tests.search.optimize.example_models import PEAKS
+from tests.search.optimize.models.test_source import SOURCE
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(profiling, "peaks_of", lambda device, cache: PEAKS)
+    (tmp_path / "my_model.py").write_text(SOURCE)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_a_profile_is_written_and_shown(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["model=my_model.py", "model.sizes.rows=16", "device=cpu", "iterations=2", "warmup=1"]
+    assert main([*given, "backward=true"]) == 0
+    said = capsys.readouterr().out
+    assert "backward=true: kernels are put into a forward without gradients; this ends here" in said
+    [folder] = (place / "outputs" / "optimize").iterdir()
+    profile = read_profile(folder)
+    assert (profile.model, profile.backward, profile.dtype, profile.iterations) == (
+        "my_model.py",
+        True,
+        "float32",
+        2,
+    )
+    called = {each.name: each.calls for each in profile.operators}
+    assert (called["addmm"], called["mm"], called["bernoulli_.float"]) == (1, 1, 1)
+    assert "my_model.py: forward and backward, float32" in said
+    assert [line.split()[0] for line in said.splitlines() if line.startswith(("addmm ", "mm "))]
+    assert (folder / "profile.html").stat().st_size > 1_000_000
+    follows = json.loads((folder / "profile.json").read_text())["follows"]
+    assert follows["device_ms"] == pytest.approx(profile.device_ms)
+    assert write_page(folder, place / "other.html").read_text() == (folder / "profile.html").read_text()
+
+
+UNPLACED = partial(Task, in_place={"optimized": {}})
+"""Kernels are not measured in their places, which on a busy machine may take out any of them."""
+
+
+async def own_code(making: Making, profile: Profile, whole: Whole, extraction: Extraction) -> dict[str, Won]:
+    texts = {each.name: (making.folder / each.file).read_text() for each in extraction.problems}
+    return {
+        name: Won(
+            kernel=Kernel(source=text.replace("class Model(", "class ModelNew("), language="triton"),
+            speedup=2.0,
+            low=1.5,
+            high=2.5,
+            origin="search",
+        )
+        for name, text in texts.items()
+    }
+
+
+@pytest.mark.slow
+def test_code_that_is_not_the_model_is_not_delivered(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = Verification(checks=[Check(seed=0, error=1.0, eager_error=0.0, allowed=1e-6)], calls={})
+    monkeypatch.setattr(optimize, "kernels_for", own_code)
+    monkeypatch.setattr(stages, "verify_apart", lambda *given: wrong)
+    given = ["model=my_model.py", "device=cpu", "iterations=1", "report=false", "library.use=false"]
+    assert main([*given, "least_gain=0.001"]) == 2
+    assert "gives other answers, without any kernel" in capsys.readouterr().err
+    [folder] = (place / "outputs" / "optimize").iterdir()
+    assert not (folder / "optimized").exists()
+
+
+@pytest.mark.slow
+def test_a_model_in_and_a_model_with_kernels_out(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernels are the problems' own code: what is found is another matter."""
+
+    monkeypatch.setattr(optimize, "kernels_for", own_code)
+    monkeypatch.setattr(stages, "Task", UNPLACED)
+    given = ["model=my_model.py", "device=cpu", "iterations=1", "report=false", "compile=none", "turns=6"]
+    assert main([*given, "compared=2", "library.use=false", "least_gain=0.001", "stop_after=extract"]) == 0
+    [folder] = (place / "outputs" / "optimize").iterdir()
+    before = (folder / "profile.json").read_text()
+    assert not (folder / "optimized").exists()
+    assert main([f"resume={folder}", "stop_after=install"]) == 0
+    said = capsys.readouterr().out
+    assert (folder / "profile.json").read_text() == before, "a run that goes on is not profiled again"
+    assert "the same on 2 sets of weights and inputs" in said and "with the kernels" in said
+    verification = Verification.read(folder / "verification.json")
+    assert verification.passes and verification.ways == ["eager", "optimized"]
+    readme = (folder / "optimized" / "README.md").read_text()
+    assert "| `kernels/1_addmm.py` (triton) | addmm | 1 | fc |" in readme
+    assert json.loads((folder / "kernels.json").read_text())["1_addmm"]["low"] == 1.5
+
+
+SHAPES = "model.shapes=[{sizes:{rows:2},weight:3},{sizes:{rows:5}}]"
+
+
+@pytest.mark.slow
+def test_several_shapes_from_the_profile_to_the_model(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimize, "kernels_for", own_code)
+    monkeypatch.setattr(stages, "Task", UNPLACED)
+    given = ["model=my_model.py", SHAPES, "device=cpu", "iterations=1", "report=false", "compile=none"]
+    given += ["compared=1", "turns=6", "library.use=false", "least_gain=0.001", "stop_after=extract"]
+    assert main(given) == 0
+    [folder] = (place / "outputs" / "optimize").iterdir()
+    profile = read_profile(folder)
+    assert profile.weights == {"rows=2": 0.75, "rows=5": 0.25}
+    assert profile.wall_ms == pytest.approx(sum(each.weight * each.wall_ms for each in profile.shapes))
+    extraction = Extraction.read(folder / "extraction.json")
+    [addmm] = [each for each in extraction.problems if each.target == "addmm"]
+    assert [each.shape for each in addmm.places] == [0, 1]
+    assert "of the calls" in capsys.readouterr().out
+    assert main([f"resume={folder}", "stop_after=install"]) == 0
+    found = Verification.read(folder / "verification.json")
+    assert found.passes and found.shapes == profile.weights and found.calls["1_addmm"] == 2
+    assert "the same on 1 sets of weights and inputs at each of 2 shapes" in capsys.readouterr().out
+    text = (folder / "optimized" / "README.md").read_text()
+    assert "Code for each of these inputs: rows=2 (75% of the calls), rows=5" in text
+    assert "at rows=5, 25% of the calls:" in text
+    assert main([f"resume={folder}", "model.shapes=[]"]) == 2
+    assert "model.shapes is not what" in capsys.readouterr().err
+
+
+def test_a_folder_of_an_earlier_version_goes_on_with_one_shape(place: Path) -> None:
+    """Also where the file names cases, which were nothing to it then."""
+    cases = '\n\ndef get_cases():\n    return [{"sizes": {"rows": 2}}, {"sizes": {"rows": 5}}]\n'
+    (place / "my_model.py").write_text(SOURCE + cases)
+    given = ["model=my_model.py", "device=cpu", "iterations=1", "report=false", "library.use=false"]
+    assert main([*given, "stop_after=profile"]) == 0
+    [folder] = (place / "outputs" / "optimize").iterdir()
+    fields = json.loads((folder / "profile.json").read_text())
+    assert [each["name"] for each in fields.pop("shapes")] == ["rows=2", "rows=5"]
+    (folder / "profile.json").write_text(json.dumps(fields))
+    assert main([f"resume={folder}"]) == 0, "it has the shapes of the folder"
+    assert read_profile(folder).weights == {"": 1.0}
+
+
+def test_without_a_page(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["model=level1/softmax", "model.sizes.batch=2", "device=cpu", "iterations=1", "report=false"]
+    assert main([*given, "library.use=false", "out=there", "stop_after=profile"]) == 0
+    [folder] = (place / "there" / "optimize").iterdir()
+    assert not (folder / "profile.html").exists()
+    assert "_softmax" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("model", "source"),
+    [
+        ("my_model.py", FileModel(path="my_model.py")),
+        ("a/b/net.py", FileModel(path="a/b/net.py")),
+        ("level1/softmax", ProblemModel(name="level1/softmax")),
+        ("of_mine.net", ModuleModel(name="of_mine.net")),
+        ("transformers/GPT2Model", Transformers(name="GPT2Model")),
+        ("torchvision/resnet18", Torchvision(name="resnet18")),
+        ("diffusers/UNet2DModel", Diffusers(name="UNet2DModel")),
+    ],
+)
+def test_a_model_by_its_name(model: str, source: ModelSource) -> None:
+    config = compose_config(OptimizeConfig, expand([f"model={model}"]).overrides)
+    assert source_of(config.model) == source
+
+
+def test_what_can_be_set_of_a_model() -> None:
+    given = ["model=transformers/GPT2Model", "model.config.n_layer=2", "model.batch=3", "model.sequence=9"]
+    config = compose_config(OptimizeConfig, expand([*given, "model.inputs.token_type_ids=[3,9]"]).overrides)
+    assert source_of(config.model) == Transformers(
+        name="GPT2Model", config={"n_layer": 2}, batch=3, sequence=9, inputs={"token_type_ids": [3, 9]}
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["model=other.py"], "the reference other.py cannot be read"),
+        (["model=transfomers/GPT2Model"], "no collection transfomers; did you mean transformers?"),
+        (["model=no_such_module"], "needs no_such_module, which is not installed"),
+        (["model=level1/softmx"], "level1/softmx"),
+        (
+            ["model=my_model.py", "model.sizes.raws=2"],
+            "no module global raws to override; did you mean rows?",
+        ),
+        (["model=my_model.py", "stop_after=end"], "stop_after is end; it must be one of profile, extract"),
+        (["model=my_model.py", "turns=2"], "turns is 2"),
+        (["model=my_model.py", "compile=no"], "compile is no; it must be one of none, default, all"),
+        (["resume=nowhere"], "resume=nowhere: no optimization's folder"),
+        (["model=my_model.py", "dtype=float61"], "dtype is float61; it must be one of float64"),
+        (["model=my_model.py", "iterations=0"], "iterations is 0"),
+        (["model=my_model.py", "device=gpu"], "device is gpu; it must be one of auto, cpu, cuda"),
+        (["model=my_model.py", "itterations=3"], "unknown key itterations; did you mean iterations?"),
+        (
+            ["model=my_model.py", "model.batch=2"],
+            "model.batch is no key of model=my_model.py; it has model.shapes, model.sizes",
+        ),
+        (
+            ["model=my_model", "model.shapes=[{batch:2}]"],
+            "model.shapes is no key of model=my_model; it has none",
+        ),
+        (
+            ["model=my_model.py", "model.shapes=[{batch:2}]"],
+            "batch is no key of a shape in model.shapes; it has sizes, weight",
+        ),
+        (["model=my_model.py", "model.shapes=[{weight:0}]"], "the weight of a shape in model.shapes is 0"),
+        (
+            ["model=my_model.py", "model.shapes=[{weight:1},{}]"],
+            "the case as it is of my_model.py stands there",
+        ),
+        (["model=my_model.py", "model.shapes=[{sizes:{raws:2}}]"], "no module global raws to override"),
+        (
+            ["model=level1/softmax", "model.shapes=[{sizes:{batc:2}}]"],
+            "global batc to override; did you mean",
+        ),
+        (["model=my_model", "model.batch=2"], "model.batch is no key of model=my_model; it has none"),
+        (["model=my_model.py", "model.bach=2"], "unknown key model.bach; did you mean model.batch?"),
+        ([], "model.name is not set"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_leaves_nothing(
+    arguments: list[str], why: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["device=cpu", *arguments]) == 2
+    said = capsys.readouterr().err.strip()
+    assert why in said and "\n" not in said
+    assert not (place / "outputs").exists()
+
+
+def test_a_model_that_fails_is_one_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "my_model.py").write_text(SOURCE.replace("return self.drop", "return self.dorp"))
+    assert main(["model=my_model.py", "device=cpu"]) == 2
+    assert "model=my_model.py fails: AttributeError: " in capsys.readouterr().err

@@ -1,0 +1,262 @@
+"""The process that holds a model with kernels against the model: it finds the kernels that are to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from search.optimize.extraction.problems import extract
+from search.optimize.extraction.whole import whole_of
+from search.optimize.installation.package import write_package
+from search.optimize.models.source import FileModel
+from search.optimize.verification import apart
+from search.optimize.verification.apart import Task, VerificationError, last_words, verify_apart, ways_of
+from search.optimize.verification.record import FILE, GRAPH, OPTIMIZED_GRAPH, Check, Verification
+from tests.search.optimize.extraction.test_problems import profile_of
+from tests.search.optimize.installation.test_package import kernels_of
+
+SOURCE = """
+import torch
+from torch import nn
+
+rows = 2000
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return torch.softmax(self.second(torch.tanh(self.first(x))), -1)
+
+def get_inputs():
+    return [torch.randn(rows, 8)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def verified(
+    folder: Path,
+    changed: dict[str, str],
+    *ways: str,
+    shapes: Sequence[Mapping[str, Any]] | None = None,
+    placed: bool = False,
+) -> tuple[Verification, dict[str, str]]:
+    """With the problems' own code as kernels, of which some return something else; and names by operators.
+    `placed`: kernels are measured in their places, which on a busy machine may take out any of them."""
+    (folder / "model.py").write_text(SOURCE)
+    source = FileModel(path=str(folder / "model.py"), shapes=shapes)
+    wholes = [*map(whole_of, source.load(device="cpu", dtype=None, backward=False, seed=0))]
+    found = extract(profile_of(*wholes), wholes, folder, most=9, gain=0.001, known=lambda fragment: True)
+    found.write(folder / "extraction.json")
+    chosen = [each for each in found.problems if each.target in ("tanh", "_softmax")]
+    names = {each.target: each.name for each in chosen}
+    kernels = dict(kernels_of(folder, chosen))
+    for target, returned in changed.items():
+        own = kernels[names[target]]
+        kernels[names[target]] = replace(own, source=own.source.replace("return ", f"return {returned} ", 1))
+    write_package(folder, wholes, kernels, {each: each.places for each in chosen})
+    task = Task(
+        model={"name": str(folder / "model.py"), "shapes": shapes},
+        device="cpu",
+        dtype=None,
+        seeds=2,
+        turns=6,
+        ways=ways,
+        in_place={} if placed else {"optimized": {}},
+    )
+    return verify_apart(folder, task, list(names.values()), 120.0), names
+
+
+def passed(task: Task) -> Verification:
+    """What the process finds of a model that is the same, and as fast in every way."""
+    check = Check(seed=0, error=0.0, eager_error=0.0, allowed=1.0)
+    session = {"": {way: [1.0] * 6 for way in task.ways}}
+    return Verification(checks=[check][: task.seeds], calls={}, sessions=[session], growth=[])
+
+
+@pytest.mark.slow
+def test_the_same_model_is_timed_and_a_wrong_kernel_is_taken_out(tmp_path: Path) -> None:
+    found, names = verified(tmp_path, {"tanh": "1.01 *"}, "eager", "optimized")
+    assert found.passes and [check.seed for check in found.checks] == [0, 1]
+    assert list(found.left_out) == [names["tanh"]]
+    assert found.calls == {names["_softmax"]: 1}
+    assert [step.kernel for step in found.growth] == [names["tanh"], names["_softmax"]]
+    assert found.growth[0].error == pytest.approx(0.01, rel=1e-3)
+    assert found.ways == ["eager", "optimized"]
+    assert found.other_sizes == "inputs of another size: the model's own forward runs"
+
+
+SLOW = "0 * sum(torch.ones(99).sum() for _ in range(9999)) +"
+"""Before what a kernel returns: right, and slow."""
+
+
+@pytest.mark.slow
+def test_a_kernel_that_is_slower_in_its_place_is_left_out(tmp_path: Path) -> None:
+    found, names = verified(tmp_path, {"tanh": SLOW}, "eager", "optimized", placed=True)
+    assert found.passes and {*found.in_place["optimized"]} == {*names.values()}
+    speedup, low, high = found.in_place["optimized"][names["tanh"]]
+    assert low <= speedup <= high < 1 and speedup < 0.5
+    assert names["tanh"] in found.left_out and names["tanh"] not in found.calls
+    assert "the model is slower with it" in found.left_out[names["tanh"]]
+    assert found.speedup("optimized")[0] > 0.2, "it did not run in the session"
+
+
+@pytest.mark.slow
+def test_kernels_are_held_against_compiled_code(tmp_path: Path) -> None:
+    ways = ("eager", "optimized", "compile", "optimized compile")
+    found, names = verified(tmp_path, {"tanh": SLOW}, *ways)
+    assert found.passes and not found.failed
+    assert {*found.over_compiled} == {*names.values()}
+    speedup, low, high = found.over_compiled[names["tanh"]]
+    assert low <= speedup <= high < 1 and speedup < 0.5 and names["tanh"] not in found.faster_compiled
+    assert found.speedup("optimized compile", "compile")[0] > 0.2, "compiled code does without it"
+
+
+@pytest.mark.slow
+def test_a_kernel_that_is_wrong_at_one_shape_is_taken_out(tmp_path: Path) -> None:
+    shapes = [{"sizes": {"rows": 2000}, "weight": 3}, {"sizes": {"rows": 4000}}]
+    changed = {"tanh": "(1.01 if x.shape[0] == 4000 else 1.0) *"}
+    found, names = verified(tmp_path, changed, "eager", "optimized", shapes=shapes)
+    assert found.passes and [*found.left_out] == [names["tanh"]]
+    assert "at rows=4000: error" in found.left_out[names["tanh"]]
+    assert {(each.seed, each.shape) for each in found.checks} == {
+        (seed, shape) for seed in (0, 1) for shape in ("rows=2000", "rows=4000")
+    }
+    assert found.calls == {names["_softmax"]: 2}, "one at each shape"
+    assert [step.kernel for step in found.growth] == [names["tanh"], names["_softmax"]]
+    assert found.growth[0].error == pytest.approx(0.01, rel=1e-3)
+    assert found.shapes == {"rows=2000": 0.75, "rows=4000": 0.25}
+    [session] = found.sessions
+    assert [*session] == [*found.shapes] and found.ways == ["eager", "optimized"]
+    assert found.other_sizes == "inputs of another size: the model's own forward runs", "of 8000 rows"
+
+
+@pytest.mark.slow
+def test_a_kernel_that_ends_the_process_is_taken_out(tmp_path: Path) -> None:
+    found, names = verified(tmp_path, {"_softmax": "__import__('os').abort() or"})
+    assert found.passes and list(found.left_out) == [names["_softmax"]]
+    assert "signal 6" in found.left_out[names["_softmax"]]
+
+
+@pytest.mark.slow
+def test_a_kernel_that_raises_is_taken_out(tmp_path: Path) -> None:
+    found, names = verified(tmp_path, {"tanh": "1 / 0 *"})
+    assert [*found.left_out] == [names["tanh"]]
+    assert found.left_out[names["tanh"]].endswith("ZeroDivisionError: division by zero")
+
+
+def test_a_cuda_graph_that_ends_the_process_costs_no_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stub(folder: Path, task: Task, timeout_s: float) -> Verification | str:
+        if OPTIMIZED_GRAPH in task.ways:
+            return "exit status 1"
+        return passed(task)
+
+    monkeypatch.setattr(apart, "_run", stub)
+    task = Task(model={}, device="cuda", dtype=None, ways=ways_of("none", "cuda"))
+    found = verify_apart(tmp_path, task, ["norm"], 1.0)
+    assert found.ways == ["eager", "optimized"] and not found.left_out
+    assert found.failed == dict.fromkeys([GRAPH, OPTIMIZED_GRAPH], "exit status 1")
+    assert Verification.read(tmp_path / FILE) == found
+
+
+WARNING = (
+    "[W1126 13:40:36 CUDAEvent.h:57] Warning: CUDA warning: unspecified launch failure (function ~CUDAEvent)"
+)
+RAISED = "torch.AcceleratorError: CUDA error: unspecified launch failure"
+TRACE = ["Traceback (most recent call last):", '  File "turns.py", line 9', "    raise ValueError(Error)"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([WARNING, *TRACE, RAISED, "Search for it", "", WARNING], RAISED),
+        (
+            [*TRACE, RAISED, "", "The above exception was the direct cause of another:", *TRACE, "E: e"],
+            RAISED,
+        ),
+        (["an Error that was survived", *TRACE, "KeyboardInterrupt"], "KeyboardInterrupt"),
+        (
+            ["terminate called after an instance of 'c10::Error'", "  what():  CUDA error", "frame #0"],
+            "what():  CUDA error",
+        ),
+        (["Segmentation fault", WARNING], "Segmentation fault"),
+        ([WARNING, ""], WARNING),
+        ([], ""),
+    ],
+)
+def test_the_reason_is_told_rather_than_a_warning(lines: list[str], said: str) -> None:
+    assert last_words("\n".join(lines)) == said
+
+
+@pytest.mark.parametrize("died", [None, "it took longer than 1 s"])
+def test_what_the_compiler_tunes_is_added_to_the_record(
+    died: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process of its own, which may not come to an end."""
+
+    def stub(folder: Path, task: Task, timeout_s: float) -> Verification | str:
+        if not task.seeds and died:
+            return died
+        return passed(task)
+
+    monkeypatch.setattr(apart, "_run", stub)
+    task = Task(model={}, device="cpu", dtype=None, ways=("eager", "optimized", "max-autotune"))
+    found = verify_apart(tmp_path, task, [], 1.0)
+    assert Verification.read(tmp_path / FILE) == found and found.passes
+    assert ("max-autotune" in found.ways) == (died is None)
+    assert found.failed == ({} if died is None else {"max-autotune": died})
+
+
+def test_an_interrupted_tuning_goes_on_with_what_was_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Sequence[str]] = []
+    is_over = False
+
+    def stub(folder: Path, task: Task, timeout_s: float) -> Verification | str:
+        ran.append(task.ways)
+        if not task.seeds and not is_over:
+            raise KeyboardInterrupt
+        return passed(task)
+
+    monkeypatch.setattr(apart, "_run", stub)
+    task = Task(model={}, device="cpu", dtype=None, ways=("eager", "optimized", "max-autotune"))
+    package = tmp_path / "optimized" / "kernels"
+    package.mkdir(parents=True)
+    (package / "norm.py").write_text("1")
+    first, tuning = ["eager", "optimized"], ("eager", "optimized", "max-autotune")
+
+    def interrupted() -> list[Sequence[str]]:
+        ran.clear()
+        with pytest.raises(KeyboardInterrupt):
+            verify_apart(tmp_path, task, [], 1.0)
+        assert not (tmp_path / FILE).exists(), "it is not whole"
+        return [*ran]
+
+    assert interrupted() == [first, tuning]
+    assert interrupted() == [tuning]
+    (package / "norm.py").write_text("2")
+    assert interrupted() == [first, tuning], "of another kernel nothing is known"
+    is_over = True
+    found = verify_apart(tmp_path, task, [], 1.0)
+    assert found.ways == [*tuning] and found.passes
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith("verification_")] == []
+    assert Verification.read(tmp_path / FILE) == found
+    ran.clear()
+    verify_apart(tmp_path, task, [], 1.0)
+    assert ran == [first, tuning], "asked again, all of it is measured again"
+
+
+def test_a_model_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    task = Task(model={"name": "nowhere.py"}, device="cpu", dtype=None)
+    with pytest.raises(VerificationError, match="the model's process ended: exit status 1"):
+        verify_apart(tmp_path, task, [], 60.0)

@@ -1,0 +1,72 @@
+"""The command that shows what a model is asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from search.prompt import __main__ as prompt
+from search.records.journal import replay
+from search.records.run_state import rebuild
+
+RUN = Path(__file__).parents[1] / "recordings" / "softmax_cpu"
+TREE = rebuild(replay(RUN / "journal.jsonl")).tree
+FAILED = next(v for v in TREE.variants.values() if v.evaluation and v.evaluation.timing is None)
+IDEA = next(iter(TREE.ideas.values()))
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert prompt.main(list(arguments)) == 0
+    return capsys.readouterr().out
+
+
+def test_the_first_question_of_a_search(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "problem=level1/matmul", "ideas=7", "device=cpu", "proposer.examples=false")
+    assert "Propose 7 optimisation ideas" in text
+    assert "size = 768" in text
+
+
+def test_the_next_question_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, f"run={RUN}")
+    best = TREE.best()[0]
+    assert f"`{best.id}`" in text
+    assert best.kernel.source.strip() in text
+    assert Counter(idea.text in text for idea in TREE.ideas.values()) == {True: len(TREE.ideas)}
+    assert "The best:" not in text
+    assert "The best:" in shown(capsys, f"run={RUN}", "history=summary")
+    assert "tried" not in shown(capsys, f"run={RUN}", "history=none").partition("# Task")[2]
+
+
+def test_the_questions_for_code_and_repair(capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"> {IDEA.text}" in shown(capsys, f"run={RUN}", f"idea={IDEA.id}")
+    text = shown(capsys, f"run={RUN}", f"variant={FAILED.id}")
+    assert FAILED.evaluation is not None
+    assert FAILED.evaluation.log in text
+
+
+def test_a_call_as_it_was_made(capsys: pytest.CaptureFixture[str]) -> None:
+    first = shown(capsys, f"run={RUN}", "call=000001")
+    assert "Propose 2 optimisation ideas" in first
+    assert shown(capsys, f"run={RUN}", "call=1") == first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["problem=level1/matmull"], "did you mean level1/matmul?"),
+        (["run=nowhere"], "run=nowhere"),
+        ([f"run={RUN}", "call=99"], "no such call"),
+        ([f"run={RUN}", "idea=99"], "no such idea"),
+        ([f"run={RUN}", "variant=99"], "no such variant"),
+        (["call=1"], "give run="),
+        (["problem=level1/matmul", "idea=1"], "give run="),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prompt.main(arguments) == 2
+    printed = capsys.readouterr()
+    assert says in printed.err
+    assert len(printed.err.strip().splitlines()) == 1
+    assert printed.out == ""
