@@ -30,7 +30,7 @@ from omegaconf import DictConfig
 
 from evaluators.app.command import compose_config
 from search.compare.curves import Searched
-from search.compare.plan import Task
+from search.compare.plan import SearchTask
 from search.compare.searching import search_without_device
 from search.compare.statistics import differences, means
 from search.run.config import RunConfig
@@ -45,7 +45,7 @@ def one(order: Order) -> Searched:
     strategy, overrides, seed, chance = order
     config = composed(strategy, overrides).copy()
     config.seed = seed
-    task = Task(
+    task = SearchTask(
         comparison="", problem="landscape", arm=strategy, seed=seed, overrides=overrides, folder=Path()
     )
     return search_without_device(config, task, chance=chance)

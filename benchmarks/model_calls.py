@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from omegaconf import DictConfig, OmegaConf
 
-from evaluators.suites.traced_call import Call, Tensor
+from evaluators.suites.traced_call import Tensor, TracedCall
 from evaluators.suites.traces import read_trace
 from search.optimize.model_config import source_of
 from search.optimize.models.source import LoadedModel
@@ -77,7 +77,7 @@ def device_of(config: DictConfig) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def counted(calls: Sequence[Call]) -> Counter[Counted]:
+def counted(calls: Sequence[TracedCall]) -> Counter[Counted]:
     """How often each was made."""
     found: Counter[Counted] = Counter()
     for call in calls:

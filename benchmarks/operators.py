@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.operator_cases import Case, all_cases
 from benchmarks.operator_timing import EAGER, SPAWN, CaseProcess
 from evaluators.app.command import choose_device
-from evaluators.base.jsonl_store import KeptLines
+from evaluators.base.jsonl_store import JsonlStore
 from evaluators.base.usage_error import UsageError
 from evaluators.records.evaluation import Evaluation, Timing
 from evaluators.records.timing import is_steady, paired_speedup
@@ -167,7 +167,7 @@ def main(arguments: Sequence[str]) -> int:
     cases = [case for case in all_cases(device) if any(word in case.name for word in words)]
     if not cases:
         raise UsageError(f"only={given.get('only', '')} is in the name of no case")
-    kept = KeptLines(Path(given.get("out", "outputs/operators.jsonl")))
+    kept = JsonlStore(Path(given.get("out", "outputs/operators.jsonl")))
     rows = measure(cases, names, kept, float(given.get("limit_s", "540")))
     print(*summary(rows), f"{len(cases) - len(rows)} not measured in time", sep="\n")
     if "keep" in given:
@@ -175,13 +175,13 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if any(not each.timing for row in rows for each in row.ours.values()) else 0
 
 
-def measure(cases: Sequence[Case], peers: Sequence[str], kept: KeptLines, limit_s: float) -> list[Row]:
+def measure(cases: Sequence[Case], peers: Sequence[str], kept: JsonlStore, limit_s: float) -> list[Row]:
     """A row for each case that was done in time, each printed as it comes."""
     end = time.monotonic() + limit_s
-    rows = [row_of(case, known) for case in cases if (known := kept.of(case.name))]
+    rows = [row_of(case, known) for case in cases if (known := kept.get(case.name))]
     for row in rows:
         print(row.line, flush=True)
-    waiting = deque(case for case in cases if kept.of(case.name) is None)
+    waiting = deque(case for case in cases if kept.get(case.name) is None)
     gpus = visible_gpus() if cases[0].device == "cuda" else [""]
     at_once = max(1, min(MOST_AT_ONCE, len(os.sched_getaffinity(0)) // len(gpus)))
 
@@ -194,7 +194,7 @@ def measure(cases: Sequence[Case], peers: Sequence[str], kept: KeptLines, limit_
     def take(gpu: str) -> None:
         while time.monotonic() < end and (batch := next_batch()):
             for row in measured(batch, peers, gpu, end):
-                kept.keep(row.case.name, {"ours": in_json(row.ours), "peers": in_json(row.peers)})
+                kept.put(row.case.name, {"ours": in_json(row.ours), "peers": in_json(row.peers)})
                 rows.append(row)
                 print(row.line, flush=True)
 

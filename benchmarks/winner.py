@@ -30,7 +30,7 @@ from evaluators.records.problem import Kernel, Problem
 from evaluators.scheduler.pool import Pool
 from search.engine.engine import Engine
 from search.engine.session import Session
-from search.protocols import Evaluator, RunContext
+from search.protocols import KernelEvaluator, RunContext
 from search.records.budget import Budget
 from search.records.journal import Journal
 from search.records.ranking import MEDIAN, Ranking
@@ -130,7 +130,7 @@ def main(arguments: list[str]) -> int:
     return 0 if sum(each.search == TIMES[0] for each in found) >= TO_REACH * count else 1
 
 
-async def searches(problem: Problem, evaluator: Evaluator, count: int) -> list[Try]:
+async def searches(problem: Problem, evaluator: KernelEvaluator, count: int) -> list[Try]:
     """So many; prints the table."""
     print(f"{'search':>6}  {'median':>6}  {'lower end':>9}  {'winner':>6}  sessions", flush=True)
     found = []
@@ -152,7 +152,7 @@ def occupied(processes: int) -> Iterator[None]:
             each.wait()
 
 
-async def search(problem: Problem, evaluator: Evaluator, seed: int) -> Try:
+async def search(problem: Problem, evaluator: KernelEvaluator, seed: int) -> Try:
     """One search of all kernels."""
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "journal.jsonl") as journal:
         session = Session(

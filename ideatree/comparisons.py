@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from evaluators.app.command import compose_config, say
-from ideatree.searches import overrides, problem_overrides, waited, with_changes
+from ideatree.searches import overrides, problem_overrides, run_sync, with_changes
 from search.app.run_folders import run_folder
 from search.compare import __main__ as command
 from search.compare.comparison_frames import ComparisonFrames, load_comparison
@@ -59,7 +59,7 @@ def compare(
     config = compose_config(command.CompareConfig, given)
     plan = command.plan(config, given, Path(folder or run_folder(config.out, "compare")))
     console = Console(quiet=not show)
-    ended = waited(lambda _: search_all(plan, console))
+    ended = run_sync(lambda _: search_all(plan, console))
     say(console, *write(plan, ended))
     return Comparison(folder=plan.folder, searches=ended)
 

@@ -18,7 +18,10 @@ from ideatree.runs import Run, open_run
 from search.app.resuming import stored_config
 from search.app.run_folders import run_folder
 from search.protocols import Proposer, Strategy
-from search.run import __main__ as command
+from search.run import launch
+from search.run.__main__ import expand
+from search.run.config import RunConfig
+from search.run.launch import settle
 
 Result = TypeVar("Result")
 
@@ -44,7 +47,7 @@ def search(
     An interrupt closes the run in order, but for notebooks, where it ends at once; `resume` goes on with it.
     Raises UsageError for what the command would refuse.
     """
-    return waited(
+    return run_sync(
         lambda signals: _search(
             problem, strategy, proposer, folder, show, with_changes(keys, changes), signals=signals
         )
@@ -69,7 +72,7 @@ async def search_async(
 
 def resume(folder: str | Path, *, show: bool = True, **keys: Any) -> Run:
     """Goes on with the run in the folder; `keys` as for `search`, e.g. `rounds=20`. Raises UsageError."""
-    return waited(lambda signals: _resume(folder, show, keys, signals=signals))
+    return run_sync(lambda signals: _resume(folder, show, keys, signals=signals))
 
 
 async def resume_async(folder: str | Path, *, show: bool = True, **keys: Any) -> Run:
@@ -77,7 +80,7 @@ async def resume_async(folder: str | Path, *, show: bool = True, **keys: Any) ->
     return await _resume(folder, show, keys, signals=False)
 
 
-def waited(searching: Callable[[bool], Coroutine[Any, Any, Result]]) -> Result:
+def run_sync(searching: Callable[[bool], Coroutine[Any, Any, Result]]) -> Result:
     """What comes of the coroutine that `searching` makes, in this thread where no loop runs in it. It is told
     whether it may handle signals."""
     try:
@@ -107,15 +110,15 @@ async def _search(
     parts = {"strategy": strategy, "proposer": proposer}
     chosen = problem_overrides(problem)
     chosen += [f"{name}={part}" for name, part in parts.items() if isinstance(part, str)]
-    call = command.expand([*chosen, *overrides(keys)])
-    config = compose_config(command.RunConfig, call.overrides)
+    call = expand([*chosen, *overrides(keys)])
+    config = compose_config(RunConfig, call.overrides)
     place = Path(folder or run_folder(config.out, config.problem.name, config.problem.path))
     objects = {name: part for name, part in parts.items() if not isinstance(part, str)}
     return await _run(config, place, chosen, show, signals, objects)
 
 
 async def _resume(folder: str | Path, show: bool, keys: Mapping[str, Any], *, signals: bool) -> Run:
-    stored = stored_config(Path(folder), "resume", command.RunConfig)
+    stored = stored_config(Path(folder), "resume", RunConfig)
     stored.resume = str(folder)
     config = compose_stored(stored, overrides(keys))
     return await _run(config, Path(folder), [], show, signals, {})
@@ -130,8 +133,8 @@ async def _run(
     objects: Mapping[str, Any],
 ) -> Run:
     console = Console(quiet=not show)
-    recording, _ = command.settle(config, given)
-    await command.search(config, folder, recording, console, signals=signals, **objects)
+    recording, _ = settle(config, given)
+    await launch.search(config, folder, recording, console, signals=signals, **objects)
     return open_run(folder)
 
 

@@ -159,12 +159,12 @@ class KnowsItsEnd(Protocol):
 class GivesVerdicts(Protocol):
     """A proposer whose kernels no device evaluates: they are made up, or recorded."""
 
-    evaluator: Evaluator
+    evaluator: KernelEvaluator
     entries: Sequence[Seed]
     """What a search begins with, in the library's place."""
 
 
-class Evaluator(Protocol):
+class KernelEvaluator(Protocol):
     """Builds, checks and times kernels; `evaluators.scheduler.pool` has the implementation for kernels."""
 
     async def describe(self, problem: Problem) -> dict[str, str]:

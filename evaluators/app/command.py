@@ -46,7 +46,7 @@ EXIT_UNREAD = 141
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class CommandCall:
     """What Hydra is to compose: the command's config, or a `stored` one, with these overrides."""
 
     overrides: Sequence[str]
@@ -74,7 +74,7 @@ def command(
     config: type[Any],
     text: str | None,
     *told: type[Exception],
-    expand: Callable[[Sequence[str]], Call] = lambda overrides: Call(overrides=overrides),
+    expand: Callable[[Sequence[str]], CommandCall] = lambda overrides: CommandCall(overrides=overrides),
 ) -> Callable[[Callable[[DictConfig], int]], Main]:
     """Makes a command of a function that takes the composed `config` (a dataclass, see `config.py`) and
     returns an exit status: a Hydra application with all of Hydra's flags.
@@ -156,7 +156,7 @@ def _run(
     config: type[Any],
     text: str,
     arguments: list[str],
-    expand: Callable[[Sequence[str]], Call],
+    expand: Callable[[Sequence[str]], CommandCall],
 ) -> int:
     parsed = get_args_parser().parse_intermixed_args(arguments)
     if parsed.help:
@@ -168,7 +168,7 @@ def _run(
         return 0
     flags = [each for each in arguments if each not in parsed.overrides]
     call = expand(parsed.overrides) if not (parsed.shell_completion or parsed.hydra_help) else None
-    call = call or Call(overrides=parsed.overrides)
+    call = call or CommandCall(overrides=parsed.overrides)
     call = replace(call, overrides=opened(call.overrides))
     job.statuses.clear()
     job.there = {each for each in _above(call.overrides) if each.exists()}

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from evaluators.app.command import build, compose_config
 from evaluators.app.config import NO_FOLDER, RayConfig, group, hydra_settings, quoted, section
 from evaluators.app.device_config import host_of
-from evaluators.base.jsonl_store import KeptLines
+from evaluators.base.jsonl_store import JsonlStore
 from evaluators.base.nearest import near
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
@@ -25,7 +25,7 @@ from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel, Problem
 from evaluators.reference.loading import assigned_names
 from evaluators.scheduler.pool import Pool
-from evaluators.suites.suite import Entry, Suite
+from evaluators.suites.suite import Suite, SuiteEntry
 
 
 @dataclass
@@ -65,7 +65,7 @@ class ProblemConfig:
     problem: Any = group(None)
 
 
-def entries_of(suite: Suite) -> list[Entry]:
+def entries_of(suite: Suite) -> list[SuiteEntry]:
     """The problems of the suite. Raises UsageError."""
     try:
         return list(suite.entries())
@@ -73,7 +73,7 @@ def entries_of(suite: Suite) -> list[Entry]:
         raise UsageError(str(error)) from error
 
 
-def chosen_entries(suite: Suite, config: DictConfig) -> list[Entry]:
+def chosen_entries(suite: Suite, config: DictConfig) -> list[SuiteEntry]:
     """The problems of the suite that a command's config wants. Raises UsageError."""
     entries = entries_of(suite)
     wanted = chosen([each.problem for each in entries], config.only, f"the suite {suite.name}")
@@ -167,7 +167,7 @@ async def for_each_problem(
 
 
 async def evaluate_and_keep(
-    pool: Pool, problem: Problem, kernel: Kernel, kept: KeptLines, key: str, *, thorough: bool = False
+    pool: Pool, problem: Problem, kernel: Kernel, kept: JsonlStore, key: str, *, thorough: bool = False
 ) -> Evaluation:
     """The verdict, which is kept under the key; an infrastructure error, which is not, where it failed for
     reasons of ours."""
@@ -176,7 +176,7 @@ async def evaluate_and_keep(
     except WorkerBroken as error:
         evaluation = Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=str(error))
     if evaluation.status is not Status.INFRASTRUCTURE_ERROR:
-        kept.keep(key, evaluation.to_json())
+        kept.put(key, evaluation.to_json())
     return evaluation
 
 

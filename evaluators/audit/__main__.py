@@ -33,7 +33,7 @@ from evaluators.app.device_config import settle_device
 from evaluators.app.suite_config import SuiteConfig, for_each_problem, open_problem
 from evaluators.base.atomic_write import write_atomically
 from evaluators.base.cause import cause_of
-from evaluators.base.jsonl_store import KeptLines
+from evaluators.base.jsonl_store import JsonlStore
 from evaluators.base.option import option
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
 from evaluators.records.opening import Opening, table
@@ -66,14 +66,14 @@ async def audit_all(config: DictConfig, output: Console) -> int:
     Returns the exit status. Raises UsageError."""
     suite: Suite = build(config.suite)
     name = suite.name.replace("/", "_")
-    file = KeptLines(Path(config.out) / f"{name}.jsonl")
+    file = JsonlStore(Path(config.out) / f"{name}.jsonl")
     found: dict[str, ReferenceAudit] = {}
     failed = 0
 
     async def audit_one(pool: Pool, place: str) -> None:
         nonlocal failed
         problem = open_problem(place, device=config.device, rules=config.problem)
-        kept = file.of(problem.id)
+        kept = file.get(problem.id)
         if kept is None:
             try:
                 found[place] = await pool.audit(problem)
@@ -81,7 +81,7 @@ async def audit_all(config: DictConfig, output: Console) -> int:
                 failed += 1
                 say(output, f"{problem.name}: could not be audited: {cause_of(str(error))}")
                 return
-            file.keep(problem.id, found[place].to_json())
+            file.put(problem.id, found[place].to_json())
         else:
             found[place] = ReferenceAudit.from_json(kept)
         say(output, in_a_line(found[place]))
@@ -100,14 +100,14 @@ async def open_all(config: DictConfig, output: Console) -> int:
     """Opens all that have not been yet, and says where the time goes. Returns the exit status. Raises
     UsageError."""
     suite: Suite = build(config.suite)
-    file = KeptLines(Path(config.out) / f"{suite.name.replace('/', '_')}_opening.jsonl")
+    file = JsonlStore(Path(config.out) / f"{suite.name.replace('/', '_')}_opening.jsonl")
     found: list[Opening] = []
     failed = 0
 
     async def open_one(pool: Pool, place: str) -> None:
         nonlocal failed
         problem = open_problem(place, device=config.device, rules=config.problem)
-        kept = file.of(problem.id)
+        kept = file.get(problem.id)
         try:
             opening = await pool.opening(problem) if kept is None else Opening.from_json(kept)
         except WorkerBroken as error:
@@ -115,7 +115,7 @@ async def open_all(config: DictConfig, output: Console) -> int:
             say(output, f"{problem.name}: could not be opened: {cause_of(str(error))}")
             return
         if kept is None:
-            file.keep(problem.id, opening.to_json())
+            file.put(problem.id, opening.to_json())
         found.append(opening)
         say(output, f"{problem.name}: {opening.total_s:.1f} s")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 
-class KeptLines:
+class JsonlStore:
     """A file with a line for each result, `{"key": …, "value": …}`; the last line of a key counts. Half a
     line, of a process that was killed, is passed over. Raises OSError."""
 
@@ -18,11 +18,11 @@ class KeptLines:
         self._torn = bool(text) and not text.endswith("\n")
         self._values: dict[str, Any] = {line["key"]: line["value"] for line in whole_lines(text)}
 
-    def of(self, key: str) -> Any | None:
+    def get(self, key: str) -> Any | None:
         """What is kept for a key; None where nothing is."""
         return self._values.get(key)
 
-    def keep(self, key: str, value: Any) -> None:
+    def put(self, key: str, value: Any) -> None:
         """Adds a result of plain JSON types."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:

@@ -31,7 +31,7 @@ from evaluators.app.device_config import settle_device
 from evaluators.app.suite_config import SuiteConfig, for_each_problem, open_problem
 from evaluators.base.atomic_write import write_atomically
 from evaluators.base.cause import first_line
-from evaluators.base.jsonl_store import KeptLines
+from evaluators.base.jsonl_store import JsonlStore
 from evaluators.base.option import option
 from evaluators.records.evaluation import CLOCKS_AFTER, CLOCKS_BEFORE, Evaluation, Status, Timing
 from evaluators.records.problem import Problem, reference_kernel
@@ -63,7 +63,7 @@ async def measure_all(config: DictConfig, output: Console) -> int:
     exit status. Raises UsageError."""
     folder = Path(config.out)
     folder.mkdir(parents=True, exist_ok=True)
-    kept = KeptLines(folder / "baselines.jsonl")
+    kept = JsonlStore(folder / "baselines.jsonl")
     settings = build(config.evaluator)
     how = settings.compile_mode if config.compiled else ""
     found: dict[str, Evaluation] = {}
@@ -72,14 +72,14 @@ async def measure_all(config: DictConfig, output: Console) -> int:
         opened = open_problem(place, device=config.device, rules=config.problem)
         problem = replace(opened, allow_degenerate=True, libraries="any", floor=False)
         key = f"{problem.id} {how}"
-        known = kept.of(key)
+        known = kept.get(key)
         if known is None:
             evaluation = await pool.evaluate(problem, reference_kernel(problem), thorough=bool(how))
             if is_unsteady(evaluation):
                 say(output, in_a_line(problem, evaluation))
                 evaluation = await pool.evaluate(problem, reference_kernel(problem), thorough=bool(how))
             if evaluation.status.is_of_the_kernel and not is_unsteady(evaluation):
-                kept.keep(key, evaluation.to_json())
+                kept.put(key, evaluation.to_json())
         else:
             evaluation = Evaluation.from_json(known)
         found[problem.name] = evaluation

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from evaluators.judge.attribution.attribution import attribution
 from evaluators.judge.correctness_checks import CorrectnessChecks
 from evaluators.judge.reference_session import ReferenceSession
-from evaluators.judge.runner_client import BaselineFailed, Refused, RunnerClient
+from evaluators.judge.runner_client import BaselineFailed, CandidateRefused, RunnerClient
 from evaluators.judge.timing.evenness import UNEVEN
 from evaluators.judge.timing.timing_checks import timing_checks
 from evaluators.records.evaluation import Stage, Status, Timing
@@ -88,7 +88,7 @@ class CandidateEvaluation:
                 raise
             status, log = Status.CRASHED, f"beside it there is no memory left to check it: {overdrawn}"
             log = f"{log}: {error}"
-        except Refused as refused:
+        except CandidateRefused as refused:
             status, log, rule = refused.status, refused.log, refused.rule
             if refused.compiler and self._session.problem.libraries == "no_library":
                 status, rule = Status.REJECTED, "library"
@@ -141,7 +141,7 @@ class CandidateEvaluation:
         calibration, calls = self._session.calibration, samples.calls
         even = calibration.evenness(samples.kernel, samples.eager)
         if even.reason:
-            raise Refused(Status.REJECTED, even.reason, UNEVEN)
+            raise CandidateRefused(Status.REJECTED, even.reason, UNEVEN)
         session = self._session
         kernel, eager = session.times_ms(samples.kernel), session.fair_ms(self._before, samples.eager)
         if even.uneven:
@@ -154,14 +154,14 @@ class CandidateEvaluation:
             self._require_true_overhead(calls)
         before, beside = session.times_ms(self._before), session.times_ms(samples.eager)
         if reason := calibration.sabotage(before, beside, self._eager_calls):
-            raise Refused(Status.REJECTED, reason, SABOTAGED)
+            raise CandidateRefused(Status.REJECTED, reason, SABOTAGED)
         if self._timing_checks is not None:
             more_ms = self._timing_checks.more_ms(calls, kernel_ms)
             kernel = [each + more_ms for each in kernel]
             kernel_ms += more_ms
         if reason := self._session.too_fast(kernel_ms, eager_ms, calls):
             self._require_true_overhead(calls)
-            raise Refused(Status.REJECTED, reason, "roofline")
+            raise CandidateRefused(Status.REJECTED, reason, "roofline")
         return timing_of(kernel, eager, session.times_ms(samples.compiled))
 
     def _sample(self, calls: int) -> Samples:

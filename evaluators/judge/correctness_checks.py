@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from evaluators.judge.reference_session import ReferenceSession
-from evaluators.judge.runner_client import Refused, RunnerClient
+from evaluators.judge.runner_client import CandidateRefused, RunnerClient
 from evaluators.judge.staging import Batch
 from evaluators.records.evaluation import Correctness, Status
 from evaluators.records.timing import Block, Plan
-from evaluators.reference.accuracy.comparison import Comparison
+from evaluators.reference.accuracy.comparison import OutputComparison
 from evaluators.reference.accuracy.differences import spread_of
-from evaluators.reference.answer import Answer, Draw, benchmark_rules
+from evaluators.reference.answer import Draw, ReferenceAnswer, benchmark_rules
 from evaluators.reference.inputs import weight_changes
 from evaluators.reference.inputs.input_distributions import DESCRIPTIONS
 from evaluators.reference.inputs.weight_changes import WeightChange
@@ -41,7 +41,7 @@ class CorrectnessChecks:
     def __init__(self, session: ReferenceSession, client: RunnerClient) -> None:
         self._session, self._client, self._reference = session, client, session.reference
         self._distributions: dict[str, bool] = {}
-        self._comparisons: list[Comparison] = []
+        self._comparisons: list[OutputComparison] = []
         self._benchmark_rules: dict[str, bool] = {}
         self._turns = itertools.cycle(weight_changes.turns(len(self._reference.weight_forms)))
         self._padded = False
@@ -85,7 +85,7 @@ class CorrectnessChecks:
             self._require_inputs(batch)
         self._comparisons.append(found := evidence.comparison())
         if found.problem:
-            raise Refused(Status.INCORRECT, f"wrong on fresh inputs: {found.problem}")
+            raise CandidateRefused(Status.INCORRECT, f"wrong on fresh inputs: {found.problem}")
 
     def change_some_weights(self) -> None:
         """A check with other values in some weights, those whose turn it is: a kernel that leaves some out,
@@ -141,7 +141,9 @@ class CorrectnessChecks:
                 comparison = self._reference.check_on(self._client.buffers.snapshot(call), name)
                 self._distributions[name] = not comparison.problem
                 if comparison.problem:
-                    raise Refused(Status.INCORRECT, f"wrong on {described(name)}: {comparison.problem}")
+                    raise CandidateRefused(
+                        Status.INCORRECT, f"wrong on {described(name)}: {comparison.problem}"
+                    )
             self._require_inputs(batch)
 
     def timed_block(self, calls: int) -> Block:
@@ -168,7 +170,7 @@ class CorrectnessChecks:
         """Some outputs of the last block, all of whose calls must have been answered."""
         sampled = self._client.sampled_output(calls)
         if sampled.missing is not None:
-            raise Refused(
+            raise CandidateRefused(
                 Status.INCORRECT,
                 f"when the runner said it was done, call {sampled.missing} had not been answered",
             )
@@ -180,7 +182,13 @@ class CorrectnessChecks:
             self._require(draw, outputs, answer, after=" that depend on the answer before")
 
     def _require(
-        self, draw: Draw, outputs: Outputs, answer: Answer, *, where: str = "on fresh inputs", after: str = ""
+        self,
+        draw: Draw,
+        outputs: Outputs,
+        answer: ReferenceAnswer,
+        *,
+        where: str = "on fresh inputs",
+        after: str = "",
     ) -> None:
         comparison = self._reference.judge_draw(outputs, answer, own=not draw.distribution)
         if self._evidence is not None and answer.inputs is not None:
@@ -190,7 +198,7 @@ class CorrectnessChecks:
             self._comparisons.append(comparison)
         if comparison.problem:
             where = f"on {described(draw.distribution)}" if draw.distribution else where
-            raise Refused(Status.INCORRECT, f"wrong {where}{after}: {comparison.problem}")
+            raise CandidateRefused(Status.INCORRECT, f"wrong {where}{after}: {comparison.problem}")
 
     def is_right(self, outputs: Outputs, draw: Draw) -> bool:
         """Whether they are, of which nothing follows yet."""
@@ -237,7 +245,7 @@ class CorrectnessChecks:
         checked = range(batch.calls) if calls is None else calls
         number = self._session.spoilt_input(self._client, batch, checked)
         if number is not None:
-            raise Refused(
+            raise CandidateRefused(
                 Status.INCORRECT,
                 f"it writes to its input {number}, which the reference leaves as it is: a caller would find "
                 "other values there after the call",

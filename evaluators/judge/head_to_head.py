@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from evaluators.judge.correctness_checks import CorrectnessChecks
 from evaluators.judge.reference_session import ReferenceSession
-from evaluators.judge.runner_client import Refused, RunnerClient, ready
+from evaluators.judge.runner_client import CandidateRefused, RunnerClient, ready
 from evaluators.judge.timing.evenness import UNEVEN
 from evaluators.records.evaluation import Status
 from evaluators.records.timing import (
@@ -35,7 +35,7 @@ ALIKE = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class RoundStep:
     """`run` says whether the candidate has failed, and raises ChannelClosed when its runner died.
     `candidate`: the number of the one that runs; None where only the baseline does."""
 
@@ -44,7 +44,7 @@ class Step:
 
 
 @dataclass
-class Entry:
+class Contender:
     """One candidate, its checks and its samples, one a round."""
 
     number: int
@@ -81,7 +81,7 @@ class HeadToHead:
         clients = [session.candidate(*each) for each in ends]
         self._plan = plan.on(session.device).lengthened((len(clients) + 1) / 2)
         self._entries = [
-            Entry(number=number, client=client, correctness_checks=CorrectnessChecks(session, client))
+            Contender(number=number, client=client, correctness_checks=CorrectnessChecks(session, client))
             for number, client in enumerate(clients)
         ]
         self._before: list[Block] = []
@@ -89,17 +89,17 @@ class HeadToHead:
         self._eager_calls = session.eager_calls(self._plan)
         self._room = session.capacity
         """Calls that everybody can queue: nobody gains by being measured in short blocks."""
-        self.steps: Iterator[Step] = self._steps()
+        self.steps: Iterator[RoundStep] = self._steps()
         """What is to be done, one after the other."""
 
     @property
-    def alive(self) -> list[Entry]:
+    def alive(self) -> list[Contender]:
         """Those that have not failed."""
         return [each for each in self._entries if each.verdict is None]
 
-    def _steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[RoundStep]:
         if self._entries:
-            yield Step(candidate=None, run=self._before_any)
+            yield RoundStep(candidate=None, run=self._before_any)
         for each in self.alive:
             yield self._step(each, self._enter)
         for _ in range(2):  # the first tells how many calls, which are then tried
@@ -111,7 +111,7 @@ class HeadToHead:
         while self.alive and not self._enough(time.monotonic() - start):
             for entry in next(order):
                 if entry is None:
-                    yield Step(candidate=None, run=self._eager_block)
+                    yield RoundStep(candidate=None, run=self._eager_block)
                 elif entry.verdict is None:
                     yield self._step(entry, self._block)
             for each in self.alive:
@@ -119,7 +119,7 @@ class HeadToHead:
         for each in self.alive:
             yield self._step(each, self._check_last)
         if self.alive:
-            yield Step(candidate=None, run=self._lower_overhead)
+            yield RoundStep(candidate=None, run=self._lower_overhead)
 
     def verdicts(self) -> list[Verdict]:
         """One a candidate, in order. Raises RuntimeError where something has slowed the baseline down: nobody
@@ -136,7 +136,7 @@ class HeadToHead:
             each.client.close()
         self._stack.close()
 
-    def _judged(self, entry: Entry) -> Verdict:
+    def _judged(self, entry: Contender) -> Verdict:
         calibration = self._session.calibration
         eager = self._session.fair_ms(self._before, self._eager)
         remarks: list[str] = []
@@ -161,14 +161,14 @@ class HeadToHead:
             roofline=self._session.limits.roofline(),
         )
 
-    def _step(self, entry: Entry, what: Callable[[Entry], None]) -> Step:
+    def _step(self, entry: Contender, what: Callable[[Contender], None]) -> RoundStep:
         """A candidate that fails in it drops out. Where memory is lacking to check it, nobody knows by whose
         fault, and that is raised: MemoryError, OutOfMemoryError."""
 
         def run() -> bool:
             try:
                 what(entry)
-            except Refused as refused:
+            except CandidateRefused as refused:
                 self._drop(entry, refused.status, refused.log, refused.rule)
             except ChannelClosed:
                 self._drop(entry, Status.CRASHED, "its runner died")  # how, the worker finds out
@@ -178,9 +178,9 @@ class HeadToHead:
                 self._session.reference.restore_weights()
             return entry.verdict is not None
 
-        return Step(candidate=entry.number, run=run)
+        return RoundStep(candidate=entry.number, run=run)
 
-    def _drop(self, entry: Entry, status: Status, log: str, rule: str = "") -> None:
+    def _drop(self, entry: Contender, status: Status, log: str, rule: str = "") -> None:
         entry.verdict = Verdict(status=status, log=log, rule=rule)
 
     def _before_any(self) -> bool:
@@ -193,7 +193,7 @@ class HeadToHead:
         self._session.calibration.lower_overhead()
         return False
 
-    def _enter(self, entry: Entry) -> None:
+    def _enter(self, entry: Contender) -> None:
         self._session.load(entry.client)
         entry.call_ms = entry.correctness_checks.begin(self._plan)
 
@@ -214,35 +214,35 @@ class HeadToHead:
             each.calls = shared(own)
         self._eager_calls = shared(min(self._session.eager_calls(self._plan), self._room))
 
-    def _try_block(self, entry: Entry) -> None:
+    def _try_block(self, entry: Contender) -> None:
         """A block to warm up, which tells how long a call takes in one."""
         entry.call_ms = self._session.call_ms(entry.correctness_checks.timed_block(entry.calls))
         entry.correctness_checks.settle()
         room = entry.client.queue_room(self._session.staged(entry.calls), self._session.capacity)
         self._room = min(self._room, room)
 
-    def _order(self) -> Iterator[list[Entry | None]]:
+    def _order(self) -> Iterator[list[Contender | None]]:
         """Who is measured in which order, round after round: a random one, then the same backwards, so that
         drift meets all alike."""
         while True:
-            order: list[Entry | None] = [None, *self.alive]
+            order: list[Contender | None] = [None, *self.alive]
             secrets.SystemRandom().shuffle(order)
             yield order
             yield order[::-1]
 
-    def _block(self, entry: Entry) -> None:
+    def _block(self, entry: Contender) -> None:
         entry.blocks.append(entry.correctness_checks.timed_block(entry.calls))
 
     def _eager_block(self) -> bool:
         self._eager.append(self._session.baseline_block(self._session.eager, self._eager_calls))
         return False
 
-    def _check(self, entry: Entry) -> None:
+    def _check(self, entry: Contender) -> None:
         entry.correctness_checks.settle()
         if next(entry.moments):
             entry.correctness_checks.change_some_weights()
 
-    def _check_last(self, entry: Entry) -> None:
+    def _check_last(self, entry: Contender) -> None:
         entry.correctness_checks.change_some_weights()
 
     def _enough(self, elapsed_s: float) -> bool:

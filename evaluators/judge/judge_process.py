@@ -45,10 +45,10 @@ from typing import Any
 from evaluators.base.cause import cause_of
 from evaluators.judge import device_memory
 from evaluators.judge.candidate_evaluation import CandidateEvaluation
-from evaluators.judge.head_to_head import HeadToHead, Step
+from evaluators.judge.head_to_head import HeadToHead, RoundStep
 from evaluators.judge.memory_plan import TooLarge
 from evaluators.judge.reference_session import ReferenceSession
-from evaluators.judge.runner_client import Refused, ready
+from evaluators.judge.runner_client import CandidateRefused, ready
 from evaluators.judge.session_options import SessionOptions
 from evaluators.records.evaluation import Stage, Status
 from evaluators.records.opening import OpeningStep, Steps
@@ -134,7 +134,7 @@ class JudgeProcess:
         self._kept: tuple[Channel, int] | None = None
         """The candidate's runner that is to be judged once more, on another problem: channel and process."""
         self._head_to_head: HeadToHead | None = None
-        self._step: Step | None = None
+        self._step: RoundStep | None = None
 
     def obey(self, order: Message) -> None:
         """Does what the worker asks for, and answers. Raises what goes wrong."""
@@ -239,7 +239,7 @@ def _failure(order: Message, error: Exception) -> Message:
     if order["op"] in ("open", "audit") and (why := device_memory.used_up(error)):
         return _too_large(order, why)
     of_memory = isinstance(error, MemoryError) or "out of memory" in str(error)
-    text = str(error) if isinstance(error, Refused) else "".join(traceback.format_exception(error))
+    text = str(error) if isinstance(error, CandidateRefused) else "".join(traceback.format_exception(error))
     opens = order["op"] in ("open", "audit")
     asserted = opens and ASSERTED in text
     if asserted and order["op"] == "open" and not order["options"]["keep_range"]:
@@ -288,7 +288,7 @@ def _take_compiled(session: ReferenceSession, channel: Channel, pid: int) -> boo
         ready(channel)
         session.compiled = session.baseline(channel, pid)
         session.compiled.block(session.staged(min(2, session.capacity)))
-    except (Refused, ChannelClosed) as error:
+    except (CandidateRefused, ChannelClosed) as error:
         logger.warning("torch.compile could not run the reference: %s", error)
         session.compiled = None
     return session.compiled is not None

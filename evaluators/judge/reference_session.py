@@ -24,7 +24,7 @@ from evaluators.judge.timing.speed_limits import SpeedLimits
 from evaluators.records.opening import OpeningStep, Steps
 from evaluators.records.problem import Problem
 from evaluators.records.timing import Block, Plan
-from evaluators.reference.answer import Answer, Draw
+from evaluators.reference.answer import Draw, ReferenceAnswer
 from evaluators.reference.containers import replaced, tensors_in
 from evaluators.reference.inputs import dependent_calls
 from evaluators.reference.inputs.strided_layouts import clone
@@ -269,7 +269,7 @@ class ReferenceSession:
         self.memory.trim()
         return self._staging.batch(len(draws), draws)
 
-    def answer_after(self, before: list[torch.Tensor], draw: Draw) -> Answer | None:
+    def answer_after(self, before: list[torch.Tensor], draw: Draw) -> ReferenceAnswer | None:
         """The right outputs of a call of a chain, whose inputs are stirred by the answer before; None where
         eager itself has none for those."""
         try:

@@ -19,7 +19,6 @@ from evaluators.records.evaluation import Status
 from evaluators.records.timing import Block, Overhead
 from evaluators.reference.inputs.weight_changes import WeightChange
 from evaluators.runner.messages import (
-    Answer,
     Change,
     Changed,
     Failed,
@@ -28,6 +27,7 @@ from evaluators.runner.messages import (
     Phase,
     Restore,
     Restored,
+    RunnerAnswer,
 )
 from evaluators.runner.shared_buffers import SampledOutput, SharedBuffers
 from evaluators.system import process_tree
@@ -42,10 +42,10 @@ STATUSES = {
 }
 """Of a candidate that has failed in a phase."""
 
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=RunnerAnswer)
 
 
-class Refused(Exception):
+class CandidateRefused(Exception):
     """The candidate's verdict is in: it is not correct. `compiler`: it has failed for want of torch's."""
 
     def __init__(self, status: Status, log: str, rule: str = "", *, compiler: bool = False) -> None:
@@ -53,7 +53,7 @@ class Refused(Exception):
         self.status, self.log, self.rule, self.compiler = status, log, rule, compiler
 
 
-class BaselineFailed(Refused):
+class BaselineFailed(CandidateRefused):
     """A runner of ours has failed: that of the reference, which ran when the problem was opened."""
 
 
@@ -142,13 +142,13 @@ class RunnerClient(ABC):
             if message.get("op") == expected.op:
                 return expected.read(message)
         except ProtocolError as error:
-            raise Refused(
+            raise CandidateRefused(
                 Status.REJECTED, f"the runner broke the protocol: {error}", "forged message"
             ) from error
         if message.get("op") != Failed.op:
-            raise Refused(Status.REJECTED, f"unexpected message {message!r:.200}", "forged message")
+            raise CandidateRefused(Status.REJECTED, f"unexpected message {message!r:.200}", "forged message")
         failed = Failed.read(message)
-        refused = BaselineFailed if self._ours else Refused
+        refused = BaselineFailed if self._ours else CandidateRefused
         raise refused(STATUSES[failed.phase], failed.error, compiler=failed.compiler)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evaluators.records.problem import Problem
-from evaluators.reference.accuracy.comparison import Comparison, Shift, compare, passes_allclose
+from evaluators.reference.accuracy.comparison import OutputComparison, Shift, compare, passes_allclose
 from evaluators.reference.accuracy.differences import CHUNK
 from evaluators.reference.accuracy.sampled_elements import Places, pick
 from evaluators.reference.inputs.strided_layouts import holds_all
@@ -35,7 +35,7 @@ class Draw:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class ReferenceAnswer:
     """The right outputs for one set of inputs. `exact` is float64's, or eager's where there is none; `shifts`
     how far they move by a rounding of the inputs, one an output; `places`: which elements these are, where
     not all were kept. `shifts_here` measures on exactly these inputs, where `shifts` are those of others.
@@ -47,7 +47,7 @@ class Answer:
     shifts: list[Shift]
     places: list[Places | None]
     shifts_here: Callable[[], list[Shift]] | None = None
-    whole: Callable[[], Answer] | None = None
+    whole: Callable[[], ReferenceAnswer] | None = None
     inputs: list[Any] | None = None
 
     @property
@@ -75,20 +75,20 @@ class Rule:
 
 def judge(
     outputs: list[torch.Tensor],
-    answer: Answer,
+    answer: ReferenceAnswer,
     *,
     tolerance: str,
     own: bool,
     indices: bool,
     exact: bool,
     products: bool,
-) -> Comparison:
+) -> OutputComparison:
     """Compares outputs with the right ones; the worst of them. Integers count if `indices` do; `own`, `exact`
     and `products` as in `comparison.compare`."""
     found = []
     for number, out in enumerate(outputs):
         if not (indices or out.is_floating_point() or out.is_complex()):
-            found.append(Comparison(error=0.0, eager_error=0.0, problem=""))
+            found.append(OutputComparison(error=0.0, eager_error=0.0, problem=""))
             continue
         right, eager = answer.exact[number], answer.eager[number]
         if out.numel() != right.numel():  # not of outputs that were picked before
@@ -109,7 +109,7 @@ def judge(
     return max(found, key=lambda c: (bool(c.problem), c.error))
 
 
-def benchmark_rules(outputs: list[torch.Tensor], answer: Answer) -> dict[str, bool]:
+def benchmark_rules(outputs: list[torch.Tensor], answer: ReferenceAnswer) -> dict[str, bool]:
     """Whether the benchmark's own rules, flat tolerances around eager's whole answer, would take them."""
     pairs = list(zip(outputs, answer.eager, strict=True))
     rules = ("kernelbench", "kernelbench_v02")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from evaluators.records.opening import OpeningStep, Steps
 from evaluators.records.problem import Problem
 from evaluators.records.reference_audit import LazyAnswer, ReferenceAudit
-from evaluators.reference.answer import Answer, Draw, benchmark_rules
+from evaluators.reference.answer import Draw, ReferenceAnswer, benchmark_rules
 from evaluators.reference.containers import tensors_in
 from evaluators.reference.inputs.usable_distributions import open_distributions
 from evaluators.reference.reference_model import ReferenceModel
@@ -77,7 +77,7 @@ def _audit(problem: Problem, steps: Steps) -> ReferenceAudit:
 
 
 def _all_lazy(
-    reference: ReferenceModel, seeds: tuple[int, int], inputs: list[Any], answer: Answer
+    reference: ReferenceModel, seeds: tuple[int, int], inputs: list[Any], answer: ReferenceAnswer
 ) -> Iterator[LazyAnswer]:
     other = reference.draw(seeds[1])
     elsewhere = reference.run(other, seeds[1])
@@ -100,7 +100,7 @@ def _all_lazy(
 
 
 def _looked_at(
-    lazy: Lazy, inputs: list[Any], answer: Answer, reference: ReferenceModel
+    lazy: Lazy, inputs: list[Any], answer: ReferenceAnswer, reference: ReferenceModel
 ) -> Iterator[LazyAnswer]:
     """Nothing where it has nothing to say."""
     outputs = lazy.outputs(inputs, "", answer.eager)
@@ -111,7 +111,12 @@ def _looked_at(
 
 
 def _lazy_answer(
-    says: str, outputs: list[torch.Tensor], answer: Answer, reference: ReferenceModel, *, everywhere: Any
+    says: str,
+    outputs: list[torch.Tensor],
+    answer: ReferenceAnswer,
+    reference: ReferenceModel,
+    *,
+    everywhere: Any,
 ) -> LazyAnswer:
     own = reference.judge(outputs, answer)
     return LazyAnswer(

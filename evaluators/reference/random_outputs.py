@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from evaluators.reference.accuracy.comparison import Comparison
+from evaluators.reference.accuracy.comparison import OutputComparison
 
 if TYPE_CHECKING:
     import torch
@@ -57,7 +57,7 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class ValueSample:
     """Values that are distributed as the reference's at the same places. `eps`: of the type in which they
     were rounded, 0 for whole numbers."""
 
@@ -66,7 +66,7 @@ class Sample:
     eps: float = 0.0
 
 
-Check = Always | Share | Sample
+Check = Always | Share | ValueSample
 Hook = Callable[[list[Any], list["torch.Tensor"]], Sequence[Check]]
 
 
@@ -118,7 +118,7 @@ class Evidence:
                     self._wrong = f"{ours.name} does not hold of {wrong} of {ours.holds.numel()} elements"
             elif isinstance(ours, Share):
                 self._add_hits(ours)
-            elif isinstance(right, Sample):
+            elif isinstance(right, ValueSample):
                 self._add_values(ours, right)
 
     def _add_hits(self, share: Share) -> None:
@@ -132,7 +132,7 @@ class Evidence:
         for n, more in enumerate((float(share.hits.sum()), expected, float(share.hits.numel()))):
             counts[n] += more
 
-    def _add_values(self, ours: Sample, right: Sample) -> None:
+    def _add_values(self, ours: ValueSample, right: ValueSample) -> None:
         """Compares a call with earlier ones, to see where both are equal: with RECENT ones each by itself,
         which finds a large answer that is given again, and with one at random, which adds up for small ones
         since no call is in two of these pairs."""
@@ -156,7 +156,7 @@ class Evidence:
         self._closest[name] = max([self._closest[name], *found], key=lambda counts: counts.repeated)
         self._recent[name].append((kernel, reference))
 
-    def comparison(self) -> Comparison:
+    def comparison(self) -> OutputComparison:
         """What the tests say, those that fail. `error` is the largest of their statistics, each as a
         share of what is allowed."""
         found = [self._of_share(name) for name in self._hits]
@@ -170,7 +170,7 @@ class Evidence:
             found.append(max(together, repetition_test(name, self._closest[name], MOST_CALLS * RECENT)))
         problem = self._wrong or "; ".join(text for _, text in found if text)
         error = max((share for share, _ in found), default=0.0)
-        return Comparison(error=math.inf if self._wrong else error, eager_error=0.0, problem=problem)
+        return OutputComparison(error=math.inf if self._wrong else error, eager_error=0.0, problem=problem)
 
     def _of_share(self, name: str) -> tuple[float, str]:
         hits, expected, total = self._hits[name]
@@ -198,7 +198,7 @@ class Counts(NamedTuple):
         return self.reference_alone - self.kernel_alone
 
 
-def judge_random(hook: Hook, inputs: list[Any], outputs: list[Any], eager: list[Any]) -> Comparison:
+def judge_random(hook: Hook, inputs: list[Any], outputs: list[Any], eager: list[Any]) -> OutputComparison:
     """One call of a kernel's beside one of the reference's."""
     evidence = Evidence(hook)
     evidence.add(inputs, outputs, eager)

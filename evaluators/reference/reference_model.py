@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.records.opening import OpeningStep, Steps
 from evaluators.records.problem import Problem
-from evaluators.reference.accuracy.comparison import NO_SHIFT, Comparison, Shift
+from evaluators.reference.accuracy.comparison import NO_SHIFT, OutputComparison, Shift
 from evaluators.reference.accuracy.jumps import at_jumps, furthest_off, with_elements
 from evaluators.reference.accuracy.sampled_elements import Places, pick_all, some_places
 from evaluators.reference.accuracy.shifts import eager_shifts_of, joined, shifts_of
-from evaluators.reference.answer import Answer, Draw, judge, leave_open, writable
+from evaluators.reference.answer import Draw, ReferenceAnswer, judge, leave_open, writable
 from evaluators.reference.containers import tensors_in
 from evaluators.reference.inputs.input_distributions import Distribution
 from evaluators.reference.inputs.strided_layouts import clone, span_of
@@ -40,7 +40,7 @@ class ReferenceModel(RunningReference):
 
     def __init__(self, problem: Problem, *, keep_range: bool = False, steps: Steps | None = None) -> None:
         super().__init__(problem, keep_range=keep_range, steps=steps)
-        self._kept: dict[tuple[str, str], tuple[int, Answer]] = {}
+        self._kept: dict[tuple[str, str], tuple[int, ReferenceAnswer]] = {}
         self._kept_bytes = 0
         self._shifts_kept: dict[str, list[Shift]] = {}
         self._complete: set[tuple[str, str]] = set()
@@ -87,7 +87,7 @@ class ReferenceModel(RunningReference):
         given: list[Any] | None = None,
         stirred: Callable[[list[Any]], list[Any]] | None = None,
         spot: bool = False,
-    ) -> Answer:
+    ) -> ReferenceAnswer:
         """The right outputs for a set of inputs, which are drawn where they are not `given`, and in a chain
         `stirred`. A `spot` check looks at some elements of a large output, nobody knows which."""
 
@@ -100,10 +100,10 @@ class ReferenceModel(RunningReference):
         eager, exact, places = self._answers(first, draw.seed, some=some)
         if self.random_checks is not None:
             shifts = [NO_SHIFT for _ in eager]
-            return Answer(eager=eager, exact=exact, shifts=shifts, places=places, inputs=first)
+            return ReferenceAnswer(eager=eager, exact=exact, shifts=shifts, places=places, inputs=first)
         if draw.distribution not in self._shifts_kept:
             self._shifts_kept[draw.distribution] = self._both_shifts(first, exact, places)
-        return Answer(
+        return ReferenceAnswer(
             eager=eager,
             exact=exact,
             shifts=self._shifts_kept[draw.distribution],
@@ -133,7 +133,7 @@ class ReferenceModel(RunningReference):
         eager = pick_all(eager, places)
         return eager, self.run_exact(inputs, places) or eager, places
 
-    def check_on(self, outputs: list[torch.Tensor], name: str) -> Comparison:
+    def check_on(self, outputs: list[torch.Tensor], name: str) -> OutputComparison:
         """Compares outputs with the answers on a distribution, for the inputs of `seed_on`. What seems wrong
         is judged by the shifts of eager's answers, too, which are measured when they are needed first."""
         seed, answer = self.answer_on(name)
@@ -151,13 +151,13 @@ class ReferenceModel(RunningReference):
 
     def _judge_at_jumps(
         self,
-        found: Comparison,
+        found: OutputComparison,
         outputs: list[torch.Tensor],
-        answer: Answer,
+        answer: ReferenceAnswer,
         inputs: list[Any],
         *,
         indices: bool,
-    ) -> Comparison:
+    ) -> OutputComparison:
         """The comparison without the few elements where the right answer jumps, if they alone are wrong."""
         try:
             doubtful = furthest_off(outputs, answer.exact)
@@ -181,7 +181,7 @@ class ReferenceModel(RunningReference):
             self.answer(Draw.fresh(name))
         return self._shifts_kept[name]
 
-    def answer_on(self, name: str, *, complete: bool = False) -> tuple[int, Answer]:
+    def answer_on(self, name: str, *, complete: bool = False) -> tuple[int, ReferenceAnswer]:
         """The answer on a distribution with the weights that there are, and the seed of its inputs.
         `complete`: its shifts are those of eager's answers, too."""
         seed, answer = self._kept_on(name)
@@ -199,7 +199,7 @@ class ReferenceModel(RunningReference):
     def _is_complete(self, name: str) -> bool:
         return (self.weights_state, name) in self._complete
 
-    def _kept_on(self, name: str) -> tuple[int, Answer]:
+    def _kept_on(self, name: str) -> tuple[int, ReferenceAnswer]:
         """The same, but without elements where there was no room for them."""
         key = self.weights_state, name
         if key not in self._kept:
@@ -207,16 +207,16 @@ class ReferenceModel(RunningReference):
             self._keep(key, seed, self.work_out(self.distributions[name], seed))
         return self._kept[key]
 
-    def _keep(self, key: tuple[str, str], seed: int, answer: Answer) -> None:
+    def _keep(self, key: tuple[str, str], seed: int, answer: ReferenceAnswer) -> None:
         """The answer, or, where there is no room, what it takes to work it out again."""
         if key in self._kept:
             self._kept_bytes -= self._kept[key][1].nbytes
         if self._kept_bytes + answer.nbytes > self._room():
-            answer = Answer(eager=[], exact=[], shifts=answer.shifts, places=[])
+            answer = ReferenceAnswer(eager=[], exact=[], shifts=answer.shifts, places=[])
         self._kept_bytes += answer.nbytes
         self._kept[key] = seed, answer
 
-    def take_in(self, distribution: Distribution, seed: int, answer: Answer) -> None:
+    def take_in(self, distribution: Distribution, seed: int, answer: ReferenceAnswer) -> None:
         """Kernels are tried on it from now on, and the answer to the inputs of this seed is kept."""
         name = distribution.name
         self.distributions[name] = distribution
@@ -228,14 +228,16 @@ class ReferenceModel(RunningReference):
 
     def work_out(
         self, of: Distribution, seed: int, *, shifts: list[Shift] | None = None, some: bool = True
-    ) -> Answer:
+    ) -> ReferenceAnswer:
         """The answer to the inputs of this seed under a distribution; of a large output to `some` elements,
         whose `shifts`, where they are not known, are those of the right answer alone. Of all elements they
         are those of eager's answers, too. Raises what the reference raises."""
         with self._noted_memory():
             return self._worked_out(of, seed, shifts=shifts, some=some)
 
-    def _worked_out(self, of: Distribution, seed: int, *, shifts: list[Shift] | None, some: bool) -> Answer:
+    def _worked_out(
+        self, of: Distribution, seed: int, *, shifts: list[Shift] | None, some: bool
+    ) -> ReferenceAnswer:
         inputs = list(of.applied(self.draw(seed)))
         eager, exact, places = self._answers(inputs, seed, some=some)
         if shifts is None and not some:
@@ -247,7 +249,7 @@ class ReferenceModel(RunningReference):
         if self.has_products and not of.orders:
             eager, exact = list(map(writable, eager)), list(map(writable, exact))
             leave_open(eager, exact, pick_all(self.run(self.draw(seed), seed), places))
-        return Answer(eager=eager, exact=exact, shifts=shifts, places=places)
+        return ReferenceAnswer(eager=eager, exact=exact, shifts=shifts, places=places)
 
     @contextmanager
     def _noted_memory(self) -> Iterator[None]:
@@ -270,8 +272,8 @@ class ReferenceModel(RunningReference):
             return joined(*(measure(self, inputs, exact, places) for measure in (shifts_of, eager_shifts_of)))
 
     def judge(
-        self, outputs: list[torch.Tensor], answer: Answer, *, own: bool = True, indices: bool = True
-    ) -> Comparison:
+        self, outputs: list[torch.Tensor], answer: ReferenceAnswer, *, own: bool = True, indices: bool = True
+    ) -> OutputComparison:
         """Compares outputs with the right ones, under the problem's rule; the worst of them. Integers count
         if `indices` do."""
         if self.random_checks is not None and answer.inputs is not None:
@@ -286,7 +288,9 @@ class ReferenceModel(RunningReference):
             products=self.has_products,
         )
 
-    def judge_draw(self, outputs: list[torch.Tensor], answer: Answer, *, own: bool) -> Comparison:
+    def judge_draw(
+        self, outputs: list[torch.Tensor], answer: ReferenceAnswer, *, own: bool
+    ) -> OutputComparison:
         """The same of an `answer` to inputs that were drawn for one call: what seems wrong is judged once
         more by how far a rounding moves this very answer, since in some draws it is much further."""
         found = self.judge(outputs, answer, own=own)

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from evaluators.reference.accuracy.comparison import Comparison
+from evaluators.reference.accuracy.comparison import OutputComparison
 from evaluators.reference.accuracy.differences import about_equal
 from evaluators.reference.accuracy.sampled_elements import pick_all
-from evaluators.reference.answer import Answer, Draw
+from evaluators.reference.answer import Draw, ReferenceAnswer
 from evaluators.reference.containers import plain_values, replaced, tensors_in
 from evaluators.reference.inputs.usable_distributions import open_distributions
 from evaluators.reference.random_outputs import Evidence, Hook
@@ -97,7 +97,7 @@ def examine(reference: ReferenceModel) -> list[str]:
 
 
 def _found_of_outputs(
-    inputs: list[Any], right: Outputs, answer: Answer, elsewhere: Outputs, reference: ReferenceModel
+    inputs: list[Any], right: Outputs, answer: ReferenceAnswer, elsewhere: Outputs, reference: ReferenceModel
 ) -> list[str]:
     """Outputs in the place of which something lazy passes, a line each. Those that are constant or a copy of
     an input are named in `reference.untried` instead, where that is allowed and there are other outputs:
@@ -127,7 +127,9 @@ def filled_outputs(outputs: Outputs) -> list[int]:
     return [number for number, each in enumerate(outputs) if each.numel()]
 
 
-def _passes(lazy: Lazy, inputs: list[Any], right: Outputs, answer: Answer, reference: ReferenceModel) -> str:
+def _passes(
+    lazy: Lazy, inputs: list[Any], right: Outputs, answer: ReferenceAnswer, reference: ReferenceModel
+) -> str:
     """Why nothing tells a lazy answer from the right one, with the figures; "" where something does. `right`:
     eager's whole outputs."""
     outputs = lazy.outputs(inputs, "", right)
@@ -169,7 +171,7 @@ def _lazy_draws(reference: ReferenceModel, hook: Hook) -> Iterator[str]:
         yield f"its outputs are compared by statistical tests, and eager's fail: {problem}"
 
 
-def _fails(outputs: Outputs, answer: Answer, reference: ReferenceModel, *, own: bool) -> bool:
+def _fails(outputs: Outputs, answer: ReferenceAnswer, reference: ReferenceModel, *, own: bool) -> bool:
     """Whether a part of them is enough to fail them: most wrong answers are wrong everywhere."""
     if any(at is not None for at in answer.places):
         outputs = pick_all(outputs, answer.places)
@@ -204,7 +206,7 @@ def passes_elsewhere(lazy: Lazy, reference: ReferenceModel) -> bool:
     return True
 
 
-def _explained(found: Comparison, right: Outputs) -> str:
+def _explained(found: OutputComparison, right: Outputs) -> str:
     values = right[filled_outputs(right)[0]].double()
     return (
         f"(the largest output is {values.abs().max().item():.3g}, the rms "

@@ -6,7 +6,7 @@ import traceback
 import types
 from typing import Any
 
-from evaluators.runner.messages import Failed, Import, Order, Phase, Run
+from evaluators.runner.messages import Failed, Import, Order, Phase, RunCalls
 
 ERROR_CHARACTERS = 6000
 COMPILER = "torch._inductor"
@@ -32,7 +32,7 @@ def failure(order: Order, error: BaseException) -> Failed:
     phase = Phase.IMPORT if isinstance(order, Import) else Phase.RUN
     if type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error):
         phase = Phase.DEVICE
-    if phase is Phase.RUN and isinstance(order, Run) and type(error).__module__.startswith("triton."):
+    if phase is Phase.RUN and isinstance(order, RunCalls) and type(error).__module__.startswith("triton."):
         phase = Phase.IMPORT  # Triton compiles at the first call
     text = "".join(traceback.format_exception(error))
     if isinstance(error, WrongOutput):

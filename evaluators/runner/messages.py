@@ -56,7 +56,7 @@ class Load(Record):
     """Make the module, and open the shared buffers, whose descriptor comes along: `Loaded`. A candidate is
     imported the first time; what was loaded before goes. `arguments`:
     where in the module's arguments its inputs stand (see `containers.py`); `returned`: the numbers of outputs
-    and of the inputs that they have to be; `lean`: memory is to be given back after each run: `GaveBack`."""
+    and of the inputs that they have to be; `lean`: memory is to be given back after each run: `MemoryReleased`."""
 
     op = "load"
     problem: Problem
@@ -70,7 +70,7 @@ class Load(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(Record):
+class RunCalls(Record):
     """Run the module once on each of these calls' inputs: on a GPU `Queued`, as soon as the work is; then
     `Done`.
 
@@ -117,16 +117,16 @@ class Restore(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace(Record):
+class TraceCalls(Record):
     """Run these calls under the device's trace: `Counted`."""
 
     op = "trace"
     calls: Sequence[int]
 
 
-Order = Move | Import | Load | Run | HandIn | Change | Restore | Trace
+Order = Move | Import | Load | RunCalls | HandIn | Change | Restore | TraceCalls
 ORDERS: dict[str, type[Order]] = {
-    each.op: each for each in (Move, Import, Load, Run, HandIn, Change, Restore, Trace)
+    each.op: each for each in (Move, Import, Load, RunCalls, HandIn, Change, Restore, TraceCalls)
 }
 FIELDS: dict[str, Callable[[Any], Any]] = {
     "problem": Problem.from_json,
@@ -147,7 +147,7 @@ def order_of(message: Message) -> Order:
     return ORDERS[message["op"]](**fields)
 
 
-class Answer(Record):
+class RunnerAnswer(Record):
     """What a runner says."""
 
     @classmethod
@@ -156,38 +156,38 @@ class Answer(Record):
         return cls()
 
 
-class Imported(Answer):
+class Imported(RunnerAnswer):
     """The candidate was imported."""
 
     op = "imported"
 
 
-class Loaded(Answer):
+class Loaded(RunnerAnswer):
     """The module is there."""
 
     op = "loaded"
 
 
-class Queued(Answer):
+class Queued(RunnerAnswer):
     """All work of a block is queued."""
 
     op = "queued"
 
 
-class HandedIn(Answer):
+class HandedIn(RunnerAnswer):
     """The output is in the shared buffers."""
 
     op = "handed in"
 
 
-class Restored(Answer):
+class Restored(RunnerAnswer):
     """The weights are those that it had."""
 
     op = "restored"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done(Answer):
+class Done(RunnerAnswer):
     """The calls were made. `outputs`: on a CPU, the addresses of the outputs that stayed with the runner.
     `filling_ms`: what a runner of ours took to fill outputs."""
 
@@ -197,7 +197,7 @@ class Done(Answer):
 
     @classmethod
     def read(cls, message: Message) -> Self:
-        """See `Answer`."""
+        """See `RunnerAnswer`."""
         outputs, filling_ms = message.get("outputs"), message.get("filling_ms")
         if outputs is not None and not (
             isinstance(outputs, list) and all(type(each) is int for each in outputs)
@@ -208,14 +208,14 @@ class Done(Answer):
         return cls(outputs=outputs, filling_ms=filling_ms)
 
 
-class GaveBack(Answer):
+class MemoryReleased(RunnerAnswer):
     """The memory of a run is the device's again."""
 
     op = "gave back"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Changed(Answer):
+class Changed(RunnerAnswer):
     """Whether the weights have the forms that were told, and which of the buffers are there."""
 
     op = "changed"
@@ -224,14 +224,14 @@ class Changed(Answer):
 
     @classmethod
     def read(cls, message: Message) -> Self:
-        """See `Answer`. Who leaves a field out has no such weights."""
+        """See `RunnerAnswer`. Who leaves a field out has no such weights."""
         buffers = message.get("buffers")
         known = [each for each in buffers if isinstance(each, str)] if isinstance(buffers, list) else []
         return cls(alike=message.get("alike") is True, buffers=known)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counted(Answer):
+class Counted(RunnerAnswer):
     """Every kernel that ran, by name, with its time in ns."""
 
     op = "counted"
@@ -239,7 +239,7 @@ class Counted(Answer):
 
     @classmethod
     def read(cls, message: Message) -> Self:
-        """See `Answer`."""
+        """See `RunnerAnswer`."""
         kernels = message.get("kernels")
         if not (isinstance(kernels, list) and all(_is_entry(each) for each in kernels)):
             raise ProtocolError(f"no valid trace: {kernels!r:.200}")
@@ -260,7 +260,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failed(Answer):
+class Failed(RunnerAnswer):
     """An order has failed. `compiler`: for want of torch's own, which is hidden where a problem's kernels
     must do the work themselves."""
 
@@ -271,7 +271,7 @@ class Failed(Answer):
 
     @classmethod
     def read(cls, message: Message) -> Self:
-        """See `Answer`. Who leaves a field out, or lies in it, has failed all the same."""
+        """See `RunnerAnswer`. Who leaves a field out, or lies in it, has failed all the same."""
         said = message.get("phase")
         phase = next((each for each in Phase if each.value == said), Phase.RUN)
         error = printable(message.get("error", ""))

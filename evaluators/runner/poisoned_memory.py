@@ -9,7 +9,7 @@ EXPONENTS = range(9, 26)
 """Of two: the sizes of the blocks, in bytes."""
 
 
-def soil_memory(device: str) -> None:
+def poison_memory(device: str) -> None:
     """Leaves them in free memory of every size that allocators hand out again. In pages of the size that
     PyTorch itself would have: in huge ones (`MADV_HUGEPAGE`) this takes a third of the time, but a kernel
     that was measured in 0.16 ms took 0.12 ms there, and eager, too, was faster than it is elsewhere."""

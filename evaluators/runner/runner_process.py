@@ -37,11 +37,11 @@ from evaluators.runner.messages import (
     Load,
     Move,
     Restore,
-    Run,
-    Trace,
+    RunCalls,
+    TraceCalls,
 )
 from evaluators.runner.output_forms import laid_out, require_returned
-from evaluators.runner.poisoned_memory import soil_memory
+from evaluators.runner.poisoned_memory import poison_memory
 from evaluators.runner.shared_buffers import gate_of, open_shared
 from evaluators.runner.triton_precompile import compile_triton
 from evaluators.system.channel import Channel, ChannelClosed
@@ -77,7 +77,7 @@ def run(channel: Channel, *, level: str, spec: dict[str, Any]) -> None:
 
 
 def _serve(channel: Channel, spec: dict[str, Any]) -> None:
-    session: Session | None = None
+    session: RunnerSession | None = None
     candidate: types.ModuleType | None = None
     while True:
         order = messages.order_of(channel.receive())
@@ -96,11 +96,11 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
                         _give_back(order.problem.device)
                     if spec["role"] == "candidate" and candidate is None:
                         candidate = import_candidate(Path(spec["scratch"], SOURCE))
-                    session = Session(spec, order, fd, candidate)
+                    session = RunnerSession(spec, order, fd, candidate)
                     channel.send(messages.Loaded().message())
                 case _ if session is None:
                     pass  # nothing to do it with
-                case Run():
+                case RunCalls():
                     session.run(order, channel)
                 case Change():
                     alike, buffers = session.change_weights(order.how, order.forms, order.buffers)
@@ -111,7 +111,7 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
                 case HandIn():
                     session.hand_in(order.place, order.call)
                     channel.send(messages.HandedIn().message())
-                case Trace():
+                case TraceCalls():
                     kernels = session.trace(list(order.calls))
                     channel.send(messages.Counted(kernels=kernels).message())
         except ChannelClosed:
@@ -138,7 +138,7 @@ def _give_back(device: str) -> None:
         torch.cuda.empty_cache()
 
 
-class Session:
+class RunnerSession:
     """A loaded module with its views of the shared memory."""
 
     def __init__(
@@ -169,11 +169,11 @@ class Session:
         self._model: Any = model
         if spec["role"] == "compiled":
             self._model = torch.compile(model, mode=spec["compile_mode"])
-        soil_memory(self._device)
+        poison_memory(self._device)
         gc.collect()
         gc.disable()  # a collection costs milliseconds in whichever call it falls
 
-    def run(self, order: Run, channel: Channel) -> None:
+    def run(self, order: RunCalls, channel: Channel) -> None:
         """Runs the module once on each of the given calls' inputs and leaves the bytes of its outputs in
         their places. On a GPU the work is queued behind the gate, which opens when the inputs are there.
 
@@ -228,7 +228,7 @@ class Session:
         if self._lean:  # now: it takes milliseconds, and the clock has stopped
             found, output = None, []  # the last call's
             torch.cuda.empty_cache()
-            channel.send(messages.GaveBack().message())
+            channel.send(messages.MemoryReleased().message())
 
     def hand_in(self, place: int, call: int) -> None:
         """Delivers, after a block without, what the call gave that was made at this place of it."""

@@ -29,13 +29,13 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.console import Console
 
-from evaluators.app.command import Call, command, log_to, say
+from evaluators.app.command import CommandCall, command, log_to, say
 from evaluators.app.config import NO_FOLDER, RayConfig, group, hydra_settings, quoted, section
 from evaluators.app.device_config import host_of, settle_device
 from evaluators.app.suite_config import RulesConfig, evaluate_and_keep, open_problem
 from evaluators.base.atomic_write import write_atomically
 from evaluators.base.cause import first_line
-from evaluators.base.jsonl_store import KeptLines
+from evaluators.base.jsonl_store import JsonlStore
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.baseline.__main__ import read_times, trials
@@ -70,7 +70,7 @@ class ScoreConfig:
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
-class Sample:
+class Generation:
     """One file of a folder of generations."""
 
     level: int
@@ -94,14 +94,14 @@ class Judged:
     """A sample with its problem's name and its evaluation, an infrastructure error where it failed for
     reasons of ours."""
 
-    sample: Sample
+    sample: Generation
     problem: str
     evaluation: Evaluation
 
 
-def expand(overrides: Sequence[str]) -> Call:
+def expand(overrides: Sequence[str]) -> CommandCall:
     """The folder may stand alone."""
-    return Call(overrides=[each if "=" in each else f"run={quoted(each)}" for each in overrides])
+    return CommandCall(overrides=[each if "=" in each else f"run={quoted(each)}" for each in overrides])
 
 
 @command("evaluators.score", ScoreConfig, __doc__, expand=expand)
@@ -133,10 +133,10 @@ def main(config: DictConfig) -> int:
     return 0 if all(each.evaluation.status.is_of_the_kernel for each in judged) else 1
 
 
-def samples_of(folder: Path) -> list[Sample]:
+def samples_of(folder: Path) -> list[Generation]:
     """The kernels of a folder, in order. Raises UsageError where it has none."""
     found = [
-        Sample(level=int(matched[1]), number=int(matched[2]), sample=int(matched[3]), path=path)
+        Generation(level=int(matched[1]), number=int(matched[2]), sample=int(matched[3]), path=path)
         for path in (folder.iterdir() if folder.is_dir() else ())
         if (matched := NAME.fullmatch(path.name))
     ]
@@ -146,23 +146,23 @@ def samples_of(folder: Path) -> list[Sample]:
 
 
 async def judge_all(
-    config: DictConfig, samples: Sequence[Sample], judged: list[Judged], output: Console
+    config: DictConfig, samples: Sequence[Generation], judged: list[Judged], output: Console
 ) -> None:
     """Evaluates what has not been yet, and adds each to those that are `judged`. Raises UsageError."""
-    kept = KeptLines(Path(config.run) / "evaluations.jsonl")
+    kept = JsonlStore(Path(config.run) / "evaluations.jsonl")
     problems: dict[str, Problem] = {}
     for each in samples:
         if each.problem not in problems:
             problems[each.problem] = open_problem(each.problem, device=config.device, rules=config.problem)
 
-    async def judge_one(pool: Pool, sample: Sample) -> None:
+    async def judge_one(pool: Pool, sample: Generation) -> None:
         problem = problems[sample.problem]
         source = sample.path.read_text(encoding="utf-8", errors="replace")
         evaluation, known = Evaluation(status=Status.COMPILE_ERROR, log="the file is empty"), None
         if source.strip():
             kernel = Kernel(source=source, language=language_of(source))
             key = f"{sample.key} {problem.id} {kernel.id} {'thorough' if config.thorough else 'quick'}"
-            if (known := kept.of(key)) is not None:
+            if (known := kept.get(key)) is not None:
                 evaluation = Evaluation.from_json(known)
             else:
                 thorough = config.thorough

@@ -27,7 +27,7 @@ from evaluators.app.command import build, say
 from evaluators.app.device_config import host_of
 from evaluators.app.suite_config import chosen, evaluate_and_keep, operator_opener
 from evaluators.base.atomic_write import write_atomically
-from evaluators.base.jsonl_store import KeptLines
+from evaluators.base.jsonl_store import JsonlStore
 from evaluators.base.usage_error import UsageError
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.five_stages import five_stages
@@ -85,7 +85,7 @@ async def score_operators(config: DictConfig, output: Console) -> int:
     versions, strangers = _chosen(config, suite)
     folder = Path("outputs/operators" if config.operators == ATEN else config.operators)
     folder.mkdir(parents=True, exist_ok=True)
-    kept = KeptLines(folder / "evaluations.jsonl")
+    kept = JsonlStore(folder / "evaluations.jsonl")
     host = host_of(config)
     turns = asyncio.Semaphore(host.devices + AHEAD)
     if config.operators == ATEN:
@@ -165,7 +165,7 @@ def _chosen(config: DictConfig, suite: OperatorSuite) -> tuple[list[Version], li
 
 
 async def _evaluated(
-    pool: Pool, problem: Problem, version: Version, kept: KeptLines, suite: str
+    pool: Pool, problem: Problem, version: Version, kept: JsonlStore, suite: str
 ) -> Evaluation:
     """The verdict; an infrastructure error where it failed for reasons of ours."""
     try:
@@ -173,17 +173,17 @@ async def _evaluated(
     except (OSError, ValueError) as error:
         return Evaluation(status=Status.COMPILE_ERROR, log=str(error))
     key = f"{version.operator}/{version.name} {problem.id} {kernel.id}"
-    if (known := kept.of(key)) is not None:
+    if (known := kept.get(key)) is not None:
         return Evaluation.from_json(known)
     return await evaluate_and_keep(pool, problem, kernel, kept, key)
 
 
-async def _floor(pool: Pool, kept: KeptLines, device: str) -> float:
+async def _floor(pool: Pool, kept: JsonlStore, device: str) -> float:
     """See `floor_of`."""
     problem = cheapest_call(device)
     kernel = reference_kernel(problem)
     key = f"the cheapest call {problem.id} {kernel.id}"
-    known = kept.of(key)
+    known = kept.get(key)
     found = Evaluation.from_json(known) if known else None
     if found is None:
         found = await evaluate_and_keep(pool, problem, kernel, kept, key)

@@ -10,7 +10,7 @@ from evaluators.records.problem import DTYPES
 from evaluators.suites.random_operators import is_known, is_random, numbers_of
 from evaluators.suites.trace_inputs import given_to, operator_of
 from evaluators.suites.trace_recording import PLAIN, kind_of
-from evaluators.suites.traced_call import Call, Tensor, tensors_of
+from evaluators.suites.traced_call import Tensor, TracedCall, tensors_of
 
 MOST_CASES = 6
 """Of a problem, at a type."""
@@ -37,11 +37,11 @@ FEWEST = 2
 class Operators:
     """The calls of each operator, by its name, and why others were left out: how often, by the reason."""
 
-    calls: Mapping[str, Sequence[Call]]
+    calls: Mapping[str, Sequence[TracedCall]]
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
-def dtype_of(call: Call) -> str:
+def dtype_of(call: TracedCall) -> str:
     """The floating type of its tensors, the narrowest where there are several; float32 where there is none.
     Raises ValueError where there is one that no problem has."""
     found = floating_types(call) or {"float32"}
@@ -50,16 +50,16 @@ def dtype_of(call: Call) -> str:
     return max(found, key=DTYPES.index)
 
 
-def floating_types(call: Call) -> set[str]:
+def floating_types(call: TracedCall) -> set[str]:
     """Of its tensors."""
     floating = ("float", "bfloat", "complex")
     return {each.dtype for each in all_tensors(call) if each.dtype.startswith(floating)}
 
 
-def fit(calls: Iterable[Call]) -> Operators:
+def fit(calls: Iterable[TracedCall]) -> Operators:
     """The calls that can be cases, by operator, at most MOST_CASES each. Views and creation compute
     nothing."""
-    kept: dict[str, list[Call]] = defaultdict(list)
+    kept: dict[str, list[TracedCall]] = defaultdict(list)
     left_out: Counter[str] = Counter()
     for call in calls:
         if why := _why_not(call):
@@ -74,15 +74,15 @@ def fit(calls: Iterable[Call]) -> Operators:
     return Operators(calls=chosen, left_out=dict(left_out))
 
 
-def by_type(calls: Iterable[Call]) -> Iterable[list[Call]]:
+def by_type(calls: Iterable[TracedCall]) -> Iterable[list[TracedCall]]:
     """Those with tensors of the same types."""
-    found: dict[tuple[str, ...], list[Call]] = defaultdict(list)
+    found: dict[tuple[str, ...], list[TracedCall]] = defaultdict(list)
     for call in calls:
         found[tuple(sorted({each.dtype for each in all_tensors(call)}))].append(call)
     return found.values()
 
 
-def _spread(calls: list[Call]) -> list[Call]:
+def _spread(calls: list[TracedCall]) -> list[TracedCall]:
     """MOST_CASES of them at most, the largest first: the one that is made most, and, by their size, some from
     the largest to the smallest."""
     by_size = sorted(calls, key=bytes_of, reverse=True)
@@ -93,7 +93,7 @@ def _spread(calls: list[Call]) -> list[Call]:
     return sorted([*chosen, max(rest, key=lambda each: each.count)], key=bytes_of, reverse=True)
 
 
-def _why_not(call: Call) -> str:
+def _why_not(call: TracedCall) -> str:
     """Why a call cannot be a case; "" where it can."""
     try:
         operator_of(call.operator)
@@ -127,7 +127,7 @@ def _why_not(call: Call) -> str:
     return ""
 
 
-def _of_numbers(call: Call) -> str:
+def _of_numbers(call: TracedCall) -> str:
     """Why a call has no result of a size that is known from its arguments' sizes; "" where it has."""
     import torch
 
@@ -140,12 +140,12 @@ def _of_numbers(call: Call) -> str:
     return ""
 
 
-def all_tensors(call: Call) -> list[Tensor]:
+def all_tensors(call: TracedCall) -> list[Tensor]:
     """Those of its arguments."""
     return [each for value in (*call.arguments, *call.keywords.values()) for each in tensors_of(value)]
 
 
-def bytes_of(call: Call) -> int:
+def bytes_of(call: TracedCall) -> int:
     """Of its tensors."""
     sizes = {"64": 8, "32": 4, "16": 2}
     total = 0

@@ -25,7 +25,7 @@ from evaluators.suites.suite import SuiteMissing
 from evaluators.suites.telling_calls import tells
 from evaluators.suites.trace_inputs import operator_of, takes_tensors
 from evaluators.suites.trace_recording import call_of
-from evaluators.suites.traced_call import Call, Device, Value
+from evaluators.suites.traced_call import Device, TracedCall, Value
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ LARGEST, SMALLEST = 1e6, 1e-30
 anything, and a factor whose reciprocal is infinite makes the answers of PyTorch itself differ."""
 
 
-def facto_calls() -> Sequence[Call]:
+def facto_calls() -> Sequence[TracedCall]:
     """Calls of each operator that has a specification. Raises SuiteMissing."""
     root = os.environ.get(ROOT, "")
     if not root:
@@ -53,7 +53,7 @@ def facto_calls() -> Sequence[Call]:
     return made_once(f"facto-{content_id(text)}", partial(_made, Path(root).expanduser()))
 
 
-def _made(root: Path) -> list[Call]:
+def _made(root: Path) -> list[TracedCall]:
     import torch
 
     with _importable(root), torch.no_grad(), warnings.catch_warnings(action="ignore"):
@@ -85,7 +85,7 @@ def _importable(root: Path) -> Iterator[None]:
 
 def calls_of(
     operator: str, generated: Iterator[tuple[Sequence[Any], Mapping[str, Any], Mapping[str, Any]]]
-) -> Iterator[Call]:
+) -> Iterator[TracedCall]:
     """The calls of an operator with these arguments, each once, that it takes with other numbers in its
     tensors, too: the format keeps none, and some specifications are wrong. Of specifications' corner cases
     those are left out whose answer is a constant or one of the inputs."""
@@ -100,7 +100,7 @@ def calls_of(
         logger.debug("%s has no more arguments: %s", operator, error)
 
 
-def _call(operator: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Call | None:
+def _call(operator: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> TracedCall | None:
     """None where it cannot be written, is none, or tells nothing of a kernel."""
     try:
         call = call_of(operator, arguments, keywords, "cpu")
@@ -112,7 +112,7 @@ def _call(operator: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) 
     return _placed(call) if tells(call) else None
 
 
-def _placed(call: Call) -> Call:
+def _placed(call: TracedCall) -> TracedCall:
     """On the device that is judged, where no tensor says that: `rand` without a device is on the CPU."""
     arguments = operator_of(call.operator)._schema.arguments
     takes_device = any(each.name == "device" and each.kwarg_only for each in arguments)

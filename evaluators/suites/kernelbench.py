@@ -17,7 +17,7 @@ from typing import Any
 from evaluators.base.nearest import nearest
 from evaluators.records.problem import Problem
 from evaluators.reference.loading import BadReference, make_problem
-from evaluators.suites.suite import Entry, SuiteMissing
+from evaluators.suites.suite import SuiteEntry, SuiteMissing
 
 ROOT = "KERNELBENCH_ROOT"
 DATASET = "ScalingIntelligence/KernelBench"
@@ -85,10 +85,10 @@ class KernelBench:
             raise ValueError(f"levels is {list(levels)}; KernelBench has the levels 1 to 4")
         self.name, self._levels, self._numbers = name, levels, numbers
 
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[SuiteEntry]:
         """See `Suite`."""
         return [
-            Entry(problem=each.problem)
+            SuiteEntry(problem=each.problem)
             for level in self._levels
             for each in references(level)
             if self._numbers is None or each.number in self._numbers.get(level, ())

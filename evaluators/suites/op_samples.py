@@ -19,7 +19,7 @@ from evaluators.suites.random_operators import is_random
 from evaluators.suites.suite import SuiteMissing
 from evaluators.suites.telling_calls import takes_other_numbers_apart
 from evaluators.suites.trace_recording import PLAIN, kind_of, recorded_calls
-from evaluators.suites.traced_call import Call
+from evaluators.suites.traced_call import TracedCall
 from evaluators.suites.traces import read_trace, write_trace
 from evaluators.system.user_cache import cache_folder
 
@@ -30,12 +30,12 @@ MOST_SAMPLES = 20
 """Of an operator, at a type: some have hundreds."""
 
 
-def kept_calls() -> Sequence[Call]:
+def kept_calls() -> Sequence[TracedCall]:
     """The calls of `sampled_calls`, which are made once for each version of PyTorch. Raises SuiteMissing."""
     return made_once("opinfo", sampled_calls)
 
 
-def made_once(name: str, make: Callable[[], Sequence[Call]]) -> Sequence[Call]:
+def made_once(name: str, make: Callable[[], Sequence[TracedCall]]) -> Sequence[TracedCall]:
     """What `make` returns, kept under this name for each version of PyTorch and of this package's sources.
     Raises what it raises."""
     import torch
@@ -49,11 +49,11 @@ def made_once(name: str, make: Callable[[], Sequence[Call]]) -> Sequence[Call]:
     return read_trace(file).calls
 
 
-def sampled_calls(dtypes: Sequence[str] = DTYPES, only: str = "") -> list[Call]:
+def sampled_calls(dtypes: Sequence[str] = DTYPES, only: str = "") -> list[TracedCall]:
     """The calls, each once, that the samples of the operators come to: those that dispatch exactly one
     operator, and take other numbers. `only`: the name of one in `op_db`. They are made on the CPU, on
     small tensors. Raises SuiteMissing."""
-    found: dict[str, Call] = {}
+    found: dict[str, TracedCall] = {}
     with _quietly_in_one_thread():
         for op in _operators(only):
             for dtype in dtypes:
@@ -92,12 +92,12 @@ def _operators(only: str) -> Iterator[Any]:
     return (op for op in op_db if not only or op.name == only)
 
 
-def _computes_nothing(call: Call) -> bool:
+def _computes_nothing(call: TracedCall) -> bool:
     """Views and creation: the suite leaves them out, and says so."""
     return kind_of(call.operator) != PLAIN and not is_random(call)
 
 
-def _calls_of(op: Any, dtype: str) -> Iterator[Call]:
+def _calls_of(op: Any, dtype: str) -> Iterator[TracedCall]:
     import torch
 
     wanted = getattr(torch, dtype)

@@ -13,7 +13,7 @@ from evaluators.records.cases import moved
 from evaluators.reference.containers import tensors_in as all_tensors
 from evaluators.suites.trace_grammar import call_of, write_arguments
 from evaluators.suites.trace_inputs import make_arguments, operator_of, takes_tensors
-from evaluators.suites.traced_call import Call, Device, Tensor, Value
+from evaluators.suites.traced_call import Device, Tensor, TracedCall, Value
 from evaluators.suites.traced_call import tensors_of as tensors_in
 
 TRIES = 20
@@ -98,7 +98,7 @@ def call_like(operator: str, text: str, generator: random.Random) -> str:
     return text
 
 
-def _elements(call: Call) -> int:
+def _elements(call: TracedCall) -> int:
     """Of its tensors."""
     values = (*call.arguments, *call.keywords.values())
     return sum(math.prod(tensor.shape) for each in values for tensor in tensors_in(each))
@@ -115,7 +115,7 @@ def _resized(value: Value, old: int, new: int) -> Value:
     return value
 
 
-def _is_taken(call: Call) -> bool:
+def _is_taken(call: TracedCall) -> bool:
     """Whether the operator takes such arguments, as far as shapes tell."""
     try:
         return keeps_shapes(call, "meta")
@@ -123,7 +123,7 @@ def _is_taken(call: Call) -> bool:
         return False
 
 
-def keeps_shapes(call: Call, device: str) -> bool:
+def keeps_shapes(call: TracedCall, device: str) -> bool:
     """Whether the operator leaves its arguments in their shapes: an `out` of another is made to fit. Raises
     what it raises."""
     given, named = make_arguments(call, device, 0)

@@ -28,11 +28,11 @@ from evaluators.suites.facto import facto_calls
 from evaluators.suites.op_samples import kept_calls, made_once
 from evaluators.suites.out_forms import is_out_form, out_forms
 from evaluators.suites.random_operators import is_random
-from evaluators.suites.suite import Entry
+from evaluators.suites.suite import SuiteEntry
 from evaluators.suites.telling_calls import tells
 from evaluators.suites.trace_grammar import write_arguments
 from evaluators.suites.trace_inputs import keeps_integers, operator_of, takes_tensors
-from evaluators.suites.traced_call import Call, Device, Value
+from evaluators.suites.traced_call import Device, TracedCall, Value
 from evaluators.suites.traces import counted_together, traces
 
 TRACED = "operators/traced"
@@ -106,10 +106,10 @@ class OperatorSuite:
             raise ValueError(f"there is no suite {name}; there are {' and '.join(SOURCES)}")
         self.name = name
 
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[SuiteEntry]:
         """See `Suite`."""
         operators = sorted(SOURCES[self.name]().calls)
-        return [Entry(problem=f"{self.name}/{operator}") for operator in operators]
+        return [SuiteEntry(problem=f"{self.name}/{operator}") for operator in operators]
 
 
 def load_operator(
@@ -146,7 +146,7 @@ def load_operator(
     return make_problem(source, where=name, name=name, cases=cases, **rules)
 
 
-def _chosen(calls: Sequence[Call], types: Sequence[str], most: int | None) -> list[Call]:
+def _chosen(calls: Sequence[TracedCall], types: Sequence[str], most: int | None) -> list[TracedCall]:
     """Raises BadReference for less than one case."""
     if most is not None and most < 1:
         raise BadReference(f"problem.most_cases is {most}; it must be at least 1")
@@ -154,7 +154,7 @@ def _chosen(calls: Sequence[Call], types: Sequence[str], most: int | None) -> li
     return [each for alike in by_type(wanted) for each in sorted(alike, key=bytes_of, reverse=True)[:most]]
 
 
-def _placed(call: Call, device: str, *, everything: bool) -> Call:
+def _placed(call: TracedCall, device: str, *, everything: bool) -> TracedCall:
     """With this device in the place of a GPU among its arguments, or of `everything`: PyTorch's tests are
     recorded on a CPU and mean the device under test, where traced calls mean what they say."""
 
@@ -166,12 +166,12 @@ def _placed(call: Call, device: str, *, everything: bool) -> Call:
     return replace(call, arguments=tuple(map(placed, call.arguments)), keywords=keywords)
 
 
-def _types_of(call: Call) -> set[str]:
+def _types_of(call: TracedCall) -> set[str]:
     """Of its tensors, the floating ones where there are any: others beside them are masks and indices."""
     return floating_types(call) or {each.dtype for each in all_tensors(call)}
 
 
-def reference_of(operator: str, call: Call, count: int, *, mixed: bool = False) -> str:
+def reference_of(operator: str, call: TracedCall, count: int, *, mixed: bool = False) -> str:
     """The source of a reference for an operator, whose own call is this one; `mixed`: calls have tensors of
     several floating types."""
     schema = operator_of(operator)._schema
@@ -215,13 +215,13 @@ def kernel_source(operator: str, source: str, function: str) -> str:
     )
 
 
-def case_of(call: Call, weight: float) -> dict[str, Any]:
+def case_of(call: TracedCall, weight: float) -> dict[str, Any]:
     """The fields of the case that a call is."""
     sizes = {"call": write_arguments(call)}
     return {"sizes": sizes, "dtype": dtype_of(call), "weight": weight, "droppable": True}
 
 
-def _weights(suite: str, calls: Sequence[Call]) -> list[float]:
+def _weights(suite: str, calls: Sequence[TracedCall]) -> list[float]:
     """Of traced calls how often each was made. Of others the largest at each type is timed, of those that
     tell something of a kernel where there are some."""
     if suite == TRACED:
@@ -230,7 +230,7 @@ def _weights(suite: str, calls: Sequence[Call]) -> list[float]:
     return [float(each in largest) for each in calls]
 
 
-def _largest(calls: Sequence[Call]) -> Call:
+def _largest(calls: Sequence[TracedCall]) -> TracedCall:
     """The first that tells something, from the largest to the smallest; the largest where none does."""
     by_size = sorted(calls, key=bytes_of, reverse=True)
     return next(filter(tells, by_size), by_size[0])

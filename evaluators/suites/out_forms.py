@@ -10,7 +10,7 @@ from evaluators.reference.containers import tensors_in
 from evaluators.suites.operator_call import keeps_shapes
 from evaluators.suites.trace_inputs import make_arguments, operator_of
 from evaluators.suites.trace_recording import call_of
-from evaluators.suites.traced_call import Call
+from evaluators.suites.traced_call import TracedCall
 
 UNFIT = (RuntimeError, ValueError, TypeError, NotImplementedError, IndexError)
 """What an operator raises that takes no such arguments."""
@@ -24,7 +24,7 @@ def is_out_form(operator: str) -> bool:
     return any(each.is_out for each in operator_of(operator)._schema.arguments)
 
 
-def out_forms(calls: Iterable[Call]) -> Iterator[Call]:
+def out_forms(calls: Iterable[TracedCall]) -> Iterator[TracedCall]:
     """The calls with `out=`, of operators that have such a form: into tensors of the shapes, types and
     strides that the call returns. They are made on the CPU."""
     import torch
@@ -60,7 +60,7 @@ def name_of_out_form(operator: str) -> str:
     return ""
 
 
-def _with_out(call: Call, operator: str) -> Call | None:
+def _with_out(call: TracedCall, operator: str) -> TracedCall | None:
     """None where it returns something else than the tensors that `out` are."""
     given, named = make_arguments(call, "cpu", 0)
     returned = tensors_in(operator_of(call.operator)(*given, **named))

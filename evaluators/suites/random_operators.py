@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from evaluators.reference.random_outputs import Always, Check, Sample, Share
+from evaluators.reference.random_outputs import Always, Check, Share, ValueSample
 from evaluators.suites.trace_grammar import call_of
 from evaluators.suites.trace_inputs import base_of, given_to, operator_of, takes_tensors
-from evaluators.suites.traced_call import Call, tensors_of
+from evaluators.suites.traced_call import TracedCall, tensors_of
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +18,7 @@ Given = Mapping[str, Any]
 """The arguments of a call by their names."""
 
 
-def is_random(call: Call) -> bool:
+def is_random(call: TracedCall) -> bool:
     """Whether its operator draws random numbers. Where its dropout is off, or it is not training, it does
     not."""
     import torch
@@ -28,13 +28,13 @@ def is_random(call: Call) -> bool:
     return seeded and given.get("dropout_p", 1.0) != 0.0 and given.get("training") is not False
 
 
-def is_known(call: Call) -> bool:
+def is_known(call: TracedCall) -> bool:
     """Whether it is known how to compare what such a call draws. With a probability of 1 nothing is left."""
     given = given_to(call)
     return base_of(call.operator) in (*DROPOUTS, *RRELUS, *CHECKS) and given.get("p") != 1
 
 
-def numbers_of(call: Call) -> int:
+def numbers_of(call: TracedCall) -> int:
     """How many such a call draws, as its sizes or its largest tensor tell."""
     given = given_to(call)
     if "n" in given:
@@ -98,7 +98,7 @@ def _dropout(given: Given, outputs: list[torch.Tensor], *, in_place: bool) -> li
     kept = kept if has_mask else kept[own != 0]
     share = 1 - p if given["train"] is not False else 1.0
     found.append(Share(name="share of values that are kept", hits=kept, probability=share))
-    found.append(Sample(name="which values are kept", values=kept.to(torch.uint8)))
+    found.append(ValueSample(name="which values are kept", values=kept.to(torch.uint8)))
     return found
 
 
@@ -113,7 +113,7 @@ def _rrelu(given: Given, outputs: list[torch.Tensor]) -> list[Check]:
     return [
         Always(name="the output is the input times the noise", holds=close),
         Always(name="the noise is 1 or in its range", holds=torch.where(own > 0, noise == 1, inside)),
-        Sample(name="the noise", values=noise, eps=eps),
+        ValueSample(name="the noise", values=noise, eps=eps),
     ]
 
 
@@ -123,7 +123,7 @@ def _poisson(given: Given, out: torch.Tensor, name: str) -> list[Check]:
     return [
         _whole(out, 0, None, name),
         Always(name=f"{name} is 0 where the rate is", holds=(out == 0) | (rate > 0)),
-        Sample(name=name, values=(out.double() - rate) / rate.clamp(min=1e-12).sqrt(), eps=_eps(out)),
+        ValueSample(name=name, values=(out.double() - rate) / rate.clamp(min=1e-12).sqrt(), eps=_eps(out)),
     ]
 
 
@@ -133,11 +133,11 @@ def _normal(given: Given, out: torch.Tensor, name: str) -> list[Check]:
 
     mean, std = (_double(given.get(each, default), out) for each, default in (("mean", 0), ("std", 1)))
     values = (out.double() - mean) / torch.where(std > 0, std, 1.0)
-    return [Sample(name=name, values=values, eps=_eps(out))]
+    return [ValueSample(name=name, values=values, eps=_eps(out))]
 
 
 def _log_normal(given: Given, out: torch.Tensor, name: str) -> list[Check]:
-    return [_in(out, 0, None, name), Sample(name=name, values=out, eps=_eps(out))]
+    return [_in(out, 0, None, name), ValueSample(name=name, values=out, eps=_eps(out))]
 
 
 def _exponential(given: Given, out: torch.Tensor, name: str) -> list[Check]:
@@ -145,31 +145,31 @@ def _exponential(given: Given, out: torch.Tensor, name: str) -> list[Check]:
 
 
 def _cauchy(given: Given, out: torch.Tensor, name: str) -> list[Check]:
-    return [Sample(name=name, values=out, eps=_eps(out))]
+    return [ValueSample(name=name, values=out, eps=_eps(out))]
 
 
 def _uniform(given: Given, out: torch.Tensor, name: str) -> list[Check]:
     low, high = (_rounded(given[each], out) for each in ("from", "to"))
-    return [_in(out, low, high, name), Sample(name=name, values=out, eps=_eps(out))]
+    return [_in(out, low, high, name), ValueSample(name=name, values=out, eps=_eps(out))]
 
 
 def _rand(given: Given, out: torch.Tensor, name: str) -> list[Check]:
     support = Always(name=f"{name} lies in [0, 1)", holds=(out >= 0) & (out < 1))
-    return [support, Sample(name=name, values=out, eps=_eps(out))]
+    return [support, ValueSample(name=name, values=out, eps=_eps(out))]
 
 
 def _randint(given: Given, out: torch.Tensor, name: str) -> list[Check]:
-    return [_whole(out, given.get("low", 0), given["high"] - 1, name), Sample(name=name, values=out)]
+    return [_whole(out, given.get("low", 0), given["high"] - 1, name), ValueSample(name=name, values=out)]
 
 
 def _random(given: Given, out: torch.Tensor, name: str) -> list[Check]:
     high = given.get("to")
     support = _whole(out, given.get("from") or 0, None if high is None else high - 1, name)
-    return [support, Sample(name=name, values=out)]
+    return [support, ValueSample(name=name, values=out)]
 
 
 def _geometric(given: Given, out: torch.Tensor, name: str) -> list[Check]:
-    return [_whole(out, 1, None, name), Sample(name=name, values=out)]
+    return [_whole(out, 1, None, name), ValueSample(name=name, values=out)]
 
 
 def _bernoulli(given: Given, out: torch.Tensor, name: str) -> list[Check]:
@@ -178,7 +178,7 @@ def _bernoulli(given: Given, out: torch.Tensor, name: str) -> list[Check]:
     return [
         Always(name=f"{name} is 0 or 1", holds=(out == 0) | (out == 1)),
         Share(name=f"share of ones in {name}", hits=out == 1, probability=p),
-        Sample(name=name, values=out.double() - p),
+        ValueSample(name=name, values=out.double() - p),
     ]
 
 
@@ -187,7 +187,7 @@ def _randperm(given: Given, out: torch.Tensor, name: str) -> list[Check]:
 
     numbers = torch.arange(out.numel(), device=out.device)
     holds = out.long().sort().values == numbers
-    return [Always(name=f"{name} has each number once", holds=holds), Sample(name=name, values=out)]
+    return [Always(name=f"{name} has each number once", holds=holds), ValueSample(name=name, values=out)]
 
 
 def _multinomial(given: Given, out: torch.Tensor, name: str) -> list[Check]:
@@ -198,8 +198,8 @@ def _multinomial(given: Given, out: torch.Tensor, name: str) -> list[Check]:
     drawn = shares.gather(-1, out.clamp(0, shares.shape[-1] - 1))
     found: list[Check] = [
         Always(name=f"{name} is the number of a category whose weight is not 0", holds=inside & (drawn > 0)),
-        Sample(name=name, values=out),
-        Sample(name=f"weight of {name}", values=drawn, eps=_eps(given["self"])),
+        ValueSample(name=name, values=out),
+        ValueSample(name=f"weight of {name}", values=drawn, eps=_eps(given["self"])),
     ]
     if not given["replacement"]:
         ordered = out.sort(-1).values

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class SuiteEntry:
     """One problem of a suite. `problem` is the choice of `problem=…` that opens it; `weight` is its share in
     the suite's scores, relative to the others'. Raises ValueError for a weight that is not positive."""
 
@@ -25,7 +25,7 @@ class Suite(Protocol):
 
     name: str
 
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[SuiteEntry]:
         """Its problems, each once, in the order of the suite. Raises SuiteMissing where they are not to be
         had."""
         ...
@@ -44,8 +44,8 @@ class Listed:
         weights = problems if isinstance(problems, dict) else dict.fromkeys(problems, 1.0)
         if not weights:
             raise ValueError(f"the suite {name} has no problems")
-        self._entries = [Entry(problem=problem, weight=weight) for problem, weight in weights.items()]
+        self._entries = [SuiteEntry(problem=problem, weight=weight) for problem, weight in weights.items()]
 
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[SuiteEntry]:
         """See `Suite`."""
         return self._entries

@@ -23,7 +23,7 @@ from evaluators.reference.containers import tensors_in
 from evaluators.suites.random_operators import is_random
 from evaluators.suites.trace_grammar import call_of, write_arguments
 from evaluators.suites.trace_inputs import make_arguments, operator_of
-from evaluators.suites.traced_call import Call
+from evaluators.suites.traced_call import TracedCall
 
 if TYPE_CHECKING:
     import torch
@@ -37,13 +37,13 @@ FEWEST_CALLS = 1000
 """Of a process: importing PyTorch takes as long."""
 
 
-def takes_other_numbers(call: Call) -> bool:
+def takes_other_numbers(call: TracedCall) -> bool:
     """Whether the operator takes other numbers in the call's tensors, of which a trace keeps none, and gives
     results of the same sizes for them, which can be compared. The call is made on the CPU."""
     return _made_twice(call) is not None
 
 
-def takes_other_numbers_apart(calls: Sequence[Call]) -> list[bool]:
+def takes_other_numbers_apart(calls: Sequence[TracedCall]) -> list[bool]:
     """The same of each call, in processes of their own: numbers that an operator does not check may end
     one."""
     count = max(1, min(MOST_PROCESSES, len(os.sched_getaffinity(0)), len(calls) // FEWEST_CALLS))
@@ -52,7 +52,7 @@ def takes_other_numbers_apart(calls: Sequence[Call]) -> list[bool]:
     return [parts[place % count][place // count] for place in range(len(calls))]
 
 
-def _in_a_process(calls: Sequence[Call]) -> list[bool]:
+def _in_a_process(calls: Sequence[TracedCall]) -> list[bool]:
     """One after the other, in a new process where one has ended."""
     found: list[bool] = []
     lines = [json.dumps([call.operator, write_arguments(call)]) + "\n" for call in calls]
@@ -70,7 +70,7 @@ def _in_a_process(calls: Sequence[Call]) -> list[bool]:
     return found
 
 
-def tells(call: Call) -> bool:
+def tells(call: TracedCall) -> bool:
     """Whether the call takes other numbers, and gives something else than a constant or one of its inputs."""
     made = _made_twice(call)
     if made is None:
@@ -79,7 +79,7 @@ def tells(call: Call) -> bool:
     return is_random(call) or all(_tells(each, before) for each in found)
 
 
-def _made_twice(call: Call) -> tuple[list[torch.Tensor], list[torch.Tensor]] | None:
+def _made_twice(call: TracedCall) -> tuple[list[torch.Tensor], list[torch.Tensor]] | None:
     """The tensors of the first of two calls with different numbers, and those of its results; None where one
     of them fails, or their results differ in size."""
     try:
@@ -90,7 +90,7 @@ def _made_twice(call: Call) -> tuple[list[torch.Tensor], list[torch.Tensor]] | N
     return first if is_random(call) or _sizes(first[1]) == _sizes(second[1]) else None
 
 
-def _answers(call: Call, seed: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def _answers(call: TracedCall, seed: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The tensors of a call, as they were before, and those of its results. Raises if results cannot be
     compared: sparse ones, complex ones in half precision, those without an element."""
     import torch

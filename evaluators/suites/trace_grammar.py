@@ -16,7 +16,16 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from evaluators.base.nearest import nearest
-from evaluators.suites.traced_call import CONSTANTS, DTYPES, SHORT, Call, Constant, Device, Tensor, Value
+from evaluators.suites.traced_call import (
+    CONSTANTS,
+    DTYPES,
+    SHORT,
+    Constant,
+    Device,
+    Tensor,
+    TracedCall,
+    Value,
+)
 
 DEEPEST = 20
 """How many brackets may be open at once."""
@@ -42,13 +51,13 @@ def parse_arguments(
 
 
 @functools.lru_cache(maxsize=1024)
-def call_of(operator: str, text: str) -> Call:
+def call_of(operator: str, text: str) -> TracedCall:
     """The call of an operator whose arguments a text tells; read once. Raises BadTrace."""
     arguments, keywords = parse_arguments(text)
-    return Call(operator=operator, arguments=arguments, keywords=keywords)
+    return TracedCall(operator=operator, arguments=arguments, keywords=keywords)
 
 
-def write_arguments(call: Call) -> str:
+def write_arguments(call: TracedCall) -> str:
     """The text of a call's arguments. Raises ValueError for a string that would be read as something else."""
     arguments = "".join(f"{_written(each)}, " for each in call.arguments)
     keywords = ", ".join(f"{key!r}: {_written(value)}" for key, value in call.keywords.items())

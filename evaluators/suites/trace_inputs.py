@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.inputs.strided_layouts import extent, rewritten
-from evaluators.suites.traced_call import Call, Constant, Device, Tensor, Value, tensors_of
+from evaluators.suites.traced_call import Constant, Device, Tensor, TracedCall, Value, tensors_of
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +58,7 @@ def operator_of(name: str) -> torch._ops.OpOverload:
     return found
 
 
-def given_to(call: Call) -> dict[str, Any]:
+def given_to(call: TracedCall) -> dict[str, Any]:
     """All arguments of a call by their names; what it leaves out has its default."""
     schema = operator_of(call.operator)._schema.arguments
     defaults = {each.name: each.default_value for each in schema if each.has_default_value()}
@@ -71,7 +71,9 @@ def takes_tensors(argument: torch.Argument) -> bool:
     return "Tensor" in str(argument.type)
 
 
-def make_arguments(call: Call, device: str, seed: int | None = None) -> tuple[list[Any], dict[str, Any]]:
+def make_arguments(
+    call: TracedCall, device: str, seed: int | None = None
+) -> tuple[list[Any], dict[str, Any]]:
     """Arguments and keyword arguments for the call's operator, each tensor in its strides; drawn from `seed`,
     or by torch's own generators, which a CUDA graph can record.
 

@@ -12,7 +12,7 @@ from evaluators.reference.containers import map_tensors, tensors_in
 from evaluators.reference.loading import init_inputs, load_module, make_inputs, make_model
 from evaluators.suites.trace_grammar import write_arguments
 from evaluators.suites.trace_inputs import operator_of, takes_tensors
-from evaluators.suites.traced_call import Call, Constant, Device, Tensor, Value
+from evaluators.suites.traced_call import Constant, Device, Tensor, TracedCall, Value
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ class Recorded:
     """The calls that were made, each once with its count; and how often an operator was called with arguments
     that the format has no words for (sparse tensors, complex numbers)."""
 
-    calls: Sequence[Call]
+    calls: Sequence[TracedCall]
     unwritable: Mapping[str, int]
 
 
@@ -59,7 +59,7 @@ def record(problem: Problem, *, backward: bool) -> Recorded:
     return Recorded(calls=found.calls(), unwritable=dict(found.unwritable))
 
 
-def recorded_calls(run: Callable[[], object]) -> list[Call]:
+def recorded_calls(run: Callable[[], object]) -> list[TracedCall]:
     """The different calls that `run` comes to on a CPU. Raises what it raises, and ValueError where one
     cannot be written."""
     import torch
@@ -99,10 +99,10 @@ class _Calls:
     def __init__(self, device: str) -> None:
         self._device = device
         self._counts: Counter[str] = Counter()
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, TracedCall] = {}
         self.unwritable: Counter[str] = Counter()
 
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[TracedCall]:
         return [replace(call, count=self._counts[key]) for key, call in self._calls.items()]
 
     def recording(self) -> Any:
@@ -129,10 +129,10 @@ class _Calls:
         self._counts[key] += 1
 
 
-def call_of(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Call:
+def call_of(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> TracedCall:
     """The record of a call that is made with these arguments on the device. Raises ValueError for arguments
     that have none."""
-    return Call(
+    return TracedCall(
         operator=operator,
         arguments=tuple(_value(each, device) for each in args),
         keywords={key: _value(each, device) for key, each in kwargs.items()},

@@ -89,7 +89,7 @@ Value = bool | int | float | str | Tensor | Constant | Device | tuple["Value", .
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class TracedCall:
     """An operator (`aten.add.Tensor`) with its arguments, and how often it was called so; 0: never, the call
     was made up."""
 

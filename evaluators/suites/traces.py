@@ -19,7 +19,7 @@ from typing import Any
 from evaluators.base.atomic_write import write_atomically
 from evaluators.suites.suite import SuiteMissing
 from evaluators.suites.trace_grammar import BadTrace, parse_arguments, write_arguments
-from evaluators.suites.traced_call import Call
+from evaluators.suites.traced_call import TracedCall
 
 TRACES = "TRACES"
 SUFFIXES = (".txt", ".jsonl", ".parquet")
@@ -31,10 +31,10 @@ OPERATOR = re.compile(r"\w+(\.\w+)+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace:
+class CallTrace:
     """The calls of a file in its order, and what could not be read, a line of words for each."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[TracedCall, ...]
     refused: tuple[str, ...] = ()
 
     def summary(self) -> str:
@@ -47,7 +47,7 @@ class Trace:
         return f"{found}; {len(self.refused)} left out, the first: {self.refused[0]}"
 
 
-def traces() -> Trace:
+def traces() -> CallTrace:
     """What the file holds that the variable TRACES names, or all files in the folder. The same call in
     several of them, or several times in one, is one call, made as often as they say together. Raises
     SuiteMissing."""
@@ -59,9 +59,9 @@ def traces() -> Trace:
     return replace(found, calls=counted_together(found.calls))
 
 
-def counted_together(calls: Iterable[Call]) -> tuple[Call, ...]:
+def counted_together(calls: Iterable[TracedCall]) -> tuple[TracedCall, ...]:
     """Each different call once, in the order of the first, with the counts of all that are the same."""
-    found: dict[tuple[str, str], Call] = {}
+    found: dict[tuple[str, str], TracedCall] = {}
     for call in calls:
         key = call.operator, write_arguments(call)
         before = found.get(key)
@@ -69,7 +69,7 @@ def counted_together(calls: Iterable[Call]) -> tuple[Call, ...]:
     return tuple(found.values())
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path) -> CallTrace:
     """The calls of a file, or of all files in a folder that end in one of SUFFIXES. A name's ending tells the
     format, and any other than `.jsonl` and `.parquet` is text. Lines that are no calls are left out and
     named. Raises SuiteMissing for what cannot be read."""
@@ -78,28 +78,28 @@ def read_trace(path: Path) -> Trace:
         files = sorted(each for each in path.rglob("*") if each.suffix in SUFFIXES and each.is_file())
     if not files:
         raise SuiteMissing(f"the folder {path} has no traces ({', '.join(SUFFIXES)})")
-    found: list[Call] = []
+    found: list[TracedCall] = []
     refused: list[str] = []
     try:
         for file in files:
             where = "" if file == path else f"{file.relative_to(path)}: "
             for each in _calls_in(file):
-                if isinstance(each, Call):
+                if isinstance(each, TracedCall):
                     found.append(each)
                 else:
                     refused.append(f"{where}{each}")
     except (OSError, UnicodeDecodeError) as error:
         raise SuiteMissing(f"the traces {path} cannot be read: {error}") from error
-    return Trace(calls=tuple(found), refused=tuple(refused))
+    return CallTrace(calls=tuple(found), refused=tuple(refused))
 
 
-def write_trace(path: Path, calls: Iterable[Call]) -> None:
+def write_trace(path: Path, calls: Iterable[TracedCall]) -> None:
     """Writes the calls as text, by operator, the most frequent first. Raises OSError, and ValueError for what
     cannot be written."""
     write_atomically(path, trace_text(calls))
 
 
-def trace_text(calls: Iterable[Call]) -> str:
+def trace_text(calls: Iterable[TracedCall]) -> str:
     """The calls as text, by operator, the most frequent first."""
     lines: list[str] = []
     operator = ""
@@ -111,7 +111,7 @@ def trace_text(calls: Iterable[Call]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def calls_in_text(lines: Iterable[str]) -> Iterator[Call | BadTrace]:
+def calls_in_text(lines: Iterable[str]) -> Iterator[TracedCall | BadTrace]:
     """The calls in lines of text; for a line that is none, why not."""
     operator = ""
     for number, line in enumerate(lines, 1):
@@ -128,7 +128,7 @@ def calls_in_text(lines: Iterable[str]) -> Iterator[Call | BadTrace]:
             yield error
 
 
-def calls_in_rows(rows: Iterable[Mapping[str, Any]], what: str = "row") -> Iterator[Call | BadTrace]:
+def calls_in_rows(rows: Iterable[Mapping[str, Any]], what: str = "row") -> Iterator[TracedCall | BadTrace]:
     """The calls in rows of the data set; for a row that is none, why not. Columns are those of the text."""
     for number, row in enumerate(rows, 1):
         where = f"{what} {number}"
@@ -138,7 +138,7 @@ def calls_in_rows(rows: Iterable[Mapping[str, Any]], what: str = "row") -> Itera
             yield error
 
 
-def _calls_in(path: Path) -> Iterator[Call | BadTrace]:
+def _calls_in(path: Path) -> Iterator[TracedCall | BadTrace]:
     if path.suffix == ".parquet":
         yield from calls_in_rows(_rows_of_parquet(path))
         return
@@ -147,17 +147,17 @@ def _calls_in(path: Path) -> Iterator[Call | BadTrace]:
         yield from calls_in_rows(map(_row, file), "line") if in_rows else calls_in_text(file)
 
 
-def _call_in(line: str, operator: str, where: str) -> Call:
+def _call_in(line: str, operator: str, where: str) -> TracedCall:
     matched = re.match(r"cnt:\s*(\d{1,18})\s*,", line)
     if matched is None:
         raise BadTrace(where, 1, "neither 'Operator: NAME' nor 'cnt: NUMBER, ((…), {…})'")
     if not operator:
         raise BadTrace(where, 1, "a call without an operator above it")
     arguments, keywords = parse_arguments(line[matched.end() :], where=where, column=matched.end() + 1)
-    return Call(operator=operator, arguments=arguments, keywords=keywords, count=int(matched[1]))
+    return TracedCall(operator=operator, arguments=arguments, keywords=keywords, count=int(matched[1]))
 
 
-def _call_of_row(row: Mapping[str, Any], where: str) -> Call:
+def _call_of_row(row: Mapping[str, Any], where: str) -> TracedCall:
     given = {
         key: next((row[name] for name in names if row.get(name) is not None), None)
         for key, names in COLUMNS.items()
@@ -171,7 +171,7 @@ def _call_of_row(row: Mapping[str, Any], where: str) -> Call:
         raise BadTrace(where, 1, f"the count is {count!r}; it must be a whole number")
     name = _operator(operator, where)
     arguments, keywords = parse_arguments(text, where=where)
-    return Call(operator=name, arguments=arguments, keywords=keywords, count=count)
+    return TracedCall(operator=name, arguments=arguments, keywords=keywords, count=count)
 
 
 def _operator(name: str, where: str) -> str:

@@ -32,8 +32,8 @@ from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Problem
 from evaluators.reference.loading import load_problem
 from evaluators.suites.trace_recording import CREATION, VIEW, Recorded, kind_of, record
-from evaluators.suites.traced_call import Call, tensors_of
-from evaluators.suites.traces import Trace, write_trace
+from evaluators.suites.traced_call import TracedCall, tensors_of
+from evaluators.suites.traces import CallTrace, write_trace
 
 
 @dataclass
@@ -80,7 +80,7 @@ def open_model(name: str, *, device: str, dtype: str | None) -> Problem:
         raise UsageError(first_line(error)) from error
 
 
-def table(calls: Sequence[Call]) -> list[str]:
+def table(calls: Sequence[TracedCall]) -> list[str]:
     """The operators, those that are called most first: their calls, and their different shapes."""
     by_name = sorted(calls, key=lambda each: each.operator)
     rows = []
@@ -93,7 +93,7 @@ def table(calls: Sequence[Call]) -> list[str]:
     return [f"{'operator':<{width}}  {'calls':>7}  {'shapes':>6}", *(line.rstrip() for line in lines)]
 
 
-def shapes_of(call: Call) -> tuple[tuple[int, ...], ...]:
+def shapes_of(call: TracedCall) -> tuple[tuple[int, ...], ...]:
     """The shapes of a call's tensors, in order."""
     return tuple(each.shape for each in tensors_of((*call.arguments, *call.keywords.values())))
 
@@ -104,7 +104,7 @@ def summary(recorded: Recorded) -> list[str]:
     for each in recorded.calls:
         if (kind := kind_of(each.operator)) in kinds:
             kinds[kind] += each.count
-    found = Trace(calls=tuple(recorded.calls)).summary()
+    found = CallTrace(calls=tuple(recorded.calls)).summary()
     lines = [f"{found}, of which {kinds[VIEW]} make views and {kinds[CREATION]} create tensors"]
     if recorded.unwritable:
         left = ", ".join(f"{name} ({count})" for name, count in sorted(recorded.unwritable.items()))

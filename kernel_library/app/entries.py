@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from evaluators.app.command import Call, build, one_of
+from evaluators.app.command import CommandCall, build, one_of
 from evaluators.app.config import NO_FOLDER, group, hydra_settings
 from evaluators.base.cause import first_line
 from evaluators.base.option import option
@@ -40,9 +40,9 @@ class FilterConfig(LibraryConfig):
     problem_name: str | None = option(None, "only those measured for it, e.g. problem=level1/softmax")
 
 
-def expand_filters(overrides: Sequence[str]) -> Call:
+def expand_filters(overrides: Sequence[str]) -> CommandCall:
     """`problem` is a group of configs for Hydra, and a name here."""
-    return Call(
+    return CommandCall(
         overrides=[
             f"problem_name={each.partition('=')[2]}" if each.startswith("problem=") else each
             for each in overrides

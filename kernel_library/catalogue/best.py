@@ -22,7 +22,7 @@ from evaluators.system.user_cache import cache_folder
 from kernel_library.catalogue.entry import AtShape, Entry, Measurement, architecture_of
 from kernel_library.catalogue.library import FolderLibrary
 from kernel_library.catalogue.retrieval import slower
-from kernel_library.overrides.choice import Candidate, Measured, best_of
+from kernel_library.overrides.choice import Candidate, MeasuredCase, best_of
 from kernel_library.overrides.shapes import shape_text, sizes_of
 
 if TYPE_CHECKING:
@@ -111,9 +111,9 @@ def candidates(entries: Sequence[Entry]) -> list[Candidate]:
     """The entries as what is chosen from, named by their ids."""
     behind = slower(entries)
 
-    def measured(entry: Entry, measurement: Measurement) -> Measured:
+    def measured(entry: Entry, measurement: Measurement) -> MeasuredCase:
         found, problem = measurement.evaluation, measurement.problem
-        return Measured(
+        return MeasuredCase(
             architecture=measurement.architecture,
             dtype=problem.dtype,
             shapes=tuple(map(sizes_of, measurement.inputs)),
@@ -123,8 +123,8 @@ def candidates(entries: Sequence[Entry]) -> list[Candidate]:
             precision=problem.precision,
         )
 
-    def at_shape(row: AtShape) -> Measured:
-        return Measured(
+    def at_shape(row: AtShape) -> MeasuredCase:
+        return MeasuredCase(
             architecture=row.architecture,
             dtype=row.dtype,
             shapes=tuple(map(sizes_of, row.inputs.split())),

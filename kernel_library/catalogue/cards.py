@@ -13,7 +13,7 @@ from typing import Any
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Kernel, Problem
 from evaluators.reference.loading import PROBLEMS
-from kernel_library.catalogue.entry import Against, Check, Entry, Lineage, Measurement
+from kernel_library.catalogue.entry import Against, Entry, Lineage, Measurement, RepeatedMeasurement
 
 LEFT_OUT = ("kernel_samples_ms", "eager_samples_ms", "stages_s", "device_s", "build_s")
 LISTS = ("parts", "tags", "dtypes", "shapes", "architectures")
@@ -62,15 +62,15 @@ def load(text: str, *, source: str, reference: str | None = None, name: str = ""
     )
 
 
-def dump_check(check: Check) -> str:
+def dump_check(check: RepeatedMeasurement) -> str:
     """What `verify` found of an entry."""
     return _to_yaml(_without_empty(asdict(check) | {"evaluation": check.evaluation.to_json()}))
 
 
-def load_check(text: str) -> Check:
+def load_check(text: str) -> RepeatedMeasurement:
     """The inverse of `dump_check`. Raises ValueError, TypeError or KeyError."""
     check = _from_yaml(text)
-    return Check(
+    return RepeatedMeasurement(
         **{**check, "date": str(check.get("date", "")), "evaluation": _evaluation(check["evaluation"])}
     )
 

@@ -93,7 +93,7 @@ class Lineage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class RepeatedMeasurement:
     """A measurement of an entry, repeated on some machine (`python -m kernel_library.verify`)."""
 
     problem_id: str
@@ -138,7 +138,7 @@ class Entry:
     lineage: Lineage = field(default_factory=Lineage)
     licence: str = ""
     notes: str = ""
-    checks: tuple[Check, ...] = ()
+    checks: tuple[RepeatedMeasurement, ...] = ()
     at_shapes: tuple[AtShape, ...] = ()
 
     def __post_init__(self) -> None:
@@ -168,11 +168,11 @@ class Entry:
         found = [each for each in found if device and each.environment.get("device") == device]
         return found[-1] if found and found[-1].status is Status.CORRECT else None
 
-    def checks_of(self, measurement: Measurement) -> list[Check]:
+    def checks_of(self, measurement: Measurement) -> list[RepeatedMeasurement]:
         """Those that repeat the measurement."""
         return [check for check in self.checks if check.problem_id == measurement.problem.id]
 
-    def outcome(self, check: Check) -> str:
+    def outcome(self, check: RepeatedMeasurement) -> str:
         """Why the card no longer holds there; "" where it does."""
         now = check.evaluation
         if now.timing is None:
@@ -193,7 +193,7 @@ class Entry:
         return not confined and architecture not in failed
 
 
-class Kind(StrEnum):
+class HitKind(StrEnum):
     """Why an entry was found for a problem, the closest first."""
 
     PROBLEM = "problem"
@@ -214,14 +214,14 @@ class Hit:
     this problem on this device; None where that is not known."""
 
     entry: Entry
-    kind: Kind
+    kind: HitKind
     why: str
     evaluation: Evaluation | None = None
 
     @property
     def drop_in(self) -> bool:
         """Whether its `ModelNew` can stand for the problem's `Model`; otherwise it is only to be read."""
-        return self.kind in (Kind.PROBLEM, Kind.REFERENCE)
+        return self.kind in (HitKind.PROBLEM, HitKind.REFERENCE)
 
 
 def architecture_of(device: str, capability: str) -> str:

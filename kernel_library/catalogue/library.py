@@ -20,8 +20,8 @@ from pathlib import Path, PurePosixPath
 from evaluators.base.nearest import nearest
 from evaluators.records.problem import Problem
 from kernel_library.catalogue import cards, shape_table
-from kernel_library.catalogue.entry import AtShape, Check, Entry, Hit, architecture_of
-from kernel_library.catalogue.meaning import is_said_by
+from kernel_library.catalogue.entry import AtShape, Entry, Hit, RepeatedMeasurement, architecture_of
+from kernel_library.catalogue.meaning import name_implies
 from kernel_library.catalogue.retrieval import bests, rank
 from kernel_library.catalogue.store import Store
 from kernel_library.catalogue.traits import Traits, traits_of
@@ -115,7 +115,7 @@ class FolderLibrary:
         self._own.write(f"{entry.id}/card.yaml", cards.dump(entry))
         return True
 
-    def keep(self, entry: Entry, check: Check) -> None:
+    def keep(self, entry: Entry, check: RepeatedMeasurement) -> None:
         """Writes what `verify` found of the entry into its folder of the user's root, in place of what was
         found before for the same problem on the same device. Raises OSError."""
         device = re.sub(r"\W+", "-", check.device).strip("-")
@@ -189,10 +189,10 @@ def _read(store: Store, paths: Sequence[str]) -> list[Entry]:
     return found
 
 
-def _read_checks(store: Store, paths: Sequence[str]) -> dict[str, list[Check]]:
+def _read_checks(store: Store, paths: Sequence[str]) -> dict[str, list[RepeatedMeasurement]]:
     """By the entry's id."""
     places = [each for each in paths if PurePosixPath(each).match("verified/*.yaml")]
-    found: dict[str, list[Check]] = {}
+    found: dict[str, list[RepeatedMeasurement]] = {}
     for place, text in store.read(places).items():
         try:
             found.setdefault(str(PurePosixPath(place).parents[1]), []).append(cards.load_check(text))
@@ -220,6 +220,6 @@ def functions_of(source: str) -> set[str]:
 def _function(source: str, problem: Problem, traits: Traits) -> str:
     """The plain function of the operation's name, or `ModelNew`, where the name says what it computes; ""
     where it does not, or where `ModelNew` takes or holds something."""
-    if not (traits.bare and is_said_by(traits.op, problem)):
+    if not (traits.bare and name_implies(traits.op, problem)):
         return ""
     return traits.op if traits.op in functions_of(source) else "ModelNew"

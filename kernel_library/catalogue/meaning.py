@@ -40,7 +40,7 @@ class _Call:
     arguments: tuple[tuple[str, Any], ...]
 
 
-def is_said_by(op: str, problem: Problem) -> bool:
+def name_implies(op: str, problem: Problem) -> bool:
     """Whether the problem's reference, which takes nothing and holds nothing, makes the calls that the
     shipped reference of this family makes on the same inputs; of a family without one, a single call that is
     given the inputs, in their order, and nothing else."""

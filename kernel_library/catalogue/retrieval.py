@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from evaluators.records.problem import LIBRARY_POLICIES, Problem, as_strict
-from kernel_library.catalogue.entry import Entry, Hit, Kind, architecture_of
+from kernel_library.catalogue.entry import Entry, Hit, HitKind, architecture_of
 from kernel_library.catalogue.traits import Traits
 from kernel_library.overrides.shapes import fits
 
@@ -93,7 +93,7 @@ def rank(
         entry = hit.entry
         architectures = {m.architecture for m in entry.measurements}
         speedup = (hit.evaluation or entry.best.evaluation).speedup_low
-        kind, dtype = [*Kind].index(hit.kind), problem.dtype in entry.dtypes
+        kind, dtype = [*HitKind].index(hit.kind), problem.dtype in entry.dtypes
         return entry.id not in best, kind, architecture not in architectures, not dtype, -speedup, entry.id
 
     return sorted(found, key=key)
@@ -108,34 +108,34 @@ def _hit(problem: Problem, traits: Traits, entry: Entry, architecture: str, devi
             if found is None
             else "for this problem, measured on this device"
         )
-        return Hit(entry=entry, kind=Kind.PROBLEM, why=why, evaluation=found)
+        return Hit(entry=entry, kind=HitKind.PROBLEM, why=why, evaluation=found)
     if usable and _is_right_for(problem, traits, entry):
-        return Hit(entry=entry, kind=Kind.REFERENCE, why=f"for the same reference: {_gain(entry)}")
+        return Hit(entry=entry, kind=HitKind.REFERENCE, why=f"for the same reference: {_gain(entry)}")
     relations = [*_relations(traits, entry)]
     if not relations:
         return None
-    kind, why = min(relations, key=lambda each: [*Kind].index(each[0]))
+    kind, why = min(relations, key=lambda each: [*HitKind].index(each[0]))
     return Hit(entry=entry, kind=kind, why=f"{why}; {_gain(entry)}")
 
 
-def _relations(traits: Traits, entry: Entry) -> Iterable[tuple[Kind, str]]:
+def _relations(traits: Traits, entry: Entry) -> Iterable[tuple[HitKind, str]]:
     """All that the operations have to do with one another."""
     if not traits.op or not entry.op:
         return
     if entry.op == traits.op:
-        yield Kind.OP, f"the same operation ({entry.op})"
+        yield HitKind.OP, f"the same operation ({entry.op})"
     # A light family counts where it is all that is asked for.
     mine, theirs = _heavy(traits.op, traits.parts), _heavy(entry.op, entry.parts)
     if entry.op in mine:
-        yield Kind.PART, f"{entry.op} is a part of it"
+        yield HitKind.PART, f"{entry.op} is a part of it"
     if traits.op in theirs:
-        yield Kind.PART, f"{entry.op} has it as a part"
+        yield HitKind.PART, f"{entry.op} has it as a part"
     for one in mine:
         for other in theirs:
             if one == other:
-                yield Kind.PART, f"both have {one} as a part"
+                yield HitKind.PART, f"both have {one} as a part"
             elif reason := RELATED.get(frozenset((one, other))):
-                yield Kind.RELATED, f"{other} for {one}: {reason}"
+                yield HitKind.RELATED, f"{other} for {one}: {reason}"
 
 
 def _is_right_for(problem: Problem, traits: Traits, entry: Entry) -> bool:

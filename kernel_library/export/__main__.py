@@ -30,7 +30,7 @@ from pathlib import Path
 from omegaconf import MISSING, DictConfig
 from rich.console import Console
 
-from evaluators.app.command import Call, command, log_to
+from evaluators.app.command import CommandCall, command, log_to
 from evaluators.base.cause import first_line
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
@@ -60,7 +60,7 @@ class LibraryExportConfig(FilterConfig):
     lower_precision: bool = option(False, "also kernels that round factors to a lower precision")
 
 
-def expand(overrides: Sequence[str]) -> Call:
+def expand(overrides: Sequence[str]) -> CommandCall:
     """`format` is a word here, and for Hydra a group of configs for training data. Raises UsageError where
     it is left out."""
     if not any(each.startswith(("format=", "-", "layout=")) for each in overrides):

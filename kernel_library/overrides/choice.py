@@ -9,7 +9,7 @@ from kernel_library.overrides.shapes import distance, fits
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredCase:
     """What was found of a kernel for one problem: on which `architecture` (compute capability, or `cpu`), at
     which dtype, with which `shapes` of its first inputs. `ahead`: not slower than another kernel that
     was measured beside it. `precision` is the type to which it was allowed to round factors, "" for none."""
@@ -33,7 +33,7 @@ class Candidate:
     function: str
     dtypes: tuple[str, ...]
     shapes: tuple[str, ...]
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredCase, ...]
     architectures: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
 
@@ -53,11 +53,11 @@ class Candidate:
             and all(map(fits, self.shapes, shapes))
         )
 
-    def closest(self, architecture: str, dtype: str, shapes: Sequence[Sequence[int]]) -> Measured:
+    def closest(self, architecture: str, dtype: str, shapes: Sequence[Sequence[int]]) -> MeasuredCase:
         """The measurement that says most about such a call: one on this architecture is preferred, then one
         at this dtype, then one at shapes that are near."""
 
-        def closeness(each: Measured) -> tuple[float, ...]:
+        def closeness(each: MeasuredCase) -> tuple[float, ...]:
             far = distance(each.shapes, shapes)
             return each.architecture == architecture, each.dtype == dtype, -far
 

@@ -43,7 +43,7 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class DispatchChoice:
     """The kernel for calls that are alike, None for the original. Each such call is counted in `tallies`.
     `expected` are shapes and types of the results, `excluded` kernels that failed, by id, with the reason.
     `layer` is the one whose kernel it is."""
@@ -73,7 +73,7 @@ class Dispatcher:
         self._layers = layers
         self._in_place, self._outs = is_in_place(form), out_names(form)
         self._original = torch.library.get_kernel(form, device.upper())
-        self._choices: dict[Any, Choice] = {}
+        self._choices: dict[Any, DispatchChoice] = {}
         self._tried: set[Any] = set()
 
     def __call__(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -116,14 +116,14 @@ class Dispatcher:
             inside.discard(self._name)
         return self(keyset, *args, **kwargs)
 
-    def choice(self, args: Any, kwargs: Any) -> Choice:
+    def choice(self, args: Any, kwargs: Any) -> DispatchChoice:
         """What is chosen for such a call of the functional form."""
         key = signature(args)
         if kwargs:
             key = (key, *kwargs, signature(kwargs.values()))
         return self._choices.get(key) or self._remember(key, args, kwargs, {})
 
-    def _remember(self, key: Any, args: Any, kwargs: Any, excluded: Mapping[str, str]) -> Choice:
+    def _remember(self, key: Any, args: Any, kwargs: Any, excluded: Mapping[str, str]) -> DispatchChoice:
         if len(self._choices) >= MOST_CHOICES:
             self._choices.clear()
             self._tried.clear()
@@ -136,7 +136,7 @@ class Dispatcher:
         self._choices[key] = found = replace(found, expected=expected)
         return found
 
-    def _try(self, key: Any, choice: Choice, result: Any, args: Any) -> None:
+    def _try(self, key: Any, choice: DispatchChoice, result: Any, args: Any) -> None:
         """Raises WrongResult for results that cannot stand for the original's."""
         results = result if isinstance(result, tuple | list) else (result,)
         wrong = unlike(results, choice.expected) or aliased(results, args)
@@ -145,7 +145,13 @@ class Dispatcher:
         self._tried.add(key)
 
     def _exclude(
-        self, key: Any, choice: Choice, kernel: OperatorKernel, error: Exception, args: Any, kwargs: Any
+        self,
+        key: Any,
+        choice: DispatchChoice,
+        kernel: OperatorKernel,
+        error: Exception,
+        args: Any,
+        kwargs: Any,
     ) -> None:
         """The kernel is not asked again for such calls."""
         reason = blame(kernel, error)
@@ -161,7 +167,7 @@ def choose(
     kwargs: Any,
     reason: str = "",
     excluded: Mapping[str, str] | None = None,
-) -> Choice:
+) -> DispatchChoice:
     """The first kernel that a layer picks; none where there is a reason for all of them."""
     excluded = excluded or {}
     tallies = []
@@ -171,9 +177,9 @@ def choose(
             picked = excluded.get(picked.id, picked)
         if not isinstance(picked, str):
             tallies.append(layer.tallies.of(form, picked.name))
-            return Choice(kernel=picked, tallies=tuple(tallies), layer=layer, excluded=excluded)
+            return DispatchChoice(kernel=picked, tallies=tuple(tallies), layer=layer, excluded=excluded)
         tallies.append(layer.tallies.of(form, reason=picked))
-    return Choice(kernel=None, tallies=tuple(tallies), excluded=excluded)
+    return DispatchChoice(kernel=None, tallies=tuple(tallies), excluded=excluded)
 
 
 def signature(values: Iterable[Any]) -> tuple[Any, ...]:

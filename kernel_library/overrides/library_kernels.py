@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from kernel_library.overrides.choice import Candidate, Measured, best_of
+from kernel_library.overrides.choice import Candidate, MeasuredCase, best_of
 from kernel_library.overrides.interfaces import INTERFACES, Interface
 from kernel_library.overrides.kernels import OperatorKernel
 from kernel_library.overrides.operators import Operator, operator
@@ -103,7 +103,7 @@ class LibraryKernels:
     def _allowed(self, candidate: Candidate) -> bool:
         return self._rules.lower_precision or not all(each.precision for each in candidate.measured)
 
-    def _is_wanted(self, found: Measured) -> bool:
+    def _is_wanted(self, found: MeasuredCase) -> bool:
         """Whether a kernel of which this was found is taken."""
         fast = not self._rules.faster or found.speedup_low > 1
         return fast and (self._rules.lower_precision or not found.precision)

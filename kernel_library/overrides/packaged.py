@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernel_library.overrides.choice import Candidate, Measured
+from kernel_library.overrides.choice import Candidate, MeasuredCase
 from kernel_library.overrides.kernels import DEVICES, given, load_module
 from kernel_library.overrides.library_kernels import Rules, library_sources
 from kernel_library.overrides.operators import operator
@@ -57,6 +57,6 @@ def _candidate(fields: dict[str, Any]) -> Candidate:
         name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
     }
     tuples["measured"] = tuple(
-        Measured(**{**each, "shapes": tuple(map(tuple, each["shapes"]))}) for each in fields["measured"]
+        MeasuredCase(**{**each, "shapes": tuple(map(tuple, each["shapes"]))}) for each in fields["measured"]
     )
     return Candidate(**tuples)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from omegaconf import MISSING, DictConfig
 from rich.console import Console
 
-from evaluators.app.command import Call, command, log_to
+from evaluators.app.command import CommandCall, command, log_to
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from kernel_library.app.entries import LibraryConfig, named, open_library
@@ -30,13 +30,13 @@ class LibraryShowConfig(LibraryConfig):
     entry: str = option(MISSING, "its id, or the beginning of it; op/name of a shipped one")
 
 
-def expand(overrides: Sequence[str]) -> Call:
+def expand(overrides: Sequence[str]) -> CommandCall:
     """An entry stands alone, without its key. Raises UsageError unless there is one."""
     ids = [each for each in overrides if "=" not in each]
     others = [each for each in overrides if "=" in each]
     if len(ids) + sum(each.startswith("entry=") for each in others) != 1:
         raise UsageError("give one entry: its id, or op/name of a shipped one")
-    return Call(overrides=[*others, *(f"entry='{each}'" for each in ids)])
+    return CommandCall(overrides=[*others, *(f"entry='{each}'" for each in ids)])
 
 
 @command("kernel_library.show", LibraryShowConfig, __doc__, expand=expand)

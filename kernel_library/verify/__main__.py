@@ -41,7 +41,7 @@ from kernel_library.app.entries import (
     named,
     open_library,
 )
-from kernel_library.catalogue.entry import Check, Entry, Measurement
+from kernel_library.catalogue.entry import Entry, Measurement, RepeatedMeasurement
 from kernel_library.catalogue.library import FolderLibrary
 from kernel_library.list.__main__ import WIDTH
 
@@ -113,7 +113,9 @@ def verify(
     return 0 if holding == len(here) else 1
 
 
-def _again(config: DictConfig, entry: Entry, measurement: Measurement, errors: Console) -> Check:
+def _again(
+    config: DictConfig, entry: Entry, measurement: Measurement, errors: Console
+) -> RepeatedMeasurement:
     """Raises UsageError for a problem that cannot be run here."""
     (found,) = asyncio.run(
         evaluate(
@@ -128,7 +130,9 @@ def _again(config: DictConfig, entry: Entry, measurement: Measurement, errors: C
     )
     if not found.status.is_of_the_kernel:
         raise UsageError(found.cause)
-    return Check(problem_id=measurement.problem.id, evaluation=found, date=date.today().isoformat())
+    return RepeatedMeasurement(
+        problem_id=measurement.problem.id, evaluation=found, date=date.today().isoformat()
+    )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from evaluators.app.command import Call, compose_config
+from evaluators.app.command import CommandCall, compose_config
 from evaluators.app.config import quoted
 from evaluators.base.usage_error import UsageError
 from search.app.overrides import without
@@ -38,7 +38,7 @@ QUIET = ("hydra.output_subdir=null", "hydra/job_logging=none", "hydra/hydra_logg
 """For a run folder that is there: Hydra writes nothing into it."""
 
 
-def resumed(overrides: Sequence[str], key: str, config: type[Any]) -> Call | None:
+def resume_call(overrides: Sequence[str], key: str, config: type[Any]) -> CommandCall | None:
     """A call that goes on with the run folder that the key gives, on that run's config; None where no folder
     is given. Raises UsageError where it is no run folder, or another command's."""
     folder = value_of(overrides, key)
@@ -50,10 +50,12 @@ def resumed(overrides: Sequence[str], key: str, config: type[Any]) -> Call | Non
         raise UsageError(f"{key}={folder}: this run is gone on with by python -m {other}={folder}")
     stored[key] = folder
     others = [each for each in overrides if not each.startswith(f"{key}=")]
-    return Call(overrides=[*others, f"hydra.run.dir={quoted(Path(folder).resolve())}", *QUIET], stored=stored)
+    return CommandCall(
+        overrides=[*others, f"hydra.run.dir={quoted(Path(folder).resolve())}", *QUIET], stored=stored
+    )
 
 
-def as_recorded(arguments: Sequence[str]) -> list[str]:
+def replay_overrides(arguments: Sequence[str]) -> list[str]:
     """The call of the recorded run, changed by this one's arguments. Raises UsageError."""
     run = value_of(arguments, "replay.run")
     if not run:
@@ -72,18 +74,18 @@ def as_recorded(arguments: Sequence[str]) -> list[str]:
     return [*(each for each in kept if each.partition("=")[0] not in given), *asked]
 
 
-def gone_on_with(overrides: Sequence[str], what: str) -> Call:
+def restore_overrides(overrides: Sequence[str], what: str) -> CommandCall:
     """A call with `resume=<folder>` has the overrides that the `what` in that folder began with. Raises
     UsageError."""
     folder = value_of(overrides, "resume")
     if folder is None:
-        return Call(overrides=overrides)
+        return CommandCall(overrides=overrides)
     stored = Path(folder) / ".hydra" / "overrides.yaml"
     if not stored.exists():
         raise UsageError(f"resume={folder}: no {what}'s folder (it has no .hydra/overrides.yaml)")
     others = [each for each in overrides if not each.startswith("resume=")]
     begun = [str(each) for each in OmegaConf.load(stored)]
-    return Call(overrides=[*begun, *others, f"hydra.run.dir={quoted(Path(folder).resolve())}", *QUIET])
+    return CommandCall(overrides=[*begun, *others, f"hydra.run.dir={quoted(Path(folder).resolve())}", *QUIET])
 
 
 def value_of(overrides: Sequence[str], key: str) -> str | None:
@@ -107,4 +109,5 @@ def stored_config(folder: Path, key: str, config: type[Any]) -> DictConfig:
         is_group = "group" in config.__dataclass_fields__[name].metadata
         if name in stored and isinstance(section, dict) and not is_group:
             stored[name] = section | stored[name]
-    return OmegaConf.create(today | stored)
+    merged: DictConfig = OmegaConf.create(today | stored)
+    return merged

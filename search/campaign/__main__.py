@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from evaluators.app.command import (
-    Call,
+    CommandCall,
     build,
     command,
     given_config_folders,
@@ -42,7 +42,7 @@ from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.scheduler.pool import Pool
 from search.app.overrides import WITHOUT_DEVICE, arms_of, without
-from search.app.resuming import gone_on_with
+from search.app.resuming import restore_overrides
 from search.app.run_folders import page_at_the_end
 from search.campaign.campaign_page import has_campaign, write_page
 from search.campaign.campaign_view import CampaignView
@@ -81,9 +81,9 @@ class CampaignConfig(SearchesConfig):
     hydra: Any = hydra_settings({"run": {"dir": "${out}/campaign/${now:%Y-%m-%d_%H-%M-%S}"}})
 
 
-def expand(overrides: Sequence[str]) -> Call:
+def expand(overrides: Sequence[str]) -> CommandCall:
     """A campaign that is resumed has the overrides that it began with. Raises UsageError."""
-    return gone_on_with(overrides, "campaign")
+    return restore_overrides(overrides, "campaign")
 
 
 @command("search.campaign", CampaignConfig, __doc__, JournalError, expand=expand)

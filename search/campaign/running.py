@@ -15,14 +15,14 @@ from rich.console import Console
 from evaluators.app.command import build, compose_config
 from evaluators.app.suite_config import sizes_in
 from evaluators.base.cause import first_line
-from evaluators.base.jsonl_store import KeptLines
+from evaluators.base.jsonl_store import JsonlStore
 from evaluators.base.usage_error import UsageError
 from evaluators.records.evaluation import Status
 from evaluators.records.overhead import bound_cases, cheapest_call, floor_of, speedup_beyond
 from evaluators.records.problem import reference_kernel
 from search.campaign.schedulers import Scheduler
 from search.campaign.slices import SearchProgress, Slice, StopRules, key_of
-from search.protocols import Evaluator
+from search.protocols import KernelEvaluator
 from search.records.journal import replay
 from search.records.run_state import RunState, rebuild
 from search.run.config import RunConfig
@@ -74,7 +74,7 @@ class CampaignRun:
     def __init__(
         self,
         campaign: Campaign,
-        evaluator: Evaluator | None,
+        evaluator: KernelEvaluator | None,
         device: str,
         on_change: Callable[[CampaignRun], None],
         on_kept: Callable[[], None] = lambda: None,
@@ -83,7 +83,7 @@ class CampaignRun:
         a slice begins or ends, `on_kept` whenever something was written to the campaign's file."""
         self.campaign, self._evaluator, self._device = campaign, evaluator, device
         self._on_change, self._on_kept = on_change, on_kept
-        self._kept = KeptLines(campaign.kept)
+        self._kept = JsonlStore(campaign.kept)
         self._composed: dict[str, DictConfig] = {}
         self._planned = {key_of(each.problem, each.arm): each for each in campaign.planned}
         self._searches = {key: self._known(key, each) for key, each in self._planned.items()}
@@ -93,7 +93,7 @@ class CampaignRun:
         """The evaluations that each search has been given for the slice that it is at."""
         self.winners: set[str] = set()
         """The searches whose winners are still to be measured again: known when all slices are done."""
-        self._start = time.monotonic() - (self._kept.of(SECONDS) or 0.0)
+        self._start = time.monotonic() - (self._kept.get(SECONDS) or 0.0)
         self._measuring_floor = asyncio.Lock()
 
     @property
@@ -206,16 +206,16 @@ class CampaignRun:
     async def _floor_ms(self) -> float:
         """See `floor_of`; measured once a campaign."""
         async with self._measuring_floor:
-            known: float | None = self._kept.of(FLOOR)
+            known: float | None = self._kept.get(FLOOR)
             if known is None and self._evaluator is not None:
                 problem = cheapest_call(self._device)
                 known = floor_of(await self._evaluator.evaluate(problem, reference_kernel(problem)))
-                self._kept.keep(FLOOR, known)
+                self._kept.put(FLOOR, known)
             return known or 0.0
 
     def _known(self, key: str, planned: Planned) -> SearchProgress:
         """As it was kept."""
-        if (kept := self._kept.of(key)) is not None:
+        if (kept := self._kept.get(key)) is not None:
             return SearchProgress.from_json(kept)
         return SearchProgress(
             problem=planned.problem, arm=planned.arm, weight=planned.weight, ceiling=planned.ceiling
@@ -229,8 +229,8 @@ class CampaignRun:
     def keep(self, search: SearchProgress) -> None:
         """Takes in how far a search has come, and writes it to the campaign's file."""
         self._searches[search.key] = search
-        self._kept.keep(search.key, search.to_json())
-        self._kept.keep(SECONDS, self.seconds)
+        self._kept.put(search.key, search.to_json())
+        self._kept.put(SECONDS, self.seconds)
         self._on_change(self)
         self._on_kept()
 

@@ -28,7 +28,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from evaluators.app.command import (
-    Call,
+    CommandCall,
     command,
     given_config_folders,
     given_overrides,
@@ -42,11 +42,11 @@ from evaluators.app.config import hydra_settings
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from search.app.overrides import WITHOUT_DEVICE, arms_of, key_of, without
-from search.app.resuming import gone_on_with
+from search.app.resuming import restore_overrides
 from search.app.run_folders import page_at_the_end
 from search.compare.comparison_page import write_page
 from search.compare.curves import UNITS, Searched
-from search.compare.plan import Arm, Comparison
+from search.compare.plan import Arm, ComparisonPlan
 from search.compare.searching import search_all
 from search.compare.summary import write
 from search.records.journal import JournalError
@@ -73,9 +73,9 @@ class CompareConfig(RunConfig):
     hydra: Any = hydra_settings({"run": {"dir": "${out}/compare/${now:%Y-%m-%d_%H-%M-%S}"}})
 
 
-def expand(overrides: Sequence[str]) -> Call:
+def expand(overrides: Sequence[str]) -> CommandCall:
     """A comparison that is resumed has the overrides that it began with. Raises UsageError."""
-    return gone_on_with(overrides, "comparison")
+    return restore_overrides(overrides, "comparison")
 
 
 @command("search.compare", CompareConfig, __doc__, JournalError, expand=expand)
@@ -97,18 +97,18 @@ def main(config: DictConfig) -> int:
     return 1 if len(ended) < len(comparison.searches) else 0
 
 
-async def _search(comparison: Comparison, console: Console, page: FreshPage) -> list[Searched]:
+async def _search(comparison: ComparisonPlan, console: Console, page: FreshPage) -> list[Searched]:
     async with page.kept():
         return await search_all(comparison, console, page.change)
 
 
-def _write_page(comparison: Comparison) -> None:
+def _write_page(comparison: ComparisonPlan) -> None:
     """Of the searches that have ended so far, one at least."""
     write(comparison, comparison.ended())
     write_page(comparison.folder)
 
 
-def _tell(comparison: Comparison, ended: Sequence[Searched], console: Console, wanted: bool) -> None:
+def _tell(comparison: ComparisonPlan, ended: Sequence[Searched], console: Console, wanted: bool) -> None:
     """Writes what the searches that have ended come to, if any have."""
     if ended:
         said = write(comparison, ended)
@@ -117,7 +117,7 @@ def _tell(comparison: Comparison, ended: Sequence[Searched], console: Console, w
 
 def plan(
     config: DictConfig, given: Sequence[str], folder: Path, config_folders: Sequence[str] = ()
-) -> Comparison:
+) -> ComparisonPlan:
     """The searches of a comparison; `given` are the overrides that made the config, `config_folders` those by
     which it found folders of the user's. Raises UsageError."""
     arms = [Arm(name=name, overrides=(f"strategy={name}",)) for name in config.strategies]
@@ -139,7 +139,7 @@ def plan(
     named = [each for each in given if each.startswith("problem=")]
     problems = {named[-1].partition("=")[2]: tuple(problem)}
     problems |= {name: (f"problem={name}",) for name in config.problems}
-    return Comparison(
+    return ComparisonPlan(
         folder=folder,
         arms=tuple(arms),
         problems=problems,

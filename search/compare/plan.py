@@ -19,7 +19,7 @@ class Arm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class SearchTask:
     """One search of a comparison, the one with this name: all overrides of its call, and its folder."""
 
     comparison: str
@@ -31,7 +31,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class ComparisonPlan:
     """`problems`: the overrides that choose each, by its name; `shared`: those of all searches;
     `without_device`: whether verdicts are made up or recorded, and searches done in processes; `unit`: the
     unit of the budget at which they are compared; `command`: the call; `seeds_at_once`: of how many seeds the
@@ -54,10 +54,10 @@ class Comparison:
         return self.folder / "searches.jsonl"
 
     @cached_property
-    def searches(self) -> list[Task]:
+    def searches(self) -> list[SearchTask]:
         """All of them: for each seed all problems and arms, so that what is there at any time is paired."""
         return [
-            Task(
+            SearchTask(
                 comparison=self.folder.name,
                 problem=problem,
                 arm=arm.name,

@@ -21,11 +21,11 @@ from evaluators.app.command import build, compose_config
 from evaluators.app.device_config import host_of, settle_device
 from evaluators.scheduler.pool import Pool
 from search.compare.curves import Searched, of_events, searched
-from search.compare.plan import Comparison, Task
+from search.compare.plan import ComparisonPlan, SearchTask
 from search.compare.shared_verdicts import SharedVerdicts
 from search.engine.engine import Engine
 from search.engine.session import Session
-from search.protocols import Evaluator
+from search.protocols import KernelEvaluator
 from search.records.budget import Budget
 from search.records.journal import Journal, replay
 from search.records.ranking import MEDIAN
@@ -44,7 +44,7 @@ BATCH = 8
 
 
 async def search_all(
-    comparison: Comparison, console: Console, on_change: Callable[[], None] = lambda: None
+    comparison: ComparisonPlan, console: Console, on_change: Callable[[], None] = lambda: None
 ) -> list[Searched]:
     """Does the searches that have not ended yet; returns every one that has. What a search finds is kept as
     soon as it has ended, and then `on_change` is told."""
@@ -79,8 +79,8 @@ async def search_all(
 
 
 async def _search_kernels(
-    comparison: Comparison,
-    todo: Sequence[Task],
+    comparison: ComparisonPlan,
+    todo: Sequence[SearchTask],
     keep: Callable[[Iterable[Searched]], None],
     on_verdict: Callable[[int], None],
 ) -> None:
@@ -91,12 +91,12 @@ async def _search_kernels(
     with Pool(host_of(first)) as pool:
         verdicts = SharedVerdicts(pool, path, on_verdict)
 
-        async def search_one(task: Task) -> None:
+        async def search_one(task: SearchTask) -> None:
             alone = "" if comparison.shares_verdicts else f"{task.arm}/{task.seed}"
             await _search_one(task, first.device, verdicts.of_a_search(alone))
             keep([searched(task.folder, problem=task.problem, arm=task.arm, seed=task.seed)])
 
-        async def search_a_seed(tasks: Sequence[Task], turns: asyncio.Semaphore) -> None:
+        async def search_a_seed(tasks: Sequence[SearchTask], turns: asyncio.Semaphore) -> None:
             async with turns:
                 await asyncio.gather(*map(search_one, tasks))
 
@@ -109,7 +109,7 @@ async def _search_kernels(
             await asyncio.gather(*(search_a_seed(tasks, turns) for tasks in of_seeds))
 
 
-async def _search_one(task: Task, device: str, evaluator: Evaluator) -> None:
+async def _search_one(task: SearchTask, device: str, evaluator: KernelEvaluator) -> None:
     config = compose_config(RunConfig, [*ALONE, *task.overrides])
     config.device = device
     config.wandb = {**config.wandb, **on_wandb(task, config.wandb)}
@@ -118,7 +118,7 @@ async def _search_one(task: Task, device: str, evaluator: Evaluator) -> None:
     await search(config, task.folder, None, Console(quiet=True), signals=False, evaluator=evaluator)
 
 
-def on_wandb(task: Task, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def on_wandb(task: SearchTask, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """How a search is marked on W&B: all of a comparison in one group, with arm and problem as tags; what the
     call has `chosen` goes before."""
     return {
@@ -129,7 +129,9 @@ def on_wandb(task: Task, chosen: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-async def _search_in_processes(todo: Sequence[Task], keep: Callable[[Iterable[Searched]], None]) -> None:
+async def _search_in_processes(
+    todo: Sequence[SearchTask], keep: Callable[[Iterable[Searched]], None]
+) -> None:
     """An interrupt is this process's alone: the batches that are under way end, and the others do not
     begin."""
     batches = [todo[start : start + BATCH] for start in range(0, len(todo), BATCH)]
@@ -146,7 +148,7 @@ async def _search_in_processes(todo: Sequence[Task], keep: Callable[[Iterable[Se
             processes.shutdown(cancel_futures=True)
 
 
-def search_batch(tasks: Sequence[Task]) -> list[Searched]:
+def search_batch(tasks: Sequence[SearchTask]) -> list[Searched]:
     """In this process, one after the other; nothing is left of them but what they found."""
     found, composed = [], {}
     for task in tasks:
@@ -159,7 +161,7 @@ def search_batch(tasks: Sequence[Task]) -> list[Searched]:
     return found
 
 
-def search_without_device(config: DictConfig, task: Task, *, chance: int | None = None) -> Searched:
+def search_without_device(config: DictConfig, task: SearchTask, *, chance: int | None = None) -> Searched:
     """One search; `chance` is the seed of its own choices, where that is not the proposer's."""
     OmegaConf.resolve(config)
     limits: dict[str, Any] = {"rounds": config.rounds, **config.budget}

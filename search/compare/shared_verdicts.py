@@ -8,10 +8,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluators.base.jsonl_store import KeptLines
+from evaluators.base.jsonl_store import JsonlStore
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Kernel, Problem
-from search.protocols import Evaluator
+from search.protocols import KernelEvaluator
 
 
 class SharedVerdicts:
@@ -24,9 +24,9 @@ class SharedVerdicts:
     there are after each.
     """
 
-    def __init__(self, evaluator: Evaluator, path: Path, on_verdict: Callable[[int], None]) -> None:
+    def __init__(self, evaluator: KernelEvaluator, path: Path, on_verdict: Callable[[int], None]) -> None:
         self._evaluator, self._on_verdict = evaluator, on_verdict
-        self._kept = KeptLines(path)
+        self._kept = JsonlStore(path)
         self._asked: dict[str, asyncio.Task[list[Evaluation]]] = {}
 
     def of_a_search(self, alone: str = "") -> SearchVerdicts:
@@ -38,7 +38,7 @@ class SharedVerdicts:
     ) -> list[Evaluation]:
         """The answer that is known, or under way, or else what `measure` finds. Whoever is cancelled while it
         waits takes the measurement from nobody."""
-        known = self._kept.of(question)
+        known = self._kept.get(question)
         if known is not None:
             return [Evaluation.from_json(each) for each in known]
         if question not in self._asked:
@@ -53,7 +53,7 @@ class SharedVerdicts:
             return
         found = done.result()
         if all(each.status.is_of_the_kernel for each in found):
-            self._kept.keep(question, [each.to_json() for each in found])
+            self._kept.put(question, [each.to_json() for each in found])
             self._on_verdict(len(self._kept))
 
 
@@ -61,12 +61,12 @@ class SearchVerdicts:
     """The shared verdicts as one search sees them. When it has the same kernels measured against one another
     again it learns something new."""
 
-    def __init__(self, shared: SharedVerdicts, evaluator: Evaluator, alone: str) -> None:
+    def __init__(self, shared: SharedVerdicts, evaluator: KernelEvaluator, alone: str) -> None:
         self._shared, self._evaluator, self._alone = shared, evaluator, alone
         self._sessions: Counter[str] = Counter()
 
     async def describe(self, problem: Problem) -> dict[str, str]:
-        """See `Evaluator`."""
+        """See `KernelEvaluator`."""
         return await self._evaluator.describe(problem)
 
     async def evaluate(
@@ -77,7 +77,7 @@ class SearchVerdicts:
         thorough: bool = False,
         on_stage: Callable[[str], None] | None = None,
     ) -> Evaluation:
-        """See `Evaluator`. Only the search that asked first is told of the stages."""
+        """See `KernelEvaluator`. Only the search that asked first is told of the stages."""
 
         async def measure() -> list[Evaluation]:
             found = self._evaluator.evaluate(problem, kernel, thorough=thorough, on_stage=on_stage)
@@ -88,7 +88,7 @@ class SearchVerdicts:
         return found
 
     async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:
-        """See `Evaluator`."""
+        """See `KernelEvaluator`."""
         ordered = sorted({each.id: each for each in kernels}.values(), key=lambda each: each.id)
         together = " ".join(each.id for each in ordered)
         self._sessions[together] += 1

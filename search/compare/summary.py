@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from evaluators.base.atomic_write import write_atomically
 from search.compare.curves import Searched, curve, spent_at_most
-from search.compare.plan import Comparison
+from search.compare.plan import ComparisonPlan
 from search.compare.statistics import Difference, differences, means
 from search.records.events import RunStarted
 from search.records.journal import replay
@@ -21,7 +21,7 @@ STEPS = 20
 """Places at which the curves are written."""
 
 
-def write(comparison: Comparison, searches: Sequence[Searched]) -> list[str]:
+def write(comparison: ComparisonPlan, searches: Sequence[Searched]) -> list[str]:
     """Writes `comparison.json` and `curves.csv` into the comparison's folder; returns what is to be said."""
     found, between = means(searches), _ordered(differences(searches))
     body = {
@@ -57,7 +57,7 @@ def _ordered(between: Sequence[Difference]) -> list[Difference]:
     return sorted(between, key=lambda each: (not each.is_real, -abs(math.log(each.ratio.value or 1))))
 
 
-def _curves(comparison: Comparison, searches: Sequence[Searched]) -> Iterator[list[object]]:
+def _curves(comparison: ComparisonPlan, searches: Sequence[Searched]) -> Iterator[list[object]]:
     """The median of the best so far, and the quartiles, for each arm and problem."""
     most = max(spent_at_most(searches, comparison.unit).values())
     amounts = [most * step / STEPS for step in range(STEPS + 1)]
@@ -70,7 +70,7 @@ def _curves(comparison: Comparison, searches: Sequence[Searched]) -> Iterator[li
                     yield [arm.name, problem, row[0], len(of), *row[1:]]
 
 
-def _versions(comparison: Comparison) -> dict[str, str]:
+def _versions(comparison: ComparisonPlan) -> dict[str, str]:
     """Of what has searched; on kernels with the device's facts, as the first search has them."""
     found = {"ideatree": _own_version(), "python": platform.python_version()}
     journals = (task.folder / "journal.jsonl" for task in comparison.searches)

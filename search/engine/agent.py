@@ -32,7 +32,7 @@ NAMED = 6
 OnStage = Callable[[str], None]
 
 
-class Refused(Exception):
+class AgentRefused(Exception):
     """What was asked for cannot be done. The message is one line: why, and what can be done instead."""
 
 
@@ -89,7 +89,7 @@ class Agent:
         tree = self.session.state.tree
         entries = [entry.id for entry in self.session.entries]
         if not text.strip():
-            raise Refused(
+            raise AgentRefused(
                 "the idea has no text; say in one or two sentences what is changed, and why it helps"
             )
         kind = _one_of("category", category.strip().lower(), [each.value for each in Category])
@@ -133,14 +133,14 @@ class Agent:
         try:
             kernel = Kernel(source=source, language=language or language_of(source))
         except ValueError as error:
-            raise Refused(str(error)) from error
+            raise AgentRefused(str(error)) from error
         if repairs:
             self._check_repair(idea, repairs)
         variant = Variant(kernel=kernel, idea=idea, parent=of.parent, round=of.round, repairs=repairs)
         if (there := tree.variants.get(variant.id)) is None:
             self._check(rounds_closed=tree.rounds_closed)
             if of.round != self.round:
-                raise Refused(
+                raise AgentRefused(
                     f"idea {idea} is of round {of.round}, which is closed; propose an idea that goes on from "
                     "it, with the best of its variants as parent"
                 )
@@ -165,7 +165,7 @@ class Agent:
         variant = tree.variants[variant_id]
         if variant.evaluation is None:
             why = self.session.work.stop or "the budget was used up before its turn came"
-            raise Refused(f"variant {variant_id} was not evaluated: {why}")
+            raise AgentRefused(f"variant {variant_id} was not evaluated: {why}")
         return variant
 
     async def finish(self) -> RunFinished:
@@ -214,22 +214,28 @@ class Agent:
     def _check(self, *, rounds_closed: int) -> None:
         """Raises Refused when nothing new may begin, with so many rounds closed."""
         if (stop := self.session.work.stop) is not None:
-            raise Refused(f"the run was stopped ({stop}); call finish for its best kernel")
+            raise AgentRefused(f"the run was stopped ({stop}); call finish for its best kernel")
         if self._finishing is not None and not self._finishing.done():
-            raise Refused("the run is being finished; call finish to wait for the result")
+            raise AgentRefused("the run is being finished; call finish to wait for the result")
         if limit := self.session.budget.exhausted(rounds_closed):
-            raise Refused(f"budget.{limit} is used up; call finish to have the best kernel measured again")
+            raise AgentRefused(
+                f"budget.{limit} is used up; call finish to have the best kernel measured again"
+            )
 
     def _check_repair(self, idea: str, repairs: str) -> None:
         variants = {variant.id: variant for variant in self.session.state.tree.variants_of(idea)}
         failed = variants[_one_of(f"variant of idea {idea} to repair", repairs, list(variants))]
         if failed.evaluation is not None and failed.evaluation.status is Status.CORRECT:
-            raise Refused(f"variant {repairs} is correct: there is nothing to repair; leave repairs empty")
+            raise AgentRefused(
+                f"variant {repairs} is correct: there is nothing to repair; leave repairs empty"
+            )
 
     def _reserve(self) -> None:
         """Raises Refused where the evaluations that are left are all under way."""
         if not self.session.budget.reserve(1):
-            raise Refused("what budget.evaluations has left is under way; wait for a verdict, or call finish")
+            raise AgentRefused(
+                "what budget.evaluations has left is under way; wait for a verdict, or call finish"
+            )
 
     def _record(self, event: Event) -> None:
         """Takes the run up again where it was finished."""
@@ -286,4 +292,4 @@ def _one_of(what: str, value: str, known: Collection[str], otherwise: str = "") 
     else:
         hint = f"there are {', '.join([*known][-NAMED:])}" if known else "there is none yet"
         hint += f", {otherwise}" if otherwise else ""
-    raise Refused(f"unknown {what} {value!r}; {hint}")
+    raise AgentRefused(f"unknown {what} {value!r}; {hint}")

@@ -10,7 +10,7 @@ from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Kernel, Problem
 from kernel_library.catalogue.entry import Against, Entry, Lineage, Measurement
 from search.protocols import Library
-from search.records.ranking import Comparison
+from search.records.ranking import LeaderComparison
 from search.records.tree import LIBRARY, Tree, Variant
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ async def _against(known: Entry | None, winner: Kernel, tree: Tree, compare: Com
         return None
     paired = tree.ranking.speedup(winner.id, known.kernel.id)
     if paired is None and (found := await compare([winner, known.kernel])) is not None:
-        together = Comparison(evaluations=dict(zip((winner.id, known.kernel.id), found, strict=True)))
+        together = LeaderComparison(evaluations=dict(zip((winner.id, known.kernel.id), found, strict=True)))
         paired = together.speedup(winner.id, known.kernel.id)
     if paired is None:
         return None

@@ -19,7 +19,7 @@ from search.engine.in_flight import InFlight
 from search.engine.library_seeds import library_seeds
 from search.engine.library_winner import offer_winner
 from search.models.client import ModelClient
-from search.protocols import Evaluator, Library, Observer
+from search.protocols import KernelEvaluator, Library, Observer
 from search.records.budget import Budget
 from search.records.events import (
     BestConfirmed,
@@ -63,7 +63,7 @@ class Session:
         self,
         *,
         problem: Problem,
-        evaluator: Evaluator,
+        evaluator: KernelEvaluator,
         journal: Journal,
         budget: Budget,
         library: Library | None = None,

@@ -55,7 +55,7 @@ class Solution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class HarvestedRun:
     """One search as its journal tells it. `name` is its folder below the one that was read; `license` that
     of what does not ship with the project; `rejected` holds, by kernel id, the verdicts on kernels that any
     run on the same reference found to cheat."""
@@ -152,7 +152,7 @@ class Run:
 class Corpus:
     """Everything that rows are made of."""
 
-    runs: Sequence[Run]
+    runs: Sequence[HarvestedRun]
     from_library: Sequence[Solution] = ()
 
     def problems(self) -> list[Problem]:
@@ -185,7 +185,7 @@ class Corpus:
         yield from self.from_library
 
 
-def read_runs(folders: Sequence[str | Path], license: str, track: Track[Any]) -> list[Run]:
+def read_runs(folders: Sequence[str | Path], license: str, track: Track[Any]) -> list[HarvestedRun]:
     """The runs below the folders, each once, in the order of their paths. A journal that cannot be read is
     logged and left out. Raises HarvestError for a folder that is none."""
     found: dict[Path, str] = {}
@@ -203,7 +203,7 @@ def read_runs(folders: Sequence[str | Path], license: str, track: Track[Any]) ->
             logger.warning("a run is left out: %s", error)
             continue
         if state.started is not None:
-            runs.append(Run(name=name, command=_command(path), state=state, license=license))
+            runs.append(HarvestedRun(name=name, command=_command(path), state=state, license=license))
     return _with_cheats(runs)
 
 
@@ -216,7 +216,7 @@ def read_library(roots: Iterable[str | Path]) -> list[Entry]:
     return list(found.values())
 
 
-def solutions_of(entries: Iterable[Entry], runs: Iterable[Run], license: str) -> list[Solution]:
+def solutions_of(entries: Iterable[Entry], runs: Iterable[HarvestedRun], license: str) -> list[Solution]:
     """What the entries were measured on, but for those which a run found to cheat."""
     entries = list(entries)
     kernels = {entry.id: Seed(id=entry.id, kernel=entry.kernel) for entry in entries}
@@ -291,7 +291,7 @@ def rules(problem: Problem) -> str:
     return json.dumps({name: known[name] for name in RULES if name in known})
 
 
-def _with_cheats(runs: Sequence[Run]) -> list[Run]:
+def _with_cheats(runs: Sequence[HarvestedRun]) -> list[HarvestedRun]:
     """The runs, each told of the kernels that any of them found to cheat on the same reference."""
     cheats: dict[str, dict[str, Evaluation]] = {}
     for run in runs:

@@ -26,7 +26,7 @@ from rich.console import Console
 
 from evaluators.app.command import (
     EXIT_USAGE,
-    Call,
+    CommandCall,
     build,
     command,
     log_to,
@@ -42,7 +42,7 @@ from evaluators.device.settings import Settings
 from evaluators.records.problem import Problem
 from evaluators.scheduler.host import Host
 from evaluators.scheduler.pool import Pool
-from search.app.resuming import resumed
+from search.app.resuming import resume_call
 from search.app.run_folders import (
     OUTSTANDING_PER_LANE,
     RUN_FOLDER,
@@ -51,7 +51,7 @@ from search.app.run_folders import (
     keep_config,
     observers_of,
 )
-from search.engine.agent import Agent, OnStage, Refused
+from search.engine.agent import Agent, AgentRefused, OnStage
 from search.engine.run_folder import finalise
 from search.engine.session import Session
 from search.records.budget import Budget
@@ -84,9 +84,9 @@ class McpConfig(RunFolderConfig):
     hydra: Any = hydra_settings(RUN_FOLDER)
 
 
-def expand(overrides: Sequence[str]) -> Call:
+def expand(overrides: Sequence[str]) -> CommandCall:
     """A run that is gone on with has its own config. Raises UsageError."""
-    return resumed(overrides, "run", McpConfig) or Call(overrides=overrides)
+    return resume_call(overrides, "run", McpConfig) or CommandCall(overrides=overrides)
 
 
 @command("search.mcp", McpConfig, __doc__, JournalError, expand=expand)
@@ -95,7 +95,7 @@ def main(config: DictConfig) -> int:
     errors = Console(stderr=True)
     log_to(errors)
     settle(config)
-    return asyncio.run(serve(Run(config, output_folder(), errors)))
+    return asyncio.run(serve(ServedSearch(config, output_folder(), errors)))
 
 
 def settle(config: DictConfig) -> None:
@@ -104,7 +104,7 @@ def settle(config: DictConfig) -> None:
     settle_device(config)
 
 
-async def serve(run: Run) -> int:
+async def serve(run: ServedSearch) -> int:
     """Serves until the client goes or a signal comes, then ends the run in order."""
     try:
         from search.mcp.tools import Tools, server
@@ -124,7 +124,7 @@ async def serve(run: Run) -> int:
     return status
 
 
-class Run:
+class ServedSearch:
     """The search behind the server: opened in the background, ended in order."""
 
     def __init__(self, config: DictConfig, folder: Path, errors: Console) -> None:
@@ -212,9 +212,9 @@ class Run:
             agent = Agent(session)
             agent.start()
         except WorkerBroken as error:
-            raise Refused(f"{problem.name} cannot be searched: {cause_of(str(error))}") from error
+            raise AgentRefused(f"{problem.name} cannot be searched: {cause_of(str(error))}") from error
         except (UsageError, ValueError, ConnectionError, OSError) as error:
-            raise Refused(first_line(error)) from error
+            raise AgentRefused(first_line(error)) from error
         self._agent = agent
         return agent
 

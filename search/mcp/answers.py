@@ -13,7 +13,7 @@ from search.records.tree import Outcome, Seed, Variant
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class RunStanding:
     """Where the run stands: what is used, and left (None: no limit)."""
 
     round: int
@@ -79,7 +79,7 @@ class ProblemReport:
     eager_ms: float | None
     compile_ms: float | None
     roofline: Roofline | None
-    standing: Standing
+    standing: RunStanding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ class Proposed:
     idea: str
     round: int
     parent: str
-    standing: Standing
+    standing: RunStanding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ class Submitted:
     """A kernel with its verdict, and what the budget has left."""
 
     kernel: KernelReport
-    standing: Standing
+    standing: RunStanding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,11 +148,11 @@ class Finished:
     summary: dict[str, Any]
 
 
-def standing(agent: Agent) -> Standing:
+def standing(agent: Agent) -> RunStanding:
     """What an agent is told of its run."""
     budget, state = agent.session.budget, agent.session.state
     closed, remaining_s = state.tree.rounds_closed, budget.remaining_s
-    return Standing(
+    return RunStanding(
         round=agent.round,
         rounds_left=None if budget.rounds is None else max(0, budget.rounds - closed),
         evaluations=budget.spent,

@@ -19,7 +19,7 @@ from mcp.types import ToolAnnotations
 from pydantic import Field, ValidationError
 
 from evaluators.records.problem import LANGUAGES
-from search.engine.agent import Agent, OnStage, Refused
+from search.engine.agent import Agent, AgentRefused, OnStage
 from search.mcp.answers import (
     Finished,
     History,
@@ -27,7 +27,7 @@ from search.mcp.answers import (
     Kernels,
     ProblemReport,
     Proposed,
-    Standing,
+    RunStanding,
     Submitted,
     digits,
     entry_report,
@@ -182,7 +182,7 @@ class Tools:
                 variant = await agent.verdict(variant.id, tell)
             return Submitted(kernel=variant_report(variant), standing=standing(agent))
 
-    async def read_budget(self, ctx: Ctx) -> Standing:
+    async def read_budget(self, ctx: Ctx) -> RunStanding:
         """Read where the run stands: the open round, what the budget has left, what is under way."""
         async with self._run(ctx) as (agent, _):
             return standing(agent)
@@ -211,7 +211,7 @@ class Tools:
         async with _progress(ctx) as tell:
             try:
                 yield await self._opened(tell), tell
-            except Refused as error:
+            except AgentRefused as error:
                 raise ToolError(str(error)) from error
 
 

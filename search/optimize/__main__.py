@@ -30,7 +30,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from evaluators.app.command import (
-    Call,
+    CommandCall,
     build,
     command,
     given_overrides,
@@ -48,7 +48,7 @@ from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.suites.traces import write_trace
 from search.app.overrides import without
-from search.app.resuming import gone_on_with
+from search.app.resuming import restore_overrides
 from search.app.run_folders import page_at_the_end
 from search.campaign.__main__ import OWN as CAMPAIGN
 from search.campaign.config import SearchesConfig, check_searches
@@ -59,7 +59,7 @@ from search.optimize.profile_page import read_profile, write_page
 from search.optimize.profiling.profile import calls_of, profile_of
 from search.optimize.profiling.record import Profile
 from search.optimize.profiling.table import head, legend, show_ranking
-from search.optimize.stages import Making, extracted, installed, kernels_for
+from search.optimize.stages import OptimizeRun, extracted, installed, kernels_for
 from search.optimize.verification.apart import COMPILED
 
 STAGES = ("profile", "extract", "search", "install")
@@ -106,10 +106,10 @@ class OptimizeConfig(SearchesConfig):
     hydra: Any = hydra_settings({"run": {"dir": "${out}/optimize/${now:%Y-%m-%d_%H-%M-%S}"}})
 
 
-def expand(overrides: Sequence[str]) -> Call:
+def expand(overrides: Sequence[str]) -> CommandCall:
     """`model=…` is short for a key of its own; a run that is resumed has the overrides that it began with.
     Raises UsageError."""
-    return gone_on_with(named(overrides), "optimization")
+    return restore_overrides(named(overrides), "optimization")
 
 
 @command("search.optimize", OptimizeConfig, __doc__, expand=expand)
@@ -148,11 +148,13 @@ def main(config: DictConfig) -> int:
     if config.backward:
         say(console, "backward=true: kernels are put into a forward without gradients; this ends here")
         return 0
-    making = Making(folder=folder, config=config, shared=without(given_overrides(), *OWN), console=console)
+    making = OptimizeRun(
+        folder=folder, config=config, shared=without(given_overrides(), *OWN), console=console
+    )
     return asyncio.run(_make(making, profile, models))
 
 
-async def _make(making: Making, profile: Profile, models: Sequence[LoadedModel]) -> int:
+async def _make(making: OptimizeRun, profile: Profile, models: Sequence[LoadedModel]) -> int:
     """The stages after the profile."""
     wholes = [whole_of(each) for each in models]
     extraction = extracted(making, profile, wholes)

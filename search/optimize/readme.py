@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from search.optimize.extraction.record import Extracted, Extraction
 from search.optimize.profiling.record import Profile, patterns_of
-from search.optimize.searching import Won
+from search.optimize.searching import AcceptedKernel
 from search.optimize.verification.apart import WAYS
 from search.optimize.verification.record import Verification, growth_lines, in_lines
 
@@ -43,7 +43,10 @@ the compiler's own code, where that was measured. `load(model, without=["…"])`
 
 
 def readme(
-    profile: Profile, extraction: Extraction, kernels: Mapping[str, Won], verification: Verification
+    profile: Profile,
+    extraction: Extraction,
+    kernels: Mapping[str, AcceptedKernel],
+    verification: Verification,
 ) -> str:
     """The README's text."""
     problems = {each.name: each for each in extraction.problems}
@@ -69,7 +72,7 @@ def _shapes(profile: Profile) -> str:
     return f" Code for each of these inputs: {', '.join(listed)}." if len(listed) > 1 else ""
 
 
-def _row(extracted: Extracted, won: Won, profile: Profile) -> str:
+def _row(extracted: Extracted, won: AcceptedKernel, profile: Profile) -> str:
     where = ", ".join(patterns_of([place.site for place in extracted.places]))
     share = extracted.time_ms / profile.total_ms
     cells = (
@@ -101,7 +104,7 @@ def extracted_lines(extraction: Extraction, profile: Profile) -> Iterator[str]:
         yield f"no problem: {name}: {why}"
 
 
-def won_lines(kernels: Mapping[str, Won], problems: Sequence[Extracted]) -> Iterator[str]:
+def won_lines(kernels: Mapping[str, AcceptedKernel], problems: Sequence[Extracted]) -> Iterator[str]:
     """What was found for each problem, a line each."""
     for each in problems:
         found = kernels.get(each.name)

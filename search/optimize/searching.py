@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.base.cause import cause_of
-from evaluators.base.jsonl_store import KeptLines
+from evaluators.base.jsonl_store import JsonlStore
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel, Problem
@@ -38,7 +38,7 @@ MOST_ENTRIES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Won:
+class AcceptedKernel:
     """A kernel that is surely faster than eager on the model's own shapes. `origin`: `library <entry>`, or
     `search`."""
 
@@ -60,14 +60,14 @@ class Won:
         }
 
 
-def won(kernel: Kernel, evaluation: Evaluation | None, origin: str) -> Won | None:
+def won(kernel: Kernel, evaluation: Evaluation | None, origin: str) -> AcceptedKernel | None:
     """None unless it is correct and its whole interval is above 1."""
     timing = evaluation.timing if evaluation is not None else None
     if evaluation is None or evaluation.status is not Status.CORRECT or timing is None:
         return None
     if not timing.speedup_low > 1:
         return None
-    return Won(
+    return AcceptedKernel(
         kernel=kernel,
         speedup=timing.speedup,
         low=timing.speedup_low,
@@ -83,18 +83,18 @@ class LibraryAnswers:
     def __init__(
         self, folder: Path, library: FolderLibrary, wholes: Sequence[Whole], say: Callable[[str], None]
     ) -> None:
-        self._kept = KeptLines(folder / ASKED)
+        self._kept = JsonlStore(folder / ASKED)
         self._library, self._wholes, self._say = library, wholes, say
         self._entries = library.entries()
         self._environment: Mapping[str, str] = {}
         self._asking = asyncio.Lock()
 
-    async def ask(self, pool: Pool, extracted: Extracted, problem: Problem) -> Won | None:
+    async def ask(self, pool: Pool, extracted: Extracted, problem: Problem) -> AcceptedKernel | None:
         """The best for a problem. A problem that cannot be judged is said, and has none."""
         try:
             environment = await self._described(pool, problem)
             kernels = self._kernels(extracted, problem, environment)
-            if any(self._kept.of(_key(extracted, *each)) is None for each in kernels):
+            if any(self._kept.get(_key(extracted, *each)) is None for each in kernels):
                 await pool.describe(problem)
         except WorkerBroken as error:
             self._say(f"{extracted.name}: {cause_of(str(error))}")
@@ -132,12 +132,12 @@ class LibraryAnswers:
 
     async def _evaluate(
         self, pool: Pool, extracted: Extracted, problem: Problem, entry: str, kernel: Kernel
-    ) -> Won | None:
+    ) -> AcceptedKernel | None:
         key = _key(extracted, entry, kernel)
-        known = self._kept.of(key)
+        known = self._kept.get(key)
         evaluation = await pool.evaluate(problem, kernel) if known is None else Evaluation.from_json(known)
         if known is None and evaluation.status is not Status.INFRASTRUCTURE_ERROR:
-            self._kept.keep(key, evaluation.to_json())
+            self._kept.put(key, evaluation.to_json())
         timing = evaluation.timing
         worth = f"{timing.speedup:.2f}x" if timing else f"{evaluation.status.value}: {evaluation.cause}"
         self._say(f"{extracted.name}: {entry} of the library: {worth}")
@@ -194,7 +194,7 @@ class ModelRules(StopRules):
         return ""
 
 
-def of_search(folder: Path) -> Won | None:
+def of_search(folder: Path) -> AcceptedKernel | None:
     """What the search in a folder has found: its best kernel by the measurement that confirmed it, or by the
     only one that there is."""
     state = state_of(folder)
@@ -207,7 +207,7 @@ def of_search(folder: Path) -> Won | None:
     return None
 
 
-def best_of(found: Mapping[str, Sequence[Won | None]]) -> dict[str, Won]:
+def best_of(found: Mapping[str, Sequence[AcceptedKernel | None]]) -> dict[str, AcceptedKernel]:
     """By the problems' names, of those that have any."""
     kept = {name: [each for each in several if each is not None] for name, several in found.items()}
     return {name: max(each, key=lambda one: one.low) for name, each in kept.items() if each}

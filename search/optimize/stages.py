@@ -24,7 +24,7 @@ from search.campaign.campaign_view import CampaignView
 from search.campaign.config import searches_at_once
 from search.campaign.running import LIMITS, Campaign, CampaignRun, Planned
 from search.optimize.adapters import adapted, is_for
-from search.optimize.extraction.graph import NoGraphError
+from search.optimize.extraction.graph import CaptureError
 from search.optimize.extraction.problems import extract
 from search.optimize.extraction.record import EXTRACTION, Extracted, Extraction
 from search.optimize.extraction.whole import Whole
@@ -34,14 +34,20 @@ from search.optimize.outcome import KERNELS
 from search.optimize.profiling.record import Profile
 from search.optimize.readme import extracted_lines, readme, won_lines
 from search.optimize.searching import (
+    AcceptedKernel,
     LibraryAnswers,
     ModelRules,
     SavedTime,
-    Won,
     best_of,
     of_search,
 )
-from search.optimize.verification.apart import WAYS, Task, VerificationError, verify_apart, ways_of
+from search.optimize.verification.apart import (
+    WAYS,
+    VerificationError,
+    VerificationTask,
+    verify_apart,
+    ways_of,
+)
 from search.optimize.verification.record import Verification, in_lines
 
 SEARCHES = "searches"
@@ -49,7 +55,7 @@ SEARCHES = "searches"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Making:
+class OptimizeRun:
     """The folder of the run, its config, and the overrides that its searches share."""
 
     folder: Path
@@ -62,7 +68,7 @@ class Making:
         say(self.console, *lines)
 
 
-def extracted(making: Making, profile: Profile, wholes: Sequence[Whole]) -> Extraction:
+def extracted(making: OptimizeRun, profile: Profile, wholes: Sequence[Whole]) -> Extraction:
     """The problems of the run, which are made unless they are there."""
     file = making.folder / EXTRACTION
     if file.exists():
@@ -94,11 +100,11 @@ def _give_memory_back() -> None:
 
 
 async def kernels_for(
-    making: Making, profile: Profile, wholes: Sequence[Whole], extraction: Extraction
-) -> dict[str, Won]:
+    making: OptimizeRun, profile: Profile, wholes: Sequence[Whole], extraction: Extraction
+) -> dict[str, AcceptedKernel]:
     """Asks the library, then searches with the campaign's budget. Raises UsageError."""
     config = making.config
-    found: dict[str, list[Won | None]] = {each.name: [] for each in extraction.problems}
+    found: dict[str, list[AcceptedKernel | None]] = {each.name: [] for each in extraction.problems}
     searched = any(config.budget[unit] is not None for unit in LIMITS)
     _give_memory_back()
     host = host_of(config)
@@ -130,13 +136,13 @@ async def kernels_for(
     return best_of(found)
 
 
-def _problem(making: Making, each: Extracted) -> Problem:
+def _problem(making: OptimizeRun, each: Extracted) -> Problem:
     return open_problem(
         str(making.folder / each.file), device=making.config.device, rules=making.config.problem
     )
 
 
-def _campaign(making: Making, profile: Profile, extraction: Extraction, devices: int) -> Campaign:
+def _campaign(making: OptimizeRun, profile: Profile, extraction: Extraction, devices: int) -> Campaign:
     config = making.config
     rules = [f"rounds={config.rounds}", f"problem.libraries={config.problem.libraries}"]
     shared = [*given_config_folders(), *rules, *making.shared]
@@ -164,11 +170,11 @@ def _campaign(making: Making, profile: Profile, extraction: Extraction, devices:
 
 
 def installed(
-    making: Making,
+    making: OptimizeRun,
     profile: Profile,
     wholes: Sequence[Whole],
     extraction: Extraction,
-    kernels: Mapping[str, Won],
+    kernels: Mapping[str, AcceptedKernel],
 ) -> Verification | None:
     """Writes `optimized/` with the kernels with which the model is the same, and says what they are worth. A
     GPU may run the forward as a CUDA graph, which can be worth it without any kernel; None where nothing is.
@@ -188,7 +194,7 @@ def installed(
         return None
     model = OmegaConf.to_container(config.model, resolve=True)
     assert isinstance(model, dict)
-    task = Task(
+    task = VerificationTask(
         model={str(key): value for key, value in model.items()},
         device=str(config.device),
         dtype=config.dtype,
@@ -214,7 +220,7 @@ def installed(
             own_in_compiled=not found.compiled_pays,
             slower=found.slower_in,
         )
-    except (NoGraphError, VerificationError) as error:
+    except (CaptureError, VerificationError) as error:
         raise UsageError(f"model={profile.model}: no kernel can be put into it: {error}") from error
     kept = {each.name: kernels[each.name] for each in places if each.name not in found.left_out}
     making.say(*in_lines(found, WAYS))

@@ -22,7 +22,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from evaluators.app.command import Call, build, choose_device, command, compose_config
+from evaluators.app.command import CommandCall, build, choose_device, command, compose_config
 from evaluators.app.config import NO_FOLDER, group, hydra_settings, quoted
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
@@ -53,7 +53,7 @@ class PromptConfig(RunConfig):
     hydra: Any = hydra_settings(NO_FOLDER)
 
 
-def expand(overrides: Sequence[str]) -> Call:
+def expand(overrides: Sequence[str]) -> CommandCall:
     """Of a run its own config, with a proposer that renders prompts, whoever proposed in it. Raises
     UsageError."""
     own = {key: value for key in OWN if (value := value_of(overrides, key)) is not None}
@@ -62,11 +62,11 @@ def expand(overrides: Sequence[str]) -> Call:
     if "run" not in own:
         for key in own:
             raise UsageError(f"{key}=… is one of a run: give run=<its folder>, too")
-        return Call(overrides=given)
+        return CommandCall(overrides=given)
     stored = stored_config(Path(own["run"]), "run", PromptConfig)
     if "prompts" not in stored.proposer:
         stored.proposer = compose_config(PromptConfig, ["problem=level1/conv2d"]).proposer
-    return Call(overrides=[*given, "hydra.run.dir=.", *QUIET], stored=stored)
+    return CommandCall(overrides=[*given, "hydra.run.dir=.", *QUIET], stored=stored)
 
 
 @command("search.prompt", PromptConfig, __doc__, ValueError, expand=expand)

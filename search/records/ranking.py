@@ -33,7 +33,7 @@ NARROW = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class LeaderComparison:
     """Several kernels, measured in alternating blocks of one session: their evaluations by kernel id. The
     samples of those that are correct belong together turn by turn. Raises ValueError where they cannot."""
 
@@ -80,8 +80,8 @@ class Ranking:
         if by not in RANKINGS:
             raise ValueError(f"ranking is {by!r}; it must be one of {', '.join(RANKINGS)}")
         self.by = by
-        self.comparisons: list[Comparison] = []
-        self._last: dict[str, Comparison] = {}
+        self.comparisons: list[LeaderComparison] = []
+        self._last: dict[str, LeaderComparison] = {}
         """By kernel id, the last comparison that says something of it."""
         self._ratios: dict[tuple[str, str], list[float]] = {}
         """For two kernels, in either order: the second one's time over the first one's, turn by turn, of all
@@ -91,7 +91,7 @@ class Ranking:
         self._faster: dict[str, set[str]] = {}
         """By kernel id, those that were faster, by the median of these ratios."""
 
-    def add(self, comparison: Comparison) -> None:
+    def add(self, comparison: LeaderComparison) -> None:
         """Takes in the next one."""
         self.comparisons.append(comparison)
         self._last |= dict.fromkeys(comparison.found, comparison)

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel, content_id
-from search.records.ranking import Comparison, Ranking
+from search.records.ranking import LeaderComparison, Ranking
 
 HISTORY = ("all", "best", "summary", "none")
 BEST_SHOWN = 8
@@ -194,7 +194,7 @@ class Tree:
     def compare(self, evaluations: Mapping[str, Evaluation]) -> None:
         """Takes in what several kernels, by their ids, did when they were measured against one another.
         Raises ValueError for samples that do not belong together."""
-        self.ranking.add(Comparison(evaluations=evaluations))
+        self.ranking.add(LeaderComparison(evaluations=evaluations))
         self._compared_after.append(self.rounds_closed)
 
     def variants_of(self, idea_id: str) -> tuple[Variant, ...]:

@@ -22,7 +22,7 @@ from typing import Any
 from omegaconf import MISSING, DictConfig
 from rich.console import Console
 
-from evaluators.app.command import Call, command, log_to, shown
+from evaluators.app.command import CommandCall, command, log_to, shown
 from evaluators.app.config import NO_FOLDER, hydra_settings, quoted
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
@@ -49,14 +49,14 @@ class ReportConfig:
     hydra: Any = hydra_settings(NO_FOLDER)
 
 
-def expand(overrides: Sequence[str]) -> Call:
+def expand(overrides: Sequence[str]) -> CommandCall:
     """The run stands alone, without its key. Raises UsageError unless there is one."""
     runs = [each for each in overrides if "=" not in each]
     others = [each for each in overrides if "=" in each]
     if len(runs) + sum(each.startswith("run=") for each in others) != 1:
         shipped = ", ".join(shipped_recordings())
         raise UsageError(f"give one run: its folder, or the name of a shipped recording ({shipped})")
-    return Call(overrides=[*others, *(f"run={quoted(each)}" for each in runs)])
+    return CommandCall(overrides=[*others, *(f"run={quoted(each)}" for each in runs)])
 
 
 @command("search.report", ReportConfig, __doc__, JournalError, expand=expand)

@@ -20,26 +20,26 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from evaluators.app.command import (
-    Call,
+    CommandCall,
     command,
     given_overrides,
     log_to,
     output_folder,
     say,
 )
-from search.app.resuming import as_recorded, resumed
+from search.app.resuming import replay_overrides, resume_call
 from search.records.events import RunFinished
 from search.records.journal import JournalError
 from search.run.config import RunConfig
 from search.run.launch import search, settle
 
 
-def expand(overrides: Sequence[str]) -> Call:
+def expand(overrides: Sequence[str]) -> CommandCall:
     """A run that is resumed has its own config, and one that is replayed the recorded call. Raises
     UsageError."""
-    if (call := resumed(overrides, "resume", RunConfig)) is not None:
+    if (call := resume_call(overrides, "resume", RunConfig)) is not None:
         return call
-    return Call(overrides=as_recorded(overrides) if "proposer=replay" in overrides else overrides)
+    return CommandCall(overrides=replay_overrides(overrides) if "proposer=replay" in overrides else overrides)
 
 
 @command("search.run", RunConfig, __doc__, JournalError, expand=expand)

@@ -38,7 +38,7 @@ from search.app.run_folders import (
 from search.engine.engine import Engine
 from search.engine.run_folder import finalise
 from search.engine.session import Session
-from search.protocols import Evaluator, GivesVerdicts, Proposer, Strategy
+from search.protocols import GivesVerdicts, KernelEvaluator, Proposer, Strategy
 from search.recordings.verdicts import RecordedEvaluations
 from search.records.budget import Budget
 from search.records.events import RunFinished
@@ -85,7 +85,7 @@ async def search(
     strategy: Strategy | None = None,
     proposer: Proposer | None = None,
     signals: bool = True,
-    evaluator: Evaluator | None = None,
+    evaluator: KernelEvaluator | None = None,
     confirms: bool = True,
 ) -> RunFinished:
     """Runs the search that the config describes in the folder, or goes on with the run there. `recording`:
@@ -166,8 +166,8 @@ async def _run(engine: Engine, console: Console, *, signals: bool) -> RunFinishe
 
 
 def _evaluator(
-    config: DictConfig, recording: RunState | None, proposer: Proposer, given: Evaluator | None
-) -> tuple[contextlib.AbstractContextManager[Evaluator], int]:
+    config: DictConfig, recording: RunState | None, proposer: Proposer, given: KernelEvaluator | None
+) -> tuple[contextlib.AbstractContextManager[KernelEvaluator], int]:
     """Who gives the verdicts, to be opened, and how many kernels it may have at a time. Raises UsageError."""
     if given is not None:
         return contextlib.nullcontext(given), OUTSTANDING_PER_LANE

@@ -9,7 +9,7 @@ from typing import Any
 
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Kernel, Problem
-from kernel_library.catalogue.entry import Entry, Hit, Kind, Measurement
+from kernel_library.catalogue.entry import Entry, Hit, HitKind, Measurement
 from search.engine.agent import Agent
 from search.engine.session import Session
 from search.records.budget import Budget
@@ -57,7 +57,7 @@ class OneEntry:
 
     def lookup(self, problem: Problem, k: int, environment: Mapping[str, str] | None = None) -> list[Hit]:
         found = self.entry.measurements[0].evaluation
-        return [Hit(entry=self.entry, kind=Kind.PROBLEM, why="for this problem", evaluation=found)]
+        return [Hit(entry=self.entry, kind=HitKind.PROBLEM, why="for this problem", evaluation=found)]
 
     def add(self, entry: Entry) -> bool:
         self.added.append(entry)

@@ -15,7 +15,7 @@ from evaluators.judge.attribution.stack_samples import StackSamples
 from evaluators.judge.attribution.vendor_kernels import VendorKernels
 from evaluators.judge.attribution.work_share import not_its_own, share_of_kernels
 from evaluators.judge.reference_session import ReferenceSession
-from evaluators.judge.runner_client import Refused, RunnerClient
+from evaluators.judge.runner_client import CandidateRefused, RunnerClient
 from evaluators.judge.timing.cpu_timing import CpuRunnerClient
 from evaluators.judge.timing.gpu_timing import GpuRunnerClient
 from evaluators.records.evaluation import Status
@@ -40,7 +40,7 @@ class Attribution(ABC):
     def count(self) -> None:
         """Finds it out. Raises Refused."""
         if reason := self._reason():
-            raise Refused(Status.REJECTED, reason, "library")
+            raise CandidateRefused(Status.REJECTED, reason, "library")
 
     @abstractmethod
     def _reason(self) -> str | None:

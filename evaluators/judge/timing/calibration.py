@@ -93,8 +93,8 @@ class Calibration(ABC):
         """ms that a call of a block of so many may take longer for no reason: by the clock and, where much
         is copied, by what the block costs besides, which is taken off its time and varies, too."""
         copies_much = self._eager.buffers.inputs.call_bytes + self._eager.buffers.outputs.call_bytes > MUCH
-        besides_ms = BESIDES_VARIES * self.overhead(calls).total_ms if copies_much else 0.0
-        return (self.noise_ms + besides_ms) / calls
+        overhead_ms = BESIDES_VARIES * self.overhead(calls).total_ms if copies_much else 0.0
+        return (self.noise_ms + overhead_ms) / calls
 
     def eager_calls(self, plan: Plan, capacity: int) -> int:
         """Calls of the baseline's blocks where there is room for so many."""

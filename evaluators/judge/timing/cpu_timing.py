@@ -16,13 +16,13 @@ from dataclasses import replace
 
 from evaluators.isolation import namespaces
 from evaluators.judge.attribution.stack_samples import StackSamples
-from evaluators.judge.runner_client import Refused, RunnerClient, shuffled
+from evaluators.judge.runner_client import CandidateRefused, RunnerClient, shuffled
 from evaluators.judge.staging import Batch, Staging
 from evaluators.judge.timing.calibration import Calibration
 from evaluators.judge.timing.evenness import Evenness, evenness
 from evaluators.records.evaluation import Status
 from evaluators.records.timing import SLACK_MS, Block, Overhead, Plan, block_sizes
-from evaluators.runner.messages import Done, Run
+from evaluators.runner.messages import Done, RunCalls
 from evaluators.runner.shared_buffers import SampledOutput, SharedBuffers
 from evaluators.system import process_inspection, process_tree
 from evaluators.system.channel import Channel, ChannelClosed, ChannelTimeout
@@ -72,7 +72,7 @@ class CpuRunnerClient(RunnerClient):
         for call in set(calls):
             self.buffers.show_one(batch.memory, call)
         with self._awake():
-            self._channel.send(Run(calls=calls, deliver=False).message())
+            self._channel.send(RunCalls(calls=calls, deliver=False).message())
             while True:
                 try:
                     self._answer(Done, stack_samples.delay_s())
@@ -84,7 +84,7 @@ class CpuRunnerClient(RunnerClient):
         """One call, whose inputs are shown while the runner is stopped, from before it wakes up.
         When it has stopped again, the outputs are read out of its memory: nothing that it does takes part."""
         fetches = self.buffers.fetches
-        order = Run(calls=[call], seeds=batch.seeds, stand_in=stand_in, deliver=not fetches).message()
+        order = RunCalls(calls=[call], seeds=batch.seeds, stand_in=stand_in, deliver=not fetches).message()
         self.buffers.show_one(batch.memory, call)
         leaders = process_tree.spread_threads(self._family)
         self._require_still()
@@ -105,18 +105,22 @@ class CpuRunnerClient(RunnerClient):
         """The outputs of a call, which a stopped runner says it has at these addresses."""
         views = self.buffers.output_views[call]
         if addresses is None or len(addresses) != len(views):
-            raise Refused(Status.REJECTED, f"no addresses of outputs: {addresses!r:.200}", "forged message")
+            raise CandidateRefused(
+                Status.REJECTED, f"no addresses of outputs: {addresses!r:.200}", "forged message"
+            )
         try:
             for view, address in zip(views, addresses, strict=True):
                 process_inspection.read_memory(
                     self._runner, address, view.data_ptr(), view.numel() * view.element_size()
                 )
         except process_inspection.Unreadable as error:
-            raise Refused(Status.INCORRECT, f"its output cannot be read: {error}") from error
+            raise CandidateRefused(Status.INCORRECT, f"its output cannot be read: {error}") from error
         except ProcessLookupError as error:
             raise ChannelClosed("the runner is gone") from error
         except OSError as error:
-            raise Refused(Status.REJECTED, "it does not let itself be looked into", "unobservable") from error
+            raise CandidateRefused(
+                Status.REJECTED, "it does not let itself be looked into", "unobservable"
+            ) from error
 
     def _require_still(self) -> None:
         """Raises Refused when a thread of the candidate's has run since it was stopped: signals other than
@@ -127,7 +131,7 @@ class CpuRunnerClient(RunnerClient):
         if self._ours:
             return  # after as long a pause as a candidate: a core that slept longer wakes up later
         if reason := self._stop_check.broken(ran_ns):
-            raise Refused(Status.REJECTED, reason, "not still")
+            raise CandidateRefused(Status.REJECTED, reason, "not still")
 
     @contextmanager
     def _awake(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from evaluators.judge.runner_client import Refused, RunnerClient, shuffled
+from evaluators.judge.runner_client import CandidateRefused, RunnerClient, shuffled
 from evaluators.judge.staging import Batch, Staging
 from evaluators.judge.timing.calibration import Calibration
 from evaluators.judge.timing.evenness import Evenness, evenness
@@ -29,7 +29,17 @@ from evaluators.records.timing import (
     sabotaged,
     smoothed,
 )
-from evaluators.runner.messages import Counted, Done, GaveBack, HandedIn, HandIn, Load, Queued, Run, Trace
+from evaluators.runner.messages import (
+    Counted,
+    Done,
+    HandedIn,
+    HandIn,
+    Load,
+    MemoryReleased,
+    Queued,
+    RunCalls,
+    TraceCalls,
+)
 from evaluators.runner.shared_buffers import SampledOutput, SharedBuffers
 from evaluators.system.channel import Channel, ChannelTimeout
 
@@ -92,7 +102,9 @@ class GpuRunnerClient(RunnerClient):
 
     def block(self, batch: Batch, *, stand_in: int = 0, deliver: bool = True) -> Block:
         """See `RunnerClient`. Without `deliver` the outputs stay with the runner (see `kept_block`)."""
-        return self._queued_block(batch, Run(calls=shuffled(batch.calls), stand_in=stand_in, deliver=deliver))
+        return self._queued_block(
+            batch, RunCalls(calls=shuffled(batch.calls), stand_in=stand_in, deliver=deliver)
+        )
 
     def overhead(self, batch: Batch) -> Overhead:
         """See `RunnerClient`. Of each kind of block the fastest counts: noise only adds. Afterwards `late`
@@ -113,12 +125,12 @@ class GpuRunnerClient(RunnerClient):
         self.late = late
         return Overhead(total_ms=max(once - filling_ms, 0.0), delivery_ms=max(once - kept, 0.0))
 
-    def chain_besides_ms(self, batch: Batch, *, wait: bool) -> float:
+    def chain_overhead_ms(self, batch: Batch, *, wait: bool) -> float:
         """What a block whose calls are a chain costs besides the calls, of a runner of ours that fills
         outputs instead of running its module; with `wait`, of one that waits for the GPU in every call."""
 
         def wall_ms(stand_in: int) -> float:
-            order = Run(calls=shuffled(batch.calls), stand_in=stand_in, chain=True, wait=wait)
+            order = RunCalls(calls=shuffled(batch.calls), stand_in=stand_in, chain=True, wait=wait)
             return self._queued_block(batch, order).wall_ms
 
         once, twice = fastest([lambda: wall_ms(1), lambda: wall_ms(2)])
@@ -129,7 +141,7 @@ class GpuRunnerClient(RunnerClient):
         handed in afterwards. Its inputs are gone by then: what was not worked out cannot be made up for.
         Last what the call has left in the inputs that it was to change."""
         order = shuffled(batch.calls)
-        block = self._queued_block(batch, Run(calls=order, deliver=False))
+        block = self._queued_block(batch, RunCalls(calls=order, deliver=False))
         self._sampled = None  # it shows outputs that are not handed in, and takes as much memory as they
         place = secrets.randbelow(batch.calls)
         left = self.buffers.changed(order[place])
@@ -158,17 +170,17 @@ class GpuRunnerClient(RunnerClient):
     def chain(self, batch: Batch) -> tuple[Block, list[int]]:
         """A block whose calls are a chain (see `dependent_calls.py`), and their order."""
         order = shuffled(batch.calls)
-        return self._queued_block(batch, Run(calls=order, chain=True)), order
+        return self._queued_block(batch, RunCalls(calls=order, chain=True)), order
 
     def trace(self, batch: Batch) -> list[tuple[str, int]]:
         """What the runner's trace of the device says it ran in a block: names and nanoseconds."""
         self.buffers.show(batch.memory, batch.calls)
         self._synchronize()
         with self._awake():
-            self._channel.send(Trace(calls=shuffled(batch.calls)).message())
+            self._channel.send(TraceCalls(calls=shuffled(batch.calls)).message())
             return self._answer(Counted).kernels
 
-    def _queued_block(self, batch: Batch, order: Run) -> Block:
+    def _queued_block(self, batch: Batch, order: RunCalls) -> Block:
         """All calls are queued behind the gate, then the inputs are shown and it opens."""
         calls = batch.calls
         self.buffers.rehearse_sampling(calls)
@@ -189,11 +201,11 @@ class GpuRunnerClient(RunnerClient):
             self._synchronize()
             wall_ms = (time.perf_counter() - start) * 1e3
             if self._lean:
-                self._answer(GaveBack)
+                self._answer(MemoryReleased)
         self._sampled = None if self._ours else sampled
         return Block(calls=calls, wall_ms=wall_ms)
 
-    def _patience_s(self, order: Run) -> float:
+    def _patience_s(self, order: RunCalls) -> float:
         """How long it may take to queue a block before the gate opens. The first has no time at all: CUDA
         loads kernels when they are launched for the first time, and that waits until the gate has opened."""
         if not self._is_warm:
@@ -208,7 +220,7 @@ class GpuRunnerClient(RunnerClient):
             self._answer(Queued, timeout_s)
         except ChannelTimeout:
             return False
-        except Refused:
+        except CandidateRefused:
             self.buffers.show(batch.memory, 0)  # what it has queued can end
             raise
         return True
@@ -223,7 +235,7 @@ class GpuRunnerClient(RunnerClient):
                 f"{calls} calls on the GPU did not end within {limit_s:.3g} s; "
                 f"the reference takes {self.expected_ms:.3g} ms for one"
             )
-            raise Refused(Status.TIMEOUT, log) from None
+            raise CandidateRefused(Status.TIMEOUT, log) from None
 
     def _synchronize(self) -> None:
         import torch
@@ -288,8 +300,8 @@ class GpuCalibration(Calibration):
         assert isinstance(self._eager, GpuRunnerClient)
         sizes = block_sizes(min(self._staging.capacity, CHAIN_CALLS))
         calls = max(n for n in sizes if n <= LEAST_LINKS or self.overhead(n).total_ms <= LINKS_MS)
-        besides_ms = self._eager.chain_besides_ms(self._staging.batch(calls), wait=waits)
-        return (besides_ms - self.overhead(calls).total_ms) / calls
+        overhead_ms = self._eager.chain_overhead_ms(self._staging.batch(calls), wait=waits)
+        return (overhead_ms - self.overhead(calls).total_ms) / calls
 
     def overhead(self, calls: int) -> Overhead:
         """See `Calibration`. Starting and ending a block is what takes longer on a busy machine, of all sizes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from evaluators.judge.correctness_checks import CorrectnessChecks
 from evaluators.judge.reference_session import ReferenceSession
-from evaluators.judge.runner_client import Refused, RunnerClient
+from evaluators.judge.runner_client import CandidateRefused, RunnerClient
 from evaluators.judge.timing.gpu_timing import CHAIN_CALLS, SINGLES, GpuCalibration, GpuRunnerClient
 from evaluators.records.evaluation import Status
 from evaluators.records.timing import DELIVERY_MATTERS, SLACK_MS, batched, delivers, suspicious
@@ -73,7 +73,7 @@ class TimingChecks:
             again_ms = self._calibration.measured_link_ms(waits=waits)
             if batched(chain_ms, kernel_ms, again_ms, SLACK) is None:
                 raise RuntimeError("what a chain costs besides was measured too low: the machine is busy")
-            raise Refused(Status.REJECTED, str(reason), "batched calls")
+            raise CandidateRefused(Status.REJECTED, str(reason), "batched calls")
         self.remarks.append(f"it waits for the GPU in every call, and is timed in a chain: {reason}")
         return chain_ms - link_ms - kernel_ms
 
@@ -144,7 +144,7 @@ class TimingChecks:
             f"handing in the outputs took {max(statistics.median(longer_ms), 0):.4g} ms a block where a copy "
             f"takes {delivery_ms:.4g} ms: they were not computed before"
         )
-        raise Refused(Status.REJECTED, log, "outputs not handed in")
+        raise CandidateRefused(Status.REJECTED, log, "outputs not handed in")
 
 
 def timing_checks(

@@ -82,7 +82,7 @@ NO_SHIFT = Shift()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class OutputComparison:
     """One output against the reference. Errors are normwise, ‖x − ref‖ / ‖ref‖, ref in float64; eager's is
     the larger of those on the same inputs and on rounded ones.
 
@@ -122,7 +122,7 @@ def compare(
     own: bool = True,
     exact: bool = True,
     products: bool = False,
-) -> Comparison:
+) -> OutputComparison:
     """`out` from the candidate, `ref` in float64 (or exact), `eager` from PyTorch at the task's dtype;
     all of one shape. Integer and boolean outputs must be equal, complex ones are judged as pairs. `own`: on
     the problem's own inputs. Without `exact` eager stands in for float64, and its error is taken for as large
@@ -133,18 +133,18 @@ def compare(
     import torch
 
     if not out.numel():
-        return Comparison(error=0.0, eager_error=0.0, problem="")
+        return OutputComparison(error=0.0, eager_error=0.0, problem="")
     eps = torch.finfo(eager.dtype).eps if eager.is_floating_point() or eager.is_complex() else 0.0
     out, ref, eager = as_pairs(out), as_pairs(ref), as_pairs(eager)
     chunks = chunks_of(out, ref, eager)
     if not out.is_floating_point():
         text, count = first_wrong(chunks, differences.unequal, out.shape)
-        return Comparison(error=count / out.numel(), eager_error=0.0, problem=text)
+        return OutputComparison(error=count / out.numel(), eager_error=0.0, problem=text)
     norms, largest = norms_of(chunks)
     if not all(map(math.isfinite, norms)):
         text, broken = first_wrong(chunks, partial(differences.broken, products=products), out.shape)
         if broken:
-            return Comparison(error=math.inf, eager_error=0.0, problem=text)
+            return OutputComparison(error=math.inf, eager_error=0.0, problem=text)
         norms, largest = norms_of(chunks, finite=True)
     rms = [each / math.sqrt(out.numel()) for each in norms]
     if not exact:
@@ -171,7 +171,7 @@ def compare(
         )
         if count:
             text = f"{found}; normwise error {error:.3g}, eager's own {eager_error:.3g}"
-    return Comparison(error=error, eager_error=eager_error, problem=text)
+    return OutputComparison(error=error, eager_error=eager_error, problem=text)
 
 
 def _strict(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.records.opening import OpeningStep
 from evaluators.reference.accuracy.differences import as_pairs, largest_of, rms_of
-from evaluators.reference.answer import Answer
+from evaluators.reference.answer import ReferenceAnswer
 from evaluators.reference.containers import tensors_in
 from evaluators.reference.inputs.input_distributions import (
     DISTRIBUTIONS,
@@ -161,11 +161,11 @@ def _masks(
 class _Own:
     """The answer to the problem's own inputs; of each output eager's error and the answer, in rms."""
 
-    answer: Answer
+    answer: ReferenceAnswer
     figures: list[tuple[float, float]]
 
     @classmethod
-    def of(cls, answer: Answer) -> _Own:
+    def of(cls, answer: ReferenceAnswer) -> _Own:
         return cls(answer, [rms_of(*pair) for pair in zip(answer.eager, answer.exact, strict=True)])
 
 
@@ -205,7 +205,7 @@ def _keeps_range(distribution: Distribution, sample: list[Any]) -> bool:
     )
 
 
-def _is_right(answer: Answer, number: int, own: _Own, *, lower: bool) -> bool:
+def _is_right(answer: ReferenceAnswer, number: int, own: _Own, *, lower: bool) -> bool:
     """Whether eager's output of this number is right enough to judge by. `lower`: whether the problem allows
     lower precision."""
     import torch

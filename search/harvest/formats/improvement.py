@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from search.harvest.conversations import CONVERSATION, asks_for_code, conversation
-from search.harvest.corpus import Corpus, Run, faster, task
+from search.harvest.corpus import Corpus, HarvestedRun, faster, task
 from search.harvest.rows import ORIGIN, TASK, Row, columns, timed, times
 from search.proposers.llm.answers import kernel_answer
 from search.records.tree import Variant
@@ -43,7 +43,7 @@ class Improvement:
                 if row := self._row(run, variant):
                     yield row
 
-    def _row(self, run: Run, variant: Variant) -> Row | None:
+    def _row(self, run: HarvestedRun, variant: Variant) -> Row | None:
         before, after = run.seed_of(variant), variant.evaluation
         if before is None or before.evaluation is None or after is None:
             return None

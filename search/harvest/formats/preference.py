@@ -13,7 +13,7 @@ from search.harvest.conversations import (
     asks_for_idea,
     choice,
 )
-from search.harvest.corpus import Corpus, Run, faster, task
+from search.harvest.corpus import Corpus, HarvestedRun, faster, task
 from search.harvest.rows import ORIGIN, TASK, Column, Row, columns, timed, times
 from search.proposers.llm.answers import ideas_answer, kernel_answer
 from search.records.tree import Variant, fastest
@@ -68,7 +68,7 @@ class Preference:
             for variants in parents.values():
                 yield from self._pairs(run, "parent", variants)
 
-    def _pairs(self, run: Run, of: str, variants: Sequence[Variant]) -> Iterator[Row]:
+    def _pairs(self, run: HarvestedRun, of: str, variants: Sequence[Variant]) -> Iterator[Row]:
         for chosen in fastest(variants, 1):
             for other in variants:
                 assert chosen.evaluation is not None
@@ -79,7 +79,7 @@ class Preference:
                 ):
                     yield self._row(run, of, chosen, other)
 
-    def _row(self, run: Run, of: str, chosen: Variant, rejected: Variant) -> Row:
+    def _row(self, run: HarvestedRun, of: str, chosen: Variant, rejected: Variant) -> Row:
         assert chosen.evaluation is not None
         assert rejected.evaluation is not None
         ideas, asked, parent = run.state.tree.ideas, task(run.problem), run.seed_of(chosen)
@@ -102,7 +102,7 @@ class Preference:
         compared = (asked["reference"], chosen.kernel.source, rejected.kernel.source)
         return Row(values=values, compared=compared, worth=chosen.evaluation.speedup_low)
 
-    def _choice(self, run: Run, of: str, chosen: Variant, rejected: Variant) -> dict[str, Any]:
+    def _choice(self, run: HarvestedRun, of: str, chosen: Variant, rejected: Variant) -> dict[str, Any]:
         """Of one idea, the question for its code and two kernels; of one parent, the question for an idea, of
         one who knows what both knew, and two ideas."""
         brief = run.brief(chosen)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from evaluators.records.evaluation import Status
-from search.harvest.corpus import Corpus, Run, comparable, task
+from search.harvest.corpus import Corpus, HarvestedRun, comparable, task
 from search.harvest.rows import ORIGIN, TASK, Column, Row, columns, timed, times
 from search.records.tree import Variant
 
@@ -72,7 +72,7 @@ class Trajectory:
                 if variant.id not in inner:
                     yield self._row(run, variant)
 
-    def _row(self, run: Run, last: Variant) -> Row:
+    def _row(self, run: HarvestedRun, last: Variant) -> Row:
         branch = [last]
         while (before := run.before(branch[0])) is not None:
             branch.insert(0, before)
@@ -91,7 +91,7 @@ class Trajectory:
         compared = (asked["reference"], *(each.kernel.source for each in branch))
         return Row(values=values, compared=compared, worth=values["total_reward"])
 
-    def _steps(self, run: Run, branch: list[Variant]) -> list[dict[str, Any]]:
+    def _steps(self, run: HarvestedRun, branch: list[Variant]) -> list[dict[str, Any]]:
         entry, first = run.seed_of(branch[0]), branch[0].evaluation
         # Of the last correct step, the start included; None for an entry that another device measured: the
         # gain over it is not known, and its own is not the branch's.

@@ -30,7 +30,7 @@ STRIDED = '''def strided(tensor, strides):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draw:
+class TensorDraw:
     """A tensor's type, strides ("" none: contiguous) and spread: mean and standard deviation of its finite
     elements, their range, and the shares of zeros and of minus infinity."""
 
@@ -86,7 +86,7 @@ def dense(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
 
 
-def draw_of(tensors: Sequence[torch.Tensor]) -> Draw:
+def draw_of(tensors: Sequence[torch.Tensor]) -> TensorDraw:
     """The spread of tensors of one type and layout, taken together. Raises ValueError for a type that cannot
     be drawn, and for NaN."""
     import torch
@@ -112,7 +112,7 @@ def draw_of(tensors: Sequence[torch.Tensor]) -> Draw:
     low, high = float(finite.min()), float(finite.max())
     if low == high and first.is_floating_point():
         std, low, high = CONSTANT_STD, low - 3 * CONSTANT_STD, high + 3 * CONSTANT_STD
-    return Draw(
+    return TensorDraw(
         dtype=dtype,
         strides=strides_of(first),
         mean=mean,

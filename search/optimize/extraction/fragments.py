@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
-from search.optimize.extraction.graph import Graph
+from search.optimize.extraction.graph import CallGraph
 from search.optimize.extraction.readable import RESHAPES, Words, is_first_alone, is_same, readable
-from search.optimize.profiling.recording import Kind, RecordedCall, RecordedRun
+from search.optimize.profiling.recording import OperatorKind, RecordedCall, RecordedRun
 
 if TYPE_CHECKING:
     from torch import fx
@@ -89,9 +89,11 @@ def _sizes(node: fx.Node) -> list[int]:
     return list(sizes)
 
 
-def fragment_of(graph: Graph, run: RecordedRun, places: Sequence[int]) -> Fragment:
+def fragment_of(graph: CallGraph, run: RecordedRun, places: Sequence[int]) -> Fragment:
     """The fragment of these calls of the run, which the graph is of. Raises NoFragmentError."""
-    views = {node for node, call in zip(graph.calls, run.calls, strict=True) if call.kind is Kind.VIEW}
+    views = {
+        node for node, call in zip(graph.calls, run.calls, strict=True) if call.kind is OperatorKind.VIEW
+    }
     own = {graph.calls[place] for place in places}
     if any(node in graph.reads for node in own):
         raise NoFragmentError("the model reads a number out of a tensor there")
@@ -141,7 +143,7 @@ def _computed(ordered: Sequence[fx.Node], own: set[fx.Node]) -> set[fx.Node]:
     return {node for node in computed if _is_tensor(node)}
 
 
-def _check_order(graph: Graph, ordered: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> None:
+def _check_order(graph: CallGraph, ordered: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> None:
     """All is computed at the place of the last call: nobody may read a part before it, or change an input in
     between."""
     first, last, members = ordered[0], ordered[-1], set(ordered)
@@ -206,7 +208,7 @@ def _check_contractions(calls: Mapping[fx.Node, RecordedCall], ordered: Sequence
     waits for all of it; attention's are batched, and small."""
     behind: dict[fx.Node, bool] = {}
     for node in ordered:
-        contracts = node in calls and calls[node].kind is Kind.CONTRACTION
+        contracts = node in calls and calls[node].kind is OperatorKind.CONTRACTION
         reads = any(behind.get(each, False) for each in node.all_input_nodes)
         if contracts and reads and calls[node].name not in ("bmm", "baddbmm"):
             raise NoFragmentError("one matmul or convolution waits for all of another")

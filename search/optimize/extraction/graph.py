@@ -2,7 +2,7 @@
 
 The nodes are those of `torch.fx`. Weights are attributes of the model by their names, so that none is copied;
 calls in place stay calls in place, in their order. Where the model reads a number out of a tensor, the graph
-has that call, too, and what it gave in the run (`Graph.reads`): for other inputs the graph is not the model.
+has that call, too, and what it gave in the run (`CallGraph.reads`): for other inputs the graph is not the model.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ CONSTANT = "_constant_{}"
 """The attribute of a tensor that is neither a weight nor made in the run."""
 
 
-class NoGraphError(Exception):
+class CaptureError(Exception):
     """The model's calls cannot be written as a graph; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Graph:
+class CallGraph:
     """`calls`: the nodes of the recorded calls, in order; `inputs`: those of the tensors among the model's
     arguments. `constants`: tensors by the attribute that they are to be. `reads`: what calls gave that are
     no tensors. `output`: the tree of the output (`torch.utils._pytree`) with its leaves, nodes or values."""
@@ -52,7 +52,7 @@ class Graph:
         return [str(node.target) for node in self.calls]
 
 
-def capture(model: LoadedModel) -> Graph:
+def capture(model: LoadedModel) -> CallGraph:
     """Runs the model's forward once, without gradients. Raises NoGraphError, and what the model raises."""
     import torch
     from torch.utils._pytree import tree_flatten
@@ -63,12 +63,12 @@ def capture(model: LoadedModel) -> Graph:
     leaves, tree = tree_flatten(out)
     found = [builder.node_of(each) if isinstance(each, torch.Tensor) else each for each in leaves]
     if strange := [each for each in leaves if not isinstance(each, (torch.Tensor, *PLAIN))]:
-        raise NoGraphError(f"its output has a {type(strange[0]).__name__}")
+        raise CaptureError(f"its output has a {type(strange[0]).__name__}")
     if builder.changes and builder.reads:
-        raise NoGraphError("it changes its inputs or weights, and reads a number out of a tensor")
+        raise CaptureError("it changes its inputs or weights, and reads a number out of a tensor")
     builder.graph.output(found)
     builder.graph.lint()
-    return Graph(
+    return CallGraph(
         graph=builder.graph,
         calls=builder.calls,
         inputs=builder.inputs,
@@ -86,7 +86,7 @@ def arguments_of(model: LoadedModel) -> tuple[list[Any], Any]:
     return tree_flatten((list(model.args), dict(model.kwargs)))
 
 
-def run(graph: Graph, model: LoadedModel, wanted: Sequence[fx.Node]) -> dict[fx.Node, torch.Tensor]:
+def run(graph: CallGraph, model: LoadedModel, wanted: Sequence[fx.Node]) -> dict[fx.Node, torch.Tensor]:
     """Copies of what these nodes have in a run on the model's example inputs, each as it is when it is made:
     calls in place come later."""
     import torch
@@ -152,11 +152,11 @@ class _Builder:
         if tensor in self._weights:
             node = self.graph.get_attr(self._weights[tensor])
         elif self._written.known(tensor) is not None:
-            raise NoGraphError(f"a tensor of shape {tuple(tensor.shape)} was made past the dispatcher")
+            raise CaptureError(f"a tensor of shape {tuple(tensor.shape)} was made past the dispatcher")
         elif (base := self._places.get(place_of(tensor) or 0)) is not None:
             where = tensor.shape, tensor.stride(), tensor.storage_offset()
             if base.dtype is not tensor.dtype:
-                raise NoGraphError(f"a weight is read as {tensor.dtype} past the dispatcher")
+                raise CaptureError(f"a weight is read as {tensor.dtype} past the dispatcher")
             as_strided = _operator("aten.as_strided.default")
             node = self.graph.call_function(as_strided, (self.node_of(base), *map(_plain, where)))
         else:
@@ -182,7 +182,7 @@ class _Builder:
         import torch
 
         if _shape_depends_on_numbers(func, args):
-            raise NoGraphError(f"what {func} gives has a shape that depends on the numbers in a tensor")
+            raise CaptureError(f"what {func} gives has a shape that depends on the numbers in a tensor")
         self.changes |= any(place_of(each) in self._lasting for each in changed_by(func, args, kwargs))
         given = [self._as_argument(each) for each in args]
         named = {name: self._as_argument(each) for name, each in kwargs.items()}
@@ -214,7 +214,7 @@ class _Builder:
         if isinstance(value, list | tuple):
             return [self._as_argument(each) for each in value]
         if isinstance(value, torch.Generator):
-            raise NoGraphError("a call takes a generator of random numbers")
+            raise CaptureError("a call takes a generator of random numbers")
         return value
 
 

@@ -19,7 +19,7 @@ from search.optimize.extraction.record import FOLDER, Extracted, Extraction, Pla
 from search.optimize.extraction.references import reference_of
 from search.optimize.extraction.whole import Whole
 from search.optimize.profiling.record import Profile, Target, TargetCase, amdahl
-from search.optimize.profiling.recording import Kind
+from search.optimize.profiling.recording import OperatorKind
 from search.optimize.profiling.targets import common_site
 
 LONGEST = 40
@@ -144,7 +144,7 @@ class _Extractor:
         calls = self._wholes[place.shape].run.calls
         if not target.is_chain:
             return OPERATOR
-        return PRODUCT if any(calls[each].kind is Kind.CONTRACTION for each in place.calls) else LIGHT
+        return PRODUCT if any(calls[each].kind is OperatorKind.CONTRACTION for each in place.calls) else LIGHT
 
 
 def _at_all_shapes(groups: Iterable[Own]) -> list[Own]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from evaluators.reference.inputs.strided_layouts import clone
 from evaluators.reference.loading import load_module
-from search.optimize.extraction.draws import DRAWN, STRIDED, Draw, dense, draw_of, strides_of
+from search.optimize.extraction.draws import DRAWN, STRIDED, TensorDraw, dense, draw_of, strides_of
 from search.optimize.extraction.fragments import Fragment, NoFragmentError
 from search.optimize.extraction.graph import run as run_graph
 from search.optimize.extraction.readable import WORDS
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class FragmentSample:
     """A fragment at one place, with the tensors that went in and came out in a run of the model."""
 
     place: Place
@@ -57,14 +57,14 @@ def reference_of(
     return text, False
 
 
-def _samples(own: Sequence[tuple[Place, Fragment]], wholes: Sequence[Whole]) -> list[Sample]:
+def _samples(own: Sequence[tuple[Place, Fragment]], wholes: Sequence[Whole]) -> list[FragmentSample]:
     tensors: dict[fx.Node, torch.Tensor] = {}
     for shape in dict.fromkeys(place.shape for place, _ in own):
         here = [each for place, each in own if place.shape == shape]
         wanted = [node for each in here for node in (*each.inputs, *each.outputs)]
         tensors |= run_graph(wholes[shape].graph, wholes[shape].model, wanted)
     return [
-        Sample(
+        FragmentSample(
             place=place,
             fragment=each,
             inputs=[tensors[node] for node in each.inputs],
@@ -74,7 +74,7 @@ def _samples(own: Sequence[tuple[Place, Fragment]], wholes: Sequence[Whole]) -> 
     ]
 
 
-def _distance(text: str, sample: Sample) -> float:
+def _distance(text: str, sample: FragmentSample) -> float:
     """How far the reference is from the model's tensors: 0 for bit for bit, up to 1 within what another order
     of sums may cost, infinite for what cannot be compared."""
     import torch
@@ -104,7 +104,11 @@ def _off(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def _text(
-    target: Target, samples: Sequence[Sample], body: Sequence[str], draws: Sequence[Draw], model: str
+    target: Target,
+    samples: Sequence[FragmentSample],
+    body: Sequence[str],
+    draws: Sequence[TensorDraw],
+    model: str,
 ) -> str:
     sites = patterns_of([each.place.site for each in samples])
     where = ", ".join(f"{site} x{count}" if count > 1 else site for site, count in sites.items())
@@ -141,10 +145,10 @@ def _text(
     return "\n\n\n".join(parts) + "\n"
 
 
-def _cases(samples: Sequence[Sample]) -> list[tuple[dict[str, tuple[int, ...]], float]]:
+def _cases(samples: Sequence[FragmentSample]) -> list[tuple[dict[str, tuple[int, ...]], float]]:
     """The sizes of the cases with their times: the shapes of the inputs, and the strides of those that are
     laid out in another way at another shape. Of samples of one shape the first counts."""
-    by_shapes: dict[tuple[tuple[int, ...], ...], list[Sample]] = defaultdict(list)
+    by_shapes: dict[tuple[tuple[int, ...], ...], list[FragmentSample]] = defaultdict(list)
     for each in samples:
         by_shapes[tuple(tuple(one.shape) for one in each.inputs)].append(each)
     firsts = [own[0].inputs for own in by_shapes.values()]

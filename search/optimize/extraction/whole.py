@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from evaluators.base.usage_error import UsageError
 from search.optimize.extraction.fragments import Fragment, fragment_of
-from search.optimize.extraction.graph import Graph, NoGraphError, capture
+from search.optimize.extraction.graph import CallGraph, CaptureError, capture
 from search.optimize.extraction.record import Place
 from search.optimize.models.source import LoadedModel, told
 from search.optimize.profiling.chains import Chain, find_chains
-from search.optimize.profiling.recording import Kind, RecordedRun, record
+from search.optimize.profiling.recording import OperatorKind, RecordedRun, record
 
 if TYPE_CHECKING:
     from torch import fx
@@ -24,7 +24,7 @@ class Whole:
 
     model: LoadedModel
     run: RecordedRun
-    graph: Graph
+    graph: CallGraph
 
     @cached_property
     def chains(self) -> list[Chain]:
@@ -35,7 +35,7 @@ class Whole:
     def views(self) -> set[fx.Node]:
         """The calls that move nothing."""
         calls = zip(self.graph.calls, self.run.calls, strict=True)
-        return {node for node, call in calls if call.kind is Kind.VIEW}
+        return {node for node, call in calls if call.kind is OperatorKind.VIEW}
 
     def fragment(self, place: Place) -> Fragment:
         """Raises NoFragmentError."""
@@ -48,7 +48,7 @@ def whole_of(model: LoadedModel) -> Whole:
         run = record(model)
         try:
             graph = capture(model)
-        except NoGraphError as error:
+        except CaptureError as error:
             raise UsageError(f"model={model.title}: no kernel can be put into it: {error}") from error
     if graph.operators != [call.operator for call in run.calls]:
         raise UsageError(

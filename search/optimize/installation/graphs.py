@@ -21,7 +21,7 @@ class NoGraphError(Exception):
     """The forward cannot be recorded; the message says why."""
 
 
-class Graph:
+class ForwardGraph:
     """The forward of one model for tensors of certain shapes, types and strides. Its results are copies: the
     next call does not change them.
 

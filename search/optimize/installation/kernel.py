@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 
 @dataclass(eq=False)
-class Kernel:
+class InstalledKernel:
     """A kernel and the operators that it stands for; `on` says which of them runs, `in_compiled` which in
     compiled code, and `supports`, where the kernel has that, for which tensors it is. `calls`: how often the
     kernel did, outside of compiled code."""
@@ -44,17 +44,17 @@ class Kernel:
         return self.run(*inputs)
 
 
-_KERNELS: dict[tuple[str, str], Kernel] = {}
+_KERNELS: dict[tuple[str, str], InstalledKernel] = {}
 
 
-def load_kernel(folder: Path, name: str, results: int, device: torch.device) -> Kernel:
+def load_kernel(folder: Path, name: str, results: int, device: torch.device) -> InstalledKernel:
     """A kernel of the folder, loaded once in a process."""
     key = str(folder.resolve()), name
     if key not in _KERNELS:
         reference = load_module(folder / "references" / f"{name}.py").Model()
         source = load_module(folder / "kernels" / f"{name}.py")
         module = source.ModelNew().to(device).eval()
-        _KERNELS[key] = Kernel(
+        _KERNELS[key] = InstalledKernel(
             name=name,
             run=module,
             reference=reference,

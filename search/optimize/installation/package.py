@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.records.problem import Kernel
 from search.optimize.extraction.fragments import Fragment, is_mutable
-from search.optimize.extraction.graph import NoGraphError, arguments_of
+from search.optimize.extraction.graph import CaptureError, arguments_of
 from search.optimize.extraction.readable import FIRST, SURE, is_first_alone, readable
 from search.optimize.extraction.record import Extracted, Place
 from search.optimize.extraction.whole import Whole
@@ -183,7 +183,7 @@ def _interface(whole: Whole) -> dict[str, Any]:
             "output": pytree.treespec_dumps(whole.graph.output),
         }
     except (TypeError, ValueError, NotImplementedError) as error:
-        raise NoGraphError(f"its arguments or results cannot be written down: {error}") from error
+        raise CaptureError(f"its arguments or results cannot be written down: {error}") from error
 
 
 def _dtype(tensor: Any) -> str:

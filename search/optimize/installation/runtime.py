@@ -22,8 +22,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from .graphs import Graph, NoGraphError
-from .kernel import Kernel, load_kernel, load_module
+from .graphs import ForwardGraph, NoGraphError
+from .kernel import InstalledKernel, load_kernel, load_module
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def check(value: Any, expected: Any) -> None:
 
 
 @dataclass(eq=False)
-class Shape:
+class ForwardShape:
     """What replaces a forward for arguments of one shape. `inputs`: shape, type, strides and device of each
     tensor among them; `structure` and `values`: the tree that the arguments are in, and its other leaves,
     None for a tensor; `output`: the tree of the results."""
@@ -54,7 +54,7 @@ class Shape:
     structure: Any
     values: Sequence[Any]
     output: Any
-    graphs: weakref.WeakKeyDictionary[nn.Module, Graph | NoGraphError] = field(
+    graphs: weakref.WeakKeyDictionary[nn.Module, ForwardGraph | NoGraphError] = field(
         default_factory=weakref.WeakKeyDictionary
     )
     """Of each model that has run as one, or why it cannot be recorded."""
@@ -78,7 +78,7 @@ class Shape:
 
 
 @dataclass(eq=False)
-class Plan:
+class ForwardPlan:
     """What replaces forwards. `shapes`: by the sizes of the tensors among the arguments, the first is that
     which others are held against; `weight`: one of the model's, which has moved or changed its type when the
     model has, with `kind`, its type and device. `weights`: the names of those that the forwards read.
@@ -87,8 +87,8 @@ class Plan:
     that what they stand for runs: as a CUDA graph (`graph`), and otherwise (`eager`). `fallbacks`: how often
     the model's own forward ran, by the reason."""
 
-    shapes: Mapping[tuple[torch.Size, ...], Shape]
-    kernels: Mapping[str, Kernel]
+    shapes: Mapping[tuple[torch.Size, ...], ForwardShape]
+    kernels: Mapping[str, InstalledKernel]
     weight: Callable[[nn.Module], torch.Tensor] | None
     kind: tuple[torch.dtype, torch.device]
     weights: Sequence[str] = ()
@@ -97,7 +97,7 @@ class Plan:
     slower: Mapping[str, Collection[str]] = field(default_factory=dict)
     fallbacks: collections.Counter[str] = field(default_factory=collections.Counter)
 
-    def shape_of(self, tensors: Sequence[torch.Tensor]) -> Shape:
+    def shape_of(self, tensors: Sequence[torch.Tensor]) -> ForwardShape:
         """That of these sizes; the first where there is none."""
         found = self.shapes.get(tuple([each.shape for each in tensors]))
         return next(iter(self.shapes.values())) if found is None else found
@@ -114,7 +114,7 @@ class Plan:
             return "the weights have another type, or are on another device"
         return ""
 
-    def run(self, model: nn.Module, shape: Shape, tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
+    def run(self, model: nn.Module, shape: ForwardShape, tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
         """The forward of the shape. Raises OtherValueError, and what a kernel raises."""
 
         def forward(*own: torch.Tensor, way: str = "graph") -> Sequence[Any]:
@@ -127,14 +127,14 @@ class Plan:
         if not self.as_graph:
             return forward(*tensors, way="eager")
         graph = shape.graphs.get(model)
-        if graph is None or (isinstance(graph, Graph) and graph.is_stale()):
+        if graph is None or (isinstance(graph, ForwardGraph) and graph.is_stale()):
             try:
-                graph = Graph(forward, tensors, [_owner(model, name) for name in self.weights])
+                graph = ForwardGraph(forward, tensors, [_owner(model, name) for name in self.weights])
             except NoGraphError as error:
                 logger.warning("not as a CUDA graph: %s", error)
                 graph = error
             shape.graphs[model] = graph
-        return graph(*tensors) if isinstance(graph, Graph) else forward(*tensors, way="eager")
+        return graph(*tensors) if isinstance(graph, ForwardGraph) else forward(*tensors, way="eager")
 
     def _kernels(self, way: str) -> Mapping[str, Callable[..., Any]]:
         """What runs in the places of the kernels."""
@@ -168,7 +168,7 @@ def _words(shape: Any, dtype: Any, strides: Any, device: Any) -> str:
 class Optimized(nn.Module):
     """Comes before the model's own class, whose forward is the way back."""
 
-    plan: Plan
+    plan: ForwardPlan
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As the model's own."""
@@ -208,7 +208,7 @@ def load(
     for name in without:
         kernels[name].on = False
     first = next(iter(manifest["weights"].items()), None)
-    plan = Plan(
+    plan = ForwardPlan(
         shapes=_shapes(folder, manifest["shapes"], device),
         kernels=kernels,
         weight=operator.attrgetter(first[0]) if first else None,
@@ -233,7 +233,7 @@ def _owner(model: nn.Module, weight: str) -> tuple[Mapping[str, Any], str]:
 
 def _shapes(
     folder: Path, listed: Sequence[Mapping[str, Any]], device: torch.device
-) -> dict[tuple[torch.Size, ...], Shape]:
+) -> dict[tuple[torch.Size, ...], ForwardShape]:
     """By the sizes of their tensors."""
     file = folder / CONSTANTS
     constants = torch.load(file, map_location=device) if file.exists() else [{} for _ in listed]
@@ -243,7 +243,7 @@ def _shapes(
             (torch.Size(shape), getattr(torch, dtype), tuple(strides), device)
             for shape, dtype, strides in each["inputs"]
         ]
-        found[tuple([shape for shape, *_ in inputs])] = Shape(
+        found[tuple([shape for shape, *_ in inputs])] = ForwardShape(
             name=each["name"],
             forward=load_module(folder / each["forward"]).forward,
             constants=own,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from evaluators.base.nearest import near
 from evaluators.base.usage_error import UsageError
 from evaluators.reference.loading import seed_all
-from search.optimize.models.source import LoadedModel, Shape, import_package, ready
+from search.optimize.models.source import InputShape, LoadedModel, import_package, ready
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +68,10 @@ class Transformers:
             name,
             lambda: made_with(lambda: made(config), device=device, dtype=dtype, seed=seed),
             shapes_of(
-                self, lambda one: Shape(inputs=lambda _: ((), one._inputs(made, config, Draw(device, dtype))))
+                self,
+                lambda one: InputShape(
+                    inputs=lambda _: ((), one._inputs(made, config, InputDraw(device, dtype)))
+                ),
             ),
             device=device,
             dtype=dtype,
@@ -83,7 +86,7 @@ class Transformers:
         cached = {"use_cache": False} if "use_cache" in known else {}
         return config_class(**{**cached, **self.config})
 
-    def _inputs(self, made: Any, config: Any, draw: Draw) -> dict[str, Any]:
+    def _inputs(self, made: Any, config: Any, draw: InputDraw) -> dict[str, Any]:
         texts = getattr(config, "text_config", None) or config
         images = getattr(config, "vision_config", None) or config
         vocabulary = getattr(texts, "vocab_size", IDS_BELOW)
@@ -143,13 +146,15 @@ class Torchvision:
         return ready(
             f"torchvision/{self.name}",
             lambda: made_with(lambda: builder(**config), device=device, dtype=dtype, seed=seed),
-            shapes_of(self, lambda one: Shape(inputs=lambda _: ((one._images(Draw(device, dtype)),), {}))),
+            shapes_of(
+                self, lambda one: InputShape(inputs=lambda _: ((one._images(InputDraw(device, dtype)),), {}))
+            ),
             device=device,
             dtype=dtype,
             backward=backward,
         )
 
-    def _images(self, draw: Draw) -> torch.Tensor:
+    def _images(self, draw: InputDraw) -> torch.Tensor:
         return draw.floats((self.batch, 3, self.image, self.image))
 
 
@@ -178,8 +183,8 @@ class Diffusers:
             lambda: made_with(lambda: made(**self.config), device=device, dtype=dtype, seed=seed),
             shapes_of(
                 self,
-                lambda one: Shape(
-                    inputs=lambda module: ((), one._inputs(made, module.config, Draw(device, dtype)))
+                lambda one: InputShape(
+                    inputs=lambda module: ((), one._inputs(made, module.config, InputDraw(device, dtype)))
                 ),
             ),
             device=device,
@@ -187,7 +192,7 @@ class Diffusers:
             backward=backward,
         )
 
-    def _inputs(self, made: Any, config: Mapping[str, Any], draw: Draw) -> dict[str, Any]:
+    def _inputs(self, made: Any, config: Mapping[str, Any], draw: InputDraw) -> dict[str, Any]:
         takes = inspect.signature(made.forward).parameters
         known = self._known(takes, config, draw)
         needed = [key for key, each in takes.items() if key != "self" and each.default is each.empty]
@@ -205,7 +210,7 @@ class Diffusers:
         )
 
     def _known(
-        self, takes: Collection[str], config: Mapping[str, Any], draw: Draw
+        self, takes: Collection[str], config: Mapping[str, Any], draw: InputDraw
     ) -> dict[str, Callable[[], Any]]:
         """What draws each input whose shape is known."""
         channels, size = config.get("in_channels", 4), self.sample or config.get("sample_size") or 32
@@ -243,12 +248,12 @@ class Diffusers:
         }
 
 
-def shapes_of(source: Any, inputs: Callable[[Any], Shape]) -> list[Shape]:
+def shapes_of(source: Any, inputs: Callable[[Any], InputShape]) -> list[InputShape]:
     """Those of an architecture: what `inputs` makes of the source with the fields of each. Raises UsageError
     for one that stands there twice."""
     if not source.shapes:
         return [inputs(source)]
-    found: dict[str, Shape] = {}
+    found: dict[str, InputShape] = {}
     for each in source.shapes:
         weight = each.get("weight", 1.0)
         changed = {key: value for key, value in each.items() if key != "weight"}
@@ -260,7 +265,7 @@ def shapes_of(source: Any, inputs: Callable[[Any], Shape]) -> list[Shape]:
 
 
 @dataclass(frozen=True)
-class Draw:
+class InputDraw:
     """Draws tensors on a device, floating ones at a type; from torch's generator."""
 
     device: str

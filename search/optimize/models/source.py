@@ -96,7 +96,7 @@ class ModelSource(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class InputShape:
     """A set of example inputs: what draws the arguments and keyword arguments, for the model."""
 
     inputs: Callable[[nn.Module], tuple[Sequence[Any], Mapping[str, Any]]]
@@ -194,7 +194,7 @@ def check_dtype(dtype: str | None) -> None:
 def ready(
     name: str,
     make: Callable[[], nn.Module],
-    shapes: Sequence[Shape],
+    shapes: Sequence[InputShape],
     **fields: Any,
 ) -> list[LoadedModel]:
     """The model at each of the shapes, in training mode where it goes backward. Raises UsageError for what
@@ -251,14 +251,14 @@ def model_of_problem(problem: Problem, name: str, *, backward: bool, seed: int) 
     return _of_module(modules[0], name, shapes, backward=backward, **how)
 
 
-def _shape(module: types.ModuleType, how: Mapping[str, Any], **fields: Any) -> Shape:
-    return Shape(inputs=lambda _: (make_inputs(module, **how), {}), **fields)
+def _shape(module: types.ModuleType, how: Mapping[str, Any], **fields: Any) -> InputShape:
+    return InputShape(inputs=lambda _: (make_inputs(module, **how), {}), **fields)
 
 
 def _of_module(
     module: types.ModuleType,
     name: str,
-    shapes: Sequence[Shape],
+    shapes: Sequence[InputShape],
     *,
     device: str,
     dtype: str,

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from search.optimize.profiling.recording import Kind, RecordedCall, RecordedRun
+from search.optimize.profiling.recording import OperatorKind, RecordedCall, RecordedRun
 
 MOST_CALLS = 64
 """In a chain: no kernel is written for more."""
@@ -61,10 +61,12 @@ class _Flow:
         self.kept = run.kept
         self.readers: dict[int, list[int]] = defaultdict(list)
         for place, call in enumerate(run.calls):
-            if call.kind is not Kind.VIEW:
+            if call.kind is not OperatorKind.VIEW:
                 for value in call.reads:
                     self.readers[value].append(place)
-        self.contractions = [place for place, call in enumerate(run.calls) if call.kind is Kind.CONTRACTION]
+        self.contractions = [
+            place for place, call in enumerate(run.calls) if call.kind is OperatorKind.CONTRACTION
+        ]
 
     def readers_of(self, place: int) -> set[int]:
         """The calls that read what this one writes; empty where anything of it outlives the run."""
@@ -88,7 +90,7 @@ def _regions(calls: Sequence[RecordedCall], flow: _Flow) -> dict[int, int]:
     """The end of the region of each light call."""
     regions: dict[int, int] = {}
     for place in reversed(range(len(calls))):
-        if calls[place].kind is Kind.LIGHT:
+        if calls[place].kind is OperatorKind.LIGHT:
             joined = flow.region_of_readers(place, regions)
             regions[place] = place if joined is None else joined
     return regions

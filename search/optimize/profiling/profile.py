@@ -9,14 +9,14 @@ from pathlib import Path
 
 from evaluators.reference.cost.machine_peaks import device_name, peaks_of
 from evaluators.suites.trace_grammar import call_of
-from evaluators.suites.traced_call import Call
+from evaluators.suites.traced_call import TracedCall
 from evaluators.system.user_cache import cache_folder
 from kernel_library.catalogue.entry import Entry, architecture_of
 from search.optimize.models.source import LoadedModel, told
 from search.optimize.profiling.record import Profile, ShapeTime
 from search.optimize.profiling.recording import RecordedRun, record
 from search.optimize.profiling.targets import Machine, chains_of, merged, operators_of
-from search.optimize.profiling.timing import Timing, measure
+from search.optimize.profiling.timing import ProfileTiming, measure
 
 ALIKE = 0.999
 """Of the calls that have to be those of the recorded run."""
@@ -25,12 +25,12 @@ SLOWED = 1.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredModel:
     """A model at one shape, with a run of it and its times."""
 
     model: LoadedModel
     run: RecordedRun
-    timing: Timing
+    timing: ProfileTiming
 
 
 def profile_of(
@@ -54,7 +54,7 @@ def profile_of(
             run = record(each)
             operators = [call.operator for call in run.calls]
             timing = measure(each, operators, warmup=warmup, iterations=iterations, say=say)
-        found.append(Measured(model=each, run=run, timing=timing))
+        found.append(MeasuredModel(model=each, run=run, timing=timing))
     say("measuring the machine's peaks, or reading them from an earlier run")
     model, weights = models[0], [each.weight for each in models]
     kept = cache or cache_folder() / "machine_peaks.json"
@@ -87,7 +87,7 @@ def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
     return sum(value * weight for value, weight in zip(values, weights, strict=True))
 
 
-def calls_of(profile: Profile) -> list[Call]:
+def calls_of(profile: Profile) -> list[TracedCall]:
     """The calls of the operators of an iteration at each shape, each once with its count; none of those for
     whose arguments the trace format has no words."""
     counts: Counter[tuple[str, str]] = Counter()
@@ -97,7 +97,7 @@ def calls_of(profile: Profile) -> list[Call]:
     return [replace(call_of(*each), count=count) for each, count in counts.items() if each[1]]
 
 
-def _notes(measured: Measured) -> list[str]:
+def _notes(measured: MeasuredModel) -> list[str]:
     run, timing, notes = measured.run, measured.timing, []
     if timing.alike < ALIKE:
         notes.append(

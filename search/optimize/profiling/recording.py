@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from evaluators.reference.containers import tensors_in
 from evaluators.suites.trace_grammar import write_arguments
 from evaluators.suites.trace_recording import CREATION, call_of, kind_of
-from evaluators.suites.traced_call import Call
+from evaluators.suites.traced_call import TracedCall
 from search.optimize.models.source import LoadedModel, as_written
 from search.optimize.profiling.values import Values, place_of
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Kind(StrEnum):
+class OperatorKind(StrEnum):
     """What an operator does."""
 
     VIEW = "view"
@@ -77,10 +77,10 @@ class RecordedCall:
 
     operator: str
     arguments: str
-    call: Call | None
+    call: TracedCall | None
     site: str
     backward: bool
-    kind: Kind
+    kind: OperatorKind
     dtype: str
     reads: Mapping[int, int]
     writes: Mapping[int, int]
@@ -243,18 +243,18 @@ def _name(func: Any) -> str:
     return str(func._overloadpacket.__name__).rstrip("_")
 
 
-def _kind(func: Any, *, viewed: bool) -> Kind:
+def _kind(func: Any, *, viewed: bool) -> OperatorKind:
     import torch
 
     if viewed:
-        return Kind.VIEW
+        return OperatorKind.VIEW
     if kind_of(str(func)) == CREATION:
-        return Kind.CREATION
+        return OperatorKind.CREATION
     if _formula(func) is not None:
-        return Kind.CONTRACTION
+        return OperatorKind.CONTRACTION
     marks = {getattr(torch.Tag, name, None) for name in ("pointwise", "reduction")} - {None}
     light = marks & set(func.tags) or _name(func).removesuffix("_data").removesuffix("_backward") in LIGHT
-    return Kind.LIGHT if light else Kind.OTHER
+    return OperatorKind.LIGHT if light else OperatorKind.OTHER
 
 
 def _formula(func: Any) -> Any:

@@ -17,7 +17,7 @@ from kernel_library.catalogue.traits import family
 from search.optimize.profiling.chains import find_chains
 from search.optimize.profiling.record import Bound, LibraryKernel, SiteTime, Target, TargetCase
 from search.optimize.profiling.recording import RecordedCall, RecordedRun
-from search.optimize.profiling.timing import Timing
+from search.optimize.profiling.timing import ProfileTiming
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +30,14 @@ class Machine:
     entries: Sequence[Entry] = ()
 
 
-def operators_of(run: RecordedRun, timing: Timing, machine: Machine) -> list[Target]:
+def operators_of(run: RecordedRun, timing: ProfileTiming, machine: Machine) -> list[Target]:
     """A target for each operator that was called, those that take most first."""
     members = [(place,) for place in range(len(run.calls))]
     sizes = [sum(call.reads.values()) + sum(call.writes.values()) for call in run.calls]
     return _targets(run, timing, machine, list(zip(members, sizes, strict=True)))
 
 
-def chains_of(run: RecordedRun, timing: Timing, machine: Machine) -> list[Target]:
+def chains_of(run: RecordedRun, timing: ProfileTiming, machine: Machine) -> list[Target]:
     """A target for each sequence of operators that could be one kernel, those that take most first."""
     found = [(chain.places, chain.bytes) for chain in find_chains(run)]
     return _targets(run, timing, machine, found)
@@ -65,7 +65,7 @@ def _weighted(case: TargetCase, shape: int, weight: float) -> TargetCase:
 
 
 def _targets(
-    run: RecordedRun, timing: Timing, machine: Machine, groups: Iterable[tuple[tuple[int, ...], int]]
+    run: RecordedRun, timing: ProfileTiming, machine: Machine, groups: Iterable[tuple[tuple[int, ...], int]]
 ) -> list[Target]:
     """Groups of calls with the bytes that they move; those of the same operators are one target."""
     by_operators: dict[tuple[str, ...], list[tuple[tuple[int, ...], int]]] = defaultdict(list)
@@ -85,7 +85,7 @@ def _targets(
 
 def _cases(
     calls: Sequence[RecordedCall],
-    timing: Timing,
+    timing: ProfileTiming,
     machine: Machine,
     groups: Sequence[tuple[tuple[int, ...], int]],
 ) -> tuple[TargetCase, ...]:

@@ -24,7 +24,7 @@ BLOCKS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timing:
+class ProfileTiming:
     """`wall_ms`: of an iteration. `call_ms`: of each call of the recorded run, in order. `kernels`: launches
     of an iteration, 0 on a CPU. `quickest_ms`: of all kernels, on a CPU of all calls, the shortest.
     `other_ms`: of an iteration, device time of no operator. `alike`: the share of the calls that were the
@@ -40,7 +40,7 @@ class Timing:
 
 def measure(
     model: LoadedModel, operators: Sequence[str], *, warmup: int, iterations: int, say: Callable[[str], None]
-) -> Timing:
+) -> ProfileTiming:
     """Times a model of which a run calls these operators. Raises what the model raises."""
     on_gpu = model.device != "cpu"
     block = iterations if on_gpu else 1
@@ -56,7 +56,7 @@ def measure(
 
 def timing_of(
     events: Iterable[Any], operators: Sequence[str], *, wall_ms: float, iterations: int, on_gpu: bool
-) -> Timing:
+) -> ProfileTiming:
     """The timing that a trace's events say, which are `FunctionEvent`s of torch."""
     took: dict[str, list[float]] = defaultdict(list)
     kernels: list[float] = []
@@ -76,7 +76,7 @@ def timing_of(
     shortest = (
         [each for each in kernels if each > 0] if on_gpu else [each * 1e3 for each in call_ms if each > 0]
     )
-    return Timing(
+    return ProfileTiming(
         wall_ms=wall_ms,
         call_ms=call_ms,
         kernels=round(len(kernels) / iterations),

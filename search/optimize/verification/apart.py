@@ -70,7 +70,7 @@ class VerificationError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class VerificationTask:
     """`model`: the fields of a `ModelConfig`; `seeds`: sets of weights and inputs that are compared; `turns`:
     readings of each way; `ways`: of running it, none: it is not timed; `without`: kernels that stay off, with
     the reason; `in_place`: what is known of kernels in their places, as `Verification.in_place` has it."""
@@ -92,7 +92,9 @@ class Task:
         return self.source.load(device=self.device, dtype=self.dtype, backward=False, seed=seed)
 
 
-def verify_apart(folder: Path, task: Task, names: Sequence[str], timeout_s: float) -> Verification:
+def verify_apart(
+    folder: Path, task: VerificationTask, names: Sequence[str], timeout_s: float
+) -> Verification:
     """The verification of the folder's package, which has the kernels of these names, in a process of its
     own. A kernel that ends the process is found by bisection, and left out. What the compiler tunes is
     timed in another process: it may take longer than all the rest, which is kept for the next call in case
@@ -105,7 +107,9 @@ def verify_apart(folder: Path, task: Task, names: Sequence[str], timeout_s: floa
     return found
 
 
-def _verified_in_all_ways(folder: Path, task: Task, names: Sequence[str], timeout_s: float) -> Verification:
+def _verified_in_all_ways(
+    folder: Path, task: VerificationTask, names: Sequence[str], timeout_s: float
+) -> Verification:
     if TUNED not in task.ways:
         return _verified(folder, task, names, timeout_s)
     untuned = replace(task, ways=[way for way in task.ways if way != TUNED])
@@ -127,7 +131,7 @@ def _verified_in_all_ways(folder: Path, task: Task, names: Sequence[str], timeou
     )
 
 
-def _digest(folder: Path, task: Task) -> str:
+def _digest(folder: Path, task: VerificationTask) -> str:
     """Of what is verified: the package, but for its weights, and what is to be done."""
     package = folder / PACKAGE
     files = [each for each in sorted(package.rglob("*.*")) if each.suffix in (".py", ".json")]
@@ -135,7 +139,7 @@ def _digest(folder: Path, task: Task) -> str:
     return content_id(json.dumps(asdict(task)), *itertools.chain(*texts))
 
 
-def _verified(folder: Path, task: Task, names: Sequence[str], timeout_s: float) -> Verification:
+def _verified(folder: Path, task: VerificationTask, names: Sequence[str], timeout_s: float) -> Verification:
     """A CUDA graph that ends the process costs no kernel: which of both it was is not known."""
     found = _run(folder, task, timeout_s)
     if isinstance(found, Verification):
@@ -162,7 +166,7 @@ def _verified(folder: Path, task: Task, names: Sequence[str], timeout_s: float) 
     return found
 
 
-def _run(folder: Path, task: Task, timeout_s: float) -> Verification | str:
+def _run(folder: Path, task: VerificationTask, timeout_s: float) -> Verification | str:
     """What the process has found, or how it failed."""
     write_atomically(folder / TASK, json.dumps(asdict(task)))
     (folder / FOUND).unlink(missing_ok=True)

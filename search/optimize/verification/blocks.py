@@ -24,7 +24,7 @@ def warm(run: Callable[[], Any]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class WayPair:
     """Two ways of the same work at one shape, which has this weight."""
 
     weight: float
@@ -32,7 +32,7 @@ class Case:
     theirs: Callable[[], Any]
 
 
-def speedup_in_turn(cases: Sequence[Case], device: str, turns: int) -> tuple[float, float, float]:
+def speedup_in_turn(cases: Sequence[WayPair], device: str, turns: int) -> tuple[float, float, float]:
     """How many times as fast ours is as theirs, the mean of all cases by their weights, with its 95 %
     interval. Raises whatever they raise."""
     ways = [[each.ours for each in cases], [each.theirs for each in cases]]

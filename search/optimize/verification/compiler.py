@@ -10,7 +10,7 @@ from typing import Any
 
 from evaluators.base.cause import first_line
 from search.optimize.models.source import LoadedModel
-from search.optimize.verification.blocks import Case, speedup_in_turn
+from search.optimize.verification.blocks import WayPair, speedup_in_turn
 from search.optimize.verification.plans import plan_of, watched
 
 
@@ -56,7 +56,7 @@ def _speedup(
     with torch.no_grad():
         return speedup_in_turn(
             [
-                Case(weight=weight, ours=partial(ours, *inputs), theirs=partial(theirs, *inputs))
+                WayPair(weight=weight, ours=partial(ours, *inputs), theirs=partial(theirs, *inputs))
                 for weight, inputs in cases
             ],
             device,

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from evaluators.base.cause import first_line
-from search.optimize.installation.graphs import Graph
+from search.optimize.installation.graphs import ForwardGraph
 from search.optimize.models.source import LoadedModel
-from search.optimize.verification.apart import TUNED, WAYS, Task
+from search.optimize.verification.apart import TUNED, WAYS, VerificationTask
 from search.optimize.verification.blocks import in_turn, warm
 from search.optimize.verification.compiler import over_compiled
 from search.optimize.verification.in_place import over_operators
@@ -27,7 +27,9 @@ RECOMPILED = 8
 """Times a function may be compiled for each shape, as PyTorch has it for one."""
 
 
-def timed(package: Any, task: Task, compared: Verification, say: Callable[[str], None]) -> Verification:
+def timed(
+    package: Any, task: VerificationTask, compared: Verification, say: Callable[[str], None]
+) -> Verification:
     """The verification with a session of the ways at all shapes in turn, and why other ways could not be run.
     Kernels that were left out stay off, and in each way those that are slower there than what they stand for;
     in compiled code those that are no faster."""
@@ -55,13 +57,13 @@ def timed(package: Any, task: Task, compared: Verification, say: Callable[[str],
     return replace(compared, sessions=[ms], failed=failed, shapes=shapes)
 
 
-def _compiles(task: Task) -> bool:
+def _compiles(task: VerificationTask) -> bool:
     """Whether kernels are timed in compiled code."""
     return any(with_kernels in task.ways for _, with_kernels in COMPILED_PAIRS)
 
 
 def _in_place(
-    models: Sequence[LoadedModel], task: Task, compared: Verification, say: Callable[[str], None]
+    models: Sequence[LoadedModel], task: VerificationTask, compared: Verification, say: Callable[[str], None]
 ) -> Verification:
     """With what each kernel is worth in the ways that are timed, unless the task says that."""
     found = {way: own for way, own in task.in_place.items() if way in task.ways}
@@ -101,7 +103,7 @@ def _warm(way: str, models: Sequence[LoadedModel]) -> dict[str, Callable[[], Any
 def _as_graph(way: str, model: LoadedModel) -> Callable[[], Any]:
     """What runs the model at its shape as a CUDA graph. Raises NoGraphError."""
     if way == GRAPH:
-        graph = Graph(lambda *_: model.run(), model.inputs(), [])
+        graph = ForwardGraph(lambda *_: model.run(), model.inputs(), [])
         return lambda: graph(*model.inputs())
     plan = plan_of(model)
     recorded(model)

@@ -9,7 +9,7 @@ from typing import Any
 
 from evaluators.base.cause import first_line
 from search.optimize.models.source import LoadedModel
-from search.optimize.verification.blocks import Case, speedup_in_turn
+from search.optimize.verification.blocks import WayPair, speedup_in_turn
 from search.optimize.verification.plans import plan_of, recorded
 
 
@@ -34,7 +34,7 @@ def over_operators(
     return found
 
 
-def _case(model: LoadedModel, kernel: Any, as_graph: bool) -> Case:
+def _case(model: LoadedModel, kernel: Any, as_graph: bool) -> WayPair:
     """The model at its shape with the kernel and without. Raises NoGraphError."""
 
     def way(on: bool) -> Callable[[], Any]:
@@ -48,4 +48,4 @@ def _case(model: LoadedModel, kernel: Any, as_graph: bool) -> Case:
         graph = recorded(model)
         return lambda: graph(*model.inputs())
 
-    return Case(weight=model.weight, ours=way(True), theirs=way(False))
+    return WayPair(weight=model.weight, ours=way(True), theirs=way(False))

@@ -28,13 +28,13 @@ from search.optimize.extraction.record import EXTRACTION, Extraction
 from search.optimize.installation.package import PACKAGE
 from search.optimize.model_config import source_of
 from search.optimize.models.source import LoadedModel
-from search.optimize.verification.apart import FOUND, TASK, Task
+from search.optimize.verification.apart import FOUND, TASK, VerificationTask
 from search.optimize.verification.forward_times import timed
 from search.optimize.verification.plans import plan_of, watched
 from search.optimize.verification.record import (
     OPTIMIZED_GRAPH,
-    Check,
-    Step,
+    GrowthStep,
+    ModelCheck,
     Verification,
     allowed,
     error_of,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def verify(folder: Path, task: Task, say: Callable[[str], None]) -> Verification:
+def verify(folder: Path, task: VerificationTask, say: Callable[[str], None]) -> Verification:
     """The verification, in this process. Raises what the model raises, and ValueError for a package that is
     not this model's."""
     package = load_package(folder)
@@ -58,7 +58,7 @@ def verify(folder: Path, task: Task, say: Callable[[str], None]) -> Verification
     return timed(package, task, result, say)
 
 
-def _compared(folder: Path, package: Any, task: Task, say: Callable[[str], None]) -> Verification:
+def _compared(folder: Path, package: Any, task: VerificationTask, say: Callable[[str], None]) -> Verification:
     """One model at a time is in memory. Where a kernel is taken out, the seeds before are compared again."""
     result = Verification(checks=(), calls={}, left_out=task.without)
     while True:
@@ -102,7 +102,7 @@ def load_package(folder: Path) -> Any:
     return module
 
 
-def _cases(package: Any, task: Task, seed: int) -> list[_Case]:
+def _cases(package: Any, task: VerificationTask, seed: int) -> list[_Case]:
     """The model of a seed at each of its shapes."""
     cases = [_Case(package, seed, number, model) for number, model in enumerate(task.load(seed))]
     package.load(cases[0].model.module)
@@ -115,7 +115,7 @@ def _why(cases: Sequence[_Case], names: Sequence[str], name: str) -> str:
     return next(filter(None, found), "not every time")
 
 
-def _growth(cases: Sequence[_Case], some: Sequence[str], folder: Path) -> list[Step]:
+def _growth(cases: Sequence[_Case], some: Sequence[str], folder: Path) -> list[GrowthStep]:
     """At the first shape where the model with these kernels is another."""
     return next((each.growth(some, folder) for each in cases if each.wrong(some)), [])
 
@@ -145,7 +145,7 @@ class _Case:
         """Of the inputs."""
         return [each.shape for each in self.model.inputs()]
 
-    def check(self, some: Sequence[str]) -> Check:
+    def check(self, some: Sequence[str]) -> ModelCheck:
         """With these kernels on; one that raises has an infinite error."""
         import torch
 
@@ -166,7 +166,7 @@ class _Case:
         )
         if eager_error is not None and not math.isfinite(eager_error):
             wanted, eager_error = self._eager, None
-        return Check(
+        return ModelCheck(
             seed=self.seed,
             error=error_of(found, wanted),
             eager_error=eager_error,
@@ -191,7 +191,7 @@ class _Case:
         finally:
             self._plan.as_graph = False
 
-    def growth(self, some: Sequence[str], folder: Path) -> list[Step]:
+    def growth(self, some: Sequence[str], folder: Path) -> list[GrowthStep]:
         """The errors of these kernels' results, call by call, against the same forward without them."""
         sites = Extraction.read(folder / EXTRACTION).sites(self.kernels, self._number)
         seen: dict[bool, list[tuple[str, Any]]] = {False: [], True: []}
@@ -204,7 +204,7 @@ class _Case:
             ):
                 self.model.run()
         return [
-            Step(kernel=name, site=site, error=error_of(tensors_in(found), tensors_in(wanted)))
+            GrowthStep(kernel=name, site=site, error=error_of(tensors_in(found), tensors_in(wanted)))
             for (name, found), (_, wanted), site in zip(seen[True], seen[False], sites, strict=False)
         ]
 
@@ -283,7 +283,7 @@ def _say(line: str) -> None:
 def main(arguments: Sequence[str]) -> int:
     """The process."""
     folder = Path(arguments[0])
-    task = Task(**json.loads((folder / TASK).read_text()))
+    task = VerificationTask(**json.loads((folder / TASK).read_text()))
     task = replace(task, source=source_of(task.model))
     verify(folder, task, _say).write(folder / FOUND)
     return 0

@@ -39,7 +39,7 @@ FILE = "verification.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class ModelCheck:
     """One set of inputs and weights. `error`: of the model with kernels; `eager_error`: of the model, both
     against float64; None where that does not fit, and `error` is then against the model. `tokens`: the share
     of positions whose most likely token is the model's, None without logits. `shape`: of the inputs."""
@@ -58,7 +58,7 @@ class Check:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class GrowthStep:
     """How far a kernel's results are from those of the operators that it stands for, in a run where all
     kernels before it have been used."""
 
@@ -77,10 +77,10 @@ class Verification:
     empty where no compiled code was timed. `in_place`: of each kernel that of the forward with it over the
     forward with its operators, by the way of running the model."""
 
-    checks: Sequence[Check]
+    checks: Sequence[ModelCheck]
     calls: Mapping[str, int]
     left_out: Mapping[str, str] = field(default_factory=dict)
-    growth: Sequence[Step] = ()
+    growth: Sequence[GrowthStep] = ()
     sessions: Sequence[Session] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     other_sizes: str = ""
@@ -202,8 +202,8 @@ class Verification:
         if "shapes" not in fields:
             fields["sessions"] = [{"": session} for session in fields["sessions"]]
         fields.pop("follows")
-        fields["checks"] = [Check(**each) for each in fields["checks"]]
-        fields["growth"] = [Step(**each) for each in fields["growth"]]
+        fields["checks"] = [ModelCheck(**each) for each in fields["checks"]]
+        fields["growth"] = [GrowthStep(**each) for each in fields["growth"]]
         return cls(**fields)
 
 

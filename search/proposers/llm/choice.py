@@ -13,7 +13,7 @@ from search.records.tree import Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class ModelStanding:
     """What a model's ideas have brought: `ideas` whose variants were judged, the `gain` of all of them
     together (log of the best variant's speedup over its parent's, where it is one), and their `dollars`."""
 
@@ -22,10 +22,10 @@ class Standing:
     dollars: float = 0.0
 
 
-class Choice(Protocol):
+class ModelChoice(Protocol):
     """Decides by what there is; equal arguments give equal answers."""
 
-    def pick(self, standings: Mapping[str, Standing], ideas: int, rng: random.Random) -> Counter[str]:
+    def pick(self, standings: Mapping[str, ModelStanding], ideas: int, rng: random.Random) -> Counter[str]:
         """How many of so many ideas each of the models is asked for."""
         ...
 
@@ -39,8 +39,8 @@ class Fixed:
         if any(weight < 0 for weight in self._weights.values()):
             raise ValueError(f"weights are {self._weights}; none may be negative")
 
-    def pick(self, standings: Mapping[str, Standing], ideas: int, rng: random.Random) -> Counter[str]:
-        """See `Choice`."""
+    def pick(self, standings: Mapping[str, ModelStanding], ideas: int, rng: random.Random) -> Counter[str]:
+        """See `ModelChoice`."""
         names = sorted(standings)
         weights = [self._weights.get(name, 1.0) for name in names]
         return Counter(rng.choices(names, weights if any(weights) else None, k=ideas))
@@ -57,8 +57,8 @@ class Bandit:
             raise ValueError(f"exploration is {exploration}; it must not be negative")
         self._exploration = exploration
 
-    def pick(self, standings: Mapping[str, Standing], ideas: int, rng: random.Random) -> Counter[str]:
-        """See `Choice`. Within one answer each idea counts as tried, with the average gain."""
+    def pick(self, standings: Mapping[str, ModelStanding], ideas: int, rng: random.Random) -> Counter[str]:
+        """See `ModelChoice`. Within one answer each idea counts as tried, with the average gain."""
         asked: Counter[str] = Counter()
         for _ in range(ideas):
             total = sum(each.ideas for each in standings.values()) + asked.total()
@@ -67,7 +67,7 @@ class Bandit:
             asked[max(names, key=lambda name: self._score(standings, name, asked[name], total))] += 1
         return asked
 
-    def _score(self, standings: Mapping[str, Standing], name: str, asked: int, total: int) -> float:
+    def _score(self, standings: Mapping[str, ModelStanding], name: str, asked: int, total: int) -> float:
         standing = standings[name]
         tries = standing.ideas + asked
         if not tries:
@@ -76,7 +76,7 @@ class Bandit:
         bound = gain + self._exploration * math.sqrt(2 * math.log(total) / tries)
         return bound / self._cost(standings, name)
 
-    def _cost(self, standings: Mapping[str, Standing], name: str) -> float:
+    def _cost(self, standings: Mapping[str, ModelStanding], name: str) -> float:
         """Of one idea, against that of the dearest model's; not below 1 %, so that a free model does not win
         whatever it has to say."""
         costs = {n: s.dollars / s.ideas if s.ideas else 0.0 for n, s in standings.items()}
@@ -89,7 +89,7 @@ def standings(
     outcomes: Sequence[Outcome],
     dollars: Mapping[str, float],
     speedups: Mapping[str, float],
-) -> dict[str, Standing]:
+) -> dict[str, ModelStanding]:
     """What each of the models has brought. `dollars` by model; `speedups` of all seeds by their ids: an idea
     on the reference, or on a seed that is not among them, is held against 1."""
     ideas: Counter[str] = Counter()
@@ -102,5 +102,6 @@ def standings(
             before = speedups.get(outcome.idea.parent) or 1.0
             gains[model] += max(0.0, math.log(outcome.best.evaluation.speedup / before))  # type: ignore[assignment]
     return {
-        name: Standing(ideas=ideas[name], gain=gains[name], dollars=dollars.get(name, 0.0)) for name in models
+        name: ModelStanding(ideas=ideas[name], gain=gains[name], dollars=dollars.get(name, 0.0))
+        for name in models
     }

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from evaluators.records.problem import Kernel, Problem
 from search.proposers.llm.answers import Sketch, ideas_schema, read_ideas, read_kernel
-from search.proposers.llm.choice import Choice, Fixed, Standing, standings
+from search.proposers.llm.choice import Fixed, ModelChoice, ModelStanding, standings
 from search.proposers.llm.novelty import comparable, repeated
 from search.proposers.llm.prompts import Prompts
 from search.protocols import ProposerFailed, RunContext
@@ -42,7 +42,7 @@ class LLMProposer:
         self,
         models: Mapping[str, LLM],
         *,
-        choice: Choice | None = None,
+        choice: ModelChoice | None = None,
         name: str = "llm",
         history: str = "all",
         examples: bool = True,
@@ -304,7 +304,7 @@ class LLMProposer:
             self._denied[name] = str(error)
             logger.warning("model %s is not asked any more: %s", name, error)
 
-    def _standings(self, names: Sequence[str]) -> dict[str, Standing]:
+    def _standings(self, names: Sequence[str]) -> dict[str, ModelStanding]:
         state = self._context.state
         kernels, entries = state.tree.variants.values(), self._context.entries
         measured: list[Seed | Variant] = [*kernels, *entries]

@@ -9,7 +9,7 @@ from operator import is_
 from evaluators.records.problem import Problem
 from evaluators.suites.trace_inputs import operator_of, takes_tensors
 from evaluators.suites.trace_recording import call_of
-from evaluators.suites.traced_call import Call, Constant, Value
+from evaluators.suites.traced_call import Constant, TracedCall, Value
 from search.proposers.playbook.constructor import constructor_of
 from search.proposers.playbook.meta_calls import Forward, forwards_of
 from search.proposers.playbook.operator_problem import (
@@ -53,7 +53,7 @@ def one_operator_workload(problem: Problem) -> Workload | None:
     )
 
 
-def _only_call(forward: Forward) -> Call | None:
+def _only_call(forward: Forward) -> TracedCall | None:
     """The one call that a forward comes to; None unless its tensors are the inputs, in their order, and its
     result is the output."""
     if len(forward.calls) != 1 or forward.output is not forward.calls[0].result:
@@ -76,7 +76,7 @@ def with_constants(constructor: str, constants: tuple[tuple[str, str], ...]) -> 
     return "\n".join([text, *(f"{indent}self.{name}_ = {value}" for name, value in constants)])
 
 
-def constants_of(call: Call) -> tuple[tuple[str, str], ...]:
+def constants_of(call: TracedCall) -> tuple[tuple[str, str], ...]:
     """What the operator is given beside tensors, by its names, as Python writes it."""
     arguments = operator_of(call.operator)._schema.arguments
     given = arguments_of(call)

@@ -11,7 +11,7 @@ from evaluators.records.problem import Problem
 from evaluators.reference.containers import map_tensors
 from evaluators.suites.trace_grammar import call_of
 from evaluators.suites.trace_inputs import make_arguments, operator_of, takes_tensors
-from evaluators.suites.traced_call import Call, Tensor, Value
+from evaluators.suites.traced_call import Tensor, TracedCall, Value
 from search.proposers.playbook.constructor import constructor_of
 from search.proposers.playbook.formulas import Formula, formula_of
 from search.proposers.playbook.passes import NORMALISATIONS, REDUCTIONS
@@ -102,7 +102,7 @@ def in_place(operator: str) -> bool:
     return operator != "" and operator.split(".")[1].endswith("_")
 
 
-def arguments_of(call: Call) -> Mapping[str, Value]:
+def arguments_of(call: TracedCall) -> Mapping[str, Value]:
     """All arguments by their names, those that are left out with their defaults."""
     arguments = operator_of(call.operator)._schema.arguments
     names = [each.name for each in arguments]
@@ -120,7 +120,7 @@ def _assigned(source: str) -> dict[str, str]:
     }
 
 
-def has_no_lists(call: Call) -> bool:
+def has_no_lists(call: TracedCall) -> bool:
     """Whether every argument that may be a tensor is one, or left out: no lists."""
     given = arguments_of(call)
     arguments = operator_of(call.operator)._schema.arguments
@@ -128,7 +128,7 @@ def has_no_lists(call: Call) -> bool:
     return all(value is None or isinstance(value, Tensor) for value in values)
 
 
-def signature_of(call: Call, device: str) -> Signature | None:
+def signature_of(call: TracedCall, device: str) -> Signature | None:
     """None where the operator does not take the call's arguments, or computes with complex numbers. Types
     may differ between devices: on a CPU the tensors are fake ones, otherwise on the meta device."""
     import torch

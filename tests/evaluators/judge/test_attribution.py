@@ -21,7 +21,7 @@ from evaluators.judge.attribution.attribution import (
 )
 from evaluators.judge.attribution.stack_samples import PLAIN_SAMPLES, StackSamples
 from evaluators.judge.attribution.vendor_kernels import VendorKernels, _mark
-from evaluators.judge.runner_client import Refused
+from evaluators.judge.runner_client import CandidateRefused
 from evaluators.judge.staging import Batch
 from evaluators.judge.timing.cpu_timing import CpuRunnerClient
 from evaluators.judge.timing.gpu_timing import GpuRunnerClient
@@ -85,7 +85,7 @@ def test_on_a_gpu_the_trace_decides(scratch: Path) -> None:
     assert found.own_share == 0.95
     (scratch / SOURCE).write_text("from torch.ops import shipped")
     found = attribute(session("cuda"), GpuRunner([("shipped", 95), (TANH, 5)]), scratch)
-    with pytest.raises(Refused, match="no kernel of its own") as refused:
+    with pytest.raises(CandidateRefused, match="no kernel of its own") as refused:
         found.count()
     assert (refused.value.rule, found.own_share) == ("library", 0.0)
 
@@ -94,7 +94,7 @@ def test_the_source_is_that_of_before_the_candidate_ran(scratch: Path) -> None:
     (scratch / SOURCE).write_text("from torch.ops import shipped")
     found = attribute(session("cuda"), GpuRunner([("shipped", 1)]), scratch)
     (scratch / SOURCE).write_text("def shipped(x): ...")
-    with pytest.raises(Refused):
+    with pytest.raises(CandidateRefused):
         found.count()
 
 
@@ -104,7 +104,7 @@ def test_on_a_cpu_samples_are_taken_until_they_have_seen_enough(scratch: Path) -
     assert found.own_share == 1.0
     runner = CpuRunner(path="/torch/lib/libtorch_cpu.so", stack_samples=100)
     found = attribute(session("cpu"), runner, scratch)
-    with pytest.raises(Refused, match="libtorch_cpu") as refused:
+    with pytest.raises(CandidateRefused, match="libtorch_cpu") as refused:
         found.count()
     assert (refused.value.rule, found.own_share) == ("library", 0.0)
     lengths = [len(row) for row in runner.rows]

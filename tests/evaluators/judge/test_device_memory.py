@@ -10,10 +10,10 @@ import torch
 
 from evaluators.judge.candidate_evaluation import CandidateEvaluation
 from evaluators.judge.device_memory import CLEARED_BYTES_PER_S, DeviceMemory, used_up
-from evaluators.judge.head_to_head import Entry, HeadToHead
+from evaluators.judge.head_to_head import Contender, HeadToHead
 from evaluators.judge.judge_process import _failure
 from evaluators.judge.memory_plan import GIB, SPARE_BYTES, MemoryPlan
-from evaluators.judge.runner_client import BaselineFailed, Refused
+from evaluators.judge.runner_client import BaselineFailed, CandidateRefused
 from evaluators.judge.timing.gpu_timing import GpuRunnerClient
 from evaluators.records.evaluation import Status
 from evaluators.records.problem import Problem
@@ -103,7 +103,7 @@ def test_the_baselines_failure_is_no_kernels(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(early, "_time_baseline", lambda: early._correctness_checks.begin(early._plan))
     with pytest.raises(torch.OutOfMemoryError):  # no kernel has been loaded
         early.verdict()
-    own = evaluation_of(Memory(20), monkeypatch, Refused(Status.RUNTIME_ERROR, NO_MEMORY)).verdict()
+    own = evaluation_of(Memory(20), monkeypatch, CandidateRefused(Status.RUNTIME_ERROR, NO_MEMORY)).verdict()
     assert own.status is Status.RUNTIME_ERROR
 
 
@@ -112,7 +112,7 @@ def test_whose_runner_has_failed_is_told(ours: bool) -> None:
     said = Failed(phase=Phase.RUN, error=NO_MEMORY)
     client = object.__new__(GpuRunnerClient)
     client._ours, client._channel = ours, SimpleNamespace(receive=lambda limit: said.message())  # type: ignore[assignment]
-    with pytest.raises(Refused, match=NO_MEMORY) as raised:
+    with pytest.raises(CandidateRefused, match=NO_MEMORY) as raised:
         client._answer(Done)
     assert isinstance(raised.value, BaselineFailed) is ours
 
@@ -126,7 +126,7 @@ def test_a_kernel_may_hold_what_the_baseline_holds() -> None:
 
 
 def test_among_several_kernels_nobody_is_blamed_for_the_memory() -> None:
-    def no_memory(entry: Entry) -> None:
+    def no_memory(entry: Contender) -> None:
         raise torch.OutOfMemoryError
 
     head_to_head = object.__new__(HeadToHead)
@@ -134,7 +134,7 @@ def test_among_several_kernels_nobody_is_blamed_for_the_memory() -> None:
     head_to_head._session = SimpleNamespace(  # type: ignore[assignment]
         reference=SimpleNamespace(restore_weights=lambda: restored.append(1))
     )
-    entry = Entry(number=0, client=None, correctness_checks=None)  # type: ignore[arg-type]
+    entry = Contender(number=0, client=None, correctness_checks=None)  # type: ignore[arg-type]
     with pytest.raises(torch.OutOfMemoryError):
         head_to_head._step(entry, no_memory).run()
     assert entry.verdict is None and restored

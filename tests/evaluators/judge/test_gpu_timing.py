@@ -20,8 +20,8 @@ from evaluators.judge.timing.gpu_timing import FILLING_S, LATE_BLOCKS, GpuRunner
 from evaluators.records.problem import Problem
 from evaluators.reference.inputs import dependent_calls
 from evaluators.runner import runner_process
-from evaluators.runner.messages import HandedIn, HandIn, Load, Run, order_of
-from evaluators.runner.runner_process import Session
+from evaluators.runner.messages import HandedIn, HandIn, Load, RunCalls, order_of
+from evaluators.runner.runner_process import RunnerSession
 from evaluators.runner.shared_buffers import SharedBuffers, gate_of
 from evaluators.system import process_inspection
 from evaluators.system.channel import Channel, ChannelClosed
@@ -76,7 +76,7 @@ def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         lean=getattr(request, "param", False),
     )
     found._lean = load.lean
-    session = Session({"role": "eager"}, load, os.dup(buffers.fd))
+    session = RunnerSession({"role": "eager"}, load, os.dup(buffers.fd))
     session._on_gpu = True
 
     def serve() -> None:
@@ -87,7 +87,7 @@ def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
                     session.hand_in(order.place, order.call)
                     theirs.send(HandedIn().message())
                 else:
-                    assert isinstance(order, Run)
+                    assert isinstance(order, RunCalls)
                     session.run(order, theirs)
         except ChannelClosed:
             pass
@@ -195,16 +195,16 @@ def test_who_is_late_again_and_again_is_waited_for_no_longer(made: Any) -> None:
 def test_where_the_reference_fills_the_queue_everybody_has_the_same_time_to_fill_it(made: Any) -> None:
     found, _, batch = made
     found.fills_queue = True
-    assert found._patience_s(Run(calls=[0])) == 0, "kernels are loaded in the first block"
+    assert found._patience_s(RunCalls(calls=[0])) == 0, "kernels are loaded in the first block"
     found.block(batch.first(1))
-    patience = [found._patience_s(Run(calls=[0]))]
+    patience = [found._patience_s(RunCalls(calls=[0]))]
     for _ in range(LATE_BLOCKS + 1):
         found.block(batch.first(1))
         assert found.late
-        patience.append(found._patience_s(Run(calls=[0])))
+        patience.append(found._patience_s(RunCalls(calls=[0])))
     assert set(patience) == {FILLING_S}
     found.fills_queue = False
-    assert found._patience_s(Run(calls=[0])) < FILLING_S, "who is late for good has little"
+    assert found._patience_s(RunCalls(calls=[0])) < FILLING_S, "who is late for good has little"
 
 
 @pytest.mark.slow
@@ -212,7 +212,7 @@ def test_what_a_chain_costs_besides(made: Any) -> None:
     found, _, batch = made
     found._ours = True
     for wait in (False, True):
-        assert 0 <= found.chain_besides_ms(batch, wait=wait) < 200
+        assert 0 <= found.chain_overhead_ms(batch, wait=wait) < 200
 
 
 class Runner:

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from evaluators.judge.correctness_checks import CorrectnessChecks
-from evaluators.judge.runner_client import Refused
+from evaluators.judge.runner_client import CandidateRefused
 from evaluators.judge.staging import Batch
 from evaluators.judge.timing.gpu_timing import CHAIN_CALLS
 from evaluators.judge.timing.timing_checks import TimingChecks
 from evaluators.records.evaluation import Status
 from evaluators.records.timing import Block, Overhead
-from evaluators.reference.accuracy.comparison import Comparison
+from evaluators.reference.accuracy.comparison import OutputComparison
 from evaluators.reference.answer import Draw
 from evaluators.runner.shared_buffers import SampledOutput
 
@@ -72,10 +72,12 @@ class Reference:
     random_checks = None
     checked: list[tuple[int, int, int]] = field(default_factory=list)
 
-    def judge_draw(self, outputs: list[torch.Tensor], answer: tuple[int, int], *, own: bool) -> Comparison:
+    def judge_draw(
+        self, outputs: list[torch.Tensor], answer: tuple[int, int], *, own: bool
+    ) -> OutputComparison:
         seed, before = answer
         self.checked.append((seed, int(outputs[0]), before))
-        return Comparison(error=0.0, eager_error=0.0, problem="")
+        return OutputComparison(error=0.0, eager_error=0.0, problem="")
 
 
 @dataclass
@@ -160,7 +162,7 @@ ALL_AT_ONCE = pytest.mark.parametrize(("alone_ms", "more_ms"), [(0.04, 0.001), (
 
 @ALL_AT_ONCE
 def test_calls_computed_together_are_rejected(alone_ms: float, more_ms: float) -> None:
-    with pytest.raises(Refused, match="not computed singly") as refused:
+    with pytest.raises(CandidateRefused, match="not computed singly") as refused:
         judge(together(alone_ms, more_ms))
     assert (refused.value.status, refused.value.rule) == (Status.REJECTED, "batched calls")
 
@@ -201,7 +203,7 @@ def test_outputs_that_are_copied_are_taken_off() -> None:
 
 
 def test_outputs_that_nobody_copies_are_rejected() -> None:
-    with pytest.raises(Refused, match=r"took 0\.01 ms a block where a copy takes 1 ms") as refused:
+    with pytest.raises(CandidateRefused, match=r"took 0\.01 ms a block where a copy takes 1 ms") as refused:
         unproven(itertools.repeat(0.01))
     assert (refused.value.status, refused.value.rule) == (Status.REJECTED, "outputs not handed in")
     with pytest.raises(RuntimeError, match="busy"):
@@ -247,7 +249,7 @@ def test_who_waits_in_every_call_is_timed_in_a_chain_instead(alone_ms: float, mo
 
 
 def test_a_chain_has_no_gaps() -> None:
-    with pytest.raises(Refused, match="call 7 had not been answered"):
+    with pytest.raises(CandidateRefused, match="call 7 had not been answered"):
         judge(lambda n, chained: n * 0.03, missing=7)
 
 

@@ -11,7 +11,7 @@ from evaluators.records.problem import TOLERANCES
 from evaluators.reference.accuracy.comparison import (
     ELEMENT,
     NORMWISE,
-    Comparison,
+    OutputComparison,
     Shift,
     compare,
     passes_allclose,
@@ -26,7 +26,7 @@ def _seed() -> None:
 
 def by_function(
     function: object, inputs: list[torch.Tensor], tolerance: str, reference: object = torch.matmul
-) -> Comparison:
+) -> OutputComparison:
     eager = reference(*inputs)  # type: ignore[operator]
     exact = reference(*(x.double() for x in inputs))  # type: ignore[operator]
     return compare(function(*inputs), exact, eager, tolerance)  # type: ignore[operator]

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from evaluators.records.problem import Problem
 from evaluators.reference.inputs.dependent_calls import can_stir, shares_of, stir
-from evaluators.runner.messages import Load, Run
-from evaluators.runner.runner_process import Session
+from evaluators.runner.messages import Load, RunCalls
+from evaluators.runner.runner_process import RunnerSession
 from evaluators.runner.shared_buffers import ALIGNMENT, Layout, create_shared
 
 SOURCE = """
@@ -154,10 +154,10 @@ def test_a_runner_makes_a_chain_as_the_referee_expects_it() -> None:
         outputs=outputs,
         arguments={"list": [{"tensor": 0}, {"tensor": 1}, {"value": 2.0}]},
     )
-    session = Session({"role": "eager"}, order, os.dup(fd))
+    session = RunnerSession({"role": "eager"}, order, os.dup(fd))
     os.close(fd)
     mailbox: Any = Mailbox()
-    session.run(Run(calls=[2, 0, 3, 1], chain=True), mailbox)
+    session.run(RunCalls(calls=[2, 0, 3, 1], chain=True), mailbox)
     assert mailbox.sent[-1]["op"] == "done"
     answers = outputs.views(memory[inputs.bytes :])
     assert torch.equal(answers[2][0], tanhs(*drawn[2])), "the first is as it was"

@@ -16,8 +16,8 @@ from evaluators.reference.random_outputs import (
     Check,
     Counts,
     Evidence,
-    Sample,
     Share,
+    ValueSample,
     distribution_test,
     repetition_test,
 )
@@ -35,7 +35,7 @@ def hook(inputs: list[object], outputs: list[torch.Tensor]) -> list[Check]:
     return [
         Always(name="it lies in [0, 1)", holds=(out >= 0) & (out < 1)),
         Share(name="share below 1/4", hits=out < 0.25, probability=0.25),
-        Sample(name="the output", values=out, eps=torch.finfo(out.dtype).eps),
+        ValueSample(name="the output", values=out, eps=torch.finfo(out.dtype).eps),
     ]
 
 

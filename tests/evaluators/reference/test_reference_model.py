@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evaluators.reference.accuracy.comparison import NO_SHIFT, Comparison
+from evaluators.reference.accuracy.comparison import NO_SHIFT, OutputComparison
 from evaluators.reference.accuracy.float64 import DoubleReference
 from evaluators.reference.answer import Draw, benchmark_rules
 from evaluators.reference.inputs import usable_distributions
@@ -32,7 +32,7 @@ def matrix() -> torch.Tensor:
     return torch.randn(64, 128)
 
 
-def judged(session: ReferenceModel, kernel: Callable[..., Any]) -> dict[str, Comparison]:
+def judged(session: ReferenceModel, kernel: Callable[..., Any]) -> dict[str, OutputComparison]:
     """What a kernel gets on the problem's own inputs and on every distribution."""
     with torch.no_grad():
         draw = Draw.fresh()

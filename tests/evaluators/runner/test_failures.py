@@ -9,14 +9,14 @@ import pytest
 
 from evaluators.records.problem import Problem
 from evaluators.runner import failures
-from evaluators.runner.messages import Import, Load, Order, Phase, Run
+from evaluators.runner.messages import Import, Load, Order, Phase, RunCalls
 from evaluators.runner.shared_buffers import Layout
 
 PROBLEM = Problem(name="file/double", source="class Model: ...")
 NOTHING = Layout(slots=(), call_bytes=512, calls=1)
 IMPORT = Import(problem=PROBLEM, architecture="")
 LOAD = Load(problem=PROBLEM, seed=1, buffers={}, arguments=[], inputs=NOTHING, outputs=NOTHING)
-RUN = Run(calls=[0])
+RUN = RunCalls(calls=[0])
 
 
 class AcceleratorError(Exception):

@@ -12,7 +12,6 @@ from evaluators.records.problem import Problem
 from evaluators.reference.inputs.weight_changes import WeightChange
 from evaluators.runner import messages
 from evaluators.runner.messages import (
-    Answer,
     Change,
     Changed,
     Counted,
@@ -26,8 +25,9 @@ from evaluators.runner.messages import (
     Order,
     Phase,
     Restore,
-    Run,
-    Trace,
+    RunCalls,
+    RunnerAnswer,
+    TraceCalls,
     order_of,
 )
 from evaluators.runner.shared_buffers import Layout
@@ -51,12 +51,12 @@ LAYOUT = Layout.of([torch.empty(3, 5, device="meta")], 4)
             outputs=LAYOUT,
             returned=[[0, 1]],
         ),
-        Run(calls=[2, 0, 1], seeds=[7, 8, 9], turn=3, stand_in=2, deliver=False, chain=True, wait=True),
+        RunCalls(calls=[2, 0, 1], seeds=[7, 8, 9], turn=3, stand_in=2, deliver=False, chain=True, wait=True),
         HandIn(place=2, call=0),
         Change(how=WeightChange(seed=5, turn=(1, 2), buffers=("a",)), forms=[["w", [3]]], buffers=[["a", 1]]),
         Change(how=WeightChange(seed=5), forms=[], buffers=[]),
         Restore(),
-        Trace(calls=[1, 0]),
+        TraceCalls(calls=[1, 0]),
     ],
 )
 def test_an_order_arrives_as_it_was_sent(order: Order) -> None:
@@ -74,7 +74,7 @@ def test_an_order_arrives_as_it_was_sent(order: Order) -> None:
         Failed(phase=Phase.DEVICE, error="lost", compiler=True),
     ],
 )
-def test_an_answer_arrives_as_it_was_sent(answer: Answer) -> None:
+def test_an_answer_arrives_as_it_was_sent(answer: RunnerAnswer) -> None:
     assert type(answer).read(json.loads(json.dumps(answer.message()))) == answer
 
 
@@ -100,7 +100,7 @@ def test_what_is_not_there_takes_no_room_in_a_message() -> None:
         (Counted, {"kernels": [[1, 1]]}),
     ],
 )
-def test_an_answer_of_another_form_is_none(kind: type[Answer], fields: dict[str, Any]) -> None:
+def test_an_answer_of_another_form_is_none(kind: type[RunnerAnswer], fields: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError):
         kind.read({"op": kind.op, **fields})
 

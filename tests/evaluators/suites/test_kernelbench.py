@@ -16,7 +16,7 @@ from evaluators.records.problem import Problem
 from evaluators.reference.loading import BadReference
 from evaluators.suites import kernelbench
 from evaluators.suites.kernelbench import LEVELS, ROOT, find, load_kernelbench_problem, references
-from evaluators.suites.suite import Entry, Listed, SuiteMissing
+from evaluators.suites.suite import Listed, SuiteEntry, SuiteMissing
 from tests.evaluators.suites.clone import make_clone
 
 
@@ -93,8 +93,8 @@ def test_suites_name_their_problems(clone: Path) -> None:
     some = kernelbench.KernelBench("some", [1, 2], {1: [23], 2: [3]})
     assert [each.problem.rpartition("/")[2] for each in some.entries()] == ["23_Softmax", "3_Scaled_sum_"]
     assert [*Listed("two", {"a": 1.0, "b": 3.0}).entries()] == [
-        Entry(problem="a", weight=1.0),
-        Entry(problem="b", weight=3.0),
+        SuiteEntry(problem="a", weight=1.0),
+        SuiteEntry(problem="b", weight=3.0),
     ]
     with pytest.raises(ValueError, match="has no problems"):
         Listed("none", [])

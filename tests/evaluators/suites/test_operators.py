@@ -34,7 +34,7 @@ from evaluators.suites.operators import OperatorSuite, load_operator
 from evaluators.suites.out_forms import out_forms
 from evaluators.suites.telling_calls import takes_other_numbers, takes_other_numbers_apart, tells
 from evaluators.suites.trace_grammar import parse_arguments
-from evaluators.suites.traced_call import Call, Device, Tensor, tensors_of
+from evaluators.suites.traced_call import Device, Tensor, TracedCall, tensors_of
 from evaluators.suites.traces import TRACES
 from tests.evaluators.device.kernels import SETTINGS
 
@@ -178,7 +178,7 @@ def test_some_of_the_calls_can_be_chosen() -> None:
 def test_a_device_among_the_arguments_is_that_of_the_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     def made(device: str) -> Any:
         number = Tensor(shape=(), dtype="float32")
-        call = Call(
+        call = TracedCall(
             operator="aten.linspace.Tensor_Tensor",
             arguments=(number, number, 5),
             keywords={"device": Device(device)},
@@ -202,7 +202,7 @@ def test_a_device_among_the_arguments_is_that_of_the_problem(monkeypatch: pytest
 
 def test_calls_that_are_alike_on_a_device_are_one_case(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [
-        Call(operator="aten.randint.default", arguments=(10, (5,)), keywords={"device": Device(device)})
+        TracedCall(operator="aten.randint.default", arguments=(10, (5,)), keywords={"device": Device(device)})
         for device in ("cpu", "cpu:0", "meta")
     ]
     monkeypatch.setitem(
@@ -236,7 +236,7 @@ def test_integers_that_depend_on_one_another_are_not_changed(
 
 def test_of_many_calls_some_from_the_largest_to_the_smallest_are_kept() -> None:
     calls = [
-        Call(operator="aten.relu.default", arguments=(Tensor(shape=(n,), dtype=dtype),), count=n == 37)
+        TracedCall(operator="aten.relu.default", arguments=(Tensor(shape=(n,), dtype=dtype),), count=n == 37)
         for n in range(1, 101)
         for dtype in ("float32", "float16")
     ]
@@ -280,43 +280,47 @@ def test_pytorchs_own_samples_are_calls_of_one_operator() -> None:
 def test_calls_that_tell_nothing_of_a_kernel_are_left_out() -> None:
     three, square = Tensor(shape=(3,), dtype="float32"), Tensor(shape=(5, 5), dtype="float32")
     mask = Tensor(shape=(3,), dtype="bool")
-    assert tells(Call(operator="aten.add.Tensor", arguments=(three, three)))
-    assert tells(Call(operator="aten.dropout.default", arguments=(three, 0.5, True)))
-    constant = Call(operator="aten.isnan.default", arguments=(three,))
-    its_input = Call(operator="aten.hardshrink.default", arguments=(three, -0.5))
-    of_some_matrices = Call(operator="aten.cholesky.default", arguments=(square,))
-    as_many_as_chosen = Call(operator="aten.masked_select.default", arguments=(three, mask))
+    assert tells(TracedCall(operator="aten.add.Tensor", arguments=(three, three)))
+    assert tells(TracedCall(operator="aten.dropout.default", arguments=(three, 0.5, True)))
+    constant = TracedCall(operator="aten.isnan.default", arguments=(three,))
+    its_input = TracedCall(operator="aten.hardshrink.default", arguments=(three, -0.5))
+    of_some_matrices = TracedCall(operator="aten.cholesky.default", arguments=(square,))
+    as_many_as_chosen = TracedCall(operator="aten.masked_select.default", arguments=(three, mask))
     assert not any(map(tells, (constant, its_input, of_some_matrices, as_many_as_chosen, impossible())))
     assert all(map(takes_other_numbers, (constant, its_input)))
     assert not any(map(takes_other_numbers, (of_some_matrices, as_many_as_chosen, impossible())))
-    unsqueezed = Call(operator="aten.unsqueeze_.default", arguments=(three, 0))
+    unsqueezed = TracedCall(operator="aten.unsqueeze_.default", arguments=(three, 0))
     assert fit([unsqueezed]).left_out == {"view": 1}
-    strided = Call(operator="aten.as_strided_copy.default", arguments=(three, [2], [1], 0))
-    counted = Call(operator="aten.bincount.default", arguments=(Tensor(shape=(9,), dtype="int64"),))
-    gamma = Call(operator="aten.polygamma.default", arguments=(2, three))
-    zeta = Call(operator="aten.special_zeta.self_scalar", arguments=(2, three))
-    legendre = Call(operator="aten.special_legendre_polynomial_p.default", arguments=(three, three))
-    power = Call(operator="aten.linalg_matrix_exp.default", arguments=(square,))
+    strided = TracedCall(operator="aten.as_strided_copy.default", arguments=(three, [2], [1], 0))
+    counted = TracedCall(operator="aten.bincount.default", arguments=(Tensor(shape=(9,), dtype="int64"),))
+    gamma = TracedCall(operator="aten.polygamma.default", arguments=(2, three))
+    zeta = TracedCall(operator="aten.special_zeta.self_scalar", arguments=(2, three))
+    legendre = TracedCall(operator="aten.special_legendre_polynomial_p.default", arguments=(three, three))
+    power = TracedCall(operator="aten.linalg_matrix_exp.default", arguments=(square,))
     assert fit([gamma, zeta, power, legendre]).left_out == {"takes for ever on large numbers": 4}
-    masked = Call(operator="aten.index.Tensor", arguments=(three, (mask,)))
-    number = Call(operator="aten.equal.default", arguments=(three, three))
+    masked = TracedCall(operator="aten.index.Tensor", arguments=(three, (mask,)))
+    number = TracedCall(operator="aten.equal.default", arguments=(three, three))
     pixels, classes = (
         Tensor(shape=(2, 3, 4, 4), dtype="float32"),
         Tensor(shape=(2, 4, 4), dtype="int64"),
     )
     losses = [
-        Call(operator="aten.nll_loss2d_forward.default", arguments=(pixels, classes, None, reduction, -100))
+        TracedCall(
+            operator="aten.nll_loss2d_forward.default", arguments=(pixels, classes, None, reduction, -100)
+        )
         for reduction in (0, 1)
     ]
     assert fit(losses).left_out == {"leaves a result as the memory was": 1}
     left_out = {STORAGE: 1, "the size of its result depends on numbers": 2, "returns a number": 1}
     assert fit([strided, counted, masked, number]).left_out == left_out
-    indexed = Call(operator="aten.index.Tensor", arguments=(three, (None, Tensor(shape=(3,), dtype="int64"))))
+    indexed = TracedCall(
+        operator="aten.index.Tensor", arguments=(three, (None, Tensor(shape=(3,), dtype="int64")))
+    )
     assert not fit([indexed]).left_out
     halves = Tensor(shape=(3,), dtype="float16")
-    sparse = Call(operator="aten._to_sparse.default", arguments=(square,))
-    half_complex = Call(operator="aten.complex.default", arguments=(halves, halves))
-    of_no_steps = Call(
+    sparse = TracedCall(operator="aten._to_sparse.default", arguments=(square,))
+    half_complex = TracedCall(operator="aten.complex.default", arguments=(halves, halves))
+    of_no_steps = TracedCall(
         operator="aten.linspace.Tensor_Scalar", arguments=(Tensor(shape=(), dtype="float32"), 1, 0)
     )
     assert not any(map(tells, (sparse, half_complex, of_no_steps)))
@@ -326,7 +330,7 @@ def test_calls_that_tell_nothing_of_a_kernel_are_left_out() -> None:
 def test_a_call_that_ends_the_process_takes_no_other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     three = Tensor(shape=(3,), dtype="float32")
     names = ("relu", "sigmoid", "abs", "sigmoid")
-    calls = [Call(operator=f"aten.{name}.default", arguments=(three,)) for name in names]
+    calls = [TracedCall(operator=f"aten.{name}.default", arguments=(three,)) for name in names]
     assert takes_other_numbers_apart([calls[0], impossible()]) == [True, False]
 
     def ends_at_sigmoid(command: list[str], stdout: BinaryIO, **_: object) -> None:
@@ -342,9 +346,9 @@ def test_a_call_that_ends_the_process_takes_no_other_numbers(monkeypatch: pytest
     assert takes_other_numbers_apart([]) == []
 
 
-def impossible() -> Call:
+def impossible() -> TracedCall:
     three, square = Tensor(shape=(3,), dtype="float32"), Tensor(shape=(5, 5), dtype="float32")
-    return Call(operator="aten.add.Tensor", arguments=(three, square))
+    return TracedCall(operator="aten.add.Tensor", arguments=(three, square))
 
 
 NO_OP = """
@@ -362,13 +366,13 @@ COPIES = NO_OP.replace("return input", "return input + 2 * other")
 
 def test_calls_with_out_are_made_of_those_without() -> None:
     calls = [
-        Call(operator="aten.add.Tensor", arguments=(Tensor(shape=(4, 1), dtype="float16"),) * 2),
-        Call(operator="aten.sort.default", arguments=(Tensor(shape=(3,), dtype="float32"),)),
-        Call(operator="aten.gt.Scalar", arguments=(Tensor(shape=(3,), dtype="float32"), 0)),
-        Call(operator="aten.mse_loss.default", arguments=(Tensor(shape=(3,), dtype="float32"),) * 2),
-        Call(operator="aten.nonzero.default", arguments=(Tensor(shape=(3,), dtype="float32"),)),
-        Call(operator="aten.equal.default", arguments=(Tensor(shape=(3,), dtype="float32"),) * 2),
-        Call(operator="aten.mm.default", arguments=(Tensor(shape=(3,), dtype="float32"),) * 2),
+        TracedCall(operator="aten.add.Tensor", arguments=(Tensor(shape=(4, 1), dtype="float16"),) * 2),
+        TracedCall(operator="aten.sort.default", arguments=(Tensor(shape=(3,), dtype="float32"),)),
+        TracedCall(operator="aten.gt.Scalar", arguments=(Tensor(shape=(3,), dtype="float32"), 0)),
+        TracedCall(operator="aten.mse_loss.default", arguments=(Tensor(shape=(3,), dtype="float32"),) * 2),
+        TracedCall(operator="aten.nonzero.default", arguments=(Tensor(shape=(3,), dtype="float32"),)),
+        TracedCall(operator="aten.equal.default", arguments=(Tensor(shape=(3,), dtype="float32"),) * 2),
+        TracedCall(operator="aten.mm.default", arguments=(Tensor(shape=(3,), dtype="float32"),) * 2),
     ]
     found = {each.operator: each.keywords for each in out_forms(calls)}
     three = Tensor(shape=(3,), dtype="float32")

@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluators.suites.trace_grammar import BadTrace, parse_arguments, write_arguments
-from evaluators.suites.traced_call import CONSTANTS, DTYPES, SHORT, Call, Constant, Device, Tensor, Value
+from evaluators.suites.traced_call import (
+    CONSTANTS,
+    DTYPES,
+    SHORT,
+    Constant,
+    Device,
+    Tensor,
+    TracedCall,
+    Value,
+)
 
 SIZES = st.integers(0, 2**40)
 DEVICE_NAMES = st.sampled_from(["cpu", "cuda", "cuda:1", "meta"])
@@ -40,7 +49,7 @@ LEAVES: st.SearchStrategy[Value] = (
 )
 VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=8)
 CALLS = st.builds(
-    Call,
+    TracedCall,
     operator=st.just("aten.add.Tensor"),
     arguments=st.lists(VALUES, max_size=4).map(tuple),
     keywords=st.dictionaries(st.text(max_size=6), VALUES, max_size=3),
@@ -49,7 +58,7 @@ CALLS = st.builds(
 
 @settings(max_examples=40)
 @given(CALLS)
-def test_what_is_written_is_read_again(call: Call) -> None:
+def test_what_is_written_is_read_again(call: TracedCall) -> None:
     """`repr` tells 1 from 1.0 and True, which are equal."""
     text = write_arguments(call)
     assert "\n" not in text
@@ -108,7 +117,7 @@ def test_the_forms_of_the_published_traces(
 
 
 def test_not_a_number_is_one() -> None:
-    arguments, _ = parse_arguments(write_arguments(Call(operator="aten.x", arguments=(math.nan,))))
+    arguments, _ = parse_arguments(write_arguments(TracedCall(operator="aten.x", arguments=(math.nan,))))
     assert isinstance(arguments[0], float) and math.isnan(arguments[0])
 
 
@@ -148,7 +157,7 @@ def test_what_is_wrong_is_told_by_its_place(text: str, column: int, why: str) ->
 @pytest.mark.parametrize("text", ["f16", "torch.device('cpu')"])
 def test_a_string_that_would_be_read_as_something_else_is_not_written(text: str) -> None:
     with pytest.raises(ValueError, match="it would be read as"):
-        write_arguments(Call(operator="aten.x", arguments=(text,)))
+        write_arguments(TracedCall(operator="aten.x", arguments=(text,)))
 
 
 def test_records_refuse_what_the_text_cannot_say() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from evaluators.suites.suite import SuiteMissing
-from evaluators.suites.traced_call import Call, Tensor
+from evaluators.suites.traced_call import Tensor, TracedCall
 from evaluators.suites.traces import TRACES, read_trace, trace_text, traces, write_trace
 
 X = Tensor(shape=(2, 3), dtype="float16")
@@ -21,9 +21,9 @@ Operator: aten.sum.SymInt
 cnt: 3, ((T([2, 3], f16), [1]), {})
 """
 CALLS = (
-    Call(operator="aten.add.Tensor", arguments=(X, 1), keywords={"alpha": 2}, count=12),
-    Call(operator="aten.add.Tensor", arguments=(X, 2), count=0),
-    Call(operator="aten.sum.dim_IntList", arguments=(X, (1,)), count=3),
+    TracedCall(operator="aten.add.Tensor", arguments=(X, 1), keywords={"alpha": 2}, count=12),
+    TracedCall(operator="aten.add.Tensor", arguments=(X, 2), count=0),
+    TracedCall(operator="aten.sum.dim_IntList", arguments=(X, (1,)), count=3),
 )
 ROWS = [
     {"op_name": "aten.relu.default", "args": "((T([2, 3], f16),), {})", "count": 5, "uuid": "0"},
@@ -34,8 +34,8 @@ ROWS = [
     {"op_name": "relu()", "args": "((), {})", "count": 1},
 ]
 OF_ROWS = (
-    Call(operator="aten.relu.default", arguments=(X,), count=5),
-    Call(operator="aten.relu.default", arguments=(), count=1),
+    TracedCall(operator="aten.relu.default", arguments=(X,), count=5),
+    TracedCall(operator="aten.relu.default", arguments=(), count=1),
 )
 REFUSED = [
     "2, column 13: unknown name f61; did you mean f64?",

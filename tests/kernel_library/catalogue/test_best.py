@@ -13,7 +13,7 @@ from evaluators.records.evaluation import Evaluation, Roofline, Status
 from evaluators.records.problem import Problem
 from evaluators.system.user_cache import cache_folder
 from kernel_library import best
-from kernel_library.catalogue.entry import AtShape, Check, Entry
+from kernel_library.catalogue.entry import AtShape, Entry, RepeatedMeasurement
 from kernel_library.catalogue.library import FolderLibrary
 from kernel_library.catalogue.shape_table import at_shape
 from tests.kernel_library.entries import CPU, entry, evaluation, reference
@@ -137,7 +137,7 @@ def test_what_failed_here_is_not_used(root: Path) -> None:
     fast = summing(2, speedup=3.0)
     assert chosen(root, summing(1), fast, like=torch.ones(2, 2)) == 2
     failed = Evaluation(status=Status.INCORRECT, environment=CPU)
-    FolderLibrary(root).keep(fast, Check(problem_id=ROWS.id, evaluation=failed))
+    FolderLibrary(root).keep(fast, RepeatedMeasurement(problem_id=ROWS.id, evaluation=failed))
     assert chosen(root, like=torch.ones(2, 2)) == 1
 
 

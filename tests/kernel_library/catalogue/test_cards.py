@@ -11,7 +11,7 @@ import yaml
 
 from evaluators.records.evaluation import CaseResult, Evaluation, Status
 from kernel_library.catalogue import cards
-from kernel_library.catalogue.entry import Check, Entry, Lineage
+from kernel_library.catalogue.entry import Entry, Lineage, RepeatedMeasurement
 from kernel_library.catalogue.library import SEEDS, FolderLibrary
 from kernel_library.catalogue.traits import traits_of
 from kernel_library.overrides.shapes import fits
@@ -125,7 +125,9 @@ def test_what_is_no_card_is_refused(old: str, new: str) -> None:
 def test_a_check_is_read_as_it_was_written() -> None:
     failed = Evaluation(status=Status.REJECTED, rule="library", log="two\nlines", environment=GPU)
     for found in (evaluation(3.0), failed):
-        check = Check(problem_id="0123456789ab", evaluation=found, date=date(2026, 11, 1).isoformat())
+        check = RepeatedMeasurement(
+            problem_id="0123456789ab", evaluation=found, date=date(2026, 11, 1).isoformat()
+        )
         assert cards.load_check(cards.dump_check(check)) == check
 
 

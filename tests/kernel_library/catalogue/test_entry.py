@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from evaluators.records.evaluation import Evaluation, Status
-from kernel_library.catalogue.entry import Check, Measurement
+from kernel_library.catalogue.entry import Measurement, RepeatedMeasurement
 from tests.kernel_library.entries import CPU, GPU, entry, evaluation, shipped
 
 SOFTMAX = shipped("level1/softmax")
@@ -44,7 +44,7 @@ def test_a_check_says_whether_the_card_holds() -> None:
     known = entry(SOFTMAX, speedup=2.0, architectures=("9.0", "8.9"))
 
     def outcome(found: Evaluation) -> str:
-        return known.outcome(Check(problem_id=SOFTMAX.id, evaluation=found))
+        return known.outcome(RepeatedMeasurement(problem_id=SOFTMAX.id, evaluation=found))
 
     assert outcome(evaluation(1.9)) == ""
     assert outcome(evaluation(1.5)) == "slower: 1.50x, 2.00x in the card"
@@ -53,7 +53,7 @@ def test_a_check_says_whether_the_card_holds() -> None:
     assert outcome(wrong) == "incorrect"
     cheat = Evaluation(status=Status.REJECTED, rule="library", environment=GPU)
     assert outcome(cheat) == "rejected (library)"
-    checked = replace(known, checks=(Check(problem_id=SOFTMAX.id, evaluation=wrong),))
+    checked = replace(known, checks=(RepeatedMeasurement(problem_id=SOFTMAX.id, evaluation=wrong),))
     assert [known.runs_on(each) for each in ("9.0", "8.9", "8.0", "")] == [True, True, False, True]
     assert [checked.runs_on(each) for each in ("9.0", "8.9", "8.0", "")] == [False, True, False, True]
 
@@ -64,8 +64,10 @@ def test_the_last_finding_on_a_device_counts() -> None:
     assert known.measured(SOFTMAX.id, "EPYC") is None
     assert known.measured(SOFTMAX.id, "") is None
     later = evaluation(1.7)
-    here = Check(problem_id=SOFTMAX.id, evaluation=later)
-    there = Check(problem_id=SOFTMAX.id, evaluation=evaluation(9.0, CPU))
+    here = RepeatedMeasurement(problem_id=SOFTMAX.id, evaluation=later)
+    there = RepeatedMeasurement(problem_id=SOFTMAX.id, evaluation=evaluation(9.0, CPU))
     assert replace(known, checks=(here, there)).measured(SOFTMAX.id, "NVIDIA H200") == later
-    broken = Check(problem_id=SOFTMAX.id, evaluation=Evaluation(status=Status.CRASHED, environment=GPU))
+    broken = RepeatedMeasurement(
+        problem_id=SOFTMAX.id, evaluation=Evaluation(status=Status.CRASHED, environment=GPU)
+    )
     assert replace(known, checks=(broken,)).measured(SOFTMAX.id, "NVIDIA H200") is None

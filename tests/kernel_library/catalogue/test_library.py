@@ -15,7 +15,7 @@ import pytest
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Problem
 from kernel_library.catalogue import cards
-from kernel_library.catalogue.entry import Against, Check, Entry, Kind
+from kernel_library.catalogue.entry import Against, Entry, HitKind, RepeatedMeasurement
 from kernel_library.catalogue.library import FolderLibrary
 from kernel_library.catalogue.retrieval import bests
 from tests.kernel_library.entries import CPU, entry, reference, shipped
@@ -119,9 +119,11 @@ def test_the_shipped_ones_stand_beside_them(tmp_path: Path) -> None:
     both = FolderLibrary(own, seeds=seeds)
     both.add(named(1))
     assert both.entries()[0] == seed
-    assert [hit.kind for hit in both.lookup(PROBLEM, 9)] == [Kind.PROBLEM, Kind.OP]
+    assert [hit.kind for hit in both.lookup(PROBLEM, 9)] == [HitKind.PROBLEM, HitKind.OP]
     failed = Evaluation(status=Status.CRASHED, environment=CPU)
-    check = Check(problem_id=seed.measurements[0].problem.id, evaluation=failed, date="2026-11-02")
+    check = RepeatedMeasurement(
+        problem_id=seed.measurements[0].problem.id, evaluation=failed, date="2026-11-02"
+    )
     both.keep(seed, check)
     assert FolderLibrary(own, seeds=seeds).entries()[0].checks == (check,)
     later = replace(check, date="2026-11-03")

@@ -10,7 +10,7 @@ import torch
 from evaluators.records.problem import Problem
 from kernel_library import best
 from kernel_library.catalogue.library import FolderLibrary
-from kernel_library.catalogue.meaning import is_said_by
+from kernel_library.catalogue.meaning import name_implies
 from kernel_library.catalogue.traits import traits_of
 from tests.kernel_library.entries import entry, reference
 
@@ -31,7 +31,7 @@ CUBE = "torch.randn(2, 3, 3)"
 def test_what_the_familys_reference_computes_is_said(op: str, forward: str, inputs: str) -> None:
     problem = reference(forward, inputs, device="cpu")
     assert traits_of(problem).op == op
-    assert is_said_by(op, problem)
+    assert name_implies(op, problem)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_what_the_familys_reference_computes_is_said(op: str, forward: str, inpu
 def test_another_computation_is_not_said(op: str, forward: str, inputs: str) -> None:
     problem = reference(forward, inputs, device="cpu")
     assert traits_of(problem).op == op
-    assert not is_said_by(op, problem)
+    assert not name_implies(op, problem)
 
 
 def test_a_sum_over_another_dimension_is_not_taken_for_a_sum(tmp_path: Path) -> None:

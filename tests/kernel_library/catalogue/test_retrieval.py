@@ -8,7 +8,7 @@ import pytest
 
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Problem
-from kernel_library.catalogue.entry import Check, Entry, Hit, Kind
+from kernel_library.catalogue.entry import Entry, Hit, HitKind, RepeatedMeasurement
 from kernel_library.catalogue.retrieval import bests, rank
 from kernel_library.catalogue.traits import traits_of
 from tests.kernel_library.entries import CPU, GPU, entry, reference, shipped
@@ -34,7 +34,7 @@ def test_the_same_problem_then_its_operation_then_related_ones() -> None:
     bigger = described(shipped("level1/conv2d", sizes={"batch": 7}), shapes=("...",), name="conv2d/gemm")
     found = find(CONV, gemm, described(SOFTMAX), fused, other, conv, bigger)
     assert [hit.entry for hit in found] == [conv, bigger, other, fused, gemm]
-    assert [hit.kind for hit in found] == [*Kind]
+    assert [hit.kind for hit in found] == [*HitKind]
     assert [hit.drop_in for hit in found] == [True, True, False, False, False]
     assert [hit.evaluation for hit in found] == [conv.measurements[0].evaluation, None, None, None, None]
     assert [hit.why.partition("; 2.00x at level1/matmul")[0] for hit in found] == [
@@ -50,51 +50,51 @@ def test_the_same_problem_then_its_operation_then_related_ones() -> None:
 @pytest.mark.parametrize(
     ("asked", "known", "kind"),
     [
-        (FUSED, CONV, Kind.PART),
-        (FUSED, MATMUL, Kind.RELATED),
+        (FUSED, CONV, HitKind.PART),
+        (FUSED, MATMUL, HitKind.RELATED),
         (
             reference("F.scaled_dot_product_attention(*a)", "*[torch.randn(1, 2, 8, 4)] * 3"),
             SOFTMAX,
-            Kind.PART,
+            HitKind.PART,
         ),
         (
             reference("F.cross_entropy(*a)", "torch.randn(4, 6), torch.randint(0, 6, (4,))"),
             SOFTMAX,
-            Kind.RELATED,
+            HitKind.RELATED,
         ),
-        (reference("F.gelu(a[0] @ a[1])", "torch.randn(4, 4), torch.randn(4, 4)"), MATMUL, Kind.PART),
+        (reference("F.gelu(a[0] @ a[1])", "torch.randn(4, 4), torch.randn(4, 4)"), MATMUL, HitKind.PART),
         (
             reference("torch.relu(a[0])", "torch.randn(4)"),
             reference("F.relu(a[0])", "torch.randn(5)"),
-            Kind.OP,
+            HitKind.OP,
         ),
         (reference("torch.relu(a[0].sum(1))", "torch.randn(4, 4)"), FUSED, None),
         (SOFTMAX, MATMUL, None),
         (reference("torch.tensor(a[0].sum().item())", "torch.randn(4)"), MATMUL, None),
     ],
 )
-def test_how_operations_hang_together(asked: Problem, known: Problem, kind: Kind | None) -> None:
+def test_how_operations_hang_together(asked: Problem, known: Problem, kind: HitKind | None) -> None:
     assert [hit.kind for hit in find(asked, described(known))] == ([] if kind is None else [kind])
 
 
 @pytest.mark.parametrize(
     ("change", "fields", "kind"),
     [
-        ({"sizes": {"batch": 7}}, {"shapes": ("*x1..",)}, Kind.REFERENCE),
-        ({"sizes": {"batch": 7}}, {"shapes": ("*x1..", "*")}, Kind.OP),
-        ({"sizes": {"batch": 7}}, {"shapes": ("1..6x*",)}, Kind.OP),
-        ({"sizes": {"batch": 7}}, {"shapes": ("*x1..",), "name": ""}, Kind.OP),
-        ({"dtype": "float16"}, {"dtypes": ("float32", "float16")}, Kind.REFERENCE),
-        ({"dtype": "float16"}, {}, Kind.OP),
-        ({"tolerance": "kernelbench"}, {}, Kind.REFERENCE),
-        ({"tolerance": "strict"}, {}, Kind.OP),
-        ({"libraries": "any"}, {}, Kind.REFERENCE),
-        ({"libraries": "no_library"}, {}, Kind.OP),
+        ({"sizes": {"batch": 7}}, {"shapes": ("*x1..",)}, HitKind.REFERENCE),
+        ({"sizes": {"batch": 7}}, {"shapes": ("*x1..", "*")}, HitKind.OP),
+        ({"sizes": {"batch": 7}}, {"shapes": ("1..6x*",)}, HitKind.OP),
+        ({"sizes": {"batch": 7}}, {"shapes": ("*x1..",), "name": ""}, HitKind.OP),
+        ({"dtype": "float16"}, {"dtypes": ("float32", "float16")}, HitKind.REFERENCE),
+        ({"dtype": "float16"}, {}, HitKind.OP),
+        ({"tolerance": "kernelbench"}, {}, HitKind.REFERENCE),
+        ({"tolerance": "strict"}, {}, HitKind.OP),
+        ({"libraries": "any"}, {}, HitKind.REFERENCE),
+        ({"libraries": "no_library"}, {}, HitKind.OP),
         ({"device": "cpu"}, {}, None),
     ],
 )
 def test_a_kernel_is_a_drop_in_only_where_it_is_right(
-    change: dict[str, object], fields: dict[str, object], kind: Kind | None
+    change: dict[str, object], fields: dict[str, object], kind: HitKind | None
 ) -> None:
     rules = {"tolerance": "kernelbench_v02", "libraries": "any"}
     if change.get("libraries") == "any":
@@ -106,12 +106,14 @@ def test_a_kernel_is_a_drop_in_only_where_it_is_right(
 
 def test_what_does_not_run_here_is_only_there_to_be_read() -> None:
     confined = described(SOFTMAX, architectures=("8.9",), environment={**GPU, "architecture": "8.9"})
-    failed = Check(problem_id=SOFTMAX.id, evaluation=Evaluation(status=Status.CRASHED, environment=GPU))
+    failed = RepeatedMeasurement(
+        problem_id=SOFTMAX.id, evaluation=Evaluation(status=Status.CRASHED, environment=GPU)
+    )
     for known in (confined, described(SOFTMAX, checks=(failed,))):
         (hit,) = find(SOFTMAX, known)
-        assert (hit.kind, hit.evaluation) == (Kind.OP, None)
+        assert (hit.kind, hit.evaluation) == (HitKind.OP, None)
     (hit,) = find(SOFTMAX, confined, environment={})
-    assert (hit.kind, hit.evaluation) == (Kind.PROBLEM, None)
+    assert (hit.kind, hit.evaluation) == (HitKind.PROBLEM, None)
 
 
 def test_the_best_come_before_the_history() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernel_library import override
-from kernel_library.overrides.choice import Candidate, Measured
+from kernel_library.overrides.choice import Candidate, MeasuredCase
 from kernel_library.overrides.interfaces import INTERFACES
 from kernel_library.overrides.library_kernels import Rules, library_sources
 from kernel_library.overrides.override import Override
@@ -56,7 +56,7 @@ FAMILIES: dict[str, Callable[..., Tensor]] = {
 
 def candidate(op: str, name: str = "mine", speedup: float = 2.0, **fields: Any) -> Candidate:
     patterns = {"matmul": ("*x*",) * 2, "attention": ("*x*x*x*",) * 3, "cross_entropy": ("*x*", "*")}
-    measured = Measured(architecture="cpu", dtype="float32", shapes=((64,),), speedup_low=speedup)
+    measured = MeasuredCase(architecture="cpu", dtype="float32", shapes=((64,),), speedup_low=speedup)
     known = {
         "shapes": patterns.get(op, ("...x*",)),
         "dtypes": ("float32",),
@@ -169,14 +169,18 @@ def test_the_best_that_fits_is_picked_and_loaded_once() -> None:
             loaded.append(name)
             return lambda x: x * 0 + int(name)
 
-    def near(elements: int, speedup: float) -> tuple[Measured, ...]:
-        return (Measured(architecture="cpu", dtype="float32", shapes=((elements,),), speedup_low=speedup),)
+    def near(elements: int, speedup: float) -> tuple[MeasuredCase, ...]:
+        return (
+            MeasuredCase(architecture="cpu", dtype="float32", shapes=((elements,),), speedup_low=speedup),
+        )
 
     known = (
         candidate("softmax", "1", measured=near(16, 3)),
         candidate("softmax", "2", shapes=("...x1..8",), measured=near(16, 4)),
         candidate("softmax", "3", measured=near(16, 0.9)),
-        candidate("softmax", "4", measured=(Measured(architecture="9.0", dtype="float32", shapes=((16,),)),)),
+        candidate(
+            "softmax", "4", measured=(MeasuredCase(architecture="9.0", dtype="float32", shapes=((16,),)),)
+        ),
     )
     with library(*known, functions=Functions({"": None})) as on:
         for _ in range(2):
@@ -206,7 +210,9 @@ def test_the_rules() -> None:
     rounding = candidate(
         "softmax",
         measured=(
-            Measured(architecture="cpu", dtype="float32", shapes=((1,),), speedup_low=9, precision="float16"),
+            MeasuredCase(
+                architecture="cpu", dtype="float32", shapes=((1,),), speedup_low=9, precision="float16"
+            ),
         ),
     )
     for one, rules, taken in (
@@ -223,8 +229,10 @@ def test_the_rules() -> None:
 
 
 def test_a_kernel_that_rounds_at_one_type_is_taken_at_others() -> None:
-    def at(dtype: str, precision: str) -> Measured:
-        return Measured(architecture="cpu", dtype=dtype, shapes=((12,),), speedup_low=9, precision=precision)
+    def at(dtype: str, precision: str) -> MeasuredCase:
+        return MeasuredCase(
+            architecture="cpu", dtype=dtype, shapes=((12,),), speedup_low=9, precision=precision
+        )
 
     known = candidate(
         "softmax", dtypes=("float32", "float16"), measured=(at("float32", "float16"), at("float16", ""))

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 from search.compare.curves import Point, Searched
-from search.compare.plan import Arm, Comparison
+from search.compare.plan import Arm, ComparisonPlan
 from search.compare.summary import write
 
 ATTACK = "<script>document.title='taken over'</script>"
@@ -41,7 +41,7 @@ def searched(problem: str, arm: str, seed: int, evaluations: int) -> Searched:
 def compared(folder: Path, *, seeds: int = 12, evaluations: int = 20, ended: int | None = None) -> Path:
     """The folder with all results, or while it goes on those of the first that have `ended`; the first search
     has a report of its own."""
-    comparison = Comparison(
+    comparison = ComparisonPlan(
         folder=folder,
         arms=tuple(Arm(name=name, overrides=(f"strategy={name}",)) for name in ARMS),
         problems={name: (f"problem={name}",) for name in PROBLEMS},

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from evaluators.records.evaluation import Status
-from search.engine.agent import Agent, Refused
+from search.engine.agent import Agent, AgentRefused
 from search.records.events import (
     BestConfirmed,
     IdeaImplemented,
@@ -84,7 +84,7 @@ def test_an_idea_that_cannot_be(tmp_path: Path, change: dict[str, str], says: st
     path = tmp_path / "journal.jsonl"
 
     async def steps(steered: Agent) -> None:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(AgentRefused) as refused:
             await steered.propose(**{"text": "tile it", "category": MEMORY, **change})
         assert says in str(refused.value)
         assert "\n" not in str(refused.value)
@@ -97,7 +97,7 @@ def test_a_kernel_that_cannot_be(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
 
     async def steps(steered: Agent) -> None:
-        with pytest.raises(Refused, match="there is none yet, propose_idea"):
+        with pytest.raises(AgentRefused, match="there is none yet, propose_idea"):
             steered.submit(idea="x", source=good(1))
         idea = await steered.propose(text="tile it", category=MEMORY)
         other = await steered.propose(text="another", category=MEMORY)
@@ -110,11 +110,11 @@ def test_a_kernel_that_cannot_be(tmp_path: Path) -> None:
             ({"repairs": right.id}, "nothing to repair"),
             ({"idea": other.id, "repairs": right.id}, "there is none yet"),
         ):
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(AgentRefused) as refused:
                 steered.submit(**{"idea": idea.id, "source": good(2), **change})
             assert says in str(refused.value)
             assert "\n" not in str(refused.value)
-        with pytest.raises(Refused, match="unknown variant"):
+        with pytest.raises(AgentRefused, match="unknown variant"):
             await steered.verdict("x")
 
     steer(path, steps)
@@ -157,7 +157,7 @@ def test_a_child_waits_for_the_round_of_its_parent(tmp_path: Path) -> None:
         assert (await child).round == 2
         assert steered.stages == {}
         assert steered.session.state.tree.variants[late.id].evaluation == correct(3)
-        with pytest.raises(Refused, match="round 1, which is closed"):
+        with pytest.raises(AgentRefused, match="round 1, which is closed"):
             steered.submit(idea=idea.id, source=good(4))
         assert await judged(steered, idea, good(3)), "what is there may be read again"
 

@@ -10,7 +10,7 @@ import pytest
 
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Kernel
-from search.engine.agent import Agent, Refused
+from search.engine.agent import Agent, AgentRefused
 from search.engine.run_folder import finalise
 from search.records.events import RunFinished, RunStarted
 from tests.search.agent_fakes import MEMORY, Gated, by_name, good, judged, kinds, steer
@@ -21,13 +21,13 @@ def test_no_more_evaluations_than_the_budget_has(tmp_path: Path) -> None:
     async def steps(steered: Agent) -> None:
         idea = await steered.propose(text="tile it", category=MEMORY)
         two = [steered.submit(idea=idea.id, source=good(n)) for n in (2, 3)]
-        with pytest.raises(Refused, match="under way"):
+        with pytest.raises(AgentRefused, match="under way"):
             steered.submit(idea=idea.id, source=good(4))
         for variant in two:
             await steered.verdict(variant.id)
-        with pytest.raises(Refused, match=r"budget.evaluations is used up; call finish"):
+        with pytest.raises(AgentRefused, match=r"budget.evaluations is used up; call finish"):
             await steered.propose(text="more", category=MEMORY)
-        with pytest.raises(Refused, match=r"budget.evaluations is used up; call finish"):
+        with pytest.raises(AgentRefused, match=r"budget.evaluations is used up; call finish"):
             steered.submit(idea=idea.id, source=good(4))
         finished = await steered.finish()
         assert finished.reason == "evaluations"
@@ -42,12 +42,12 @@ def test_no_more_rounds_and_seconds_than_the_budget_has(tmp_path: Path) -> None:
     async def steps(steered: Agent) -> None:
         idea = await steered.propose(text="tile it", category=MEMORY)
         variant = await judged(steered, idea, good(2))
-        with pytest.raises(Refused, match=r"budget.rounds is used up"):
+        with pytest.raises(AgentRefused, match=r"budget.rounds is used up"):
             await steered.propose(text="more", category=MEMORY, parent=variant.id)
         assert steered.round == 1, "the round that there may be stays open"
         await judged(steered, idea, good(3))
         clock.now_s += 60
-        with pytest.raises(Refused, match=r"budget.seconds is used up"):
+        with pytest.raises(AgentRefused, match=r"budget.seconds is used up"):
             steered.submit(idea=idea.id, source=good(4))
         assert (await steered.finish()).confirmed == correct(3)
 
@@ -65,7 +65,7 @@ def test_time_that_is_up_before_a_kernels_turn(tmp_path: Path) -> None:
         clock.now_s += 60
         steered.session.evaluator.gate.set()  # type: ignore[attr-defined]
         assert (await steered.verdict(one.id)).evaluation == correct(2)
-        with pytest.raises(Refused, match="not evaluated: the budget was used up"):
+        with pytest.raises(AgentRefused, match="not evaluated: the budget was used up"):
             await steered.verdict(two.id)
         assert (await steered.finish()).reason == "seconds"
 
@@ -86,9 +86,9 @@ def test_a_stop_is_at_once_and_the_run_goes_on_from_there(tmp_path: Path) -> Non
         await asyncio.sleep(0.01)
         finished = await asyncio.wait_for(steered.stop("disconnected"), 20)
         assert (finished.reason, finished.best, finished.confirmed) == ("disconnected", best, None)
-        with pytest.raises(Refused, match="disconnected"):
+        with pytest.raises(AgentRefused, match="disconnected"):
             await waiting
-        with pytest.raises(Refused, match="stopped"):
+        with pytest.raises(AgentRefused, match="stopped"):
             await steered.propose(text="more", category=MEMORY)
 
     gated = functools.partial(Gated, verdict=by_name)
@@ -120,7 +120,7 @@ def test_a_stop_while_the_best_is_measured_again(tmp_path: Path) -> None:
         await asyncio.sleep(0.01)
         finishing.cancel()
         assert steered.busy
-        with pytest.raises(Refused, match="being finished"):
+        with pytest.raises(AgentRefused, match="being finished"):
             steered.submit(idea=idea.id, source=good(3))
         finished = await asyncio.wait_for(steered.stop("interrupted"), 20)
         assert (finished.reason, finished.best, finished.confirmed) == ("interrupted", best, None)
@@ -152,9 +152,9 @@ def test_an_evaluator_that_breaks_stops_the_run_with_the_reason(tmp_path: Path) 
 
     async def steps(steered: Agent) -> None:
         idea = await steered.propose(text="tile it", category=MEMORY)
-        with pytest.raises(Refused, match="on fire"):
+        with pytest.raises(AgentRefused, match="on fire"):
             await judged(steered, idea, good(2))
-        with pytest.raises(Refused, match="on fire"):
+        with pytest.raises(AgentRefused, match="on fire"):
             await steered.propose(text="more", category=MEMORY)
         assert (await steered.finish()).reason.startswith("error: evaluate variant")
 

@@ -10,7 +10,7 @@ import pytest
 
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel, Problem
-from kernel_library.catalogue.entry import Entry, Hit, Kind, Measurement
+from kernel_library.catalogue.entry import Entry, Hit, HitKind, Measurement
 from search.records.events import RoundClosed, RunStarted
 from search.records.journal import replay
 from search.records.tree import LIBRARY, Seed, speedups_of
@@ -41,7 +41,7 @@ class FakeLibrary:
         return self.hits[:k]
 
     def best(self, problem: Problem, environment: Mapping[str, str]) -> Entry | None:
-        return next((hit.entry for hit in self.hits if hit.kind is Kind.PROBLEM), None)
+        return next((hit.entry for hit in self.hits if hit.kind is HitKind.PROBLEM), None)
 
     def refusal(self, entry: Entry) -> str | None:
         return self.refuses
@@ -51,9 +51,9 @@ class FakeLibrary:
         return True
 
 
-def hit(name: str, speedup: float, kind: Kind = Kind.PROBLEM) -> Hit:
+def hit(name: str, speedup: float, kind: HitKind = HitKind.PROBLEM) -> Hit:
     measurement = Measurement(problem=PROBLEM, evaluation=correct(speedup))
-    found = measurement.evaluation if kind is Kind.PROBLEM else None
+    found = measurement.evaluation if kind is HitKind.PROBLEM else None
     entry = Entry(kernel=kernel(name), measurements=(measurement,))
     return Hit(entry=entry, kind=kind, why=f"by its {kind}", evaluation=found)
 
@@ -65,7 +65,7 @@ def as_seed(hit: Hit) -> Seed:
 
 def test_the_library_seeds_the_first_round_and_is_asked_once(tmp_path: Path) -> None:
     part, straight = tmp_path / "part.jsonl", tmp_path / "straight.jsonl"
-    library = FakeLibrary([hit("gemm", 200.0, Kind.RELATED), hit("liger", 100.0)])
+    library = FakeLibrary([hit("gemm", 200.0, HitKind.RELATED), hit("liger", 100.0)])
     search(straight, library=library)
     taken, first, *_ = state_of(straight).tree.ideas.values()
     assert taken.parent == first.parent == library.hits[1].entry.id
@@ -96,7 +96,7 @@ def judge_by(speedups: Mapping[str, float]) -> Callable[[Kernel], Evaluation]:
 
 def test_the_librarys_kernels_are_measured_first_and_are_to_beat(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    hits = [hit("old", 100.0), hit("gemm", 200.0, Kind.RELATED), hit("slow", 50.0)]
+    hits = [hit("old", 100.0), hit("gemm", 200.0, HitKind.RELATED), hit("slow", 50.0)]
     library, (old, gemm, slow) = FakeLibrary(hits), [each.entry for each in hits]
     evaluator = FakeEvaluator(verdict=judge_by({old.kernel.id: 3.0, slow.kernel.id: 0.5}))
     finished = search(path, rounds=3, library=library, evaluator=evaluator)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from evaluators.records.evaluation import Status
-from search.engine.agent import Agent, OnStage, Refused
+from search.engine.agent import Agent, AgentRefused, OnStage
 from search.engine.run_folder import finalise
 from search.mcp import __main__ as mcp
 from search.records.journal import Journal, replay
@@ -164,7 +164,7 @@ def test_the_tools_describe_themselves(tmp_path: Path) -> None:
 
 def test_a_run_that_cannot_be_opened(tmp_path: Path) -> None:
     async def opened(on_stage: OnStage) -> Agent:
-        raise Refused("file/mine cannot be searched: the reference cannot be run: ValueError: seven")
+        raise AgentRefused("file/mine cannot be searched: the reference cannot be run: ValueError: seven")
 
     async def main() -> None:
         async with Client(server(Tools(opened, dict))) as client:

@@ -11,7 +11,7 @@ from torch import nn
 
 from evaluators.reference.cost.machine_peaks import MachinePeaks
 from search.optimize.models.source import LoadedModel
-from search.optimize.profiling.timing import Timing
+from search.optimize.profiling.timing import ProfileTiming
 
 PEAKS = MachinePeaks(
     device="cpu", bytes_per_s=1e9, cache_bytes=2**20, operations_per_s={"float32": 1e10, "float64": 5e9}
@@ -21,10 +21,12 @@ FAST = replace(PEAKS, bytes_per_s=1e15, operations_per_s={"float32": 1e18})
 """One on which every call could be much faster."""
 
 
-def equally_long(model: LoadedModel, operators: Sequence[str], **how: Any) -> Timing:
+def equally_long(model: LoadedModel, operators: Sequence[str], **how: Any) -> ProfileTiming:
     """In the place of a measurement: every call takes 1 ms."""
     each = [1.0] * len(operators)
-    return Timing(wall_ms=sum(each), call_ms=each, kernels=0, quickest_ms=0.01, other_ms=0.0, alike=1.0)
+    return ProfileTiming(
+        wall_ms=sum(each), call_ms=each, kernels=0, quickest_ms=0.01, other_ms=0.0, alike=1.0
+    )
 
 
 class Mlp(nn.Module):

@@ -22,10 +22,10 @@ from search.optimize.models.source import FileModel, ModelSource, ModuleModel, P
 from search.optimize.profile_page import read_profile, write_page
 from search.optimize.profiling import profile as profiling
 from search.optimize.profiling.record import Profile
-from search.optimize.searching import Won
-from search.optimize.stages import Making
-from search.optimize.verification.apart import Task
-from search.optimize.verification.record import Check, Verification
+from search.optimize.searching import AcceptedKernel
+from search.optimize.stages import OptimizeRun
+from search.optimize.verification.apart import VerificationTask
+from search.optimize.verification.record import ModelCheck, Verification
 from tests.search.optimize.example_models import PEAKS
 from tests.search.optimize.models.test_source import SOURCE
 
@@ -63,14 +63,16 @@ def test_a_profile_is_written_and_shown(place: Path, capsys: pytest.CaptureFixtu
     assert write_page(folder, place / "other.html").read_text() == (folder / "profile.html").read_text()
 
 
-UNPLACED = partial(Task, in_place={"optimized": {}})
+UNPLACED = partial(VerificationTask, in_place={"optimized": {}})
 """Kernels are not measured in their places, which on a busy machine may take out any of them."""
 
 
-async def own_code(making: Making, profile: Profile, whole: Whole, extraction: Extraction) -> dict[str, Won]:
+async def own_code(
+    making: OptimizeRun, profile: Profile, whole: Whole, extraction: Extraction
+) -> dict[str, AcceptedKernel]:
     texts = {each.name: (making.folder / each.file).read_text() for each in extraction.problems}
     return {
-        name: Won(
+        name: AcceptedKernel(
             kernel=Kernel(source=text.replace("class Model(", "class ModelNew("), language="triton"),
             speedup=2.0,
             low=1.5,
@@ -85,7 +87,7 @@ async def own_code(making: Making, profile: Profile, whole: Whole, extraction: E
 def test_code_that_is_not_the_model_is_not_delivered(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrong = Verification(checks=[Check(seed=0, error=1.0, eager_error=0.0, allowed=1e-6)], calls={})
+    wrong = Verification(checks=[ModelCheck(seed=0, error=1.0, eager_error=0.0, allowed=1e-6)], calls={})
     monkeypatch.setattr(optimize, "kernels_for", own_code)
     monkeypatch.setattr(stages, "verify_apart", lambda *given: wrong)
     given = ["model=my_model.py", "device=cpu", "iterations=1", "report=false", "library.use=false"]

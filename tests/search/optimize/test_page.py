@@ -14,7 +14,7 @@ from search.optimize.extraction.record import EXTRACTION, Extracted, Extraction,
 from search.optimize.outcome import KERNELS, outcome_of
 from search.optimize.profile_page import BadProfile, modules, page_data, write_page
 from search.optimize.profiling.record import Profile, ShapeTime
-from search.optimize.verification.record import FILE, Check, Verification
+from search.optimize.verification.record import FILE, ModelCheck, Verification
 from tests.search.optimize.profiling.test_profile import CHAIN, SOFTMAX, VIEW, case, profile, target
 from tests.search.report.in_browser import ChartsInBrowser, browser, page
 
@@ -93,7 +93,7 @@ def with_outcome(folder: Path) -> Path:
     kernel = {"speedup": 3.0, "low": 2.5, "high": 3.5, "origin": "library softmax/cpp"}
     (folder / KERNELS).write_text(json.dumps({"1_softmax": kernel}))
     Verification(
-        checks=[Check(seed=0, error=1e-7, eager_error=1e-7, allowed=4e-7)],
+        checks=[ModelCheck(seed=0, error=1e-7, eager_error=1e-7, allowed=4e-7)],
         calls={"1_softmax": 2},
         shapes={"few": 0.75, "many": 0.25},
         sessions=[

@@ -16,8 +16,8 @@ from search.optimize.__main__ import main
 from search.optimize.extraction.record import Extraction
 from search.optimize.profiling import profile as profiling
 from search.optimize.profiling.record import Profile
-from search.optimize.searching import Won
-from search.optimize.stages import Making
+from search.optimize.searching import AcceptedKernel
+from search.optimize.stages import OptimizeRun
 from search.optimize.verification.process import load_package
 from search.optimize.verification.record import Verification
 from tests.search.optimize.example_models import FAST, equally_long
@@ -62,14 +62,16 @@ def delivered(monkeypatch: pytest.MonkeyPatch, planted: dict[str, str]) -> tuple
     as eager: the problems' own code, and before what those of some functions return the text that is
     planted."""
 
-    async def kernels_for(making: Making, profile: Profile, wholes: object, found: Extraction) -> object:
+    async def kernels_for(making: OptimizeRun, profile: Profile, wholes: object, found: Extraction) -> object:
         kernels = {}
         for each in found.problems:
             if function := next((name for name in FUNCTIONS if name in each.name), ""):
                 text = (making.folder / each.file).read_text().replace("class Model(", "class ModelNew(")
                 text = text.replace("return ", f"return {planted.get(function, '')} ", 1)
                 kernel = Kernel(source=text, language="triton")
-                kernels[each.name] = Won(kernel=kernel, speedup=2.0, low=1.9, high=2.1, origin="search")
+                kernels[each.name] = AcceptedKernel(
+                    kernel=kernel, speedup=2.0, low=1.9, high=2.1, origin="search"
+                )
         return kernels
 
     monkeypatch.setattr(optimize, "kernels_for", kernels_for)

@@ -17,7 +17,7 @@ from evaluators.scheduler.pool import Pool
 from kernel_library.catalogue.library import FolderLibrary
 from search.campaign.slices import SearchProgress, Slice
 from search.optimize.extraction.problems import extract
-from search.optimize.searching import LibraryAnswers, ModelRules, SavedTime, Won, best_of, won
+from search.optimize.searching import AcceptedKernel, LibraryAnswers, ModelRules, SavedTime, best_of, won
 from tests.search.optimize.example_models import rand
 from tests.search.optimize.extraction.test_problems import profile_of
 from tests.search.optimize.extraction.wholes import at_shapes, whole
@@ -42,8 +42,8 @@ def test_a_kernel_wins_when_it_is_surely_faster() -> None:
 
 
 def test_the_lower_end_decides_between_two() -> None:
-    sure = Won(kernel=KERNEL, speedup=2.0, low=1.9, high=2.1, origin="search")
-    lucky = Won(kernel=KERNEL, speedup=3.0, low=1.1, high=9.0, origin="library softmax/cpp")
+    sure = AcceptedKernel(kernel=KERNEL, speedup=2.0, low=1.9, high=2.1, origin="search")
+    lucky = AcceptedKernel(kernel=KERNEL, speedup=3.0, low=1.1, high=9.0, origin="library softmax/cpp")
     assert best_of({"a": [None, lucky, sure], "b": [None]}) == {"a": sure}
 
 
@@ -112,7 +112,7 @@ def test_a_problem_for_which_the_library_has_nothing_is_not_opened(tmp_path: Pat
     answers = LibraryAnswers(tmp_path, FolderLibrary(str(tmp_path / "library")), [made], lambda line: None)
     pool = StubPool()
 
-    async def ask() -> list[Won | None]:
+    async def ask() -> list[AcceptedKernel | None]:
         pairs = [(each, load_problem("file", path=str(tmp_path / each.file))) for each in found.problems]
         return [await answers.ask(cast(Pool, pool), *pair) for pair in pairs]
 

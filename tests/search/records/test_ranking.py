@@ -11,7 +11,7 @@ import pytest
 from evaluators.records.evaluation import Evaluation, Status, Timing
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.timing import interval
-from search.records.ranking import LOWER_END, MEDIAN, Comparison, Ranking, unconfirmed
+from search.records.ranking import LOWER_END, MEDIAN, LeaderComparison, Ranking, unconfirmed
 from search.records.tree import Idea, Seed
 from tests.search.fakes import FakeEvaluator, FakeProposer, failed, kernel, search
 
@@ -64,7 +64,7 @@ def test_one_session_orders_its_kernels_turn_by_turn() -> None:
     own = {"a": found(2.0, 2.2, 2.4), "b": found(1.9, 2.2, 2.5), "other": found(1.95, 1.96, 1.97)}
     assert ranking.order(own) == ["a", "other", "b"]
     ranking.add(
-        Comparison(
+        LeaderComparison(
             evaluations={
                 "a": found(2.0, 2.2, 2.4, [1.05 * each for each in noise]),
                 "b": found(1.8, 2.2, 2.6, noise),
@@ -81,13 +81,13 @@ def test_the_turns_of_all_sessions_of_two_count() -> None:
     fast, slow = [1.0] * 8, [1.2] * 8
     own = {name: found(2.0, 2.2, 2.4) for name in "abc"}
     ranking = Ranking()
-    ranking.add(Comparison(evaluations={"a": found(2, 2.2, 2.4, fast), "b": found(2, 2.2, 2.4, slow)}))
+    ranking.add(LeaderComparison(evaluations={"a": found(2, 2.2, 2.4, fast), "b": found(2, 2.2, 2.4, slow)}))
     assert ranking.leaders(own) == ["a", "c"], "b was slower"
-    ranking.add(Comparison(evaluations={"a": found(2, 2.2, 2.4, slow), "c": found(2, 2.2, 2.4, fast)}))
+    ranking.add(LeaderComparison(evaluations={"a": found(2, 2.2, 2.4, slow), "c": found(2, 2.2, 2.4, fast)}))
     assert ranking.order(own) == ["c", "a", "b"]
-    ranking.add(Comparison(evaluations={"a": found(2, 2.2, 2.4, slow), "b": found(2, 2.2, 2.4, fast)}))
+    ranking.add(LeaderComparison(evaluations={"a": found(2, 2.2, 2.4, slow), "b": found(2, 2.2, 2.4, fast)}))
     assert ranking.speedup("a", "b") == pytest.approx(interval([1.2] * 8 + [1 / 1.2] * 8, CALL_MS))
-    ranking.add(Comparison(evaluations={"a": found(2, 2.2, 2.4, slow), "b": found(2, 2.2, 2.4, fast)}))
+    ranking.add(LeaderComparison(evaluations={"a": found(2, 2.2, 2.4, slow), "b": found(2, 2.2, 2.4, fast)}))
     assert ranking.order(own) == ["b", "c", "a"], "b was faster in two of three, and c was not beside it"
 
 
@@ -98,11 +98,11 @@ def test_what_one_session_cannot_tell_is_measured_again_and_not_for_ever() -> No
     while ranking.leaders(own):
         sessions += 1
         evaluations = {"a": found(1.9, 2.2, 2.4, wild), "b": found(1.9, 2.2, 2.4, [1.0] * 8)}
-        ranking.add(Comparison(evaluations=evaluations))
+        ranking.add(LeaderComparison(evaluations=evaluations))
     assert sessions == 3
     even = Ranking()
     near = {"a": found(1.9, 2.2, 2.4, [1.001] * 8), "b": found(1.9, 2.2, 2.4, [1.0] * 8)}
-    even.add(Comparison(evaluations=near))
+    even.add(LeaderComparison(evaluations=near))
     assert even.leaders(own) == [], "they are too near to one another to matter"
 
 
@@ -113,23 +113,23 @@ def test_sessions_that_contradict_one_another_in_a_circle_still_give_an_order() 
         ranking = Ranking()
         for one, other in pairs:
             evaluations = {one: found(1.8, 2.2, 2.4, fast), other: found(1.8, 2.2, 2.4, slow)}
-            ranking.add(Comparison(evaluations=evaluations))
+            ranking.add(LeaderComparison(evaluations=evaluations))
         assert sorted(ranking.order(own)) == ["a", "b", "c"]
 
 
 def test_what_fails_beside_others_is_not_relied_on_and_our_own_failure_says_nothing() -> None:
     own = {name: found(2.0, 2.2, 2.4) for name in "abc"}
     ranking = Ranking()
-    ranking.add(Comparison(evaluations={"a": failed(), "b": OURS, "c": found(1.0, 1.1, 1.2)}))
+    ranking.add(LeaderComparison(evaluations={"a": failed(), "b": OURS, "c": found(1.0, 1.1, 1.2)}))
     assert ranking.order(own) == ["b", "c"]
     assert ranking.leaders(own) == []
 
 
 def test_samples_of_one_session_belong_together() -> None:
     with pytest.raises(ValueError, match=r"\[1, 2\] turns"):
-        Comparison(evaluations={"a": found(1, 2, 3, [1.0]), "b": found(1, 2, 3, [1.0, 2.0])})
+        LeaderComparison(evaluations={"a": found(1, 2, 3, [1.0]), "b": found(1, 2, 3, [1.0, 2.0])})
     few = found(1, 2, 3, [1.0])
-    assert Comparison(evaluations={"a": few, "b": few}).speedup("a", "b") is None
+    assert LeaderComparison(evaluations={"a": few, "b": few}).speedup("a", "b") is None
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from search.optimize.extraction.whole import Whole, whole_of
-from search.optimize.installation.graphs import Graph
+from search.optimize.installation.graphs import ForwardGraph
 from search.optimize.installation.package import set_way
 from tests.search.optimize.example_models import Mlp, loaded, rand
 from tests.search.optimize.installation.test_package import Blocks, plan, same, written
@@ -121,7 +121,7 @@ def test_what_cannot_be_recorded_runs_without(tmp_path: Path, caplog: pytest.Log
 def test_what_a_matrix_product_works_in_is_the_graphs_own() -> None:
     """Whoever empties PyTorch's list of cuBLAS's workspaces, and ends other graphs, frees none of it."""
     left, right = (torch.randn(2, 256, 65536, device="cuda") for _ in range(2))
-    made = [Graph(lambda x: [x[0] @ x[1].T], [left], []) for _ in range(2)]
+    made = [ForwardGraph(lambda x: [x[0] @ x[1].T], [left], []) for _ in range(2)]
     wanted = right[0] @ right[1].T
     made.pop(0)
     torch._C._cuda_clearCublasWorkspaces()

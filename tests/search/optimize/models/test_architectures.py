@@ -13,7 +13,7 @@ from torch import nn
 
 from evaluators.base.usage_error import UsageError
 from search.optimize.models import source as model_source
-from search.optimize.models.architectures import Diffusers, Draw, Transformers
+from search.optimize.models.architectures import Diffusers, InputDraw, Transformers
 
 
 class ModelMixin(nn.Module):
@@ -140,5 +140,5 @@ def test_samples_of_sound_are_as_many_as_give_the_sequence() -> None:
         (SimpleNamespace(conv_stride=(5, 2)), 30),
         (SimpleNamespace(), 3),
     ):
-        found = source._inputs(Sound, config, Draw("cpu", "float32"))
+        found = source._inputs(Sound, config, InputDraw("cpu", "float32"))
         assert {key: tuple(each.shape) for key, each in found.items()} == {"input_values": (2, length)}

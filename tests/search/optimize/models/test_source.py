@@ -15,14 +15,14 @@ from torch import nn
 
 from evaluators.base.usage_error import UsageError
 from search.optimize.models import source as model_source
-from search.optimize.models.architectures import Diffusers, Draw, Torchvision, Transformers, shapes_of
+from search.optimize.models.architectures import Diffusers, InputDraw, Torchvision, Transformers, shapes_of
 from search.optimize.models.source import (
     FileModel,
+    InputShape,
     LoadedModel,
     ModelSource,
     ModuleModel,
     ProblemModel,
-    Shape,
     import_package,
 )
 from search.optimize.profiling.recording import record
@@ -99,7 +99,7 @@ def test_shapes_that_no_size_tells_apart_are_refused(file: Path) -> None:
 
 def test_an_architecture_with_several_shapes() -> None:
     source = Torchvision(name="x", image=8, shapes=[{"batch": 2, "weight": 3.0}, {"image": 9}])
-    found = shapes_of(source, lambda one: Shape(inputs=lambda _: ((one.batch, one.image), {})))
+    found = shapes_of(source, lambda one: InputShape(inputs=lambda _: ((one.batch, one.image), {})))
     assert [(each.name, each.weight, each.inputs(nn.Module())[0]) for each in found] == [
         ("batch=2", 3.0, (2, 8)),
         ("image=9", 1.0, (1, 9)),
@@ -202,7 +202,7 @@ def test_a_package_that_does_not_fit_is_one_line(monkeypatch: pytest.MonkeyPatch
 
 
 def test_inputs_of_a_shape_of_ones_own() -> None:
-    draw = Draw("cpu", "float16")
+    draw = InputDraw("cpu", "float16")
     given = {"x": [2, 3], "some_ids": [4], "attention_mask": [5]}
     found = draw.shaped(given, list(given), "a/b", 7)
     assert (found["x"].dtype, found["x"].shape) == (torch.float16, (2, 3))

@@ -7,7 +7,7 @@ from collections import Counter
 import torch
 from torch import nn
 
-from search.optimize.profiling.recording import Kind, RecordedCall, RecordedRun, record
+from search.optimize.profiling.recording import OperatorKind, RecordedCall, RecordedRun, record
 from tests.search.optimize.example_models import Function, Mlp, loaded, rand
 
 
@@ -28,7 +28,7 @@ def called(run: RecordedRun, name: str) -> list[RecordedCall]:
 
 def test_calls_have_their_sites_shapes_strides_and_counts() -> None:
     run = record(loaded(Blocks(), rand(4, 8)))
-    sites = Counter((call.name, call.site) for call in run.calls if call.kind is not Kind.VIEW)
+    sites = Counter((call.name, call.site) for call in run.calls if call.kind is not OperatorKind.VIEW)
     assert sites == {
         **{("addmm", f"blocks.{n}.{part}"): 1 for n in range(3) for part in ("fc", "proj")},
         **{("gelu", f"blocks.{n}"): 1 for n in range(3)},
@@ -39,7 +39,7 @@ def test_calls_have_their_sites_shapes_strides_and_counts() -> None:
     assert first.operations == 2 * 4 * 8 * 32
     assert sum(first.reads.values()) == 4 * (32 + 4 * 8 + 8 * 32)
     assert list(first.writes.values()) == [4 * 4 * 32]
-    assert (first.kind, first.dtype, first.backward) == (Kind.CONTRACTION, "float32", False)
+    assert (first.kind, first.dtype, first.backward) == (OperatorKind.CONTRACTION, "float32", False)
 
 
 def test_the_backward_pass_is_of_the_modules_whose_forward_it_belongs_to() -> None:
@@ -60,8 +60,10 @@ def test_the_backward_pass_is_of_the_modules_whose_forward_it_belongs_to() -> No
 def test_views_have_the_value_of_their_tensor() -> None:
     run = record(loaded(Function(lambda x: (x.exp().t().reshape(2, 16) * 2).sum()), rand(8, 4)))
     [exp], [transposed] = called(run, "exp"), called(run, "t")
-    [copied] = [call for call in run.calls if call.kind is not Kind.VIEW and call.name in ("clone", "copy_")]
-    assert transposed.kind is Kind.VIEW and not transposed.writes
+    [copied] = [
+        call for call in run.calls if call.kind is not OperatorKind.VIEW and call.name in ("clone", "copy_")
+    ]
+    assert transposed.kind is OperatorKind.VIEW and not transposed.writes
     assert set(exp.writes) == set(transposed.reads) == set(copied.reads)
 
 
@@ -113,4 +115,4 @@ def test_a_call_without_words_for_its_arguments_is_there_all_the_same() -> None:
 
 def test_repeating_pixels_is_as_fast_as_memory_is() -> None:
     run = record(loaded(nn.Upsample(scale_factor=2), rand(1, 2, 3, 3)))
-    assert {call.kind for call in called(run, "upsample_nearest2d")} == {Kind.LIGHT}
+    assert {call.kind for call in called(run, "upsample_nearest2d")} == {OperatorKind.LIGHT}

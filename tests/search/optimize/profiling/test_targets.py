@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from evaluators.records.evaluation import Evaluation, Status
-from evaluators.records.evaluation import Timing as EvaluationTiming
+from evaluators.records.evaluation import ProfileTiming as EvaluationTiming
 from evaluators.records.problem import Kernel, Problem
 from evaluators.suites.trace_grammar import write_arguments
 from kernel_library.catalogue.entry import Entry, Measurement
@@ -26,7 +26,7 @@ from search.optimize.profiling.targets import (
     merged,
     operators_of,
 )
-from search.optimize.profiling.timing import Timing
+from search.optimize.profiling.timing import ProfileTiming
 from tests.search.optimize.example_models import PEAKS, Function, Mlp, loaded, rand
 
 MACHINE = Machine(peaks=PEAKS, architecture="cpu")
@@ -85,8 +85,8 @@ def test_targets_of_several_shapes_are_those_of_an_iteration_on_average() -> Non
     assert merged(found[:1], [1.0]) == found[0], "one shape is a list of one"
 
 
-def timed(run: RecordedRun, *, call_ms: float = 1.0, quickest_ms: float = 0.0) -> Timing:
-    return Timing(
+def timed(run: RecordedRun, *, call_ms: float = 1.0, quickest_ms: float = 0.0) -> ProfileTiming:
+    return ProfileTiming(
         wall_ms=100.0,
         call_ms=[call_ms for _ in run.calls],
         kernels=0,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from search.optimize.profiling.recording import Kind, record
+from search.optimize.profiling.recording import OperatorKind, record
 from search.optimize.profiling.timing import label, measure, timing_of
 from tests.search.optimize.example_models import Mlp, loaded, rand
 from tests.search.optimize.extraction.wholes import whole
@@ -111,8 +111,8 @@ def test_on_a_real_gpu_calls_have_the_time_of_their_kernels() -> None:
     found = measure(model, [call.operator for call in calls], warmup=2, iterations=5, say=lambda _: None)
     assert found.alike == 1
     for call, ms in zip(calls, found.call_ms, strict=True):
-        assert (ms == 0) == (call.kind is Kind.VIEW), call.operator
+        assert (ms == 0) == (call.kind is OperatorKind.VIEW), call.operator
         assert ms < 1  # such a small call takes some µs, the range around it more
-    assert found.kernels >= sum(call.kind is not Kind.VIEW for call in calls)
+    assert found.kernels >= sum(call.kind is not OperatorKind.VIEW for call in calls)
     assert sum(found.call_ms) < 1.2 * found.wall_ms
     assert found.other_ms < 0.2 * sum(found.call_ms)

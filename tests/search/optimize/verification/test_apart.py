@@ -14,8 +14,14 @@ from search.optimize.extraction.whole import whole_of
 from search.optimize.installation.package import write_package
 from search.optimize.models.source import FileModel
 from search.optimize.verification import apart
-from search.optimize.verification.apart import Task, VerificationError, last_words, verify_apart, ways_of
-from search.optimize.verification.record import FILE, GRAPH, OPTIMIZED_GRAPH, Check, Verification
+from search.optimize.verification.apart import (
+    VerificationError,
+    VerificationTask,
+    last_words,
+    verify_apart,
+    ways_of,
+)
+from search.optimize.verification.record import FILE, GRAPH, OPTIMIZED_GRAPH, ModelCheck, Verification
 from tests.search.optimize.extraction.test_problems import profile_of
 from tests.search.optimize.installation.test_package import kernels_of
 
@@ -62,7 +68,7 @@ def verified(
         own = kernels[names[target]]
         kernels[names[target]] = replace(own, source=own.source.replace("return ", f"return {returned} ", 1))
     write_package(folder, wholes, kernels, {each: each.places for each in chosen})
-    task = Task(
+    task = VerificationTask(
         model={"name": str(folder / "model.py"), "shapes": shapes},
         device="cpu",
         dtype=None,
@@ -74,9 +80,9 @@ def verified(
     return verify_apart(folder, task, list(names.values()), 120.0), names
 
 
-def passed(task: Task) -> Verification:
+def passed(task: VerificationTask) -> Verification:
     """What the process finds of a model that is the same, and as fast in every way."""
-    check = Check(seed=0, error=0.0, eager_error=0.0, allowed=1.0)
+    check = ModelCheck(seed=0, error=0.0, eager_error=0.0, allowed=1.0)
     session = {"": {way: [1.0] * 6 for way in task.ways}}
     return Verification(checks=[check][: task.seeds], calls={}, sessions=[session], growth=[])
 
@@ -155,13 +161,13 @@ def test_a_kernel_that_raises_is_taken_out(tmp_path: Path) -> None:
 def test_a_cuda_graph_that_ends_the_process_costs_no_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stub(folder: Path, task: Task, timeout_s: float) -> Verification | str:
+    def stub(folder: Path, task: VerificationTask, timeout_s: float) -> Verification | str:
         if OPTIMIZED_GRAPH in task.ways:
             return "exit status 1"
         return passed(task)
 
     monkeypatch.setattr(apart, "_run", stub)
-    task = Task(model={}, device="cuda", dtype=None, ways=ways_of("none", "cuda"))
+    task = VerificationTask(model={}, device="cuda", dtype=None, ways=ways_of("none", "cuda"))
     found = verify_apart(tmp_path, task, ["norm"], 1.0)
     assert found.ways == ["eager", "optimized"] and not found.left_out
     assert found.failed == dict.fromkeys([GRAPH, OPTIMIZED_GRAPH], "exit status 1")
@@ -203,13 +209,13 @@ def test_what_the_compiler_tunes_is_added_to_the_record(
 ) -> None:
     """In a process of its own, which may not come to an end."""
 
-    def stub(folder: Path, task: Task, timeout_s: float) -> Verification | str:
+    def stub(folder: Path, task: VerificationTask, timeout_s: float) -> Verification | str:
         if not task.seeds and died:
             return died
         return passed(task)
 
     monkeypatch.setattr(apart, "_run", stub)
-    task = Task(model={}, device="cpu", dtype=None, ways=("eager", "optimized", "max-autotune"))
+    task = VerificationTask(model={}, device="cpu", dtype=None, ways=("eager", "optimized", "max-autotune"))
     found = verify_apart(tmp_path, task, [], 1.0)
     assert Verification.read(tmp_path / FILE) == found and found.passes
     assert ("max-autotune" in found.ways) == (died is None)
@@ -222,14 +228,14 @@ def test_an_interrupted_tuning_goes_on_with_what_was_verified(
     ran: list[Sequence[str]] = []
     is_over = False
 
-    def stub(folder: Path, task: Task, timeout_s: float) -> Verification | str:
+    def stub(folder: Path, task: VerificationTask, timeout_s: float) -> Verification | str:
         ran.append(task.ways)
         if not task.seeds and not is_over:
             raise KeyboardInterrupt
         return passed(task)
 
     monkeypatch.setattr(apart, "_run", stub)
-    task = Task(model={}, device="cpu", dtype=None, ways=("eager", "optimized", "max-autotune"))
+    task = VerificationTask(model={}, device="cpu", dtype=None, ways=("eager", "optimized", "max-autotune"))
     package = tmp_path / "optimized" / "kernels"
     package.mkdir(parents=True)
     (package / "norm.py").write_text("1")
@@ -257,6 +263,6 @@ def test_an_interrupted_tuning_goes_on_with_what_was_verified(
 
 
 def test_a_model_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
-    task = Task(model={"name": "nowhere.py"}, device="cpu", dtype=None)
+    task = VerificationTask(model={"name": "nowhere.py"}, device="cpu", dtype=None)
     with pytest.raises(VerificationError, match="the model's process ended: exit status 1"):
         verify_apart(tmp_path, task, [], 60.0)

@@ -13,8 +13,8 @@ import torch
 
 from search.optimize.verification.apart import TUNED, ways_of
 from search.optimize.verification.record import (
-    Check,
-    Step,
+    GrowthStep,
+    ModelCheck,
     Verification,
     allowed,
     error_of,
@@ -80,10 +80,10 @@ def made(error: float = 1e-7) -> Verification:
     session = {"eager": [2.0, 2.2, 2.4, 2.0, 2.1, 2.2], "optimized": [1.0, 1.1, 1.2, 1.0, 1.05, 1.1]}
     other = {"eager": [4.0] * 6, "max-autotune": [1.0] * 6}
     return Verification(
-        checks=[Check(seed=0, error=error, eager_error=1e-7, allowed=4e-7, tokens=1.0)],
+        checks=[ModelCheck(seed=0, error=error, eager_error=1e-7, allowed=4e-7, tokens=1.0)],
         calls={"1_mm": 3},
         left_out={"2_softmax": "the model is another with it"},
-        growth=[Step(kernel="1_mm", site="h.0", error=0.1)],
+        growth=[GrowthStep(kernel="1_mm", site="h.0", error=0.1)],
         sessions=[{"": session}, {"": other}],
         failed={"compile": "RuntimeError: no"},
     )

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from search.proposers.llm.choice import Bandit, Fixed, Standing, standings
+from search.proposers.llm.choice import Bandit, Fixed, ModelStanding, standings
 from tests.search.fakes import correct, failed, outcome
 
 
@@ -14,7 +14,7 @@ def test_fixed_weights_are_kept_on_average() -> None:
     picked: Counter[str] = Counter()
     choice = Fixed({"a": 3.0, "c": 0.0})
     for seed in range(500):
-        answer = choice.pick(dict.fromkeys("abc", Standing()), 4, random.Random(seed))
+        answer = choice.pick(dict.fromkeys("abc", ModelStanding()), 4, random.Random(seed))
         assert answer.total() == 4
         picked += answer
     assert picked["c"] == 0
@@ -29,24 +29,27 @@ def test_a_weight_cannot_be_negative() -> None:
 
 
 def test_the_bandit_asks_everybody_first() -> None:
-    tried = {"a": Standing(ideas=9, gain=9.0, dollars=1.0), "b": Standing(), "c": Standing()}
+    tried = {"a": ModelStanding(ideas=9, gain=9.0, dollars=1.0), "b": ModelStanding(), "c": ModelStanding()}
     assert Bandit().pick(tried, 2, random.Random(0)) == Counter({"b": 1, "c": 1})
 
 
 def test_the_bandit_prefers_gain_per_dollar() -> None:
     same_price = {
-        "a": Standing(ideas=50, gain=20.0, dollars=5.0),
-        "b": Standing(ideas=50, gain=2.0, dollars=5.0),
+        "a": ModelStanding(ideas=50, gain=20.0, dollars=5.0),
+        "b": ModelStanding(ideas=50, gain=2.0, dollars=5.0),
     }
     assert Bandit().pick(same_price, 8, random.Random(0))["a"] == 8
-    dear = {"a": Standing(ideas=50, gain=20.0, dollars=50.0), "b": Standing(ideas=50, gain=10.0, dollars=5.0)}
+    dear = {
+        "a": ModelStanding(ideas=50, gain=20.0, dollars=50.0),
+        "b": ModelStanding(ideas=50, gain=10.0, dollars=5.0),
+    }
     assert Bandit().pick(dear, 8, random.Random(0))["b"] == 8
-    free = {"a": Standing(ideas=50, gain=20.0), "b": Standing(ideas=50, gain=10.0)}
+    free = {"a": ModelStanding(ideas=50, gain=20.0), "b": ModelStanding(ideas=50, gain=10.0)}
     assert Bandit().pick(free, 8, random.Random(0))["a"] == 8
 
 
 def test_the_bandit_comes_back_to_who_was_hardly_tried() -> None:
-    unsure = {"a": Standing(ideas=400, gain=40.0), "b": Standing(ideas=1, gain=0.0)}
+    unsure = {"a": ModelStanding(ideas=400, gain=40.0), "b": ModelStanding(ideas=1, gain=0.0)}
     assert Bandit(exploration=0.5).pick(unsure, 1, random.Random(0)) == Counter({"b": 1})
     assert Bandit(exploration=0.0).pick(unsure, 1, random.Random(0)) == Counter({"a": 1})
 
@@ -63,5 +66,5 @@ def test_standings_count_what_ideas_gained_over_their_parents() -> None:
     assert found["a"].ideas == 2
     assert found["a"].gain == pytest.approx(math.log(2) + math.log(2))
     assert found["a"].dollars == 0.5
-    assert found["b"] == Standing(ideas=2, gain=0.0)
-    assert found["c"] == Standing()
+    assert found["b"] == ModelStanding(ideas=2, gain=0.0)
+    assert found["c"] == ModelStanding()
