@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 
 from evaluators.app.config import config_folder
 from evaluators.device.settings import Settings
+from evaluators.records.timing import Plan
 
 TARGET = re.compile(r"_target_: ([\w.]+)")
 OURS = ("search.", "evaluators.", "kernel_library.")
@@ -33,8 +34,8 @@ def paths() -> dict[str, str]:
     shipped = (
         target for file in config_folder().rglob("*.yaml") for target in TARGET.findall(file.read_text())
     )
-    settings = f"{Settings.__module__}.{Settings.__qualname__}"
-    return {path.rpartition(".")[2]: path for path in sorted({*shipped, settings})}
+    settings = (f"{each.__module__}.{each.__qualname__}" for each in (Settings, Plan))
+    return {path.rpartition(".")[2]: path for path in sorted({*shipped, *settings})}
 
 
 def by_name(config: Any) -> Any:
@@ -57,7 +58,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(mode := migrated.get("wandb"), dict):  # once, this was the mode
         migrated["wandb"] = {"mode": "off" if mode is False else mode or "auto"}
     if migrated != stored:
-        with contextlib.suppress(PermissionError):  # a folder that can only be read
+        with contextlib.suppress(OSError):  # a folder that can only be read
             shutil.copyfile(path, path.with_name(f"{path.name}.backup"))
             OmegaConf.save(OmegaConf.create(migrated), path)
     return {str(key): value for key, value in migrated.items()}

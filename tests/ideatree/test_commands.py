@@ -17,7 +17,7 @@ def test_a_command_says_how_it_is_called(name: str, capsys: pytest.CaptureFixtur
     assert commands.main([name, "--help"]) == 0
     module, _ = commands.COMMANDS[name]
     assert f"python -m {module}" in capsys.readouterr().out
-    assert importlib.import_module(module).main
+    assert importlib.import_module(f"{module}.__main__").main
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,10 @@ def test_what_was_kept_is_there_again(tmp_path: Path) -> None:
 
 def test_half_a_line_costs_no_other(tmp_path: Path) -> None:
     path = tmp_path / "kept.jsonl"
-    JsonlStore(path).keep("a", 1)
+    JsonlStore(path).put("a", 1)
     with path.open("a") as file:
         file.write('{"key": "b", "val')
     torn = JsonlStore(path)
-    torn.keep("c", 3)
+    torn.put("c", 3)
     again = JsonlStore(path)
     assert (again.get("a"), again.get("b"), again.get("c")) == (1, None, 3)

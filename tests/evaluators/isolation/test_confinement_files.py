@@ -103,7 +103,7 @@ def test_homes_and_the_repository_cannot_be_read(
         home_file,
         outside / "file",
         ROOT / "pyproject.toml",
-        ROOT / "search" / "engine.py",
+        ROOT / "search" / "protocols.py",
         Path(__file__),
         Path("/etc/shadow"),
     ]
@@ -123,7 +123,7 @@ def test_what_a_kernel_needs_can_be_read(scratch: Path, outside: Path, isolate: 
     (scratch / "kernel.py").write_text("x")
     needed = [
         scratch / "kernel.py",
-        ROOT / "evaluators" / "problem.py",
+        ROOT / "evaluators" / "records" / "problem.py",
         Path(os.__file__),
         Path(pytest.__file__),
         Path("/proc/self/maps"),

@@ -16,9 +16,9 @@ from search.optimize import stages
 from search.optimize.__main__ import OptimizeConfig, expand, main
 from search.optimize.extraction.record import Extraction
 from search.optimize.extraction.whole import Whole
-from search.optimize.model_config import source_of
+from search.optimize.model_config import ProblemModel, source_of
 from search.optimize.models.architectures import Diffusers, Torchvision, Transformers
-from search.optimize.models.source import FileModel, ModelSource, ModuleModel, ProblemModel
+from search.optimize.models.source import FileModel, ModelSource, ModuleModel
 from search.optimize.profile_page import read_profile, write_page
 from search.optimize.profiling import profile as profiling
 from search.optimize.profiling.record import Profile

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from evaluators.base.usage_error import UsageError
+from search.optimize.model_config import ProblemModel
 from search.optimize.models import source as model_source
 from search.optimize.models.architectures import Diffusers, InputDraw, Torchvision, Transformers, shapes_of
 from search.optimize.models.source import (
@@ -22,7 +23,6 @@ from search.optimize.models.source import (
     LoadedModel,
     ModelSource,
     ModuleModel,
-    ProblemModel,
     import_package,
 )
 from search.optimize.profiling.recording import record

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from evaluators.records.evaluation import Evaluation, Status
-from evaluators.records.evaluation import ProfileTiming as EvaluationTiming
+from evaluators.records.evaluation import Timing as EvaluationTiming
 from evaluators.records.problem import Kernel, Problem
 from evaluators.suites.trace_grammar import write_arguments
 from kernel_library.catalogue.entry import Entry, Measurement

@@ -60,7 +60,7 @@ def test_what_a_kernel_does_before_a_launch_counts_but_in_a_graph(
         def is_stale(self) -> bool:
             return False
 
-    monkeypatch.setattr(package.runtime, "Graph", Recorded)
+    monkeypatch.setattr(package.runtime, "ForwardGraph", Recorded)
     found = over_operators([model], 6, print, as_graph=True)
     assert found[name][1] > 1, "the recorded work counts, not what was done to record it"
     assert not plan(model.module).as_graph
@@ -76,7 +76,7 @@ def test_a_kernel_that_cannot_be_recorded_has_no_figure(
         def __init__(self, *given: Any) -> None:
             raise package.runtime.NoGraphError("it waits for the GPU")
 
-    monkeypatch.setattr(package.runtime, "Graph", Refused)
+    monkeypatch.setattr(package.runtime, "ForwardGraph", Refused)
     said: list[str] = []
     assert over_operators([model], 6, said.append, as_graph=True) == {}
     assert said and all("not compared in its place: NoGraphError: it waits" in line for line in said)
