@@ -4,13 +4,14 @@ BIN := .venv/bin
 
 .PHONY: install demo test test-fast lint docs
 
-install: .venv/installed
+install: .venv/report
 
-.venv/installed: pyproject.toml constraints.txt
+# One stamp for each extra, so that a target installs no more than it needs.
+.venv/%: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "ideatree needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try make PYTHON=python3.12"; exit 1; }
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$*]'
 	@touch $@
 
 # A search of an image network's first block with the embedded playbook: no GPU, no key, no network.
@@ -19,18 +20,19 @@ demo: install
 		rounds=5 ideas=3 branch=1 wandb=off library.use=false
 
 # Three processes, on two cores too: each waits a good part of its time, for deadlines and processes.
-test: install
+test: .venv/test
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Under 90 s, for the daily loop.
-test-fast: install
+test-fast: .venv/test
 	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses 2
 
-lint: install
+lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 # The pages of docs/ as a site in site/, which needs no network; a broken link is an error.
-docs: install
+docs: .venv/dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from importlib.util import find_spec
 
 import pytest
 
@@ -26,6 +27,16 @@ LONGEST = (
 )
 """Files that take ten seconds and more. They come first: of processes that take file after file, none is
 left with a long one at the end (`make test` keeps this order by `--no-loadscope-reorder`)."""
+
+
+IN_A_BROWSER = [f"{room}/test_page.py" for room in ("campaign", "compare", "optimize")] + ["report/test_browser.py"]
+    "campaign/test_page.py",
+    "compare/test_page.py",
+    "optimize/test_page.py",
+    "report/test_browser.py",
+)
+collect_ignore = [f"search/{name}" for name in IN_A_BROWSER if find_spec("playwright") is None]
+"""Playwright comes with the extra `dev`, not with `test`."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
