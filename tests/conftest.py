@@ -29,13 +29,11 @@ LONGEST = (
 left with a long one at the end (`make test` keeps this order by `--no-loadscope-reorder`)."""
 
 
-IN_A_BROWSER = [f"{room}/test_page.py" for room in ("campaign", "compare", "optimize")] + ["report/test_browser.py"]
-    "campaign/test_page.py",
-    "compare/test_page.py",
-    "optimize/test_page.py",
-    "report/test_browser.py",
+IN_A_BROWSER = (
+    *(f"search/{room}/test_page.py" for room in ("campaign", "compare", "optimize")),
+    "search/report/test_browser.py",
 )
-collect_ignore = [f"search/{name}" for name in IN_A_BROWSER if find_spec("playwright") is None]
+collect_ignore = [*IN_A_BROWSER] if find_spec("playwright") is None else []
 """Playwright comes with the extra `dev`, not with `test`."""
 
 
