@@ -7,7 +7,7 @@
 `same`: comparisons of a strategy with itself, which draws by other chances on the same landscapes. The second
 form is `python -m search.compare`, with the time that it took. The third one prints a table of mean speedups
 for each noise of implementations and each rate of failures, and writes it as JSON to `out=<file>`, of which
-`docs/pictures/sensitivity.py` draws the picture in `docs/comparing.md`.
+`docs/pictures/comparing.py` draws the picture in `docs/results/strategies.md`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes the tables of the library's kernels into README.md and docs/results.md, from the kernels' cards.
+"""Writes the tables of the library's kernels into README.md and docs/results/kernels.md, from the kernels' cards.
 
     python docs/tables.py
 
@@ -104,6 +104,6 @@ def _timing(measurement: Measurement) -> Timing:
 if __name__ == "__main__":
     for page, tables in (
         (ROOT / "README.md", (readme(),)),
-        (ROOT / "docs" / "results.md", (results("cuda"), results("cpu"))),
+        (ROOT / "docs" / "results" / "kernels.md", (results("cuda"), results("cpu"))),
     ):
         page.write_text(with_tables(page.read_text(), *tables))

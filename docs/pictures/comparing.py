@@ -1,4 +1,4 @@
-"""Draws the pictures of `docs/comparing.md`, each from its data.
+"""Draws the pictures of `docs/results/strategies.md`, each from its data.
 
     python docs/pictures/comparing.py
     python docs/pictures/comparing.py outputs/compare/<date_time>

@@ -50,7 +50,7 @@ def places(svg: str) -> list[float]:
     return [float(each) for line in re.findall(r'points="([^"]*)"', svg) for each in re.split("[ ,]", line)]
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/results.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/results/kernels.md"])
 def test_the_tables_are_those_of_the_cards(name: str) -> None:
     made = (tables.readme(),) if name == "README.md" else (tables.results("cuda"), tables.results("cpu"))
     page = (ROOT / name).read_text()
@@ -61,7 +61,7 @@ def test_the_tables_are_those_of_the_cards(name: str) -> None:
 def test_the_comparison_on_kernels_is_that_of_its_data(name: str) -> None:
     folder = DOCS / "pictures" / name
     assert (DOCS / "pictures" / f"{name}.svg").read_text() == comparing.curves(folder)
-    said, page = json.loads((folder / "comparison.json").read_text()), (DOCS / "comparing.md").read_text()
+    said, page = json.loads((folder / "comparison.json").read_text()), (DOCS / "results" / "strategies.md").read_text()
     for arm, mean in said["arms"].items():
         assert re.search(
             rf"\| {arm} \| {mean['value']:.2f} \[{mean['low']:.2f}, {mean['high']:.2f}\] \|", page
@@ -85,7 +85,7 @@ def test_the_pictures_of_comparisons_are_those_of_their_data(name: str) -> None:
 
 def test_the_table_of_strategies_is_that_of_its_comparison() -> None:
     said = json.loads((DOCS / "pictures" / "landscape" / "comparison.json").read_text())
-    page = (DOCS / "comparing.md").read_text()
+    page = (DOCS / "results" / "strategies.md").read_text()
     for arm, mean in said["arms"].items():
         assert f"| {arm} | {mean['value']:.3g} [{mean['low']:.3g}, {mean['high']:.3g}] | 100 |" in page
     assert said["command"].replace("'", "").startswith("python -m search.compare problem=landscape")

@@ -11,7 +11,7 @@ import pytest
 from evaluators.device.child_processes import thread_variables
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = DOCS / "python.md"
+PAGE = DOCS / "guides" / "python.md"
 
 
 def blocks(page: Path) -> list[str]:
@@ -39,6 +39,6 @@ def test_every_block_runs(
 
 
 def test_the_block_on_frames_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    for block in blocks(DOCS / "report.md"):
+    for block in blocks(DOCS / "guides" / "report.md"):
         exec(compile(block, "report.md", "exec"), {})
     assert "13748ec83f40" in capsys.readouterr().out
