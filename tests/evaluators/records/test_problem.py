@@ -173,15 +173,15 @@ def test_rules_that_are_as_strict(known: tuple[str, str], asked: tuple[str, str]
     assert as_strict(one, other) is expected
 
 
-def test_a_precision_goes_with_strict_alone() -> None:
-    with pytest.raises(ValueError, match=r"problem\.precision=float16 goes"):
+def test_a_precision_needs_the_strict_tolerance() -> None:
+    with pytest.raises(ValueError, match=r"problem\.precision=float16 needs"):
         replace(PROBLEM, tolerance="kernelbench", precision="float16")
     assert replace(PROBLEM, precision="float16").lower_precisions == ("float16", "tfloat32")
     assert replace(PROBLEM, dtype="float16").lower_precisions == ()
 
 
 def test_whose_work_it_is_only_timed_problems_tell() -> None:
-    with pytest.raises(ValueError, match="not timed"):
+    with pytest.raises(ValueError, match="without timing"):
         replace(PROBLEM, libraries="no_library", timed=False)
     problem = replace(PROBLEM, libraries="no_library", cases=(Case(), Case(dtype="float64", weight=0)))
     assert [problem.of_case(each).libraries for each in problem.cases] == ["no_library", "any"]

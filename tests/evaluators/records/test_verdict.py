@@ -18,12 +18,12 @@ WHOLE = Verdict(
     ),
     roofline=Roofline(bytes=8, operations=4, floor_ms=0.1, bound="memory"),
     own_share=0.5,
-    before_ms=[1.0, 2.0],
+    before_ms=(1.0, 2.0),
     canary_ms="0.12",
 )
 
 
-@pytest.mark.parametrize("verdict", [WHOLE, Verdict(status=Status.REJECTED, rule="library", before_ms=[])])
+@pytest.mark.parametrize("verdict", [WHOLE, Verdict(status=Status.REJECTED, rule="library", before_ms=())])
 def test_it_arrives_as_it_was_sent(verdict: Verdict) -> None:
     message = {"op": "verdict", **json.loads(json.dumps(verdict.message()))}
     assert Verdict.from_message(message) == verdict
