@@ -73,7 +73,7 @@ def test_an_unknown_problem(value: str, nearest: str) -> None:
 def test_a_problem_like_no_other() -> None:
     message = refusal("problem=zzzzzzzz")
     assert "did you mean" not in message
-    assert "there are file, kernelbench, landscape, level1/conv2d" in message
+    assert "choose from file, kernelbench, landscape, level1/conv2d" in message
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_near_option_of_a_group_is_named() -> None:
 
 def test_no_problem() -> None:
     message = refusal()
-    assert message.startswith("problem is not set; give problem=… of ")
+    assert message.startswith("problem is not set; give problem=…, one of ")
     assert all(name in message for name in PROBLEMS)
 
 
