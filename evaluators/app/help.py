@@ -42,6 +42,8 @@ FLAGS: dict[str, dict[str, Any]] = {
 """The flags of every command, with their settings for argparse."""
 SHARED = ("evaluator", "pool", "ray", "library", "wandb")
 """Groups and sections that many commands have; help lists them last."""
+REQUIRED = "…"
+"""The default of a key that must be given."""
 HIDDEN = ("defaults", "hydra", "_target_", "_partial_")
 
 
@@ -92,11 +94,10 @@ def help_text(
 def synopsis(name: str, config: type[Any]) -> str:
     """The shortest call of the command, with the groups and keys that have no default."""
     required = [group for group, default in group_defaults(config).items() if default is None]
-    required += [
-        each.name
-        for each in dataclasses.fields(config)
-        if "group" not in each.metadata and each.name != "hydra" and default_of(each) == MISSING
-    ]
+    for each in dataclasses.fields(config):
+        if "group" not in each.metadata and each.name not in HIDDEN:
+            keys = _keys_of_field(each, config)
+            required += [key.key.removesuffix(".name") for key in keys if key.default == REQUIRED]
     values = [f"{each}=…" for each in required]
     return " ".join(["ideatree", name.rpartition(".")[2], *values, "[key=value …]"])
 
@@ -214,7 +215,7 @@ def _kind_of_hint(hint: Any) -> str:
 def _written(value: Any) -> str:
     """A default as the value of an override."""
     if value is None or value == MISSING:
-        return "null" if value is None else "…"
+        return "null" if value is None else REQUIRED
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
