@@ -215,13 +215,13 @@ def test_what_was_judged_before_an_interrupt_is_in_the_tables(
     async def floor(*_: Any) -> float:
         return 0.0
 
-    monkeypatch.setattr(operator_score, "_evaluated", evaluated)
+    monkeypatch.setattr(operator_score, "_evaluate", evaluated)
     monkeypatch.setattr(operator_score, "_floor", floor)
     assert score.main([f"operators={folder}", "suite=operators/traced", *QUICK]) == 130
     said = capsys.readouterr().out
     assert (folder / "operators.csv").exists() == (done > 0)
     if done:
-        assert "2 of 6 versions: the same call goes on" in said
+        assert "2 of 6 versions: repeat the call to continue" in said
         rows = list(csv.DictReader((folder / "operators.csv").read_text().splitlines()))
         assert [each["version"] for each in rows] == [each.name for each in asked[:2]]
 
@@ -283,11 +283,11 @@ def test_pytorch_itself_is_right(
 @pytest.mark.parametrize(
     ("call", "complaint"),
     [
-        ([], "one folder is needed"),
-        (["operators=nowhere", "suite=operators/traced"], "no folder with files like"),
+        ([], "exactly one folder is needed"),
+        (["operators=nowhere", "suite=operators/traced"], "operators=nowhere has no files like"),
         (["operators=aten", "suite=operators/traced", "only=[aten.relu]"], "has no problem aten.relu"),
         (["operators=aten", "suite=operators/none"], "unknown suite operators/none"),
-        (["operators=aten", "suite=shipped"], "the suite shipped is none of operators"),
+        (["operators=aten", "suite=shipped"], "suite=shipped has no operators; choose one like operators/opinfo"),
     ],
 )
 def test_bad_calls_are_one_line(call: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
