@@ -1,4 +1,4 @@
-"""The frame of every command: exit statuses, one line for an error, sweeps, a reader who stops."""
+"""The frame of every command: exit statuses, errors of one line, flags, sweeps, a closed output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from evaluators.base.usage_error import UsageError
 
 @dataclass
 class ToolConfig:
-    """Of the commands of these tests."""
+    """The config of these tests' commands."""
 
     number: int = option(1, "how many")
     name: str = option("x", "what it is called")
@@ -74,7 +74,7 @@ def test_the_frame_of_a_command(
         ("~size", ""),
     ],
 )
-def test_what_cannot_be_composed_is_one_line(
+def test_an_invalid_override_is_one_line(
     argument: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @command("tools.make", ToolConfig, "")
@@ -110,7 +110,7 @@ def test_wrong_flags_are_one_line(
 
 @dataclass
 class FolderToolConfig:
-    """Of a command with an output folder."""
+    """The config of a command with an output folder."""
 
     number: int = option(1, "how many")
     out: str = option("outputs", "where folders are made")
@@ -161,7 +161,7 @@ def test_a_folder_with_configs_reaches_the_configs_composed_in_the_job(tmp_path:
     [((0, 0, 0), 0, 3), ((0, 1, 0), 1, 3), ((0, 2, 0), 2, 3), ((0, 130, 0), 130, 2)],
 )
 def test_the_jobs_of_a_sweep(statuses: tuple[int, ...], status: int, jobs: int, tmp_path: Path) -> None:
-    """One that fails does not keep the others from running; an interrupt does."""
+    """A failed job does not stop the sweep; an interrupted one does."""
     given: list[int] = []
 
     @command("tools.make", ToolConfig, "")
@@ -173,7 +173,7 @@ def test_the_jobs_of_a_sweep(statuses: tuple[int, ...], status: int, jobs: int, 
     assert given == list(range(jobs))
 
 
-def test_what_a_command_does_not_tell_of_is_raised() -> None:
+def test_an_unexpected_error_is_raised() -> None:
     @command("tools.make", ToolConfig, "", LookupError)
     def main(config: DictConfig) -> int:
         raise RuntimeError("a bug")
@@ -183,7 +183,7 @@ def test_what_a_command_does_not_tell_of_is_raised() -> None:
 
 
 @pytest.mark.parametrize("lines", [1, 100_000], ids=["the last line", "in the middle"])
-def test_who_stops_reading_costs_nobody_a_traceback(lines: int) -> None:
+def test_a_closed_output_causes_no_traceback(lines: int) -> None:
     text = f"""
 import sys
 from tests.evaluators.app.test_command_frame import ToolConfig

@@ -1,4 +1,4 @@
-"""A folder of generations is scored to its end, whatever is in it, and in KernelBench's format."""
+"""Scoring a folder of generated kernels, in KernelBench's format, whatever the kernels do."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ QUICK = [
     *("evaluator.plan.max_s=0.2", "evaluator.plan.precision=0.2"),
     *("evaluator.thorough_plan.max_s=0.3", "evaluator.thorough_plan.precision=0.2"),
 ]
-"""Short measurements: how fast a kernel is does not matter here."""
+"""Short measurements: precise times do not matter here."""
 SAMPLES = {
     "level_1_problem_23_sample_0": RIGHT,
     "level_1_problem_23_sample_1": RIGHT.replace("torch.softmax(x, -1)", "torch.zeros_like(x)"),
@@ -57,7 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return run
 
 
-def test_what_was_judged_before_an_interrupt_is_in_the_files(
+def test_evaluations_before_an_interrupt_are_in_the_files(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[str] = []
@@ -155,7 +155,7 @@ def test_measures_equal_those_of_the_original() -> None:
         assert geometric_mean(problems).value == pytest.approx(mean or math.nan, nan_ok=True)
 
 
-def test_means_are_over_what_is_solved() -> None:
+def test_means_are_over_solved_problems() -> None:
     problems = scores(0.0, 0.5, 2.0, 8.0)
     assert geometric_mean(problems).value == pytest.approx(2.0)
     assert median(problems).value == pytest.approx(2.0)
