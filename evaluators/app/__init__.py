@@ -1,3 +1,3 @@
-"""What all commands share: the Hydra application, its config, `--help`, error messages, completion, and the options
-about suites and devices. Only commands import it.
+"""Shared by all commands: the Hydra application, its config, `--help`, error messages, completion, and the
+options for suites and devices. Only commands import it.
 """

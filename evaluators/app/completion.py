@@ -1,5 +1,5 @@
-"""What a shell may complete a word of a command with. Hydra's own completion knows no choices in folders of a
-group, and no keys before all groups that must be given are."""
+"""Completions for a word of a command line. Hydra's own completion finds neither choices in a group's
+subfolders nor keys while a required group is missing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from evaluators.app.config_errors import groups_of, known_keys
 
 
 def completions(config: type[Any], line: str, more: str | None = None) -> list[str]:
-    """For the last word of a command line after the command's name; `more`: a folder of the user's with
-    configs."""
+    """Completions for the last word of a command line, given without the command's name. `more`: the user's
+    own config folder."""
     *before, word = line.split(" ")
     groups = groups_of(config, more)
     key, equals, value = word.lstrip("+").partition("=")

@@ -1,8 +1,7 @@
-"""The configs of the commands: dataclasses, from which Hydra's structured configs are made, so that a default
-has one place; and the groups of YAML files in `configs/`.
+"""The configs of the commands: dataclasses, which Hydra composes with the groups of YAML files in `configs/`.
 
-A command's config is a dataclass `…Config`, whose fields are made by `option`, `section` and `group`;
-`register` adds Hydra's list of defaults.
+A command's config is a dataclass `…Config` with fields made by `option`, `section` and `group`. `register`
+adds Hydra's list of defaults. Every default has a single place.
 """
 
 from __future__ import annotations
@@ -31,25 +30,26 @@ OPEN_ENDED = (
     *("problem.sizes.", "problem.cpu_sizes.", "choice.weights.", "arms."),
     *("model.config.", "model.sizes.", "model.inputs."),
 )
-"""Keys that hold what the user names."""
+"""Keys below which the user chooses the names."""
 QUIET: list[Any] = [{"override hydra/job_logging": "none"}, {"override hydra/hydra_logging": "none"}]
-"""Hydra's own log is a file in the output folder; the commands say what there is to say."""
+"""Turns off Hydra's own log, a file in the output folder: the commands print what matters."""
 NO_FOLDER = {"run": {"dir": "."}, "output_subdir": None}
-"""Hydra's settings for a command that leaves no run folder."""
+"""Hydra's settings for a command without a run folder."""
+DEVICE_HELP = "auto | cuda | cpu; auto: a GPU if torch finds one"
 
 
 def section(config: type[Any]) -> Any:
-    """A field that is a config of its own."""
+    """A field that is a nested config."""
     return field(default_factory=config)
 
 
 def group(default: str | list[str] | None) -> Any:
-    """A field that a group of configs fills: this choice of it, or None where it must be given."""
+    """A field filled from a config group: the default choice, or None if the user must choose."""
     return field(default=MISSING, metadata={"group": default})
 
 
 def hydra_settings(settings: dict[str, Any]) -> Any:
-    """The field `hydra`, with what is not as Hydra has it."""
+    """The field `hydra`, with the settings that differ from Hydra's defaults."""
     return field(default_factory=lambda: settings)
 
 
@@ -58,14 +58,13 @@ class RayConfig:
     """Where Ray runs."""
 
     address: str = option(
-        "",
-        'with pool=ray; "": a local instance, otherwise the cluster to join, e.g. auto or ray://host:10001',
+        "", 'with pool=ray: the cluster to join, e.g. auto or ray://host:10001; "": a local instance'
     )
 
 
 def register(config: type[Any]) -> str:
-    """Stores a command's config with Hydra, under its name: `RunConfig` is `run`. Returns the name."""
-    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", config.__name__.removesuffix("Config")).lower()
+    """Stores a command's config with Hydra and returns its name: `RunConfig` is stored as `run`."""
+    name = words_of(config).replace(" ", "_")
     groups = [
         {name: MISSING if default is None else default} for name, default in group_defaults(config).items()
     ]
@@ -75,21 +74,26 @@ def register(config: type[Any]) -> str:
     return name
 
 
+def words_of(config: type[Any]) -> str:
+    """The name of a config class in words: `RunFolderConfig` is `run folder`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", config.__name__.removesuffix("Config")).lower()
+
+
 def group_defaults(config: type[Any]) -> dict[str, str | list[str] | None]:
-    """The groups of a command, each with its default choice; None where it must be given."""
+    """The groups of a command, each with its default choice; None if the user must choose."""
     return {
         each.name: each.metadata["group"] for each in dataclasses.fields(config) if "group" in each.metadata
     }
 
 
-def search_path(folders: Sequence[str]) -> list[str]:
-    """The override by which Hydra finds the configs of these folders, too; empty for none."""
-    places = ",".join(quoted(f"file://{Path(folder).resolve()}") for folder in folders)
-    return [f"hydra.searchpath=[{places}]"] if folders else []
+def search_path(*folders: str | None) -> list[str]:
+    """The override with which Hydra also searches these folders for configs; empty if there are none."""
+    places = [quoted(f"file://{Path(folder).resolve()}") for folder in folders if folder]
+    return [f"hydra.searchpath=[{','.join(places)}]"] if places else []
 
 
 def quoted(value: Any) -> str:
-    """A text as Hydra reads it back, whatever is in it; as it stands where nothing else is meant by it."""
+    """A text as the value of an override, quoted if Hydra would read it as anything else."""
     text = str(value)
     if re.fullmatch(r"[A-Za-z_][\w./-]*", text) and text.lower() not in (
         "true",
@@ -109,8 +113,8 @@ def store(node: Any, name: str, group: str | None = None) -> None:
 
 
 def config_node(record: type[Any], values: Any = None) -> Any:
-    """A config of which `build` makes an instance of the dataclass: the same fields, with the values of an
-    instance, or the class's defaults; and so for the instances in it."""
+    """A config from which `build` makes an instance of the dataclass. It has the same fields, also of nested
+    dataclasses, with the values of an instance, by default `record()`."""
     values = record() if values is None else values
     types = typing.get_type_hints(record)
     fields: list[Any] = [("_target_", str, f"{record.__module__}.{record.__qualname__}")]
@@ -125,15 +129,15 @@ def config_node(record: type[Any], values: Any = None) -> Any:
 
 
 def config_folder() -> Path:
-    """`configs/` beside the packages (a checkout) or inside `search` (an installation)."""
-    beside = PACKAGE.parent / "configs"
-    return beside if (beside / "problem").is_dir() else PACKAGE.parent / "search" / "configs"
+    """The folder `configs/`, next to the packages in a checkout, inside `search` in an installation."""
+    next_to = PACKAGE.parent / "configs"
+    return next_to if (next_to / "problem").is_dir() else PACKAGE.parent / "search" / "configs"
 
 
-def opened(overrides: Sequence[str]) -> list[str]:
-    """The overrides as Hydra takes them: keys that the user names are added, a problem of a collection
-    (`problem=kernelbench/level1/23`) is its config and its name, and one by its file (`problem=my_model.py`)
-    its config and its path."""
+def expand_choices(overrides: Sequence[str]) -> list[str]:
+    """The overrides in Hydra's form. A problem from a collection (`problem=kernelbench/level1/23`) becomes
+    the collection's config and a name, a problem's file (`problem=my_model.py`) the config `file` and a path.
+    Keys with names that the user chooses are added to the config."""
     found: list[str] = []
     for each in overrides:
         collection, names = _in_a_collection(each)
@@ -145,7 +149,7 @@ def opened(overrides: Sequence[str]) -> list[str]:
 
 
 def _in_a_collection(override: str) -> tuple[str, str]:
-    """The config of the collection that the problems of `problem=…` are of, and their names; or "" twice."""
+    """The collection's config and the problems' names, if `problem=…` names problems of one; or "" twice."""
     key, _, value = override.partition("=")
     names = value.split(",")
     (collection, *others) = {name.partition("/")[0] for name in names}
@@ -156,35 +160,34 @@ def _in_a_collection(override: str) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def composing(folder: str | None = None) -> Iterator[None]:
-    """`hydra.compose` finds the configs of this folder, or ours, in the block, also within a Hydra
-    application, which goes on as it was."""
+def hydra_with(folder: str | None = None) -> Iterator[Any]:
+    """Initializes Hydra for the block with the configs of this folder, by default ours. Commands compose
+    further configs while Hydra runs them, so blocks may be nested, which Hydra itself refuses."""
     hydra = GlobalHydra.instance()
-    application = hydra.hydra
-    hydra.clear()
+    outer, hydra.hydra = hydra.hydra, None
     try:
         with initialize_config_dir(folder or str(config_folder()), version_base=VERSION_BASE):
-            yield
+            yield hydra.hydra
     finally:
-        hydra.hydra = application
+        hydra.hydra = outer
 
 
 def default_of(each: dataclasses.Field[Any]) -> Any:
-    """The default of a field; `MISSING` where it has none."""
+    """The default of a field; `MISSING` if it has none."""
     if each.default is not NO_DEFAULT:
         return each.default
     return each.default_factory() if each.default_factory is not NO_DEFAULT else MISSING
 
 
 def options_of(group: str, more: str | None = None) -> list[str]:
-    """The choices of a group, those below its folders too; `more`: a folder of the user's with configs."""
+    """The choices of a group, including those in its subfolders; `more`: the user's own config folder."""
     folders = [config_folder() / group, *([Path(more) / group] if more else [])]
     found = {
         str(path.relative_to(folder).with_suffix("")) for folder in folders for path in folder.rglob("*.yaml")
     }
     try:
         stored = ConfigStore.instance().list(group)
-    except OSError:  # Hydra's way to say that there are none
+    except OSError:  # Hydra raises it for a group without stored configs
         stored = []
     return sorted(found | {each.removesuffix(".yaml") for each in stored})
 

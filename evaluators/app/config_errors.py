@@ -1,4 +1,4 @@
-"""What is wrong with a call that Hydra cannot compose, in one line with the nearest valid choice."""
+"""Why Hydra cannot compose a call, in one line with the nearest valid choice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
-from evaluators.app.config import OPEN_ENDED, composing, group_defaults, options_of, register, search_path
+from evaluators.app.config import OPEN_ENDED, group_defaults, hydra_with, options_of, register, search_path
 from evaluators.base.cause import first_line
 from evaluators.base.nearest import near
 
@@ -22,11 +22,11 @@ KINDS = {
 }
 
 
-def explained(
+def explain(
     error: Exception, config: type[Any] | DictConfig, overrides: Sequence[str], more: str | None = None
 ) -> str:
     """Why `config` (a command's dataclass, or a stored config) could not be composed with the overrides.
-    `more`: a folder of the user's with configs."""
+    `more`: the user's own config folder."""
     groups = {} if isinstance(config, DictConfig) else groups_of(config, more)
     given = list(_given(overrides))
     for override, key, value in given:
@@ -34,30 +34,30 @@ def explained(
             return f"{override!r} is not of the form key=value"
         for each in value.strip("[]").split(",") if key in groups else ():
             if (choice := each.strip()) not in groups[key]:
-                there = ", ".join(groups[key])
-                return f"unknown {key} {choice}{near(choice, groups[key])}; there are {there}"
+                known = ", ".join(groups[key])
+                return f"unknown {key} {choice}{near(choice, groups[key])}; choose from {known}"
     choices = [override for override, key, _ in given if key in groups]
-    known = {*known_keys(config, choices, more), *groups}
+    keys = {*known_keys(config, choices, more), *groups}
     for _, key, _ in given:
-        if key not in known and not key.startswith(OPEN_ENDED):
-            return f"unknown key {key}{near(key, sorted(known))}"
+        if key not in keys and not key.startswith(OPEN_ENDED):
+            return f"unknown key {key}{near(key, sorted(keys))}"
     for group in _required(config):
         if group not in (key for _, key, _ in given):
-            return f"{group} is not set; give {group}=… of {', '.join(groups[group])}"
+            return f"{group} is not set; give {group}=…, one of {', '.join(groups[group])}"
     if missing := re.search(r"Missing mandatory value: ([\w.]+)", str(error)):
         return f"{missing[1]} is not set; give it as {missing[1]}=…"
     return _wrong_type(error) or first_line(error)
 
 
 def keys_of(config: DictConfig) -> list[str]:
-    """Every key with its path, branches and leaves alike."""
+    """The path of every key, sections included."""
     container = OmegaConf.to_container(config)
     assert isinstance(container, dict)
     return [each for key, value in container.items() for each in _paths(str(key), value)]
 
 
 def _given(overrides: Sequence[str]) -> Iterator[tuple[str, str, str | None]]:
-    """The overrides that are not Hydra's own affair, each with its key and value."""
+    """The overrides of the config, without Hydra's own, each with its key and value."""
     for override in overrides:
         key, equals, value = override.lstrip("+").partition("=")
         key = key.partition("@")[0]
@@ -77,18 +77,17 @@ def _required(config: type[Any] | DictConfig) -> list[str]:
 
 
 def known_keys(config: type[Any] | DictConfig, choices: Sequence[str], more: str | None = None) -> list[str]:
-    """The keys that there are when these choices of groups are made."""
+    """The keys that exist with these choices of groups."""
     if isinstance(config, DictConfig):
         return keys_of(config)
     made = {choice.lstrip("+").partition("=")[0] for choice in choices}
     others = [f"{group}={options_of(group, more)[0]}" for group in _required(config) if group not in made]
-    place = search_path([more] if more else [])
-    with composing():
-        return keys_of(compose(register(config), [*place, *choices, *others]))
+    with hydra_with():
+        return keys_of(compose(register(config), [*search_path(more), *choices, *others]))
 
 
 def _wrong_type(error: BaseException) -> str:
-    """For a value that is not of its key's type."""
+    """The message for a value that is not of its key's type; "" for another error."""
     merging = re.match(r"Error merging override [+]*(\S+?)=(.*)", str(error))
     kind = re.search(r"(?:converted to|not a valid) (\w+)", f"{error}\n{error.__cause__}")
     if merging is None or kind is None:

@@ -1,4 +1,4 @@
-"""What the commands that judge kernels share: the device to use, and the host of the processes there."""
+"""Shared by the commands that judge kernels: the device to use, and the host of its processes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from evaluators.scheduler.host import Host
 
 
 def settle_device(config: DictConfig) -> str:
-    """Checks the config's key `device` and sets it to the device to use; returns why that one. Raises
-    UsageError."""
+    """Checks the config's key `device`, sets it to the device to use, and returns why. Raises UsageError."""
     one_of(config, "device", ("auto", *DEVICES))
     clustered = bool(OmegaConf.select(config, "ray.address"))
     config.device, how = choose_device(str(config.device), clustered=clustered)
@@ -22,7 +21,7 @@ def settle_device(config: DictConfig) -> str:
 
 
 def host_of(config: DictConfig, settings: Settings | None = None) -> Host:
-    """The host that the config's pool names, for its device; with its evaluator's settings, or these. Raises
+    """The host of the config's pool, for its device; `settings` replace those of its evaluator. Raises
     UsageError."""
     settings = settings or build(config.evaluator)
     try:

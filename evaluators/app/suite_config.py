@@ -1,4 +1,4 @@
-"""What the commands about a suite share: its choice, its problems' rules, and how a problem is opened."""
+"""Shared by the commands that handle a suite: its choice, its problems' rules, and opening a problem."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from evaluators.app.command import build, compose_config
-from evaluators.app.config import NO_FOLDER, RayConfig, group, hydra_settings, quoted, section
+from evaluators.app.config import (
+    DEVICE_HELP,
+    NO_FOLDER,
+    RayConfig,
+    group,
+    hydra_settings,
+    quoted,
+    section,
+)
 from evaluators.app.device_config import host_of
 from evaluators.base.jsonl_store import JsonlStore
 from evaluators.base.nearest import near
@@ -30,37 +38,41 @@ from evaluators.suites.suite import Suite, SuiteEntry
 
 @dataclass
 class RulesConfig:
-    """What holds for all problems of a suite; null: as each problem's own config has it."""
+    """Rules for all problems of a suite; null leaves a rule to each problem's own config."""
 
-    dtype: str | None = option(None, "of floating inputs and weights: float64 | float32 | bfloat16 | float16")
-    tolerance: str | None = option(None, "strict | kernelbench | kernelbench_v02")
-    precision: str | None = option(None, "to which a kernel may round the factors of products")
-    libraries: str | None = option(None, "any | no_library: whether a kernel may leave the work to libraries")
-    floor: bool | None = option(None, "reject a kernel that is faster than the machine can be")
-    allow_degenerate: bool | None = option(None, "accept a reference that cannot judge")
-    types: list[str] | None = option(None, "of an operator's calls those with tensors of these types alone")
-    most_cases: int | None = option(None, "of an operator's calls the largest at each type, so many")
-    timed: bool | None = option(None, "false: kernels have to be right, and nothing is timed")
-    sizes: dict[str, Any] = option({}, "module globals to replace, in the references that have them")
+    dtype: str | None = option(
+        None, "dtype of floating-point inputs and weights: float64 | float32 | bfloat16 | float16"
+    )
+    tolerance: str | None = option(None, "rule for comparing outputs: strict | kernelbench | kernelbench_v02")
+    precision: str | None = option(
+        None, "type to which a kernel may round the factors of products: float16 | bfloat16 | tfloat32"
+    )
+    libraries: str | None = option(None, "any | no_library: whether library calls may do the kernel's work")
+    floor: bool | None = option(None, "reject kernels that are faster than the machine can be")
+    allow_degenerate: bool | None = option(None, "accept references that cannot judge")
+    types: list[str] | None = option(None, "for operators: use only calls with tensors of these dtypes")
+    most_cases: int | None = option(None, "for operators: calls per dtype, the largest ones; null: all")
+    timed: bool | None = option(None, "time the kernels; false: they only have to be right")
+    sizes: dict[str, Any] = option({}, "module globals to replace, in each reference that has them")
 
 
 @dataclass
 class SuiteConfig:
-    """What every command has that does something with each problem of a suite."""
+    """The keys of every command that handles each problem of a suite."""
 
     suite: Any = group(None)
-    only: list[str] = option([], "of the suite's problems: numbers, names, or patterns with *")
+    only: list[str] = option([], "problems of the suite: numbers, names, or patterns with *; []: all")
     problem: RulesConfig = section(RulesConfig)
     evaluator: Any = group("default")
     pool: Any = group("local")
-    device: str = option("auto", "auto | cuda | cpu")
+    device: str = option("auto", DEVICE_HELP)
     ray: RayConfig = section(RayConfig)
     hydra: Any = hydra_settings(NO_FOLDER)
 
 
 @dataclass
 class ProblemConfig:
-    """The config of one problem alone."""
+    """The config of a single problem."""
 
     problem: Any = group(None)
 
@@ -74,7 +86,7 @@ def entries_of(suite: Suite) -> list[SuiteEntry]:
 
 
 def chosen_entries(suite: Suite, config: DictConfig) -> list[SuiteEntry]:
-    """The problems of the suite that a command's config wants. Raises UsageError."""
+    """The problems of the suite that a command's config selects. Raises UsageError."""
     entries = entries_of(suite)
     wanted = chosen([each.problem for each in entries], config.only, f"the suite {suite.name}")
     _check_sizes(config, wanted)
@@ -82,11 +94,11 @@ def chosen_entries(suite: Suite, config: DictConfig) -> list[SuiteEntry]:
 
 
 def chosen(problems: Sequence[str], only: Sequence[Any], where: str) -> set[str]:
-    """Those that `only` names: a number, a name, a path, or a pattern with `*` for either; all if it
-    is empty. Raises UsageError if it names what is not there. `where`: where the problems are from."""
+    """The problems that `only` selects by number, name, path, or pattern with `*`; all if it is empty. Raises
+    UsageError for an item that matches none. `where`: the problems' source, for the message."""
     found: set[str] = set()
     for pattern in map(str, only):
-        named = {each for each in problems if _is_named(each, pattern)}
+        named = {each for each in problems if _matches(each, pattern)}
         if not named:
             raise UsageError(f"{where} has no problem {pattern}{near(pattern, problems)}")
         found |= named
@@ -94,7 +106,7 @@ def chosen(problems: Sequence[str], only: Sequence[Any], where: str) -> set[str]
 
 
 def _check_sizes(config: DictConfig, problems: Iterable[str]) -> None:
-    """Raises UsageError for a size that none of the references has."""
+    """Raises UsageError for a size that no reference has."""
     unknown, known = set(config.problem.sizes), set()
     for each in problems:
         if not unknown:
@@ -107,43 +119,43 @@ def _check_sizes(config: DictConfig, problems: Iterable[str]) -> None:
 
 
 def open_problem(name: str, *, device: str, rules: DictConfig | None = None) -> Problem:
-    """The problem that `problem=<name>` chooses, or of a reference's file, with the rules that are set of a
-    `RulesConfig`. Raises UsageError."""
+    """The problem of `problem=<name>` or `problem=<file>.py`, with those of the `RulesConfig`'s rules that
+    are set. Raises UsageError."""
     return _opener(name, rules)(device=device)
 
 
 def operator_opener(suite: str, *, device: str, rules: DictConfig) -> Callable[[str], Problem]:
-    """Opens an operator's problem of a suite as `open_problem` does, out of one config for all of them: Hydra
-    takes some 0.06 s to compose one, nine tenths of opening. Raises UsageError, as what it returns does."""
-    opened = _opener(f"{suite}/none", rules)
-    return lambda operator: opened(name=f"{suite}/{operator}", device=device)
+    """A function that opens an operator's problem of a suite as `open_problem` does. All problems share one
+    config: composing one takes Hydra 0.06 s, 90 % of opening. Both raise UsageError."""
+    open_with = _opener(f"{suite}/none", rules)
+    return lambda operator: open_with(name=f"{suite}/{operator}", device=device)
 
 
 def _opener(name: str, rules: DictConfig | None) -> Callable[..., Problem]:
-    """Builds what `problem=<name>` chooses, under the rules, with other fields than its config's where they
-    are given."""
-    held: dict[str, Any] = {} if rules is None else dict(OmegaConf.to_container(rules))  # type: ignore[arg-type]
-    sizes = held.pop("sizes", None) or {}
-    set_ones = [f"problem.{key}={_listed(value)}" for key, value in held.items() if value is not None]
-    config = compose_config(ProblemConfig, [f"problem={name}", *set_ones]).problem
+    """A function that builds the problem of `problem=<name>` under the rules. Its arguments replace fields of
+    the problem's config."""
+    given: dict[str, Any] = {} if rules is None else dict(OmegaConf.to_container(rules))  # type: ignore[arg-type]
+    sizes = given.pop("sizes", None) or {}
+    overrides = [f"problem.{key}={_written(value)}" for key, value in given.items() if value is not None]
+    config = compose_config(ProblemConfig, [f"problem={name}", *overrides]).problem
 
-    def opened(**fields: Any) -> Problem:
+    def open_with(**fields: Any) -> Problem:
         problem: Problem = build(config, **fields)
-        if there := sizes_in(problem.source, sizes):
-            problem = build(config, **fields, sizes={**config.sizes, **there})
+        if known := sizes_in(problem.source, sizes):
+            problem = build(config, **fields, sizes={**config.sizes, **known})
         return problem
 
-    return opened
+    return open_with
 
 
 def sizes_in(source: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that replace module globals which the reference has."""
+    """The sizes that replace module globals of this reference."""
     names = assigned_names(source)
     return {name: value for name, value in sizes.items() if name in names}
 
 
-def _listed(value: Any) -> str:
-    """A value as Hydra reads it back: a number, a truth value, a text, or a list of texts."""
+def _written(value: Any) -> str:
+    """A number, a truth value, a text, or a list of texts, as the value of an override."""
     if isinstance(value, int | float):
         return json.dumps(value)
     return f"[{','.join(map(quoted, value))}]" if isinstance(value, list) else quoted(value)
@@ -152,8 +164,8 @@ def _listed(value: Any) -> str:
 async def for_each_problem(
     suite: Suite, config: DictConfig, settings: Settings, do: Callable[[Pool, str], Awaitable[None]]
 ) -> None:
-    """Does something with each problem of the suite that the config wants, by its name, as many at a time as
-    there are devices. Raises UsageError."""
+    """Calls `do` with each selected problem's name, for one problem per device at a time. Raises
+    UsageError."""
     entries = chosen_entries(suite, config)
     host = host_of(config, settings)
     turns = asyncio.Semaphore(host.devices)
@@ -166,21 +178,23 @@ async def for_each_problem(
         await asyncio.gather(*(in_turn(pool, each.problem) for each in entries))
 
 
-async def evaluate_and_keep(
-    pool: Pool, problem: Problem, kernel: Kernel, kept: JsonlStore, key: str, *, thorough: bool = False
+async def evaluate_once(
+    pool: Pool, problem: Problem, kernel: Kernel, store: JsonlStore, key: str, *, thorough: bool = False
 ) -> Evaluation:
-    """The verdict, which is kept under the key; an infrastructure error, which is not, where it failed for
-    reasons of ours."""
+    """The evaluation stored under the key, or a new one, which is stored. A failure of the evaluator itself
+    is an infrastructure error and is not stored."""
+    if (known := store.get(key)) is not None:
+        return Evaluation.from_json(known)
     try:
         evaluation = await pool.evaluate(problem, kernel, thorough=thorough)
     except WorkerBroken as error:
         evaluation = Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=str(error))
     if evaluation.status is not Status.INFRASTRUCTURE_ERROR:
-        kept.put(key, evaluation.to_json())
+        store.put(key, evaluation.to_json())
     return evaluation
 
 
-def _is_named(problem: str, pattern: str) -> bool:
+def _matches(problem: str, pattern: str) -> bool:
     last = problem.rpartition("/")[2]
-    is_its_number = pattern.isdigit() and last.startswith(f"{pattern}_")
-    return is_its_number or any(pattern == each or fnmatch(each, pattern) for each in (problem, last))
+    has_number = pattern.isdigit() and last.startswith(f"{pattern}_")
+    return has_number or any(pattern == each or fnmatch(each, pattern) for each in (problem, last))

@@ -1,4 +1,4 @@
-"""A verdict in words, for a person: what was found, how sure it is, where it was measured, what it took."""
+"""A verdict in words: the finding, its uncertainty, where it was measured, and how long it took."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.five_stages import five_stages
 
 LOG_LINES = (12, 28)
-"""So many lines from the beginning and from the end of a long log."""
+"""Numbers of lines shown from the beginning and the end of a long log."""
 LINE_CHARACTERS = 200
 
 
 def verdict(evaluation: Evaluation, *, libraries: str = "any") -> list[str]:
-    """All that there is to say, each line with its label; the log of a failure comes last. `libraries`: the
-    problem's policy."""
+    """The whole verdict, one labelled fact per line; a failure's log comes last. `libraries`: the problem's
+    policy."""
     lines = [f"{label + ':':<12}{text}" for label, text in _facts(evaluation, libraries)]
     if evaluation.log.strip():
         lines += ["log:", *(f"  {line}" for line in cut(evaluation.log.strip()))]
     return lines
 
 
-def in_a_line(evaluation: Evaluation) -> str:
-    """Status, time and speedups; of a failure its cause."""
+def one_line(evaluation: Evaluation) -> str:
+    """Status, time and speedups, or the cause of a failure."""
     timing = evaluation.timing
     if timing is None:
         rule = f" ({evaluation.rule})" if evaluation.rule else ""
@@ -31,8 +31,8 @@ def in_a_line(evaluation: Evaluation) -> str:
     return f"{evaluation.status}  {_ms(timing.kernel_ms)}  {'; '.join(_speedups(evaluation))}"
 
 
-def in_all(evaluations: Sequence[Evaluation]) -> list[str]:
-    """Median and spread of the speedups of repeated measurements, and how many were correct."""
+def summary(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Of repeated measurements: how many were correct, and the median and spread of their speedups."""
     correct = [each.timing for each in evaluations if each.timing is not None]
     lines = [f"correct {len(correct)} of {len(evaluations)}"]
     against = {
@@ -44,7 +44,7 @@ def in_all(evaluations: Sequence[Evaluation]) -> list[str]:
             middle, low, high = statistics.median(speedups), min(speedups), max(speedups)
             lines.append(
                 f"median {middle:.2f}x against {baseline}, from {low:.2f}x to {high:.2f}x "
-                f"(a spread of {(high - low) / middle:.1%})"
+                f"(spread {(high - low) / middle:.1%})"
             )
     return lines
 
@@ -74,18 +74,18 @@ def _facts(evaluation: Evaluation, libraries: str) -> Iterator[tuple[str, str]]:
         yield "roofline", f"{reached}floor {_ms(roofline.floor_ms)}, bound by {roofline.bound}"
     if (correctness := evaluation.correctness) is not None:
         if correctness.statistic is not None:
-            yield "statistics", f"the largest is {correctness.statistic:.0%} of what random outputs may have"
+            yield "statistics", f"at most {correctness.statistic:.0%} of the limit for random outputs"
         else:
             errors = f"{correctness.normwise_error:.2g}; eager's own {correctness.eager_error:.2g}"
             worst = f"the worst of {correctness.checked_calls} calls"
             yield "error", f"{errors} (normwise, against float64, {worst})"
         if correctness.distributions:
             wrong = [name for name, right in correctness.distributions.items() if not right]
-            of = f"{len(correctness.distributions)} further input distributions"
-            yield "inputs", f"wrong on {', '.join(wrong)}, of {of}" if wrong else f"right on {of}"
+            tried = f"{len(correctness.distributions)} further input distributions"
+            yield "inputs", f"wrong on {', '.join(wrong)}, of {tried}" if wrong else f"right on {tried}"
         if correctness.spread is not None:
-            apart = f"differ by {correctness.spread:.2g} (normwise)"
-            yield "repeats", f"two answers to the same inputs {apart if correctness.spread else 'are equal'}"
+            differ = f"differ by {correctness.spread:.2g} (normwise)"
+            yield "repeats", f"two answers to the same inputs {differ if correctness.spread else 'are equal'}"
         for name, why in correctness.untried.items():
             yield "not tried", f"{name}: {why}"
         if correctness.benchmark_rules:
@@ -95,7 +95,7 @@ def _facts(evaluation: Evaluation, libraries: str) -> Iterator[tuple[str, str]]:
     if evaluation.own_share is not None:
         yield "own share", f"{evaluation.own_share:.0%} of the computing was the kernel's own"
     elif libraries == "no_library" and timing is not None:
-        yield "own share", "unknown: too little was seen of who did the computing"
+        yield "own share", "unknown: too few samples to attribute the computing"
     if about.get("isolation"):
         yield "isolation", about["isolation"]
     if about.get("device"):

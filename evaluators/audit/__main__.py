@@ -1,17 +1,16 @@
-"""Which problems of a suite can judge kernels, with figures:
+"""Checks which problems of a suite can judge kernels:
 
-    python -m evaluators.audit suite=kernelbench/level1
-    python -m evaluators.audit suite=kernelbench/level1 only=[23,40] problem.tolerance=strict
-    python -m evaluators.audit suite=shipped device=cpu out=my_audit
-    python -m evaluators.audit suite=shipped opening=true
+    ideatree audit suite=kernelbench/level1
+    ideatree audit suite=kernelbench/level1 only=[23,40] problem.tolerance=strict
+    ideatree audit suite=shipped device=cpu out=my_audit
+    ideatree audit suite=shipped opening=true
 
-A reference cannot judge where an answer that leaves something out passes for right: zeros, constants, the
-outputs for other inputs, an input as it is, answers that use one half of it. Each audit is kept at once, as a
-line of `<out>/<suite>.jsonl`; what is there is not audited again. `<out>/<suite>.csv` is the table of all,
-`<out>/<suite>_excluded.json` names the problems that scores are to leave out, with the reason of each. With
-`opening=true` the problems are opened for kernels instead, each once, and a table says where the time of that
-goes; kept is each opening, as a line of `<out>/<suite>_opening.jsonl`. Exit status 0 when all were audited,
-or opened, 1 when one could not be, 2 when the call was wrong.
+A reference cannot judge if a lazy answer passes: zeros, constants, the outputs for other inputs, an input
+itself, or an answer that uses half of the input. Each audit is saved at once as a line of
+`<out>/<suite>.jsonl`, and a repeated call skips saved audits. `<out>/<suite>.csv` has the table, and
+`<out>/<suite>_excluded.json` the problems to exclude from scores, with reasons. `opening=true` opens each
+problem instead and prints where the time goes; `<out>/<suite>_opening.jsonl` has the times. Exit status 0:
+all were audited or opened; 1: one could not be; 2: the call was wrong.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ GIB = 2**30
 class AuditConfig(SuiteConfig):
     """The config of the command."""
 
-    opening: bool = option(False, "open the problems instead, and say where the time of that goes")
-    out: str = option("outputs/audit", "the folder of what is found")
+    opening: bool = option(False, "time the opening of each problem instead of auditing it")
+    out: str = option("outputs/audit", "folder of the results")
 
 
 @command("evaluators.audit", AuditConfig, __doc__)
@@ -62,29 +61,28 @@ def main(config: DictConfig) -> int:
 
 
 async def audit_all(config: DictConfig, output: Console) -> int:
-    """Audits what has not been yet, as many at a time as there are devices, and says what came of all.
-    Returns the exit status. Raises UsageError."""
+    """Audits the problems without a saved audit, one per device at a time, and prints a summary. Returns the
+    exit status. Raises UsageError."""
     suite: Suite = build(config.suite)
     name = suite.name.replace("/", "_")
-    file = JsonlStore(Path(config.out) / f"{name}.jsonl")
+    store = JsonlStore(Path(config.out) / f"{name}.jsonl")
     found: dict[str, ReferenceAudit] = {}
     failed = 0
 
     async def audit_one(pool: Pool, place: str) -> None:
         nonlocal failed
         problem = open_problem(place, device=config.device, rules=config.problem)
-        kept = file.get(problem.id)
-        if kept is None:
-            try:
-                found[place] = await pool.audit(problem)
-            except WorkerBroken as error:
-                failed += 1
-                say(output, f"{problem.name}: could not be audited: {cause_of(str(error))}")
-                return
-            file.put(problem.id, found[place].to_json())
-        else:
-            found[place] = ReferenceAudit.from_json(kept)
-        say(output, in_a_line(found[place]))
+        known = store.get(problem.id)
+        try:
+            audit = await pool.audit(problem) if known is None else ReferenceAudit.from_json(known)
+        except WorkerBroken as error:
+            failed += 1
+            say(output, f"{problem.name}: could not be audited: {cause_of(str(error))}")
+            return
+        if known is None:
+            store.put(problem.id, audit.to_json())
+        found[place] = audit
+        say(output, one_line(audit))
 
     await for_each_problem(suite, config, build(config.evaluator), audit_one)
     audits = [found[each.problem] for each in suite.entries() if each.problem in found]
@@ -97,25 +95,25 @@ async def audit_all(config: DictConfig, output: Console) -> int:
 
 
 async def open_all(config: DictConfig, output: Console) -> int:
-    """Opens all that have not been yet, and says where the time goes. Returns the exit status. Raises
-    UsageError."""
+    """Opens the problems without a saved opening, and prints where the time goes. Returns the exit status.
+    Raises UsageError."""
     suite: Suite = build(config.suite)
-    file = JsonlStore(Path(config.out) / f"{suite.name.replace('/', '_')}_opening.jsonl")
+    store = JsonlStore(Path(config.out) / f"{suite.name.replace('/', '_')}_opening.jsonl")
     found: list[Opening] = []
     failed = 0
 
     async def open_one(pool: Pool, place: str) -> None:
         nonlocal failed
         problem = open_problem(place, device=config.device, rules=config.problem)
-        kept = file.get(problem.id)
+        known = store.get(problem.id)
         try:
-            opening = await pool.opening(problem) if kept is None else Opening.from_json(kept)
+            opening = await pool.opening(problem) if known is None else Opening.from_json(known)
         except WorkerBroken as error:
             failed += not isinstance(error, UnfitProblem)
             say(output, f"{problem.name}: could not be opened: {cause_of(str(error))}")
             return
-        if kept is None:
-            file.put(problem.id, opening.to_json())
+        if known is None:
+            store.put(problem.id, opening.to_json())
         found.append(opening)
         say(output, f"{problem.name}: {opening.total_s:.1f} s")
 
@@ -124,14 +122,14 @@ async def open_all(config: DictConfig, output: Console) -> int:
     return 1 if failed else 0
 
 
-def in_a_line(found: ReferenceAudit) -> str:
-    """One problem."""
+def one_line(found: ReferenceAudit) -> str:
+    """The audit of one problem."""
     seconds = f"{sum(found.seconds.values()):.1f} s"
     if not found.judges:
         return f"{found.problem}: cannot judge: {why_not(found)}; {seconds}"
     precision = f"eager {found.eager_error:.1e}" if found.in_float64 else "no float64"
     memory = f", {found.peak_bytes / GIB:.1f} GiB" if found.peak_bytes else ""
-    fooled = [f"{rule} takes {found.fooled(rule)[0]}" for rule in FLAT if found.fooled(rule)]
+    fooled = [f"{rule} accepts {found.fooled(rule)[0]}" for rule in FLAT if found.fooled(rule)]
     return "; ".join([f"{found.problem}: judges, {precision}{memory}", *fooled, seconds])
 
 
@@ -145,9 +143,9 @@ def why_not(found: ReferenceAudit) -> str:
 
 
 def as_csv(found: Iterable[ReferenceAudit]) -> str:
-    """A row a problem. `cannot judge`: why, empty where it can; `eager error`: normwise, against float64;
-    `lazy error`: the smallest of a lazy answer's; which of those each of KernelBench's rules takes; memory
-    of the audit."""
+    """One row per problem. `cannot judge`: the reason, empty if it can judge; `eager error`: normwise,
+    against float64; `lazy error`: the smallest error of a lazy answer; then the lazy answers that each of
+    KernelBench's rules accepts, and the audit's memory."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["problem", "cannot judge", "eager error", "lazy error", *FLAT, "memory, GiB"])
@@ -161,15 +159,15 @@ def as_csv(found: Iterable[ReferenceAudit]) -> str:
 
 
 def summary(found: list[ReferenceAudit]) -> list[str]:
-    """All of them."""
+    """The totals of all audits."""
     judges = [each for each in found if each.judges]
     lines = [
         f"{len(found)} problems: {len(judges)} can judge, {len(found) - len(judges)} cannot",
-        f"answers are compared with float64 in {sum(each.in_float64 for each in judges)} of them",
+        f"{sum(each.in_float64 for each in judges)} of them compare answers with float64",
     ]
     for rule in FLAT:
         fooled = [each for each in found if each.fooled(rule)]
-        lines.append(f"KernelBench's rule {rule}, on its own inputs, takes a lazy answer in {len(fooled)}")
+        lines.append(f"KernelBench's rule {rule}, on its own inputs, accepts a lazy answer in {len(fooled)}")
     return lines
 
 

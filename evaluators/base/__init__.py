@@ -1,3 +1,4 @@
-"""Small tools that every layer uses: atomic files, a JSONL store, the cause of a failure in one line, the nearest
-known name, the metadata of an option, and the error for a wrong call. Standard library only.
+"""Small tools for every layer: atomic files, a JSONL store, records as JSON, the cause of a failure in one
+line, the nearest known name, the metadata of an option, and the error for a wrong call. Standard library
+only.
 """

@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all."""
+"""Writing a file completely or not at all."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes a UTF-8 file: a reader finds the old one or the whole new one, never a part, also while several
-    processes write it. Leaves nothing else behind. Raises OSError."""
+    """Writes a UTF-8 file. Readers see the old file or the complete new one, even while several processes
+    write it. Raises OSError."""
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         part.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Results that are kept as soon as they are there: a file of JSON lines, by key."""
+"""Results by key, each saved at once as a line of a JSONL file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 
 class JsonlStore:
-    """A file with a line for each result, `{"key": …, "value": …}`; the last line of a key counts. Half a
-    line, of a process that was killed, is passed over. Raises OSError."""
+    """A file with one line per result, `{"key": …, "value": …}`. The last line of a key counts. An incomplete
+    line, left by a process that was killed, is skipped. Raises OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -19,11 +19,11 @@ class JsonlStore:
         self._values: dict[str, Any] = {line["key"]: line["value"] for line in whole_lines(text)}
 
     def get(self, key: str) -> Any | None:
-        """What is kept for a key; None where nothing is."""
+        """The value stored under a key, or None."""
         return self._values.get(key)
 
     def put(self, key: str, value: Any) -> None:
-        """Adds a result of plain JSON types."""
+        """Stores a value of plain JSON types."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(("\n" if self._torn else "") + json.dumps({"key": key, "value": value}) + "\n")
@@ -35,9 +35,9 @@ class JsonlStore:
 
 
 def whole_lines(text: str) -> list[dict[str, Any]]:
-    """The lines of such a file, in their order."""
+    """The complete lines of a JSONL file, in order."""
     found = []
     for line in text.splitlines():
-        with contextlib.suppress(ValueError):  # half a line
+        with contextlib.suppress(ValueError):  # an incomplete line
             found.append(json.loads(line))
     return found

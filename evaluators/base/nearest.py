@@ -1,4 +1,4 @@
-"""What was meant by a name that is unknown."""
+"""Which known name was meant by an unknown one."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import difflib
 from collections.abc import Iterable
 
 SIMILAR = 0.5
-"""How much of two names has to be the same, between 0 and 1."""
+"""Similarity from which a name is suggested, from 0 to 1 (`difflib`'s ratio)."""
 
 
 def nearest(name: str, known: Iterable[str], similar: float = SIMILAR) -> str | None:
-    """The known name that is most like this one; None where none is."""
+    """The known name most like this one, or None if none is similar."""
     return next(iter(difflib.get_close_matches(name, list(known), 1, similar)), None)
 
 
 def near(value: str, options: Iterable[str]) -> str:
-    """ "; did you mean …?", with the nearest of the options; "" where none is near."""
+    """The end of an error message: "; did you mean …?", or "" if no option is similar."""
     by_tail = {option: option for option in options} | {option.split("/")[-1]: option for option in options}
     found = nearest(value, by_tail)
     return f"; did you mean {by_tail[found]}?" if found else ""

@@ -1,4 +1,4 @@
-"""How a setting says what it is for, beside its type and its default."""
+"""A setting's help, stored with its type and its default."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def option(default: Any, text: str) -> Any:
-    """A dataclass's field: its default, and what `--help` says of it."""
+    """A dataclass field with a default and the text that `--help` prints for it."""
     if isinstance(default, list | dict):
         return field(default_factory=lambda: default, metadata={"help": text})
     return field(default=default, metadata={"help": text})

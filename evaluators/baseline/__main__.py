@@ -1,15 +1,15 @@
-"""How fast eager PyTorch and `torch.compile` are on the problems of a suite, on this machine:
+"""Times eager PyTorch and `torch.compile` on the problems of a suite, on this machine:
 
-    python -m evaluators.baseline suite=kernelbench/level1
-    python -m evaluators.baseline suite=kernelbench/level1 only=[23,40] compiled=false out=results/timing/h200
+    ideatree baseline suite=kernelbench/level1
+    ideatree baseline suite=kernelbench/level1 only=[23,40] compiled=false out=results/timing/h200
 
-The reference is measured as a kernel for itself, by the protocol by which kernels are judged: so the
-interval of its speedup over itself, which must hold 1.00, says what the other times are worth. Each
-measurement is kept at once, as a line of `<out>/baselines.jsonl`; what is there is not measured again.
-`baseline_time_torch.json` and `baseline_time_torch_compile_inductor_<mode>.json`, written after each, are in
-KernelBench's format, with versions, intervals and the GPU's clocks before and after besides. A time that is
-not steady (`is_steady`) is measured once more; where it still is not, it is not kept. Exit status 0
-when all were measured, 1 when one could not be, 2 when the call was wrong.
+Each reference is timed as a kernel for itself, like any kernel. The interval of its speedup over itself
+should contain 1.00 and shows how reliable the other times are. Each measurement is saved at once as a line of
+`<out>/baselines.jsonl`, and a repeated call skips saved ones. `baseline_time_torch.json` and
+`baseline_time_torch_compile_inductor_<mode>.json` have the times in KernelBench's format, with versions,
+intervals and the GPU's clocks before and after. A time that varied too much (see `is_steady`) is measured
+once more and saved only if it is then steady. Exit status 0: all were measured; 1: one could not be; 2: the
+call was wrong.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ VERSIONS = ("torch", "cuda", "architecture", "isolation")
 class BaselineConfig(SuiteConfig):
     """The config of the command."""
 
-    compiled: bool = option(True, "time torch.compile, too, which takes a minute a problem")
-    out: str = option("outputs/baseline", "the folder of what is found")
+    compiled: bool = option(True, "also time torch.compile, which takes about a minute per problem")
+    out: str = option("outputs/baseline", "folder of the results")
 
 
 @command("evaluators.baseline", BaselineConfig, __doc__)
@@ -59,57 +59,57 @@ def main(config: DictConfig) -> int:
 
 
 async def measure_all(config: DictConfig, output: Console) -> int:
-    """Measures what has not been yet, as many at a time as there are devices; writes the files. Returns the
-    exit status. Raises UsageError."""
+    """Measures the problems without a saved measurement, one per device at a time, and writes the files.
+    Returns the exit status. Raises UsageError."""
     folder = Path(config.out)
     folder.mkdir(parents=True, exist_ok=True)
-    kept = JsonlStore(folder / "baselines.jsonl")
+    store = JsonlStore(folder / "baselines.jsonl")
     settings = build(config.evaluator)
-    how = settings.compile_mode if config.compiled else ""
+    mode = settings.compile_mode if config.compiled else ""
     found: dict[str, Evaluation] = {}
 
     async def measure_one(pool: Pool, place: str) -> None:
         opened = open_problem(place, device=config.device, rules=config.problem)
         problem = replace(opened, allow_degenerate=True, libraries="any", floor=False)
-        key = f"{problem.id} {how}"
-        known = kept.get(key)
+        key = f"{problem.id} {mode}"
+        known = store.get(key)
         if known is None:
-            evaluation = await pool.evaluate(problem, reference_kernel(problem), thorough=bool(how))
+            evaluation = await pool.evaluate(problem, reference_kernel(problem), thorough=bool(mode))
             if is_unsteady(evaluation):
-                say(output, in_a_line(problem, evaluation))
-                evaluation = await pool.evaluate(problem, reference_kernel(problem), thorough=bool(how))
+                say(output, one_line(problem, evaluation))
+                evaluation = await pool.evaluate(problem, reference_kernel(problem), thorough=bool(mode))
             if evaluation.status.is_of_the_kernel and not is_unsteady(evaluation):
-                kept.put(key, evaluation.to_json())
+                store.put(key, evaluation.to_json())
         else:
             evaluation = Evaluation.from_json(known)
         found[problem.name] = evaluation
-        write(folder, found, how)
-        say(output, in_a_line(problem, evaluation))
+        write(folder, found, mode)
+        say(output, one_line(problem, evaluation))
 
-    settings = replace(settings, compile_mode=how)
+    settings = replace(settings, compile_mode=mode)
     await for_each_problem(build(config.suite), config, settings, measure_one)
-    say(output, *write(folder, found, how))
+    say(output, *write(folder, found, mode))
     return 0 if all(each.status is Status.CORRECT and not is_unsteady(each) for each in found.values()) else 1
 
 
 def is_unsteady(found: Evaluation) -> bool:
-    """Whether it has times, and they cannot be relied on."""
+    """Whether it has times, but unreliable ones."""
     return found.timing is not None and not is_steady(found.timing)
 
 
-def in_a_line(problem: Problem, found: Evaluation) -> str:
-    """One problem."""
+def one_line(problem: Problem, found: Evaluation) -> str:
+    """The measurement of one problem."""
     if (timing := found.timing) is None:
         return f"{problem.name}: not measured: {found.status.value}: {found.cause}"
     against = f"against itself {timing.speedup:.3f} [{timing.speedup_low:.3f}, {timing.speedup_high:.3f}]"
     compiled = f", torch.compile {timing.compile_ms:.4g} ms" if timing.compile_ms is not None else ""
     if is_unsteady(found):
-        return f"{problem.name}: not steady, so not kept; what else runs here? {against}"
+        return f"{problem.name}: times vary too much, not saved; stop other programs here; {against}"
     return f"{problem.name}: eager {timing.eager_ms:.4g} ms{compiled}; {against}; {found.device_s:.1f} s"
 
 
 def write(folder: Path, found: Mapping[str, Evaluation], compile_mode: str) -> list[str]:
-    """Writes the files in KernelBench's format; returns what is to be said of all."""
+    """Writes the files in KernelBench's format; returns the lines of a summary."""
     timed = {name: each for name, each in found.items() if each.timing is not None and not is_unsteady(each)}
     files = {"baseline_time_torch.json": {name: eager_times(each) for name, each in timed.items()}}
     compiled = {name: compiled_time(each) for name, each in timed.items()}
@@ -118,18 +118,19 @@ def write(folder: Path, found: Mapping[str, Evaluation], compile_mode: str) -> l
         files[f"baseline_time_torch_compile_inductor_{compile_mode}.json"] = compiled
     for name, times in files.items():
         write_atomically(folder / name, json.dumps(by_level(times), indent=2) + "\n")
-    hold = sum(
+    containing = sum(
         each.timing.speedup_low <= 1 <= each.timing.speedup_high for each in timed.values() if each.timing
     )
     return [
         "",
-        f"{len(found)} problems: {len(timed)} measured; the interval against itself holds 1.00 in {hold}",
+        f"{len(found)} problems: {len(timed)} measured; the interval against itself contains 1.00 in "
+        f"{containing}",
         f"files: {', '.join(str(folder / name) for name in files)}",
     ]
 
 
 def eager_times(found: Evaluation) -> dict[str, Any]:
-    """Of eager PyTorch, in ms: what KernelBench's files have, and the interval of the median."""
+    """Eager PyTorch's times in ms, as in KernelBench's files, and the interval of the median."""
     assert found.timing is not None
     samples = list(found.timing.eager_samples_ms) or [found.timing.eager_ms]
     median, low, high = interval(samples) if len(samples) > 1 else (samples[0],) * 3
@@ -144,7 +145,7 @@ def eager_times(found: Evaluation) -> dict[str, Any]:
 
 
 def compiled_time(found: Evaluation) -> dict[str, Any]:
-    """Of `torch.compile`, in ms; empty where it was not timed, or could not run the reference."""
+    """`torch.compile`'s time in ms; empty if it was not timed or could not run the reference."""
     timing: Timing | None = found.timing
     if timing is None or timing.compile_ms is None:
         return {}
@@ -157,14 +158,14 @@ def compiled_time(found: Evaluation) -> dict[str, Any]:
 
 
 def clocks(found: Evaluation) -> dict[str, dict[str, Any]]:
-    """The GPU's before and after the measurement, with temperature and power (see `GpuState`); None where
-    nobody tells."""
-    told = {"before": CLOCKS_BEFORE, "after": CLOCKS_AFTER}
-    return {when: asdict(GpuState.from_text(found.environment.get(name, ""))) for when, name in told.items()}
+    """The GPU's clocks, temperature and power before and after the measurement (see `GpuState`); None for
+    unknown ones."""
+    keys = {"before": CLOCKS_BEFORE, "after": CLOCKS_AFTER}
+    return {when: asdict(GpuState.from_text(found.environment.get(key, ""))) for when, key in keys.items()}
 
 
 def trials(samples: Sequence[float], device: str) -> dict[str, Any]:
-    """Times in ms as KernelBench's files have them."""
+    """Times in ms in the form of KernelBench's files."""
     return {
         "mean": statistics.fmean(samples),
         "std": statistics.stdev(samples) if len(samples) > 1 else 0.0,
@@ -177,7 +178,7 @@ def trials(samples: Sequence[float], device: str) -> dict[str, Any]:
 
 
 def by_level(times: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """`{"level1": {"23_Softmax.py": …}}` of the names of problems, as KernelBench's files have it."""
+    """The times by level and file, as in KernelBench's files: `{"level1": {"23_Softmax.py": …}}`."""
     levels: dict[str, dict[str, Any]] = {}
     for name, time in times.items():
         *_, level, last = ("", *name.split("/"))
@@ -186,8 +187,8 @@ def by_level(times: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def read_times(path: Path) -> dict[tuple[str, str], float]:
-    """The mean times in ms of a file in that format, ours or KernelBench's own, by level and problem (without
-    `.py`). Raises OSError, and ValueError for a file that is none."""
+    """The mean times in ms of a file in KernelBench's format, by level and problem (without `.py`). Raises
+    OSError, and ValueError for a file in another format."""
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
         return {

@@ -1,11 +1,11 @@
-"""The verdict on one kernel, from the command line:
+"""Builds, checks and times one kernel, and prints the verdict:
 
-    python -m evaluators.evaluate problem=level1/softmax kernel=my_kernel.py
-    python -m evaluators.evaluate problem=my_model.py kernel=my_kernel.py repeat=5
-    python -m evaluators.evaluate problem=level1/softmax kernel=my_kernel.py json=true
+    ideatree evaluate problem=level1/softmax kernel=my_kernel.py
+    ideatree evaluate problem=my_model.py kernel=my_kernel.py repeat=5
+    ideatree evaluate problem=level1/softmax kernel=my_kernel.py json=true
 
-Exit status 0 when the kernel is correct (each time, with repeat=…), 1 when it is not, 2 when the call was
-wrong, 130 when it was interrupted. The verdict goes to standard output, what is going on to standard error.
+The verdict goes to standard output, progress to standard error. Exit status 0: the kernel is correct, with
+`repeat` every time; 1: it is not; 2: the call was wrong; 130: interrupted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rich.console import Console
 
 from evaluators.app import verdict_report as report
 from evaluators.app.command import build, command, log_to, one_of, positive, say
-from evaluators.app.config import NO_FOLDER, RayConfig, group, hydra_settings, section
+from evaluators.app.config import DEVICE_HELP, NO_FOLDER, RayConfig, group, hydra_settings, section
 from evaluators.app.device_config import settle_device
 from evaluators.base.cause import cause_of, first_line
 from evaluators.base.nearest import nearest
@@ -40,7 +40,7 @@ from evaluators.scheduler.host import Host
 from evaluators.scheduler.pool import Pool
 
 EVERY_S = 5.0
-"""How often a line says that a long stage goes on."""
+"""Seconds between progress lines during a long stage."""
 
 
 @dataclass
@@ -50,12 +50,12 @@ class EvaluateConfig:
     problem: Any = group(None)
     evaluator: Any = group("default")
     pool: Any = group("local")
-    kernel: str = option(MISSING, "a file that defines ModelNew")
-    language: str = option("auto", "auto | cpp | cuda | triton; auto: by what the file imports")
-    device: str = option("auto", "auto | cuda | cpu")
-    thorough: bool = option(True, "measure for long, and torch.compile too; false: as a search does")
-    repeat: int = option(1, "so often, each time with new processes")
-    json: bool = option(False, "the evaluation as JSON in the last line of standard output")
+    kernel: str = option(MISSING, "file that defines ModelNew")
+    language: str = option("auto", "auto | cpp | cuda | triton; auto: guessed from the file's imports")
+    device: str = option("auto", DEVICE_HELP)
+    thorough: bool = option(True, "measure longer and time torch.compile; false: measure as a search does")
+    repeat: int = option(1, "evaluations to run, each in new processes")
+    json: bool = option(False, "print the evaluation as JSON, in the last line of standard output")
     ray: RayConfig = section(RayConfig)
     hydra: Any = hydra_settings(NO_FOLDER)
 
@@ -85,23 +85,23 @@ def main(config: DictConfig) -> int:
 
 
 def settle(config: DictConfig, errors: Console) -> None:
-    """Checks the config, and chooses the device. Raises UsageError."""
+    """Checks the config and chooses the device. Raises UsageError."""
     one_of(config, "language", ("auto", *LANGUAGES))
     positive(config, "repeat")
     wanted = str(config.device)
-    how = settle_device(config)
+    why = settle_device(config)
     if wanted == "auto":
-        say(errors, f"device: {config.device}, {how} (device=… to change)")
+        say(errors, f"device: {config.device}, {why} (device=… to change)")
 
 
 def read_kernel(path: Path, language: str) -> Kernel:
-    """The kernel in a file; `language` auto is guessed from what it imports. Raises UsageError."""
+    """The kernel in a file; `auto` guesses its language from its imports. Raises UsageError."""
     try:
         source = path.read_text(encoding="utf-8")
         return Kernel(source=source, language=language_of(source) if language == "auto" else language)
     except OSError as error:
         raise UsageError(f"kernel={path} cannot be read: {error.strerror}{_nearest_file(path)}") from error
-    except ValueError as error:  # not text, or nothing in it
+    except ValueError as error:  # not text, or empty
         raise UsageError(f"kernel={path}: {first_line(error)}") from error
 
 
@@ -117,10 +117,10 @@ async def evaluate(
     repeat: int = 1,
     as_json: bool = False,
 ) -> list[Evaluation]:
-    """Evaluates `repeat` times, each time with new processes; prints each verdict to `output`, and what is
-    going on to `errors`. `host` makes the host of the processes (see `configs/pool/`).
+    """Evaluates `repeat` times, each time in new processes. Prints each verdict to `output` and the progress
+    to `errors`. `host` makes the host of the processes (see `configs/pool/`).
 
-    Raises UsageError when the problem cannot be run; when it is cancelled, everything is ended at once.
+    Raises UsageError if the problem cannot be run. Cancelling ends all processes at once.
     """
     found: list[Evaluation] = []
     for number in range(1, repeat + 1):
@@ -133,9 +133,9 @@ async def evaluate(
         elif repeat == 1:
             say(output, *report.verdict(evaluation, libraries=problem.libraries), style=style)
         else:
-            say(output, f"{number}: {report.in_a_line(evaluation)}", style=style)
+            say(output, f"{number}: {report.one_line(evaluation)}", style=style)
     if repeat > 1 and not as_json:
-        say(output, *report.in_all(found))
+        say(output, *report.summary(found))
     return found
 
 
@@ -164,7 +164,7 @@ async def _evaluate_once(
 
 @contextlib.asynccontextmanager
 async def _progress(errors: Console) -> AsyncIterator[Callable[[str], None]]:
-    """The function given is told of each stage, for a person to see what is going on and for how long."""
+    """Shows the current stage and its duration. Gives a function to call with each new stage."""
     stage, since = "starting", time.monotonic()
 
     def enter(name: str) -> None:
@@ -173,7 +173,7 @@ async def _progress(errors: Console) -> AsyncIterator[Callable[[str], None]]:
         if not errors.is_terminal:
             say(errors, f"{stage} …")
 
-    async def go_on() -> None:
+    async def show() -> None:
         while True:
             await asyncio.sleep(0.2 if errors.is_terminal else EVERY_S)
             text = f"{stage} … {time.monotonic() - since:.0f} s"
@@ -183,11 +183,11 @@ async def _progress(errors: Console) -> AsyncIterator[Callable[[str], None]]:
                 say(errors, text)
 
     with errors.status("starting") as status:
-        ticking = asyncio.create_task(go_on())
+        showing = asyncio.create_task(show())
         try:
             yield enter
         finally:
-            ticking.cancel()
+            showing.cancel()
 
 
 def _nearest_file(path: Path) -> str:

@@ -1,3 +1,3 @@
-"""What the evaluator takes and what it returns, as records, and the statistics of times. Standard library only at
-import; every package may use them.
+"""The evaluator's inputs and results as records, and the statistics of times. Every package may import them;
+they import the standard library only.
 """

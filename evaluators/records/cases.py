@@ -1,4 +1,4 @@
-"""Verdicts over many cases: which cases there are, and what their verdicts come to. Pure."""
+"""Cases of a problem: drawing held-out ones, and combining the verdicts on all cases into one. Pure."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from evaluators.records.problem import Case, Problem, Size
 from evaluators.records.timing import timing_of
 
 HELD_OUT = 2
-"""Cases that are drawn besides those of a problem."""
+"""Number of held-out cases that are drawn in addition to a problem's own."""
 MOST_FAILURES = 3
-"""After so many cases that fail the others are not tried."""
+"""Number of failed cases after which the rest are not tried."""
 
 
 def held_out(
     problem: Problem, generator: random.Random, own: Callable[[Case], Mapping[str, Size]] | None = None
 ) -> Iterator[Case]:
-    """Cases like those of the problem, without end. A kernel has to be right there. `own`: the sizes of one
-    like this, where the reference draws them itself; otherwise those that differ from case to case are moved:
-    by one, to a prime or to a number in between."""
+    """Endless held-out cases, each like one of the problem's. If the reference draws sizes itself, `own`
+    draws those for a case. Otherwise sizes that differ between the problem's cases are changed: by one, to a
+    prime or to a number in between."""
     varying = _varying(problem.cases)
     while True:
         like = generator.choice(problem.cases)
@@ -45,7 +45,7 @@ def held_out(
 
 
 def _varying(cases: Sequence[Case]) -> dict[str, list[int]]:
-    """The whole numbers that a size takes over the cases, of each that takes several."""
+    """For each size that differs between the cases, its whole-number values, sorted."""
     values: dict[str, set[Size]] = {}
     for case in cases:
         for name, value in case.sizes.items():
@@ -55,23 +55,23 @@ def _varying(cases: Sequence[Case]) -> dict[str, list[int]]:
 
 
 def moved(size: int, values: Sequence[int], generator: random.Random) -> int:
-    """Another size: off by one, a prime, or one between the smallest and the largest of `values`, which are
-    sorted."""
+    """Another size: off by one, a prime, or a number between the first and the last of the sorted
+    `values`."""
     between = generator.randint(values[0], values[-1])
     return max(1, generator.choice((size - 1, size + 1, _prime_from(size), between, _prime_from(between))))
 
 
 def _prime_from(number: int) -> int:
-    """The first prime that is not smaller."""
+    """The smallest prime that is at least `number`."""
     while number < 2 or any(number % each == 0 for each in range(2, math.isqrt(number) + 1)):
         number += 1
     return number
 
 
 def summed_up(results: Sequence[CaseResult]) -> Evaluation:
-    """What the verdicts on the cases, one or more, come to. Correct is what passes all of them and does not
-    decline all; otherwise the status is that of the first failure, and the log names all failures. Cases
-    whose reference cannot judge are in the log and in `cases`, and count for nothing."""
+    """Combines the verdicts on one or more cases. A kernel is correct if it passes all cases and does not
+    decline all of them. Otherwise the status is the first failure's, and the log names all failures. Cases
+    whose reference cannot judge appear in the log and in `cases`, but do not count."""
     judged = [each for each in results if each.passes or each.fails]
     found = [each.evaluation for each in judged]
     failures = [each for each in judged if each.fails]
@@ -103,26 +103,26 @@ def summed_up(results: Sequence[CaseResult]) -> Evaluation:
 
 
 def in_lines(results: Sequence[CaseResult]) -> list[str]:
-    """A table of the cases, a line each."""
+    """A table with one line per case."""
     rows = []
     for each in results:
         timing = each.evaluation.timing
-        said = each.evaluation.status.value
+        text = each.evaluation.status.value
         if timing is not None and each.weight:
             speedup = f"{timing.speedup:.2f}x [{timing.speedup_low:.2f}, {timing.speedup_high:.2f}]"
-            said = f"{said}  {speedup}  {timing.kernel_ms:#.3g} ms, eager {timing.eager_ms:#.3g} ms"
+            text = f"{text}  {speedup}  {timing.kernel_ms:#.3g} ms, eager {timing.eager_ms:#.3g} ms"
         elif each.evaluation.status is Status.DECLINED and each.weight:
-            said = f"{said}: counts as 1.00x"
+            text = f"{text}: counts as 1.00x"
         elif each.evaluation.cause and not each.passes:
-            said = f"{said}: {each.evaluation.cause}"
-        rows.append((each.title, said))
+            text = f"{text}: {each.evaluation.cause}"
+        rows.append((each.title, text))
     width = max((len(name) for name, _ in rows), default=0)
-    return [f"{name:<{width}}  {said}" for name, said in rows]
+    return [f"{name:<{width}}  {text}" for name, text in rows]
 
 
 def _timing(results: Sequence[CaseResult]) -> Timing:
-    """Weighted geometric means over the cases, turn by turn. A case that was declined runs as eager does: it
-    counts as 1.0 in the speedup, and no time is known of it."""
+    """Weighted geometric means over the cases, turn by turn. A declined case runs eager PyTorch: it has no
+    times and counts as a speedup of 1.0."""
     weighted = [each for each in results if each.weight]
     timed = [(each.weight, timing) for each in weighted if (timing := each.evaluation.timing) is not None]
     whole, part = sum(each.weight for each in weighted), sum(weight for weight, _ in timed)
@@ -138,7 +138,7 @@ def _timing(results: Sequence[CaseResult]) -> Timing:
 
 
 def _means(samples: Sequence[tuple[float, Sequence[float]]]) -> list[float]:
-    """The weighted geometric mean of each turn, of those that all have."""
+    """The weighted geometric mean of each turn that all cases have."""
     whole = sum(weight for weight, _ in samples)
     turns = zip(*(values for _, values in samples), strict=False)
     weights = [weight / whole for weight, _ in samples]
@@ -146,7 +146,7 @@ def _means(samples: Sequence[tuple[float, Sequence[float]]]) -> list[float]:
 
 
 def _correctness(found: Sequence[Correctness]) -> Correctness | None:
-    """The worst of all."""
+    """The worst of each figure."""
     if not found:
         return None
     names = {name for each in found for name in each.distributions}
@@ -164,12 +164,13 @@ def _correctness(found: Sequence[Correctness]) -> Correctness | None:
 
 
 def _largest(found: Iterable[float | None]) -> float | None:
-    """Of those that there are."""
+    """The largest that is not None."""
     return max((each for each in found if each is not None), default=None)
 
 
 def _roofline(measured: Sequence[CaseResult]) -> Roofline | None:
-    """Floors as times are: a weighted geometric mean; bytes and operations of a call of each case."""
+    """The weighted geometric mean of the floors, like the times; the sum of bytes and operations, one call
+    per case. None if any case has no roofline."""
     found = [(each.weight, each.evaluation.roofline) for each in measured]
     known = [(weight, roofline) for weight, roofline in found if roofline is not None]
     if not known or len(known) < len(found):
@@ -183,7 +184,7 @@ def _roofline(measured: Sequence[CaseResult]) -> Roofline | None:
 
 
 def _last_clocks(last: Evaluation) -> dict[str, str]:
-    return {name: said for name, said in last.environment.items() if name == CLOCKS_AFTER}
+    return {name: text for name, text in last.environment.items() if name == CLOCKS_AFTER}
 
 
 def _sums(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:

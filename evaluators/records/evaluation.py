@@ -1,24 +1,28 @@
-"""What an evaluation found. An inconsistent record cannot be built (after flashinfer-bench's `trace.py`)."""
+"""The result of an evaluation. An inconsistent record cannot be built (after flashinfer-bench's
+`trace.py`)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from evaluators.base.cause import cause_of
+from evaluators.base.json_record import JsonRecord
 
 CLOCKS_BEFORE, CLOCKS_AFTER = "clocks_before", "clocks_after"
-"""The facts of an environment that have a GPU's state before and after the measurement (see
-`evaluators.system.nvml`)."""
+"""Keys of an environment: a GPU's state before and after the measurement (see `evaluators.system.nvml`)."""
 
 
 class Status(StrEnum):
-    """The verdict on one kernel. An INFRASTRUCTURE_ERROR is ours, and an UNFIT_REFERENCE cannot judge any
-    kernel; everything else is the kernel's own doing. DECLINED: its `supports` says that it is not for such
-    a case."""
+    """The verdict on one kernel.
+
+    Two statuses say nothing about the kernel: INFRASTRUCTURE_ERROR is the evaluator's own failure, and
+    UNFIT_REFERENCE means that the reference cannot judge any kernel. DECLINED: the kernel's `supports`
+    excludes such a case.
+    """
 
     CORRECT = "correct"
     COMPILE_ERROR = "compile_error"
@@ -33,31 +37,40 @@ class Status(StrEnum):
 
     @property
     def is_of_the_kernel(self) -> bool:
-        """Whether it says something of the kernel."""
+        """Whether the status is a finding about the kernel."""
         return self not in (Status.UNFIT_REFERENCE, Status.INFRASTRUCTURE_ERROR)
 
 
 class Stage(StrEnum):
-    """Of a measurement, in this order; COMPARING is all of a head-to-head. They name the parts of
-    `Evaluation.stages_s`."""
+    """A stage of a measurement, in order; a key of `Evaluation.stages_s`. COMPARING is an entire
+    head-to-head."""
 
     STARTING = "starting"
     LOADING = "loading"
     CHECKING = "checking"
     COUNTING = "counting"
-    """Whose code did the work?"""
+    """Attributing the work to the kernel's own code or to libraries."""
     TIMING = "timing"
     ENDING = "ending"
     COMPARING = "comparing"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timing:
-    """Kernel and baselines, measured in alternating blocks of one session.
+class Timing(JsonRecord):
+    """Times of kernel and baselines, measured in alternating blocks of one session.
 
-    `speedup` is the median of paired ratios eager / kernel, `speedup_low` and `speedup_high` its 95 %
-    interval. Times are medians per call in ms. `compile_ms` is None where `torch.compile` was not timed.
-    `kernel_samples_ms` and `eager_samples_ms` hold one median a block, in the order of measurement.
+    Attributes:
+        kernel_ms: The kernel's median time per call.
+        eager_ms: Eager PyTorch's median time per call.
+        speedup: Median of the paired ratios eager / kernel.
+        speedup_low: Lower end of the speedup's 95 % interval.
+        speedup_high: Upper end of the speedup's 95 % interval.
+        compile_ms: `torch.compile`'s median time per call; None if it was not timed.
+        kernel_samples_ms: The median of each of the kernel's blocks, in order of measurement.
+        eager_samples_ms: The median of each of eager's blocks, in order of measurement.
+
+    Raises:
+        ValueError: A time or speedup is not finite and positive, or the speedup is outside its interval.
     """
 
     kernel_ms: float
@@ -79,31 +92,30 @@ class Timing:
         if self.compile_ms is not None and not self.compile_ms > 0:
             raise ValueError(f"timing.compile_ms is {self.compile_ms}; it must be positive or absent")
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Timing:
-        """Raises TypeError or ValueError when `data` is not what `dataclasses.asdict` writes of a timing."""
-        fields = dict(data)
-        kernel, eager = fields.pop("kernel_samples_ms", ()), fields.pop("eager_samples_ms", ())
-        return cls(kernel_samples_ms=tuple(kernel), eager_samples_ms=tuple(eager), **fields)
-
     @property
     def speedup_vs_compile(self) -> float | None:
-        """`torch.compile`'s time over the kernel's, from the same session; None where it was not timed."""
+        """`torch.compile`'s time divided by the kernel's, from the same session; None if not timed."""
         return None if self.compile_ms is None else self.compile_ms / self.kernel_ms
 
 
 @dataclass(frozen=True, kw_only=True)
-class Correctness:
+class Correctness(JsonRecord):
     """How far the outputs were from the reference.
 
-    `normwise_error` is ‖out − ref‖ / ‖ref‖ against the reference in float64 and `eager_error` the same
-    for eager PyTorch at the task's own dtype, both the worst over the checked calls on the problem's own
-    inputs. `distributions` says for each further input distribution that was tried whether the kernel was
-    right there, `untried` why others were not. `benchmark_rules`: whether KernelBench's own rules, which
-    compare with eager on the problem's own inputs alone, would have passed. `spread`: how far two answers to
-    the same inputs were apart, normwise, the worst output; 0 where they were equal, None where calls were too
-    slow to try. `statistic`: of random outputs, which are compared by statistical tests and have no errors
-    (see `evaluators.reference.random_outputs`), the largest, as a share of what is allowed; None of others.
+    Attributes:
+        checked_calls: Calls whose outputs were compared.
+        normwise_error: The worst ‖out − ref‖ / ‖ref‖ on the problem's own inputs, against the reference in
+            float64.
+        eager_error: The same for eager PyTorch in the problem's own dtype.
+        distributions: Whether the kernel was right on each further input distribution that was tried.
+        untried: Why each other distribution was not tried.
+        benchmark_rules: Whether the kernel would pass KernelBench's own rules, which compare it with eager
+            on the problem's own inputs only.
+        spread: Normwise difference between two answers to the same inputs, for the worst output; None if
+            calls were too slow to repeat.
+        statistic: For random outputs, which are compared by statistical tests (see
+            `evaluators.reference.random_outputs`): the largest statistic, as a share of the allowed one. None
+            for other outputs.
     """
 
     checked_calls: int
@@ -116,18 +128,21 @@ class Correctness:
     statistic: float | None = None
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Correctness:
-        """Raises TypeError when `data` is not what `dataclasses.asdict` writes of one. Older records
-        say `families` for the distributions."""
-        return cls(**{"distributions" if name == "families" else name: value for name, value in data.items()})
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Older records call the distributions `families`."""
+        renamed = {"families": "distributions"}
+        return super().from_json({renamed.get(name, name): value for name, value in data.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Roofline:
-    """What the machine allows for the problem: see `evaluators.reference.cost.roofline`.
+class Roofline(JsonRecord):
+    """The least time that the machine allows for one call (see `evaluators.reference.cost.roofline`).
 
-    `bytes` that must move at least and `operations` of the reference, by one call; `floor_ms` the time that
-    the measured peaks need for them, and `bound` which of the two says so, `memory` or `compute`.
+    Attributes:
+        bytes: Bytes that a call must move at least.
+        operations: Operations of the reference's call.
+        floor_ms: The time that these need at the machine's measured peaks.
+        bound: Which of the two takes longer: `memory` or `compute`.
     """
 
     bytes: int
@@ -141,20 +156,15 @@ class Roofline:
         if not (math.isfinite(self.floor_ms) and self.floor_ms > 0):
             raise ValueError(f"roofline.floor_ms is {self.floor_ms}; it must be finite and positive")
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Roofline:
-        """Raises TypeError or ValueError when `data` is not what `dataclasses.asdict` writes of one."""
-        return cls(**data)
-
     def share(self, kernel_ms: float) -> float:
-        """How much of the roofline a kernel of this time reaches, 0 to about 1."""
+        """The part of the roofline that a kernel of this time reaches, 0 to about 1."""
         return self.floor_ms / kernel_ms
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaseResult:
-    """What was found on a case of a problem; name, weight and `held_out` are the case's own.
-    The environment is that of the whole evaluation."""
+class CaseResult(JsonRecord):
+    """The evaluation of one case of a problem, with the case's name, weight and `held_out`. Its environment
+    is empty: the evaluation of the problem has it."""
 
     name: str
     weight: float
@@ -163,35 +173,43 @@ class CaseResult:
 
     @property
     def title(self) -> str:
-        """The case in a table, and in a log."""
+        """The case's name in tables and logs."""
         return f"case {self.name}{' (held out)' if self.held_out else ''}"
 
     @property
     def passes(self) -> bool:
-        """Whether the kernel is right there, or says that it is not for such a case."""
+        """Whether the kernel is right in this case, or declines it."""
         return self.evaluation.status in (Status.CORRECT, Status.DECLINED)
 
     @property
     def fails(self) -> bool:
-        """Whether the kernel is wrong there; where the reference cannot judge, that is not known."""
+        """Whether the kernel is wrong in this case. If the reference cannot judge, it neither passes nor
+        fails."""
         return not self.passes and self.evaluation.status is not Status.UNFIT_REFERENCE
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> CaseResult:
-        """Raises as `Evaluation.from_json` does."""
-        return cls(**{**data, "evaluation": Evaluation.from_json(data["evaluation"])})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class Evaluation(JsonRecord):
     """The verdict on one kernel for one problem.
 
-    `timing` is present exactly when the status is `correct`, and the problem is one that is timed. `log`
-    is written for the proposer to read. `rule` names what a `rejected` kernel broke. `environment` says
-    where it was measured: device, driver, torch, clocks, isolation level. `device_s` is how long the device
-    was held, and `stages_s` where that time went. `own_share` is the part of the computing that the kernel's
-    own code did, None where that is not known (see `evaluators.judge.attribution.stack_samples`). `cases`: of a
-    problem with several, those that were tried; everything else sums them up (see `evaluators.records.cases`).
+    Attributes:
+        status: The verdict.
+        timing: The times; present only if the status is `correct` and the problem is timed.
+        correctness: How far the outputs were from the reference; None if none could be compared.
+        log: What happened, written for the proposer to read.
+        rule: The rule that a `rejected` kernel broke; "" for any other status.
+        environment: Where it was measured: device, driver, torch, clocks, isolation level.
+        device_s: Seconds for which the evaluation occupied the device.
+        build_s: Seconds of the build.
+        stages_s: `device_s` by `Stage`.
+        roofline: The least time that the machine allows.
+        own_share: The part of the computing done by the kernel's own code, 0 to 1; None if unknown (see
+            `evaluators.judge.attribution.stack_samples`).
+        cases: For a problem with several cases, those that were tried. All other fields summarize them (see
+            `evaluators.records.cases`).
+
+    Raises:
+        ValueError: A status other than `correct` has a timing, or one other than `rejected` names a rule.
     """
 
     status: Status
@@ -215,12 +233,12 @@ class Evaluation:
 
     @property
     def roofline_share(self) -> float | None:
-        """Floor over kernel time; None where either is not known."""
+        """`roofline.floor_ms` divided by the kernel's time; None if either is unknown."""
         return self.roofline.share(self.timing.kernel_ms) if self.roofline and self.timing else None
 
     @property
     def cause(self) -> str:
-        """Of a failure: why, in one line, out of the log; of several cases that of the first that fails."""
+        """Why the kernel failed, in one line from the log; with several cases, why the first one failed."""
         failed = next((each for each in self.cases if each.fails), None)
         if failed is not None:
             return f"{failed.title} {failed.evaluation.status.value}: {failed.evaluation.cause}"
@@ -228,31 +246,17 @@ class Evaluation:
 
     @property
     def speedup(self) -> float:
-        """Speedup against eager; 0 for anything that is not correct, so that it sorts last."""
+        """Speedup over eager; 0 for a kernel that is not correct, so that it sorts last."""
         return self.timing.speedup if self.timing else 0.0
 
     @property
     def speedup_low(self) -> float:
-        """The lower end of the speedup's 95 % interval, which is what may be relied on; 0 for anything that
-        is not correct."""
+        """Lower end of the speedup's 95 % interval; 0 for a kernel that is not correct."""
         return self.timing.speedup_low if self.timing else 0.0
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON types, from which `from_json` restores an equal record."""
-        return asdict(self)
-
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Evaluation:
-        """Raises ValueError, TypeError or KeyError when `data` is not what `to_json` writes."""
-        fields = dict(data)
-        timing, correctness = fields.pop("timing"), fields.pop("correctness")
-        roofline = fields.pop("roofline", None)
-        cases = tuple(map(CaseResult.from_json, fields.pop("cases", ())))
-        return cls(
-            cases=cases,
-            status=Status(fields.pop("status")),
-            timing=None if timing is None else Timing.from_json(timing),
-            correctness=None if correctness is None else Correctness.from_json(correctness),
-            roofline=None if roofline is None else Roofline.from_json(roofline),
-            **fields,
-        )
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Every version has written `timing` and `correctness`, as null if there are none."""
+        if missing := {"timing", "correctness"} - data.keys():
+            raise KeyError(min(missing))
+        return super().from_json(data)

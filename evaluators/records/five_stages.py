@@ -1,5 +1,5 @@
-"""A verdict in the five stages in which AutoKernel tests a kernel: smoke, shapes and types, stability,
-determinism, edges. Pure."""
+"""A verdict in AutoKernel's five test stages: smoke, shapes and types, stability, determinism, edges.
+Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ RIGHT = (Status.CORRECT, Status.DECLINED)
 
 
 def five_stages(evaluation: Evaluation) -> Mapping[str, str]:
-    """Each stage with `passes`, `fails` or `not tried`.
+    """The result of each stage: `passes`, `fails` or `not tried`.
 
-    Smoke: the first case, on its own inputs. Shapes and types: all cases, on theirs. Stability: the other
-    distributions (large, small, mixed scales, infinities, NaN). Determinism: two answers to the same inputs,
-    `equal` or by how much they differ, normwise. Edges: the cases that were drawn besides (off by one,
-    primes, other sizes). A problem without cases is one case.
+    Smoke: the first case on its own inputs. Shapes and types: every case on its own inputs. Stability: the
+    other distributions (large, small, mixed scales, infinities, NaN). Determinism: two answers to the same
+    inputs, `equal` or their normwise difference. Edges: the held-out cases (sizes off by one, primes, other
+    sizes). A problem without cases counts as one case.
     """
     cases = evaluation.cases or (_only(evaluation),)
     listed = [each for each in cases if not each.held_out]
@@ -36,7 +36,7 @@ def _only(evaluation: Evaluation) -> CaseResult:
 
 
 def _own(case: CaseResult) -> bool | None:
-    """Whether it is right on the case's own inputs; None where the verdict says nothing of that."""
+    """Whether the kernel is right on the case's own inputs; None if the verdict does not show it."""
     found = case.evaluation
     if found.status in RIGHT:
         return True

@@ -1,4 +1,4 @@
-"""Where the time goes when a problem is opened, step by step: the clock, the record, the table."""
+"""Where the time goes while a problem is opened: the clock, the record, the table."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+
+from evaluators.base.json_record import JsonRecord
 
 
 class OpeningStep(StrEnum):
-    """What is done when a problem is opened, by the worker or in the judge process."""
+    """A step of opening a problem, in the worker or in the judge process. Result files have these values."""
 
     STARTING = "starting the evaluator's processes"
     ENDING = "ending the runners of the problem before"
@@ -35,11 +36,12 @@ class OpeningStep(StrEnum):
 
 
 class Steps:
-    """A clock of steps. One within another stops the outer one's meanwhile; what is in none is `REST`."""
+    """A clock that adds up the time of each step. A nested step pauses the outer one. Time outside all steps
+    counts as `REST`."""
 
     def __init__(self, synchronize: Callable[[], None] | None = None) -> None:
-        """`synchronize` waits for the device, so that a step has the work that it began. The clock runs from
-        now on."""
+        """Starts the clock. `synchronize` waits for the device, so that each step includes the work that it
+        queued."""
         self._synchronize = synchronize or (lambda: None)
         self._seconds: dict[str, float] = {}
         self._current: str = OpeningStep.REST
@@ -47,7 +49,7 @@ class Steps:
 
     @contextmanager
     def step(self, step: str) -> Iterator[None]:
-        """The block is this step, an `OpeningStep` where a problem is opened."""
+        """Counts the block as this step, an `OpeningStep` while a problem is opened."""
         outer = self._current
         self._enter(step)
         try:
@@ -56,7 +58,7 @@ class Steps:
             self._enter(outer)
 
     def seconds(self) -> dict[str, float]:
-        """Of each step up to now."""
+        """The seconds of each step so far."""
         self._enter(self._current)
         return dict(self._seconds)
 
@@ -68,29 +70,22 @@ class Steps:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opening:
-    """How a problem was opened: its name, and the seconds of each step, by `OpeningStep`'s values."""
+class Opening(JsonRecord):
+    """One opening of a problem: the problem's name, and the seconds of each step by `OpeningStep`'s
+    values."""
 
     problem: str
     seconds: Mapping[str, float]
 
     @property
     def total_s(self) -> float:
-        """From the order to the answer."""
+        """Seconds from the request to the answer."""
         return sum(self.seconds.values())
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON types, from which `from_json` restores an equal record."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Opening:
-        """Raises TypeError when `data` is not what `to_json` writes."""
-        return cls(**data)
 
 
 def joined(worker: Mapping[str, float], judge: Mapping[str, float]) -> dict[str, float]:
-    """The seconds of both processes: the worker's rest is what it has waited for the judge process."""
+    """The seconds of both processes. The worker's REST is the time in which it waited for the judge
+    process."""
     rest = OpeningStep.REST.value
     waited_s = worker.get(rest, 0.0)
     found = {**worker, **judge}
@@ -99,8 +94,8 @@ def joined(worker: Mapping[str, float], judge: Mapping[str, float]) -> dict[str,
 
 
 def table(found: Sequence[Opening]) -> list[str]:
-    """Where the time of some openings goes: of each step the median and the worst, in s, and its share of all
-    their time, the largest first."""
+    """A table of several openings: each step's median and worst time in s and its share of the total, largest
+    first."""
     if not found:
         return ["no problem was opened"]
     whole_s = sum(each.total_s for each in found) or 1.0

@@ -1,4 +1,4 @@
-"""Which cases take what any call takes: told by measurement, against the cheapest call there is. Pure."""
+"""Which cases are bound by the overhead of any call, measured against the cheapest call. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from evaluators.records.evaluation import CaseResult, Evaluation
 from evaluators.records.problem import Problem
 
 NEAR = 2.0
-"""A case is bound by overhead where eager takes less than so many times what the cheapest call takes: half of
-its time at least is none of the operator's."""
+"""A case is bound by overhead if eager takes less than this many times the cheapest call: at least half of
+its time is then not the operator's."""
 CHEAPEST = '''"""The cheapest call: one operation on a few numbers."""
 
 import torch
@@ -32,17 +32,18 @@ def get_init_inputs():
 
 
 def cheapest_call(device: str) -> Problem:
-    """The problem whose eager time is the floor of all calls on the device."""
+    """The problem whose eager time is the floor for every call on the device."""
     return Problem(name="the cheapest call", source=CHEAPEST, device=device, libraries="any", floor=False)
 
 
 def floor_of(evaluation: Evaluation) -> float:
-    """In ms, if this is the cheapest call's; 0, below which no case is, where it was not timed."""
+    """The floor in ms, from the evaluation of the cheapest call. 0 if it was not timed, so that no case is
+    bound."""
     return evaluation.timing.eager_ms if evaluation.timing else 0.0
 
 
 def is_bound(case: CaseResult, floor_ms: float) -> bool | None:
-    """Whether a case is bound by overhead; None where its eager time is not known."""
+    """Whether a case is bound by overhead; None if its eager time is unknown."""
     timing = case.evaluation.timing
     if timing is None or not case.weight:
         return None
@@ -50,13 +51,13 @@ def is_bound(case: CaseResult, floor_ms: float) -> bool | None:
 
 
 def bound_cases(evaluation: Evaluation, floor_ms: float) -> list[str]:
-    """The names of those that are."""
+    """The names of the cases that are bound by overhead."""
     return [each.name for each in evaluation.cases if is_bound(each, floor_ms)]
 
 
 def speedup_beyond(evaluation: Evaluation, floor_ms: float) -> float:
-    """The speedup over the timed cases that are not bound by overhead, by their weights; 0 where there are
-    none, or the kernel is not correct."""
+    """The weighted geometric mean of the speedups of the cases that are not bound by overhead; 0 if there are
+    none or the kernel is not correct."""
     if not evaluation.speedup:
         return 0.0
     return _mean([each for each in evaluation.cases if is_bound(each, floor_ms) is False])

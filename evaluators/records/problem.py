@@ -1,7 +1,5 @@
-"""What is to be made fast (`Problem`) and what is offered for it (`Kernel`).
-
-Records only: the standard library, nothing that touches a device.
-"""
+"""The computation to speed up (`Problem`) and a candidate for it (`Kernel`). Records only, standard
+library."""
 
 from __future__ import annotations
 
@@ -11,7 +9,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
+
+from evaluators.base.json_record import JsonRecord
 
 DEVICES = ("cpu", "cuda")
 LANGUAGES = ("cpp", "cuda", "triton")
@@ -26,17 +26,24 @@ INPUTS = (ON_DEVICE, ORIGINAL)
 LAYOUTS = ("", "transposed", "strided")
 
 Size = int | float | bool | str | tuple["Size", ...]
-"""A value that a problem may give to a module global of its reference."""
+"""A value for a module global of a reference."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
-    """One case of a problem: `sizes` replace module globals of the reference, `dtype` and `layout` the
-    problem's own, which hold where they are "". `weight`: of the case's speedup in the problem's, 0 where a
-    kernel has to be right and no more. `held_out`: drawn by the evaluator, and told to nobody before the
-    verdict. `droppable`: one of many that a suite has made: where its reference cannot judge, the others do.
+class Case(JsonRecord):
+    """One case of a problem.
 
-    Raises ValueError when a field has a value that no evaluation could use.
+    Attributes:
+        sizes: Module globals of the reference to replace, by name.
+        dtype: The case's dtype; "" for the problem's.
+        layout: The case's input layout; "" for the problem's.
+        weight: Weight of the case's speedup in the problem's. With 0 the kernel only has to be right.
+        held_out: Whether the evaluator drew the case itself and keeps it secret until the verdict.
+        droppable: Whether the problem goes without this case if its reference cannot judge here: one of
+            many cases that a suite generated.
+
+    Raises:
+        ValueError: A field has a value that no evaluation could use.
     """
 
     sizes: Mapping[str, Size] = field(default_factory=dict)
@@ -53,35 +60,47 @@ class Case:
             raise ValueError(f"case.weight is {self.weight}; it must be finite and not negative")
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Case:
-        """Out of the plain JSON types that `dataclasses.asdict` makes of one. Raises TypeError for others."""
-        return cls(**{**fields, "sizes": sizes_from_json(fields.get("sizes", {}))})
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Restores the tuples among the sizes."""
+        return super().from_json({**data, "sizes": _with_tuples(data.get("sizes", {}))})
 
     @property
     def name(self) -> str:
-        """What tells it from the others of its problem."""
+        """The case's name, unique within its problem."""
         sizes = (f"{name}={value}" for name, value in self.sizes.items())
         return " ".join(filter(None, (*sizes, self.dtype, self.layout))) or "as it is"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
-    """A PyTorch reference in KernelBench's format, and the rules by which a kernel for it is judged.
+class Problem(JsonRecord):
+    """A PyTorch reference in KernelBench's format, and the rules for judging a kernel for it.
 
-    `source` defines `Model`, `get_inputs()` and `get_init_inputs()`, with sizes as module globals;
-    `overrides` replaces such globals by name. `tolerance` names a rule of
-    `evaluators.reference.accuracy.comparison`, and `precision` the type to which a kernel may round the factors of
-    products, sums staying in the problem's own ("": they stay, too; for `strict` alone).
-    `libraries`: whether a kernel may leave the work to libraries (`any`) or must do it itself
-    (`no_library`, see `evaluators.judge.attribution.attribution`). `allow_degenerate` accepts a reference that cannot
-    judge (see `evaluators.reference.validation`). `floor` rejects a kernel that is faster than the machine
-    can be (see `evaluators.reference.cost.roofline`); it is to be false for problems with an algebraic short cut.
-    `inputs` are drawn on the device, or, as KernelBench's `original` program does, on the CPU. `layout`: of
-    inputs with two dimensions or more, `transposed` (the last two are swapped in memory) or `strided` (every
-    other element of the memory); "" leaves them as they are drawn. A kernel is judged on all of the `cases`,
-    where there are any; `case_of` is the id of the problem that this one is a case of. Without `timed` a
-    kernel has to be right, and nothing is timed.
-    Raises ValueError when a field has a value that no evaluation could use.
+    Attributes:
+        name: The problem's name, for example `level1/softmax`.
+        source: Python source that defines `Model`, `get_inputs()` and `get_init_inputs()`, with sizes as
+            module globals.
+        overrides: Module globals of the source to replace, by name.
+        dtype: Dtype of floating-point inputs and weights.
+        tolerance: The rule for comparing outputs (see `evaluators.reference.accuracy.comparison`).
+        precision: With `strict`, the type to which a kernel may round the factors of products; sums stay in
+            the problem's dtype. "": factors stay in it, too.
+        device: `cpu` or `cuda`.
+        libraries: `any`, or `no_library` if the kernel's own code must do the work (see
+            `evaluators.judge.attribution.attribution`).
+        floor: Whether to reject a kernel that is faster than the machine can be (see
+            `evaluators.reference.cost.roofline`). Set it to False for a problem with an algebraic short cut.
+        allow_degenerate: Whether to accept a reference that cannot judge (see
+            `evaluators.reference.validation`).
+        inputs: Where inputs are drawn: on the `device`, or on the CPU like KernelBench's program
+        (`original`). layout: Memory layout of inputs with at least two dimensions: `transposed` (the last two
+        swapped),
+            `strided` (every other element), or "" as drawn.
+        cases: The cases on which a kernel is judged; none: the source as it stands.
+        case_of: Id of the problem that this one is a case of; "" for none.
+        timed: Whether kernels are timed. If not, a kernel only has to be right.
+
+    Raises:
+        ValueError: A field has a value that no evaluation could use.
     """
 
     name: str
@@ -106,28 +125,26 @@ class Problem:
         _one_of("problem.dtype", self.dtype, DTYPES)
         _one_of("problem.precision", self.precision, PRECISIONS)
         if self.precision and self.tolerance != "strict":
-            raise ValueError(f"problem.precision={self.precision} goes with problem.tolerance=strict alone")
+            raise ValueError(f"problem.precision={self.precision} needs problem.tolerance=strict")
         _one_of("problem.libraries", self.libraries, LIBRARY_POLICIES)
         if self.libraries == "no_library" and not self.timed:
             raise ValueError(
-                "a problem that is not timed cannot tell whose work a kernel's is: set problem.libraries=any"
+                "without timing, problem.libraries=no_library cannot be checked; set problem.libraries=any"
             )
         _one_of("problem.inputs", self.inputs, INPUTS)
         _one_of("problem.layout", self.layout, LAYOUTS)
         if self.cases and not any(each.weight for each in self.cases):
-            raise ValueError("no case of the problem has a weight: nothing would be timed")
+            raise ValueError("all cases of the problem have weight 0: nothing would be timed")
         if not self.name or not self.source.strip():
             raise ValueError("a problem needs a name and the source of its reference")
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Problem:
-        """Out of the plain JSON types that `dataclasses.asdict` makes of one. Raises TypeError for others."""
-        overrides = sizes_from_json(fields.get("overrides", {}))
-        cases = tuple(map(Case.from_json, fields.get("cases", ())))
-        return cls(**{**fields, "overrides": overrides, "cases": cases})
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Restores the tuples among the overrides."""
+        return super().from_json({**data, "overrides": _with_tuples(data.get("overrides", {}))})
 
     def of_case(self, case: Case) -> Problem:
-        """The problem that a case is by itself."""
+        """One case as a problem."""
         timed = self.timed and case.weight > 0
         return replace(
             self,
@@ -138,22 +155,23 @@ class Problem:
             cases=(),
             case_of=self.id,
             timed=timed,
-            libraries=self.libraries if timed else "any",  # whose work it is, timed cases show
+            libraries=self.libraries if timed else "any",  # only timed cases attribute the work
         )
 
     @property
     def lower_precisions(self) -> tuple[str, ...]:
-        """The types narrower than float32 to which a kernel may round the factors of products."""
+        """The types narrower than float32 to which a kernel may round the factors of products; none for a
+        problem in a narrower type."""
         if self.dtype not in ("float32", "float64"):
             return ()
         return lower_precisions(self.tolerance, self.precision)
 
     @property
     def id(self) -> str:
-        """Content hash: equal for problems that ask for the same computation under the same rules."""
+        """Content hash: equal for problems with the same computation and the same rules."""
         sizes = sorted((key, repr(value)) for key, value in self.overrides.items())
         rules = [self.dtype, self.tolerance, self.device, self.libraries, repr(self.floor)]
-        if self.precision:  # a problem without one has the id that it had before there were any
+        if self.precision:  # fields added later count only if set, so that older ids stay the same
             rules.append(self.precision)
         if self.inputs != ON_DEVICE:
             rules.append(self.inputs)
@@ -167,7 +185,15 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """Python source that defines `ModelNew`, a drop-in replacement of the reference's `Model`."""
+    """A candidate for a problem.
+
+    Attributes:
+        source: Python source that defines `ModelNew`, a drop-in replacement for the reference's `Model`.
+        language: `cpp`, `cuda` or `triton`.
+
+    Raises:
+        ValueError: The language is unknown, or the source is empty.
+    """
 
     source: str
     language: str
@@ -179,19 +205,20 @@ class Kernel:
 
     @cached_property
     def id(self) -> str:
-        """Hash of the source: equal sources are one kernel."""
+        """Hash of the source: equal sources are the same kernel."""
         return content_id(self.source)
 
 
 def reference_kernel(problem: Problem) -> Kernel:
-    """The reference as a kernel for itself. Where sizes are overridden, it takes those that its constructor
-    and inputs tell it."""
+    """The reference as a kernel for itself. It gets overridden sizes from its constructor arguments and
+    inputs."""
     source = f"{problem.source.rstrip()}\n\n\nclass ModelNew(Model):\n    pass\n"
     return Kernel(source=source, language=language_of(source))
 
 
 def as_strict(known: Problem, asked: Problem) -> bool:
-    """Whether what is right by the rules of one problem is right by those of another, as far as they tell."""
+    """Whether the rules of one problem imply those of another: a kernel right for `known` is then right for
+    `asked`."""
     if known.tolerance != "strict":
         return TOLERANCES.index(known.tolerance) >= TOLERANCES.index(asked.tolerance)
     if asked.tolerance == "strict":
@@ -200,21 +227,22 @@ def as_strict(known: Problem, asked: Problem) -> bool:
 
 
 def lower_precisions(tolerance: str, precision: str) -> tuple[str, ...]:
-    """The types to which rules allow to round the factors of float32 products, sums staying in float32."""
+    """The types to which these rules allow the factors of float32 products to be rounded. Sums stay in
+    float32."""
     if tolerance == "kernelbench":
         return LOWER
     return tuple(dict.fromkeys((precision, "tfloat32"))) if precision else ()
 
 
 def language_of(source: str) -> str:
-    """The language of a kernel, by what it imports and calls."""
+    """The language of a kernel, guessed from its imports and calls."""
     if re.search(r"^\s*(import|from)\s+triton\b", source, re.MULTILINE):
         return "triton"
     return "cuda" if "load_inline" in source and "cuda_sources" in source else "cpp"
 
 
 def content_id(*parts: str) -> str:
-    """Twelve hexadecimal digits that depend on the parts and their order, and on nothing else."""
+    """Twelve hexadecimal digits, a hash of the parts and their order."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode()
@@ -223,8 +251,8 @@ def content_id(*parts: str) -> str:
     return digest.hexdigest()[:12]
 
 
-def sizes_from_json(sizes: Mapping[str, Any]) -> dict[str, Size]:
-    """JSON and YAML know no tuples."""
+def _with_tuples(sizes: Mapping[str, Any]) -> dict[str, Size]:
+    """Sizes with tuples for lists: JSON and YAML have no tuples."""
 
     def size(value: Any) -> Size:
         return tuple(map(size, value)) if isinstance(value, list | tuple) else value

@@ -1,17 +1,23 @@
-"""What an audit of a reference found: what it is worth as a judge of kernels. Records only."""
+"""The audit of a reference: how well it can judge kernels. Records only."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+
+from evaluators.base.json_record import JsonRecord
 
 
 @dataclass(frozen=True, kw_only=True)
 class LazyAnswer:
-    """An answer that leaves something out. `error` is its normwise difference from the right one on the
-    problem's own inputs; `passes`: whether the problem's rule takes it there, on every distribution and with
-    other weights; `benchmark_rules`: whether KernelBench's own rules take it, on its own inputs alone."""
+    """An answer that omits part of the computation.
+
+    Attributes:
+        says: The answer in words.
+        error: Normwise difference from the right answer on the problem's own inputs.
+        passes: Whether the problem's rule accepts it, on every distribution and with other weights.
+        benchmark_rules: Whether each of KernelBench's own rules accepts it, on the problem's own inputs only.
+    """
 
     says: str
     error: float
@@ -20,14 +26,22 @@ class LazyAnswer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReferenceAudit:
-    """One reference. `unfit` says why it cannot be run as a judge at all, "" where it can.
+class ReferenceAudit(JsonRecord):
+    """The audit of one reference.
 
-    `lazy` has the lazy answers that some rule takes. `tolerance` is the smallest normwise error of any lazy
-    answer: a rule has to be stricter than that to judge, None where there was none to compare. `untried`: see
-    `ReferenceModel.untried`. `eager_error` is eager PyTorch's against float64, where it runs there
-    (`in_float64`). Sizes in bytes, of one call; `peak_bytes` is the most that the audit held on a GPU, 0 on a
-    CPU. `seconds` is where the time went.
+    Attributes:
+        problem: The problem's name.
+        unfit: Why the reference cannot run as a judge at all; "" if it can.
+        lazy: The lazy answers that some rule accepts.
+        untried: See `ReferenceModel.untried`.
+        distributions: The input distributions that were tried.
+        in_float64: Whether the reference runs in float64.
+        eager_error: Eager PyTorch's normwise error against float64.
+        tolerance: The smallest normwise error of any lazy answer. A rule can judge only if it is stricter.
+            None if there was no lazy answer to compare.
+        input_bytes: Bytes of one call's inputs; `output_bytes` and `weight_bytes` likewise.
+        peak_bytes: Most GPU memory that the audit used; 0 on a CPU.
+        seconds: The audit's time, by step.
     """
 
     problem: str
@@ -48,19 +62,9 @@ class ReferenceAudit:
 
     @property
     def judges(self) -> bool:
-        """Whether the problem's rule tells right kernels from those that leave something out."""
+        """Whether the problem's rule rejects every lazy answer."""
         return not self.unfit and not any(each.passes for each in self.lazy)
 
     def fooled(self, rule: str) -> list[str]:
-        """The lazy answers that one of KernelBench's own rules takes."""
+        """The lazy answers that one of KernelBench's own rules accepts."""
         return [each.says for each in self.lazy if each.benchmark_rules.get(rule)]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON types, from which `from_json` restores an equal record."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ReferenceAudit:
-        """Raises TypeError when `data` is not what `to_json` writes."""
-        lazy = tuple(LazyAnswer(**each) for each in data["lazy"])
-        return cls(**{**data, "lazy": lazy, "distributions": tuple(data["distributions"])})

@@ -1,7 +1,7 @@
-"""What a set of generated kernels is worth, in the field's measures: fast_p, pass@k, mean speedups.
+"""The field's measures of a set of generated kernels: fast_p, pass@k, mean speedups.
 
-A problem has some samples; a sample's speedup is 0 where it is not correct. Every measure is a mean over
-problems, by their weights, with the bootstrap's 95 % interval over problems.
+Each problem has one or more samples; the speedup of an incorrect sample is 0. Every measure is a weighted
+mean over problems, with a 95 % bootstrap interval over problems.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 THRESHOLDS = (0.0, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0)
-"""Of fast_p."""
+"""The values of p in fast_p."""
 LEVEL = 0.95
 RESAMPLES = 2000
 FEWEST = 3
-"""Problems below which there is no interval."""
+"""Number of problems from which an interval is estimated."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """The samples of one problem: the speedup of each, 0 where it is not correct; whether each compiled.
-    Raises ValueError for none, and for lists of different lengths."""
+    """The samples of one problem: each sample's speedup, 0 if incorrect, and whether it compiled. Raises
+    ValueError for no samples and for lists of different lengths."""
 
     problem: str
     speedups: Sequence[float]
@@ -31,13 +31,13 @@ class Scored:
     def __post_init__(self) -> None:
         if not self.speedups or len(self.speedups) != len(self.compiled):
             raise ValueError(
-                f"{self.problem} has {len(self.speedups)} speedups of {len(self.compiled)} samples"
+                f"{self.problem} has {len(self.speedups)} speedups for {len(self.compiled)} samples"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A measure and its 95 % interval; nan where there is nothing to measure."""
+    """A measure and its 95 % interval; nan if there is nothing to measure."""
 
     value: float
     low: float
@@ -49,13 +49,13 @@ class Estimate:
         return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
     def exp(self) -> Estimate:
-        """Of a measure, where this one is of its logarithm."""
+        """The estimate of a quantity from the estimate of its logarithm."""
         return Estimate(value=math.exp(self.value), low=math.exp(self.low), high=math.exp(self.high))
 
 
 def fast_p(problems: Sequence[Scored], p: float) -> Estimate:
-    """The share of samples that are correct and more than `p` times as fast as the baseline. With one sample
-    a problem and equal weights it is KernelBench's."""
+    """The share of samples that are correct and have a speedup above `p`. With one sample per problem and
+    equal weights, this is KernelBench's fast_p."""
     return _mean(problems, lambda each: _share(speedup > p for speedup in each.speedups))
 
 
@@ -70,8 +70,8 @@ def correct(problems: Sequence[Scored]) -> Estimate:
 
 
 def pass_at_k(problems: Sequence[Scored], k: int) -> Estimate:
-    """The probability that one of `k` samples is correct, estimated without bias (Chen et al. 2021,
-    HumanEval), over the problems with at least `k` samples."""
+    """The probability that at least one of `k` samples is correct, by the unbiased estimator of Chen et al.
+    2021 (HumanEval), over the problems with at least `k` samples."""
 
     def estimate(each: Scored) -> float:
         n, right = len(each.speedups), sum(speedup > 0 for speedup in each.speedups)
@@ -81,12 +81,12 @@ def pass_at_k(problems: Sequence[Scored], k: int) -> Estimate:
 
 
 def geometric_mean(problems: Sequence[Scored]) -> Estimate:
-    """Of the best sample's speedup, over the problems with a correct one."""
+    """The geometric mean of the best sample's speedup, over the problems with a correct sample."""
     return _mean(_solved(problems), lambda each: math.log(max(each.speedups))).exp()
 
 
 def median(problems: Sequence[Scored]) -> Estimate:
-    """Of the best sample's speedup, over the problems with a correct one; weights are not used."""
+    """The unweighted median of the best sample's speedup, over the problems with a correct sample."""
     import numpy
 
     best = [max(each.speedups) for each in _solved(problems)]
@@ -98,7 +98,7 @@ def _solved(problems: Sequence[Scored]) -> list[Scored]:
 
 
 def measures(problems: Sequence[Scored], *, ks: Sequence[int] = (1,)) -> Mapping[str, Estimate]:
-    """All of them by their names."""
+    """All measures by name."""
     return {
         "compiled": compiled(problems),
         "correct": correct(problems),
@@ -129,7 +129,7 @@ def _mean(problems: Sequence[Scored], of: Callable[[Scored], float]) -> Estimate
 def _bootstrapped(
     values: Sequence[float], weights: Sequence[float], statistic: Callable[..., object]
 ) -> Estimate:
-    """The percentile bootstrap over problems; they are drawn with their weights."""
+    """A percentile bootstrap over problems, resampled together with their weights."""
     import numpy
     from scipy import stats
 

@@ -1,19 +1,23 @@
-"""What became of one try to judge a candidate, as the judge process or the watchdog says it."""
+"""The verdict on one try to judge a candidate, as the judge process or the watchdog reports it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
+from evaluators.base.json_record import JsonRecord
 from evaluators.records.evaluation import Correctness, Evaluation, Roofline, Status, Timing
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """`timing` is there where the status is CORRECT; `correctness` where any answer was comparable.
-    `before_ms`: the baseline's ms a call while the candidate had not been loaded. `canary_ms`: of a small
-    copy of ours on a GPU, before the try, as a fact of the device."""
+class Verdict(JsonRecord):
+    """One try's result. The fields are those of an `Evaluation`, and:
+
+    Attributes:
+        before_ms: The baseline's ms per call, in blocks measured before the candidate was loaded.
+        canary_ms: Time of a small copy on the GPU before the try, which goes into the environment.
+    """
 
     status: Status
     log: str = ""
@@ -22,27 +26,21 @@ class Verdict:
     correctness: Correctness | None = None
     roofline: Roofline | None = None
     own_share: float | None = None
-    before_ms: Sequence[float] = ()
+    before_ms: tuple[float, ...] = ()
     canary_ms: str | None = None
 
     def message(self) -> dict[str, Any]:
-        """For the worker, in plain JSON types; what is None is left out."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        """The verdict for the worker, in plain JSON types, without the fields that are None."""
+        return {name: value for name, value in self.to_json().items() if value is not None}
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> Verdict:
-        """What `message` writes, alone or under more keys."""
-        read: dict[str, Callable[[Any], Any]] = {
-            "status": Status,
-            "timing": Timing.from_json,
-            "correctness": Correctness.from_json,
-            "roofline": Roofline.from_json,
-        }
-        known = [each.name for each in fields(cls) if each.name in message]
-        return cls(**{name: read.get(name, lambda value: value)(message[name]) for name in known})
+        """Restores a `message`; ignores further keys."""
+        known = [each.name for each in fields(cls)]
+        return cls.from_json({name: value for name, value in message.items() if name in known})
 
     def evaluation(self, facts: Mapping[str, str], stages_s: dict[str, float]) -> Evaluation:
-        """With the facts of device and software, and the seconds that each stage took."""
+        """The evaluation, with the facts of device and software and the seconds of each stage."""
         canary = {} if self.canary_ms is None else {"canary_ms": self.canary_ms}
         return Evaluation(
             status=self.status,

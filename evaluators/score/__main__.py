@@ -1,17 +1,20 @@
-"""Scores a folder of generated kernels, in KernelBench's layout or in BackendBench's:
+"""Evaluates a folder of generated kernels, in KernelBench's layout or in BackendBench's, and computes scores:
 
-    python -m evaluators.score runs/my_run
-    python -m evaluators.score runs/my_run thorough=true ks=[1,5] exclude=level1_excluded.json
-    python -m evaluators.score runs/my_run baseline=results/timing/H100/baseline_time_torch.json
-    python -m evaluators.score operators=generated_kernels suite=operators/opinfo only=[aten.relu.default]
+    ideatree score runs/my_run
+    ideatree score runs/my_run thorough=true ks=[1,5] exclude=level1_excluded.json
+    ideatree score runs/my_run baseline=results/timing/H100/baseline_time_torch.json
+    ideatree score operators=generated_kernels suite=operators/opinfo only=[aten.relu.default]
 
-Every file `level_<l>_problem_<n>_sample_<s>_kernel.py` is evaluated, on all devices; each evaluation is
-kept at once, as a line of `evaluations.jsonl` in the folder, and what is there is not evaluated again.
-`eval_results.json` is in KernelBench's format, `scores.json` has ours. A speedup is that over eager
-PyTorch in the same session, unless `baseline` names a file of times. Of `operators` every version is
-evaluated on all cases of its operator (see `operator_score`); `operators=aten` is PyTorch itself. Exit
-status 0 when all were evaluated, 1 when one could not be, 2 when the call was wrong, 130 when it was
-interrupted: the files have what was done by then.
+`run`, or an argument without a key: a folder of files `level_<l>_problem_<n>_sample_<s>_kernel.py`. Each
+evaluation is saved at once as a line of the folder's `evaluations.jsonl`, and a repeated call skips saved
+ones. `eval_results.json` has the results in KernelBench's format, `scores.json` the scores. Speedups are over
+eager PyTorch in the same session, or over the times in the file `baseline`.
+
+`operators`: a folder of operators' kernels, or `aten` for PyTorch's own. Every version is evaluated on all
+cases of its operator (see `operator_score`).
+
+Exit status 0: all were evaluated; 1: one could not be; 2: the call was wrong; 130: interrupted, and the files
+have the evaluations so far.
 """
 
 from __future__ import annotations
@@ -30,9 +33,17 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from evaluators.app.command import CommandCall, command, log_to, say
-from evaluators.app.config import NO_FOLDER, RayConfig, group, hydra_settings, quoted, section
+from evaluators.app.config import (
+    DEVICE_HELP,
+    NO_FOLDER,
+    RayConfig,
+    group,
+    hydra_settings,
+    quoted,
+    section,
+)
 from evaluators.app.device_config import host_of, settle_device
-from evaluators.app.suite_config import RulesConfig, evaluate_and_keep, open_problem
+from evaluators.app.suite_config import RulesConfig, evaluate_once, open_problem
 from evaluators.base.atomic_write import write_atomically
 from evaluators.base.cause import first_line
 from evaluators.base.jsonl_store import JsonlStore
@@ -53,25 +64,27 @@ NOT_COMPILED = (Status.COMPILE_ERROR,)
 class ScoreConfig:
     """The config of the command."""
 
-    run: str | None = option(None, "the folder of generations")
-    operators: str | None = option(None, "a folder of operators' kernels, or aten: PyTorch itself")
+    run: str | None = option(None, "folder of generated kernels in KernelBench's layout")
+    operators: str | None = option(None, "folder of operators' kernels; aten: PyTorch's own")
     suite: Any = group("operators/opinfo")
-    only: list[str] = option([], "of the operators: aten.relu.default")
+    only: list[str] = option([], "operators to score, e.g. [aten.relu.default]; []: all")
     problem: RulesConfig = section(RulesConfig)
     evaluator: Any = group("default")
     pool: Any = group("local")
-    device: str = option("auto", "auto | cuda | cpu")
-    thorough: bool = option(False, "measure for long, and torch.compile too")
-    baseline: str | None = option(None, "a file of times in KernelBench's format, instead of eager here")
-    exclude: str | None = option(None, "a file of evaluators.audit: problems that scores leave out")
-    ks: list[int] = option([1], "of pass@k")
+    device: str = option("auto", DEVICE_HELP)
+    thorough: bool = option(False, "measure longer and time torch.compile")
+    baseline: str | None = option(
+        None, "file of baseline times in KernelBench's format; null: eager in the same session"
+    )
+    exclude: str | None = option(None, "file by `ideatree audit` of problems to exclude from scores")
+    ks: list[int] = option([1], "values of k in pass@k")
     ray: RayConfig = section(RayConfig)
     hydra: Any = hydra_settings(NO_FOLDER)
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Generation:
-    """One file of a folder of generations."""
+    """One generated kernel's file."""
 
     level: int
     number: int
@@ -80,19 +93,18 @@ class Generation:
 
     @property
     def problem(self) -> str:
-        """The choice of `problem=…`."""
+        """The problem as in `problem=…`."""
         return f"kernelbench/level{self.level}/{self.number}"
 
     @property
     def key(self) -> str:
-        """Of what is kept, beside problem and kernel."""
+        """The part of the store's key that names the sample."""
         return f"{self.level}/{self.number}/{self.sample}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A sample with its problem's name and its evaluation, an infrastructure error where it failed for
-    reasons of ours."""
+    """A sample with its problem's name and its evaluation."""
 
     sample: Generation
     problem: str
@@ -100,7 +112,7 @@ class Judged:
 
 
 def expand(overrides: Sequence[str]) -> CommandCall:
-    """The folder may stand alone."""
+    """An argument without a key is the folder."""
     return CommandCall(overrides=[each if "=" in each else f"run={quoted(each)}" for each in overrides])
 
 
@@ -109,7 +121,7 @@ def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
     log_to(Console(stderr=True))
     if (config.run is None) == (config.operators is None):
-        raise UsageError("one folder is needed: run=… or operators=…")
+        raise UsageError("exactly one folder is needed: run=… or operators=…")
     output = Console()
     if config.operators is not None:
         settle_device(config)
@@ -127,29 +139,30 @@ def main(config: DictConfig) -> int:
         asyncio.run(judge_all(config, samples, judged, output))
     except KeyboardInterrupt:
         if judged:
-            say(output, *written(), f"{len(judged)} of {len(samples)} samples: the same call goes on")
+            say(output, *written(), f"{len(judged)} of {len(samples)} samples: repeat the call to continue")
         raise
     say(output, *written())
     return 0 if all(each.evaluation.status.is_of_the_kernel for each in judged) else 1
 
 
 def samples_of(folder: Path) -> list[Generation]:
-    """The kernels of a folder, in order. Raises UsageError where it has none."""
+    """The kernels of a folder, in order. Raises UsageError if there are none."""
     found = [
         Generation(level=int(matched[1]), number=int(matched[2]), sample=int(matched[3]), path=path)
         for path in (folder.iterdir() if folder.is_dir() else ())
         if (matched := NAME.fullmatch(path.name))
     ]
     if not found:
-        raise UsageError(f"run={folder}: no folder with files like level_1_problem_23_sample_0_kernel.py")
+        raise UsageError(f"run={folder} has no files like level_1_problem_23_sample_0_kernel.py")
     return sorted(found)
 
 
 async def judge_all(
     config: DictConfig, samples: Sequence[Generation], judged: list[Judged], output: Console
 ) -> None:
-    """Evaluates what has not been yet, and adds each to those that are `judged`. Raises UsageError."""
-    kept = JsonlStore(Path(config.run) / "evaluations.jsonl")
+    """Evaluates the samples, or reads their saved evaluations, and appends each to `judged`. Raises
+    UsageError."""
+    store = JsonlStore(Path(config.run) / "evaluations.jsonl")
     problems: dict[str, Problem] = {}
     for each in samples:
         if each.problem not in problems:
@@ -158,25 +171,22 @@ async def judge_all(
     async def judge_one(pool: Pool, sample: Generation) -> None:
         problem = problems[sample.problem]
         source = sample.path.read_text(encoding="utf-8", errors="replace")
-        evaluation, known = Evaluation(status=Status.COMPILE_ERROR, log="the file is empty"), None
+        evaluation, is_new = Evaluation(status=Status.COMPILE_ERROR, log="the file is empty"), True
         if source.strip():
             kernel = Kernel(source=source, language=language_of(source))
             key = f"{sample.key} {problem.id} {kernel.id} {'thorough' if config.thorough else 'quick'}"
-            if (known := kept.get(key)) is not None:
-                evaluation = Evaluation.from_json(known)
-            else:
-                thorough = config.thorough
-                evaluation = await evaluate_and_keep(pool, problem, kernel, kept, key, thorough=thorough)
+            is_new = store.get(key) is None
+            evaluation = await evaluate_once(pool, problem, kernel, store, key, thorough=config.thorough)
         judged.append(Judged(sample=sample, problem=problem.name, evaluation=evaluation))
-        if known is None:
-            say(output, f"{len(judged)} of {len(samples)}: {in_a_line(judged[-1])}")
+        if is_new:
+            say(output, f"{len(judged)} of {len(samples)}: {one_line(judged[-1])}")
 
     with Pool(host_of(config)) as pool:
         await asyncio.gather(*(judge_one(pool, each) for each in samples))
 
 
-def in_a_line(judged: Judged) -> str:
-    """One sample."""
+def one_line(judged: Judged) -> str:
+    """The evaluation of one sample."""
     found = judged.evaluation
     what = f"{judged.problem}, sample {judged.sample.sample}: {found.status.value}"
     if found.timing is not None:
@@ -193,7 +203,7 @@ def write(
     excluded: Mapping[str, str],
     ks: Sequence[int],
 ) -> list[str]:
-    """Writes `eval_results.json` and `scores.json`; returns what is to be said."""
+    """Writes `eval_results.json` and `scores.json`; returns the lines of a summary."""
     levels = sorted({each.sample.level for each in judged})
     for level in levels:
         name = "eval_results.json" if len(levels) == 1 else f"eval_results_level{level}.json"
@@ -235,7 +245,7 @@ def write(
 def scored(
     judged: Iterable[Judged], times: Mapping[tuple[str, str], float] | None, left_out: set[str]
 ) -> list[Scored]:
-    """By problem, its samples' speedups over eager here, or over the `times`."""
+    """Each problem's samples with their speedups over eager, or over the `times`."""
     by_problem: dict[str, list[Evaluation]] = {}
     for each in judged:
         if each.problem not in left_out:
@@ -257,12 +267,12 @@ def _speedup(problem: str, found: Evaluation, times: Mapping[tuple[str, str], fl
         return found.timing.speedup
     *_, level, name = problem.split("/")
     if (level, name) not in times:
-        raise UsageError(f"the baseline has no time of {level}/{name}")
+        raise UsageError(f"the baseline file has no time for {level}/{name}")
     return times[level, name] / found.timing.kernel_ms
 
 
 def eval_results(judged: Iterable[Judged]) -> dict[str, list[dict[str, Any]]]:
-    """As KernelBench's file of that name: times in ms."""
+    """The results in the form of KernelBench's file of that name, with times in ms."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for each in judged:
         found, timing = each.evaluation, each.evaluation.timing
@@ -308,7 +318,7 @@ def _excluded(config: DictConfig) -> Mapping[str, str]:
     except OSError as error:
         raise UsageError(f"exclude={config.exclude} cannot be read: {error.strerror}") from error
     except (AttributeError, ValueError) as error:
-        raise UsageError(f"exclude={config.exclude} is no file of evaluators.audit") from error
+        raise UsageError(f"exclude={config.exclude} was not written by ideatree audit") from error
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Scores a folder of operators' kernels in BackendBench's layout, every version of each on all cases of its
-operator in a suite; `python -m evaluators.score operators=<folder>` is the command.
+"""Scores a folder of operators' kernels in BackendBench's layout: `ideatree score operators=<folder>`.
 
-An operator counts as correct if its best version is right on all cases. Each evaluation is kept at once, as a
-line of `evaluations.jsonl`, and what is there is not evaluated again. When all is done, or the command is
-interrupted, `operator_scores.json` has the measures, `operators.csv` a row a version, and
-`operator_cases.csv` a row a case.
+Every version of an operator is evaluated on all of the operator's cases in a suite. An operator counts as
+correct if its best version is right in all cases. Each evaluation is saved at once as a line of
+`evaluations.jsonl`, and a repeated call skips saved ones. At the end, or after an interrupt,
+`operator_scores.json` has the measures, `operators.csv` a row per version, and `operator_cases.csv` a row per
+case.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rich.console import Console
 
 from evaluators.app.command import build, say
 from evaluators.app.device_config import host_of
-from evaluators.app.suite_config import chosen, evaluate_and_keep, operator_opener
+from evaluators.app.suite_config import chosen, entries_of, evaluate_once, operator_opener
 from evaluators.base.atomic_write import write_atomically
 from evaluators.base.jsonl_store import JsonlStore
 from evaluators.base.usage_error import UsageError
@@ -40,9 +40,10 @@ from evaluators.suites.operators import OperatorSuite
 from evaluators.suites.traced_call import DTYPES
 
 THRESHOLDS = (0.0, 0.5, 1.0, 1.5, 2.0)
-"""Of perf@p."""
+"""The values of p in perf@p."""
 AHEAD = 2
-"""Operators that are opened while others are on a device: hundreds at once would take minutes first."""
+"""Operators that are opened while others are on a device. Opening hundreds at once would delay the first
+result by minutes."""
 COLUMNS = ("operator", "version", "status", "cases", "pass", "timed", "speedup", "low", "high", "cause")
 CASE_COLUMNS = (
     *("operator", "version", "case", "dtype", "held_out", "weight"),
@@ -52,8 +53,8 @@ CASE_COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedVersion:
-    """A version with its evaluation, and the names of its operator's cases: those whose reference can judge,
-    as far as they were tried."""
+    """A version with its evaluation and the names of its operator's cases, without those whose reference
+    turned out to be unable to judge."""
 
     version: Version
     cases: Sequence[str]
@@ -61,31 +62,31 @@ class JudgedVersion:
 
     @property
     def passed(self) -> list[str]:
-        """Those of the cases on which it is right; what was not tried after others failed is not there."""
+        """The cases in which it is right. Cases that were not tried after failures do not count."""
         right = {each.name for each in self.evaluation.cases if each.passes}
         return [name for name in self.cases if name in right]
 
     @property
     def cause(self) -> str:
-        """Why it is not correct; "" where it is: its log is the table of cases then."""
+        """Why it is not correct; "" if it is."""
         return "" if self.evaluation.status is Status.CORRECT else self.evaluation.cause
 
     @property
     def speedup(self) -> float:
-        """0 where it is not correct."""
+        """The speedup over eager; 0 if it is not correct."""
         return self.evaluation.speedup
 
 
 async def score_operators(config: DictConfig, output: Console) -> int:
-    """Evaluates what has not been yet, writes the files and says what came of it; returns the command's exit
-    status. Raises UsageError."""
+    """Evaluates the versions without a saved evaluation, writes the files and prints a summary. Returns the
+    command's exit status. Raises UsageError."""
     suite = build(config.suite)
     if not isinstance(suite, OperatorSuite):
-        raise UsageError(f"the suite {suite.name} is none of operators; operators/opinfo is one")
+        raise UsageError(f"suite={suite.name} has no operators; choose one like operators/opinfo")
     versions, strangers = _chosen(config, suite)
     folder = Path("outputs/operators" if config.operators == ATEN else config.operators)
     folder.mkdir(parents=True, exist_ok=True)
-    kept = JsonlStore(folder / "evaluations.jsonl")
+    store = JsonlStore(folder / "evaluations.jsonl")
     host = host_of(config)
     turns = asyncio.Semaphore(host.devices + AHEAD)
     if config.operators == ATEN:
@@ -104,9 +105,9 @@ async def score_operators(config: DictConfig, output: Console) -> int:
         if isinstance(problem, UsageError):
             evaluation = Evaluation(status=Status.UNFIT_REFERENCE, log=str(problem))
             return JudgedVersion(version=version, cases=[], evaluation=evaluation)
-        evaluation = await _evaluated(pool, problem, version, kept, suite.name)
-        tried = evaluation.cases
-        dropped = {each.name for each in tried if each.evaluation.status is Status.UNFIT_REFERENCE}
+        evaluation = await _evaluate(pool, problem, version, store, suite.name)
+        results = evaluation.cases
+        dropped = {each.name for each in results if each.evaluation.status is Status.UNFIT_REFERENCE}
         cases = [each.name for each in problem.cases if each.name not in dropped]
         return JudgedVersion(version=version, cases=cases, evaluation=evaluation)
 
@@ -116,81 +117,71 @@ async def score_operators(config: DictConfig, output: Console) -> int:
     async def judge_in_turn(pool: Pool, version: Version) -> None:
         async with turns:
             judged[version] = await judge(pool, version)
-        say(output, f"{len(judged)} of {len(versions)}: {_in_a_line(judged[version])}")
+        say(output, f"{len(judged)} of {len(versions)}: {_one_line(judged[version])}")
 
     def written() -> list[str]:
         return _written(folder, [judged[each] for each in versions if each in judged], strangers, floor_ms)
 
     with Pool(host) as pool:
         if config.problem.timed is not False:
-            floor_ms = await _floor(pool, kept, config.device)
+            floor_ms = await _floor(pool, store, config.device)
         try:
             await asyncio.gather(*(judge_in_turn(pool, each) for each in versions))
         except asyncio.CancelledError:
             if judged:
-                say(output, *written(), f"{len(judged)} of {len(versions)} versions: the same call goes on")
+                done = f"{len(judged)} of {len(versions)} versions"
+                say(output, *written(), f"{done}: repeat the call to continue")
             raise
     errors = [each for each in (opened(one.operator) for one in versions) if isinstance(each, UsageError)]
-    if len(errors) == len(versions):  # of the call rather than of an operator
+    if len(errors) == len(versions):  # the call is wrong rather than an operator
         raise errors[0]
     say(output, *written())
     return 0 if all(each.evaluation.status.is_of_the_kernel for each in judged.values()) else 1
 
 
 def _chosen(config: DictConfig, suite: OperatorSuite) -> tuple[list[Version], list[str]]:
-    """The versions of operators that the suite has, and the operators that it has not. Raises UsageError."""
-    try:
-        entries = suite.entries()
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    there = [each.problem.rpartition("/")[2] for each in entries]
+    """The selected versions of the suite's operators, and selected operators that the suite does not have.
+    Raises UsageError."""
+    known = [each.problem.rpartition("/")[2] for each in entries_of(suite)]
     if config.operators == ATEN:
-        found = [Version(operator=each, name=ATEN, path=None) for each in there]
+        found = [Version(operator=each, name=ATEN, path=None) for each in known]
     else:
         found = versions_in(Path(config.operators))
         if not found:
             raise UsageError(
-                f"operators={config.operators}: no folder with files like "
-                "add__Tensor/add__Tensor_implementation_v1.py"
+                f"operators={config.operators} has no files like add__Tensor/add__Tensor_implementation_v1.py"
             )
     names = sorted({f"{suite.name}/{each.operator}" for each in found})
     source = f"the suite {suite.name}" if config.operators == ATEN else config.operators
     wanted = chosen(names, config.only, source)
     found = [each for each in found if f"{suite.name}/{each.operator}" in wanted]
-    strangers = sorted({each.operator for each in found} - {*there})
-    found = [each for each in found if each.operator in there]
+    strangers = sorted({each.operator for each in found} - {*known})
+    found = [each for each in found if each.operator in known]
     if not found:
         raise UsageError(f"the suite {suite.name} has none of these operators")
     return found, strangers
 
 
-async def _evaluated(
-    pool: Pool, problem: Problem, version: Version, kept: JsonlStore, suite: str
+async def _evaluate(
+    pool: Pool, problem: Problem, version: Version, store: JsonlStore, suite: str
 ) -> Evaluation:
-    """The verdict; an infrastructure error where it failed for reasons of ours."""
     try:
         kernel = version.kernel(suite)
     except (OSError, ValueError) as error:
         return Evaluation(status=Status.COMPILE_ERROR, log=str(error))
     key = f"{version.operator}/{version.name} {problem.id} {kernel.id}"
-    if (known := kept.get(key)) is not None:
-        return Evaluation.from_json(known)
-    return await evaluate_and_keep(pool, problem, kernel, kept, key)
+    return await evaluate_once(pool, problem, kernel, store, key)
 
 
-async def _floor(pool: Pool, kept: JsonlStore, device: str) -> float:
+async def _floor(pool: Pool, store: JsonlStore, device: str) -> float:
     """See `floor_of`."""
     problem = cheapest_call(device)
     kernel = reference_kernel(problem)
     key = f"the cheapest call {problem.id} {kernel.id}"
-    known = kept.get(key)
-    found = Evaluation.from_json(known) if known else None
-    if found is None:
-        found = await evaluate_and_keep(pool, problem, kernel, kept, key)
-    return floor_of(found)
+    return floor_of(await evaluate_once(pool, problem, kernel, store, key))
 
 
-def _in_a_line(judged: JudgedVersion) -> str:
+def _one_line(judged: JudgedVersion) -> str:
     found, name = judged.evaluation, f"{judged.version.operator} {judged.version.name}"
     if (timing := found.timing) is None:
         passed = f"{len(judged.passed)} of {len(judged.cases)} cases pass"
@@ -203,7 +194,7 @@ def _in_a_line(judged: JudgedVersion) -> str:
 def _written(
     folder: Path, judged: Sequence[JudgedVersion], strangers: Sequence[str], floor_ms: float
 ) -> list[str]:
-    """Writes the files; returns what is to be said."""
+    """Writes the files; returns the lines of a summary."""
     unfit = {
         each.version.operator: each.evaluation.cause
         for each in judged
@@ -213,7 +204,7 @@ def _written(
     found = measures(best, floor_ms)
     bound = {name: bound_cases(each.evaluation, floor_ms) for name, each in best.items()}
     shares = sorted(_by_type(best.values()).items())
-    types = {dtype: f"{passed} of {there}" for dtype, (passed, there) in shares}
+    types = {dtype: f"{passed} of {total}" for dtype, (passed, total) in shares}
     counts = dict(Counter(each.evaluation.status.value for each in judged).most_common())
     left_out = {**unfit, **dict.fromkeys(strangers, "the suite has no such operator")}
     body = {
@@ -248,7 +239,7 @@ def _overhead_line(bound: Mapping[str, Sequence[str]], floor_ms: float) -> str:
 
 
 def best_of(judged: Sequence[JudgedVersion]) -> dict[str, JudgedVersion]:
-    """Of each operator the fastest correct version; else the one that is right on most cases."""
+    """Each operator's fastest correct version, or else the one that is right in most cases."""
     best: dict[str, JudgedVersion] = {}
     for each in judged:
         known = best.get(each.version.operator)
@@ -262,9 +253,9 @@ def _rank(judged: JudgedVersion) -> tuple[float, int]:
 
 
 def measures(best: Mapping[str, JudgedVersion], floor_ms: float = 0.0) -> dict[str, Estimate]:
-    """Over operators, each with its best version: the share that is correct on all cases, the geometric mean
-    of the speedups of those, with and without the cases that are bound by overhead, and perf@p, the share
-    that is correct and more than p times as fast; the share alone where nothing was timed. `floor_ms`: the
+    """Measures over operators, each with its best version: the share that is correct in all cases, the
+    geometric mean of their speedups, with and without the cases that are bound by overhead, and perf@p, the
+    share that is correct and has a speedup above p. If nothing was timed, only the share. `floor_ms`: the
     time of the cheapest call."""
     right = {name: each.evaluation.status is Status.CORRECT for name, each in best.items()}
     share = correct([Scored(problem=name, speedups=[each], compiled=[True]) for name, each in right.items()])
@@ -284,18 +275,18 @@ def measures(best: Mapping[str, JudgedVersion], floor_ms: float = 0.0) -> dict[s
 
 
 def _by_type(best: Iterable[JudgedVersion]) -> dict[str, tuple[int, int]]:
-    """Cases that pass and cases that there are, by the type of a case's first tensor."""
+    """The number of passed cases and of all cases, by the dtype of a case's first tensor."""
     found: dict[str, tuple[int, int]] = {}
     for judged in best:
         right = {*judged.passed}
         for case in judged.cases:
-            passed, there = found.get(_dtype(case), (0, 0))
-            found[_dtype(case)] = passed + (case in right), there + 1
+            passed, total = found.get(_dtype(case), (0, 0))
+            found[_dtype(case)] = passed + (case in right), total + 1
     return found
 
 
 def _dtype(case: str) -> str:
-    """Of a case with this name."""
+    """The dtype of the first tensor in a case's name."""
     matched = re.search(r"T\(\[[^\]]*\], (\w+)", case)
     return DTYPES.get(matched[1], "") if matched else ""
 
@@ -339,7 +330,7 @@ def _case_rows(judged: Sequence[JudgedVersion]) -> Iterator[Sequence[object]]:
 
 
 def _times(found: Evaluation) -> Sequence[object]:
-    """The speedup with its interval, rounded to four digits; empty where nothing was timed."""
+    """The speedup and its interval with four digits; empty if nothing was timed."""
     timing = found.timing
     if timing is None:
         return "", "", ""

@@ -1,13 +1,13 @@
-"""Which operators a model calls, with which arguments:
+"""Runs a model once and records the operators that it calls, with their arguments:
 
-    python -m evaluators.trace model=my_model.py
-    python -m evaluators.trace model=my_model.py dtype=bfloat16 backward=true out=traces/my_model.txt
-    python -m evaluators.trace model=level1/softmax device=cpu
+    ideatree trace model=my_model.py
+    ideatree trace model=my_model.py dtype=bfloat16 backward=true out=traces/my_model.txt
+    ideatree trace model=level1/softmax device=cpu
 
-The model is a file that defines `Model`, `get_inputs` and `get_init_inputs`, or a problem by its name
-(`kernelbench/level3/5`). It is run once. `out` is text in BackendBench's format, by operator; the table says
-how often each was called, and on how many different shapes. Exit status 0 when all calls were written, 1
-when some could not be, 2 when the call was wrong.
+The model is a file that defines `Model`, `get_inputs` and `get_init_inputs`, or a problem's name, for example
+`kernelbench/level3/5`. The file `out` has the calls by operator, in BackendBench's format. The command prints
+a table with the number of calls and of different shapes of each operator. Exit status 0: all calls were
+written; 1: some could not be; 2: the call was wrong.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from rich.console import Console
 
 from evaluators.app.command import command, log_to, say
-from evaluators.app.config import NO_FOLDER, hydra_settings
+from evaluators.app.config import DEVICE_HELP, NO_FOLDER, hydra_settings
 from evaluators.app.device_config import settle_device
 from evaluators.app.suite_config import open_problem
 from evaluators.base.cause import first_line
@@ -40,11 +40,11 @@ from evaluators.suites.traces import CallTrace, write_trace
 class TraceConfig:
     """The config of the command."""
 
-    model: str = option(MISSING, "a file (my_model.py), or a problem (level1/softmax, kernelbench/level3/5)")
-    dtype: str | None = option(None, "of floating inputs and weights; null: the model's own")
-    device: str = option("auto", "auto | cuda | cpu")
-    backward: bool = option(False, "gradients, too")
-    out: str = option("traces.txt", "the file of the calls")
+    model: str = option(MISSING, "file (my_model.py) or problem (level1/softmax, kernelbench/level3/5)")
+    dtype: str | None = option(None, "dtype of floating-point inputs and weights; null: the model's own")
+    device: str = option("auto", DEVICE_HELP)
+    backward: bool = option(False, "also record the backward pass")
+    out: str = option("traces.txt", "file to which the calls are written")
     hydra: Any = hydra_settings(NO_FOLDER)
 
 
@@ -71,7 +71,7 @@ def main(config: DictConfig) -> int:
 
 
 def open_model(name: str, *, device: str, dtype: str | None) -> Problem:
-    """The reference in a file, or of a problem. Raises UsageError."""
+    """The reference in a file, or a problem's. Raises UsageError."""
     if not name.endswith(".py"):
         return open_problem(name, device=device, rules=OmegaConf.create({"dtype": dtype}))
     try:
@@ -81,12 +81,12 @@ def open_model(name: str, *, device: str, dtype: str | None) -> Problem:
 
 
 def table(calls: Sequence[TracedCall]) -> list[str]:
-    """The operators, those that are called most first: their calls, and their different shapes."""
+    """The operators, most calls first, with their numbers of calls and of different shapes."""
     by_name = sorted(calls, key=lambda each: each.operator)
     rows = []
     for operator, group in groupby(by_name, key=lambda each: each.operator):
-        its = list(group)
-        rows.append((sum(each.count for each in its), len({shapes_of(each) for each in its}), operator))
+        own = list(group)
+        rows.append((sum(each.count for each in own), len({shapes_of(each) for each in own}), operator))
     rows.sort(key=lambda row: (-row[0], row[2]))
     width = max((len(operator) for *_, operator in rows), default=0)
     lines = [f"{operator:<{width}}  {n:>7}  {shapes:>6}  {kind_of(operator)}" for n, shapes, operator in rows]
@@ -99,7 +99,7 @@ def shapes_of(call: TracedCall) -> tuple[tuple[int, ...], ...]:
 
 
 def summary(recorded: Recorded) -> list[str]:
-    """All of them; and what could not be written."""
+    """The totals, and the calls that could not be written."""
     kinds = dict.fromkeys((VIEW, CREATION), 0)
     for each in recorded.calls:
         if (kind := kind_of(each.operator)) in kinds:
@@ -108,7 +108,7 @@ def summary(recorded: Recorded) -> list[str]:
     lines = [f"{found}, of which {kinds[VIEW]} make views and {kinds[CREATION]} create tensors"]
     if recorded.unwritable:
         left = ", ".join(f"{name} ({count})" for name, count in sorted(recorded.unwritable.items()))
-        lines.append(f"not written, for arguments that the format has no words for: {left}")
+        lines.append(f"not written, because the format cannot express their arguments: {left}")
     return lines
 
 

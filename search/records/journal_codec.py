@@ -1,4 +1,4 @@
-"""The lines of a journal: events to plain JSON types and back."""
+"""The lines of a journal: events as plain JSON types, and back."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from evaluators.base.json_record import from_fields
 from evaluators.records.evaluation import Evaluation
-from evaluators.records.problem import Kernel, Problem
+from evaluators.records.problem import Kernel
 from search.records.events import (
     BestConfirmed,
     Event,
@@ -25,16 +26,16 @@ from search.records.events import (
 )
 from search.records.model_calls import ModelCall
 from search.records.ranking import MEDIAN
-from search.records.tree import Category, Idea, Seed, Variant
+from search.records.tree import Idea, Seed, Variant
 
 FORMAT_VERSION = 4
-"""Of the lines that `encode` writes; each `run_started` says it, for itself and the lines after it. Without
-one the lines are of version 1, which may lack the `ranking` and what the library found its entries for;
-`expansion_asked` is there since version 3, `seed_exhausted` since version 4."""
+"""The version of the lines that `encode` writes. Each `run_started` states it, for itself and the lines after
+it. Lines without a version have version 1, which may lack the `ranking` and an entry's `why` and `drop_in`.
+Version 3 added `expansion_asked`, version 4 `seed_exhausted`."""
 
 
 class NewerFormatError(ValueError):
-    """Lines in a format that only a newer program knows."""
+    """The journal was written by a newer program."""
 
 
 def encode(event: Event) -> dict[str, Any]:
@@ -42,62 +43,60 @@ def encode(event: Event) -> dict[str, Any]:
 
     A kernel's source is written once, by `variant_written`; later lines refer to the variant's id.
     """
-    body: dict[str, Any]
+    body = asdict(event)
+    del body["at_s"]
     match event:
         case RunStarted():
-            name, body = "run_started", {"version": FORMAT_VERSION, **asdict(event)}
+            name, body = "run_started", {"version": FORMAT_VERSION, **body}
             body["entries"] = [_seed_to_json(entry) for entry in event.entries]
         case ExpansionAsked():
-            name, body = "expansion_asked", asdict(event)
-        case IdeaProposed(idea=idea):
-            body = {"idea": _idea_to_json(idea), "number": event.number}
-            name, body = "idea_proposed", {**body, "expansion": event.expansion, "of": event.of}
+            name = "expansion_asked"
+        case IdeaProposed():
+            name, body["idea"] = "idea_proposed", _idea_to_json(event.idea)
         case SeedExhausted():
-            name, body = "seed_exhausted", asdict(event)
-        case VariantWritten(variant=variant):
-            name, body = "variant_written", _variant_to_json(variant)
-            body = {**body, "number": event.number}
+            name = "seed_exhausted"
+        case VariantWritten():
+            name, body = "variant_written", {**_variant_to_json(event.variant), "number": event.number}
         case IdeaImplemented():
             name, body = "idea_implemented", {"idea": event.idea_id, "variants": event.variants}
         case ModelCalled():
-            name, body = "model_called", asdict(event.call)
+            name, body = "model_called", body["call"]
         case VariantEvaluated(variant=variant):
             name, body = "variant_evaluated", {"id": variant.id, "reused": event.reused}
-            body["evaluation"] = _evaluation_to_json(variant.evaluation)
+            body["evaluation"] = variant.evaluation and variant.evaluation.to_json()
         case RoundClosed():
             body = {"round": event.round, "evaluations": event.evaluations}
-            name, body = "round_closed", {**body, "best": event.best and event.best.id}
+            name, body["best"] = "round_closed", event.best and event.best.id
         case LeadersCompared():
-            body = {"ids": [variant.id for variant in event.variants]}
-            body["evaluations"] = [evaluation.to_json() for evaluation in event.evaluations]
-            name = "leaders_compared"
+            ids = [variant.id for variant in event.variants]
+            name, body = "leaders_compared", {"ids": ids, "evaluations": body["evaluations"]}
         case BestConfirmed():
-            name, body = "best_confirmed", {"id": event.variant.id, "evaluation": event.evaluation.to_json()}
+            name, body = "best_confirmed", {"id": event.variant.id, "evaluation": body["evaluation"]}
         case RunFinished():
-            body = {"reason": event.reason, "best": event.best and event.best.id}
-            name, body = "run_finished", {**body, "confirmed": _evaluation_to_json(event.confirmed)}
+            name, body["best"] = "run_finished", event.best and event.best.id
         case _:
             raise TypeError(f"{type(event).__name__} is not a journaled event")
-    return {"event": name, "at_s": event.at_s, **{key: body[key] for key in body if key != "at_s"}}
+    return {"event": name, "at_s": event.at_s, **body}
 
 
 class Decoder:
-    """Restores the events of one journal, line by line; remembers the variants that later lines refer to."""
+    """Restores the events of one journal, line by line. It remembers the variants to which later lines
+    refer."""
 
     def __init__(self) -> None:
         self._variants: dict[str, Variant] = {}
 
     def decode(self, line: Mapping[str, Any]) -> Event:
         """Raises NewerFormatError where a newer format starts, and ValueError, TypeError or KeyError
-        for anything else that `encode` does not write, nor did in earlier versions."""
+        for anything else that no version of `encode` has written."""
         body = dict(line)
         name, at_s = body.pop("event"), float(body.pop("at_s"))
         match name:
             case "run_started":
                 body = _in_this_format(body)
-                body["problem"] = Problem.from_json(body["problem"])
-                body["entries"] = tuple(_seed_from_json(entry) for entry in body["entries"])
-                return RunStarted(at_s=at_s, **body)
+                entries = [_seed_fields(entry) for entry in body["entries"]]
+                started: RunStarted = from_fields(RunStarted, {"at_s": at_s, **body, "entries": entries})
+                return started
             case "expansion_asked":
                 return ExpansionAsked(at_s=at_s, **body)
             case "idea_proposed":
@@ -147,13 +146,13 @@ class Decoder:
 
 
 def _in_this_format(started: Mapping[str, Any]) -> dict[str, Any]:
-    """A `run_started` of any version so far as it would be written today."""
+    """A `run_started` of any version up to this one, in this version's form."""
     body = dict(started)
     version = body.pop("version", 1)
     if version > FORMAT_VERSION:
         raise NewerFormatError(
-            f"the journal's format is version {version}, this program knows up to {FORMAT_VERSION}: "
-            "a newer one wrote it, and can read it"
+            f"the journal's format is version {version}, this program knows up to {FORMAT_VERSION}; "
+            "open it with the newer program that wrote it"
         )
     if version == 1:
         entries = [{"why": "", "drop_in": True, **entry} for entry in body["entries"]]
@@ -167,21 +166,16 @@ def _variant_to_json(variant: Variant) -> dict[str, Any]:
     return {**place, "language": variant.kernel.language, "source": variant.kernel.source}
 
 
-def _evaluation_to_json(evaluation: Evaluation | None) -> dict[str, Any] | None:
-    return None if evaluation is None else evaluation.to_json()
-
-
 def _seed_to_json(seed: Seed) -> dict[str, Any]:
-    kernel = {"language": seed.kernel.language, "source": seed.kernel.source}
-    found = {"why": seed.why, "drop_in": seed.drop_in}
-    return {"id": seed.id, **kernel, "evaluation": _evaluation_to_json(seed.evaluation), **found}
+    body = asdict(seed)
+    kernel = body.pop("kernel")
+    return {"id": body.pop("id"), "language": kernel["language"], "source": kernel["source"], **body}
 
 
-def _seed_from_json(data: Mapping[str, Any]) -> Seed:
-    evaluation = None if data["evaluation"] is None else Evaluation.from_json(data["evaluation"])
-    kernel = Kernel(source=data["source"], language=data["language"])
-    why, drop_in = data["why"], data["drop_in"]
-    return Seed(id=data["id"], kernel=kernel, evaluation=evaluation, why=why, drop_in=drop_in)
+def _seed_fields(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON form of a `Seed`'s own fields. Raises KeyError for one that is missing."""
+    kernel = {"source": written["source"], "language": written["language"]}
+    return {"kernel": kernel, **{name: written[name] for name in ("id", "evaluation", "why", "drop_in")}}
 
 
 def _idea_to_json(idea: Idea) -> dict[str, Any]:
@@ -191,12 +185,12 @@ def _idea_to_json(idea: Idea) -> dict[str, Any]:
 
 def _idea_from_json(data: Mapping[str, Any]) -> Idea:
     body = dict(data)
-    expected, category, known = body.pop("id"), Category(body.pop("category")), tuple(body.pop("told"))
-    idea = Idea(category=category, known_ideas=known, **body)
+    expected, known = body.pop("id"), body.pop("told")
+    idea: Idea = from_fields(Idea, {"known_ideas": known, **body})
     _check_id("idea", expected, idea.id)
     return idea
 
 
 def _check_id(what: str, written: str, computed: str) -> None:
     if written != computed:
-        raise ValueError(f"the {what} says that its id is {written}, but its content gives {computed}")
+        raise ValueError(f"the {what} has the id {written}, but its content gives {computed}")

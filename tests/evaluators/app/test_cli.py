@@ -1,4 +1,4 @@
-"""The command line: bad input is one line with the nearest choice, every shipped config can be used."""
+"""The command line: wrong input gives one line with the nearest choice, and every shipped config works."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def test_an_unknown_problem(value: str, nearest: str) -> None:
     assert all(name in message for name in PROBLEMS)
 
 
-def test_a_problem_like_no_other() -> None:
+def test_an_unknown_problem_without_a_similar_one() -> None:
     message = refusal("problem=zzzzzzzz")
     assert "did you mean" not in message
-    assert "there are file, kernelbench, landscape, level1/conv2d" in message
+    assert "choose from file, kernelbench, landscape, level1/conv2d" in message
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,13 @@ def test_an_unknown_option_of_a_group(group: str) -> None:
     assert all(name in message for other, name in OPTIONS if other == group)
 
 
-def test_a_near_option_of_a_group_is_named() -> None:
+def test_the_nearest_option_of_a_group_is_suggested() -> None:
     assert refusal(CONV, "pool=locl").startswith("unknown pool locl; did you mean local?")
 
 
 def test_no_problem() -> None:
     message = refusal()
-    assert message.startswith("problem is not set; give problem=… of ")
+    assert message.startswith("problem is not set; give problem=…, one of ")
     assert all(name in message for name in PROBLEMS)
 
 
@@ -113,7 +113,7 @@ def test_a_file_problem_without_its_path() -> None:
 
 
 @pytest.mark.parametrize("override", ["rounds", "level1/conv2d", "rounds:3"])
-def test_what_is_not_key_value(override: str) -> None:
+def test_an_override_without_a_value(override: str) -> None:
     assert refusal(CONV, override) == f"{override!r} is not of the form key=value"
 
 
@@ -155,7 +155,7 @@ def test_a_size_that_the_reference_lacks_is_refused_with_the_nearest() -> None:
         ("problem.path=/nowhere/model.py", "/nowhere/model.py cannot be read"),
     ],
 )
-def test_what_a_constructor_refuses_is_one_line(override: str, words: str) -> None:
+def test_a_constructors_refusal_is_one_line(override: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         build(compose_config(RunConfig, [CONV, override]).problem, device="cpu")
     assert words in str(caught.value)
@@ -191,7 +191,7 @@ NEEDED = {
     ("llm", "local"): ["llm.local.model=served"],
     ("proposer", "replay"): [f"replay.run={Path(__file__).parents[2] / 'search/recordings/softmax_cpu'}"],
 }
-"""What has no default."""
+"""Keys without a default."""
 
 
 def chosen(group: str, name: str) -> list[str]:
@@ -261,7 +261,7 @@ def test_counts_are_whole_and_positive(value: Any) -> None:
     positive(OmegaConf.create({"rounds": 1}), "rounds")
 
 
-def test_a_word_out_of_a_list() -> None:
+def test_one_of_several_words() -> None:
     config = OmegaConf.create({"device": "cud"})
     with pytest.raises(
         UsageError, match="device is cud; it must be one of auto, cuda, cpu; did you mean cuda"
@@ -270,7 +270,7 @@ def test_a_word_out_of_a_list() -> None:
     one_of(OmegaConf.create({"device": "cpu"}), "device", ("auto", "cuda", "cpu"))
 
 
-def test_a_class_that_is_not_there_is_named() -> None:
+def test_a_missing_class_is_named() -> None:
     config = OmegaConf.create({"_target_": "search.strategies.nowhere.Nobody"})
     with pytest.raises(UsageError, match=r"No module named 'search.strategies.nowhere'"):
         build(config)

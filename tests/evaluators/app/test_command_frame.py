@@ -1,7 +1,8 @@
-"""The frame of every command: exit statuses, one line for an error, sweeps, a reader who stops."""
+"""The frame of every command: exit statuses, errors of one line, flags, sweeps, a closed output."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -9,9 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from evaluators.app.command import command
+from evaluators.app.command import (
+    command,
+    compose_config,
+    given_config_folders,
+    given_overrides,
+    output_folder,
+)
 from evaluators.app.config import NO_FOLDER, hydra_settings
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
@@ -19,7 +26,7 @@ from evaluators.base.usage_error import UsageError
 
 @dataclass
 class ToolConfig:
-    """Of the commands of these tests."""
+    """The config of these tests' commands."""
 
     number: int = option(1, "how many")
     name: str = option("x", "what it is called")
@@ -52,8 +59,8 @@ def test_the_frame_of_a_command(
     assert (given, tuple(capsys.readouterr())) == ([5], ("", said))
     assert main(["number=5", "--help"]) == main(["-h"]) == 0
     helped = capsys.readouterr().out
-    assert helped.startswith("How to call it\n")
-    assert "number: 1  # how many\n" in helped
+    assert helped.startswith("usage: ideatree make [key=value …]\n\nHow to call it\n")
+    assert re.search(r"^  number=1 +how many$", helped, re.MULTILINE)
     assert len(given) == 1
 
 
@@ -67,7 +74,7 @@ def test_the_frame_of_a_command(
         ("~size", ""),
     ],
 )
-def test_what_cannot_be_composed_is_one_line(
+def test_an_invalid_override_is_one_line(
     argument: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @command("tools.make", ToolConfig, "")
@@ -81,11 +88,80 @@ def test_what_cannot_be_composed_is_one_line(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--xyz"], "unknown flag --xyz; --help lists the flags"),
+        (["--multrun", "number=1,2"], "unknown flag --multrun; did you mean --multirun?; --help lists"),
+        (["--cfg", "nothing"], "argument --cfg: invalid choice: 'nothing'"),
+        (["--config-dir", "nowhere"], "--config-dir=nowhere is not a folder"),
+        (["--config-dir", ".", "hydra.searchpath=[file:///x]"], "--config-dir excludes hydra.searchpath=…"),
+    ],
+)
+def test_wrong_flags_are_one_line(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @command("tools.make", ToolConfig, "")
+    def main(config: DictConfig) -> int:
+        return 0
+
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"tools.make: {says}")
+
+
+@dataclass
+class FolderToolConfig:
+    """The config of a command with an output folder."""
+
+    number: int = option(1, "how many")
+    out: str = option("outputs", "where folders are made")
+    hydra: Any = hydra_settings({"run": {"dir": "${out}/run"}})
+
+
+def test_hydra_writes_the_config_next_to_the_output(tmp_path: Path) -> None:
+    @command("tools.make", FolderToolConfig, "")
+    def main(config: DictConfig) -> int:
+        inner = compose_config(ToolConfig, ["number=7"])
+        (output_folder() / "found").write_text(f"{config.number} {inner.number} {given_overrides()}")
+        return 0
+
+    folder = tmp_path / "run"
+    assert main([f"out={tmp_path}", "number=5"]) == 0
+    assert (folder / "found").read_text() == f"5 7 ['out={tmp_path}', 'number=5']"
+    assert OmegaConf.load(folder / ".hydra/config.yaml") == {"number": 5, "out": str(tmp_path)}
+    assert OmegaConf.load(folder / ".hydra/overrides.yaml") == [f"out={tmp_path}", "number=5"]
+    assert (folder / ".hydra/hydra.yaml").exists()
+
+
+def test_an_output_folder_that_stays_unused_is_removed(tmp_path: Path) -> None:
+    @command("tools.make", FolderToolConfig, "")
+    def main(config: DictConfig) -> int:
+        raise UsageError("no such thing")
+
+    (tmp_path / "mine").mkdir()
+    assert main([f"out={tmp_path / 'mine/new'}"]) == 2
+    assert [each.name for each in tmp_path.rglob("*")] == ["mine"]
+
+
+def test_a_folder_with_configs_reaches_the_configs_composed_in_the_job(tmp_path: Path) -> None:
+    (tmp_path / "folder_tool.yaml").write_text("number: 3\n")
+    found: list[list[str]] = []
+
+    @command("tools.make", ToolConfig, "")
+    def main(config: DictConfig) -> int:
+        found.append(given_config_folders())
+        return 0
+
+    place = f"hydra.searchpath=['file://{tmp_path}']"
+    assert main(["--config-dir", str(tmp_path)]) == main([place]) == main([]) == 0
+    assert found == [[place], [place], []]
+
+
+@pytest.mark.parametrize(
     ("statuses", "status", "jobs"),
     [((0, 0, 0), 0, 3), ((0, 1, 0), 1, 3), ((0, 2, 0), 2, 3), ((0, 130, 0), 130, 2)],
 )
 def test_the_jobs_of_a_sweep(statuses: tuple[int, ...], status: int, jobs: int, tmp_path: Path) -> None:
-    """One that fails does not keep the others from running; an interrupt does."""
+    """A failed job does not stop the sweep; an interrupted one does."""
     given: list[int] = []
 
     @command("tools.make", ToolConfig, "")
@@ -97,7 +173,7 @@ def test_the_jobs_of_a_sweep(statuses: tuple[int, ...], status: int, jobs: int, 
     assert given == list(range(jobs))
 
 
-def test_what_a_command_does_not_tell_of_is_raised() -> None:
+def test_an_unexpected_error_is_raised() -> None:
     @command("tools.make", ToolConfig, "", LookupError)
     def main(config: DictConfig) -> int:
         raise RuntimeError("a bug")
@@ -107,7 +183,7 @@ def test_what_a_command_does_not_tell_of_is_raised() -> None:
 
 
 @pytest.mark.parametrize("lines", [1, 100_000], ids=["the last line", "in the middle"])
-def test_who_stops_reading_costs_nobody_a_traceback(lines: int) -> None:
+def test_a_closed_output_causes_no_traceback(lines: int) -> None:
     text = f"""
 import sys
 from tests.evaluators.app.test_command_frame import ToolConfig

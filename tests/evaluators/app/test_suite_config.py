@@ -1,4 +1,4 @@
-"""The rules that are set for a suite reach each of its problems, whatever they are."""
+"""Rules for a suite reach each of its problems, whatever their types."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def test_numbers_lists_and_truth_values(tmp_path: Path, monkeypatch: pytest.Monk
         ([], ["k/2_Standard_matmul", "k/23_Softmax", "o/aten.div.Tensor", "o/aten.div.Tensor_mode"]),
     ],
 )
-def test_what_names_a_problem(only: list[str], wanted: list[str]) -> None:
+def test_problems_are_selected_by_number_name_and_pattern(only: list[str], wanted: list[str]) -> None:
     problems = ["k/2_Standard_matmul", "k/23_Softmax", "o/aten.div.Tensor", "o/aten.div.Tensor_mode"]
     assert chosen(problems, only, "here") == set(wanted)
     with pytest.raises(

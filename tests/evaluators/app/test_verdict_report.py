@@ -1,4 +1,4 @@
-"""A verdict in words says all that the record holds."""
+"""A verdict in words states everything in the record."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_everything_about_a_correct_kernel() -> None:
     ]
 
 
-def test_an_own_share_that_is_not_known_is_told_where_it_matters() -> None:
+def test_an_unknown_own_share_is_reported_if_the_policy_needs_it() -> None:
     unknown = replace(CORRECT, own_share=None)
-    told = "own share:  unknown: too little was seen of who did the computing"
-    assert told in report.verdict(unknown, libraries="no_library")
-    assert told not in report.verdict(unknown)
-    assert told not in report.verdict(CORRECT, libraries="no_library")
+    unknown_share = "own share:  unknown: too few samples to attribute the computing"
+    assert unknown_share in report.verdict(unknown, libraries="no_library")
+    assert unknown_share not in report.verdict(unknown)
+    assert unknown_share not in report.verdict(CORRECT, libraries="no_library")
     failed = Evaluation(status=Status.INCORRECT, log="wrong")
-    assert told not in report.verdict(failed, libraries="no_library")
+    assert unknown_share not in report.verdict(failed, libraries="no_library")
 
 
 @pytest.mark.parametrize("status", [s for s in Status if s not in (Status.CORRECT, Status.REJECTED)])
@@ -68,13 +68,13 @@ def test_a_failure_shows_its_log(status: Status) -> None:
     lines = report.verdict(Evaluation(status=status, log="first\nsecond\n"))
     assert lines[0] == f"status:     {status.value}"
     assert lines[-3:] == ["log:", "  first", "  second"]
-    assert report.in_a_line(Evaluation(status=status, log="first\nsecond\n")) == f"{status.value}  first"
+    assert report.one_line(Evaluation(status=status, log="first\nsecond\n")) == f"{status.value}  first"
 
 
 def test_a_rejection_names_its_rule() -> None:
     rejected = Evaluation(status=Status.REJECTED, rule="library", log="it calls cublas")
     assert "rule:       library" in report.verdict(rejected)
-    assert report.in_a_line(rejected) == "rejected (library)  it calls cublas"
+    assert report.one_line(rejected) == "rejected (library)  it calls cublas"
 
 
 def test_a_long_log_keeps_its_ends() -> None:
@@ -90,14 +90,14 @@ def test_a_log_cannot_move_the_cursor() -> None:
     assert len(line) <= report.LINE_CHARACTERS + 1
 
 
-def test_repeated_measurements_come_with_median_and_spread() -> None:
+def test_repeated_measurements_have_a_median_and_a_spread() -> None:
     timings = [
         replace(TIMING, speedup=s, speedup_low=s, speedup_high=s, kernel_ms=0.661 / s) for s in (1.9, 2, 2.2)
     ]
     found = [replace(CORRECT, timing=each) for each in timings]
-    assert report.in_all([*found, Evaluation(status=Status.TIMEOUT)]) == [
+    assert report.summary([*found, Evaluation(status=Status.TIMEOUT)]) == [
         "correct 3 of 4",
-        "median 2.00x against eager, from 1.90x to 2.20x (a spread of 15.0%)",
-        "median 2.00x against torch.compile, from 1.90x to 2.20x (a spread of 15.0%)",
+        "median 2.00x against eager, from 1.90x to 2.20x (spread 15.0%)",
+        "median 2.00x against torch.compile, from 1.90x to 2.20x (spread 15.0%)",
     ]
-    assert report.in_all([Evaluation(status=Status.TIMEOUT)]) == ["correct 0 of 1"]
+    assert report.summary([Evaluation(status=Status.TIMEOUT)]) == ["correct 0 of 1"]

@@ -1,4 +1,4 @@
-"""The audit of a suite: which references can judge, what is kept, what is said."""
+"""The audit of a suite: which references can judge, the stored results, the output."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 from evaluators.base.atomic_write import write_atomically
 
 
-def test_replaces_a_file_by_the_whole_new_one(tmp_path: Path) -> None:
+def test_a_file_is_replaced_by_the_complete_new_one(tmp_path: Path) -> None:
     path = tmp_path / "note.md"
     for text in ("first\n", "sécond\n"):
         write_atomically(path, text)
@@ -32,7 +32,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_files_appear_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_never_seen_incomplete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "summary.json"
     write_atomically(path, "old")
 

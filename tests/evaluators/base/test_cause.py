@@ -1,4 +1,4 @@
-"""One line out of a log says what went wrong, whoever wrote the log."""
+"""The cause of a failure, in one line from any log."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ ninja: build stopped: subcommand failed.
         ),
     ],
 )
-def test_of_a_compilation_the_first_error_is_told(line: str, cause: str) -> None:
+def test_a_failed_compilation_gives_its_first_error(line: str, cause: str) -> None:
     assert cause_of(COMPILED.format(line=line)) == cause
 
 
-def test_what_is_said_below_the_code_is_found() -> None:
+def test_the_reason_below_the_code_is_found() -> None:
     log = (
         "Traceback (most recent call last):\n  File 'x', line 1, in visit\n"
         "triton.compiler.errors.CompilationError: at 5:4:\ndef kernel():\n    x = y\n    ^\n"
@@ -111,12 +111,12 @@ def test_what_is_said_below_the_code_is_found() -> None:
         ("a\x1b[31m red\tword\x00", "a [31m red word"),
     ],
 )
-def test_other_logs_begin_with_it(log: str, cause: str) -> None:
+def test_other_logs_begin_with_the_cause(log: str, cause: str) -> None:
     assert cause_of(log) == cause
     assert Evaluation(status=Status.CRASHED, log=log).cause == cause
 
 
-def test_it_is_not_too_long_for_a_line() -> None:
+def test_a_long_cause_is_cut() -> None:
     assert len(cause_of("x" * 10_000)) == MOST_CHARACTERS
 
 
@@ -124,9 +124,9 @@ def test_it_is_not_too_long_for_a_line() -> None:
     ("error", "line"),
     [(ValueError("\n  it is 3\nand more"), "it is 3"), (KeyError(), "KeyError"), (OSError(" \n"), "OSError")],
 )
-def test_the_first_line_of_an_error_says_something(error: Exception, line: str) -> None:
+def test_the_first_line_of_an_error_is_not_blank(error: Exception, line: str) -> None:
     assert first_line(error) == line
 
 
-def test_what_is_printable_is_one_line() -> None:
+def test_printable_text_is_one_line() -> None:
     assert printable(" a\x1b[31m b\n\tc ") == "a [31m b c"

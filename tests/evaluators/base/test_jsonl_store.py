@@ -1,4 +1,4 @@
-"""Results kept line by line."""
+"""Results stored line by line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from evaluators.base.jsonl_store import JsonlStore
 
 
-def test_what_was_kept_is_there_again(tmp_path: Path) -> None:
+def test_stored_values_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "below" / "kept.jsonl"
     kept = JsonlStore(path)
     assert (kept.get("a"), len(kept)) == (None, 0)
@@ -19,7 +19,7 @@ def test_what_was_kept_is_there_again(tmp_path: Path) -> None:
     assert (again.get("a"), again.get("b"), len(again)) == (3, [2], 2)
 
 
-def test_half_a_line_costs_no_other(tmp_path: Path) -> None:
+def test_an_incomplete_line_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "kept.jsonl"
     JsonlStore(path).put("a", 1)
     with path.open("a") as file:

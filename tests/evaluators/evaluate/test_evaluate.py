@@ -1,4 +1,4 @@
-"""The command for one kernel: what it says, where, and with which exit status."""
+"""The command for one kernel: its output and its exit status."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def call(tmp_path: Path) -> list[str]:
     ],
     ids=str,
 )
-def test_a_wrong_call_costs_one_line(
+def test_a_wrong_call_prints_one_line(
     change: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "kernel.py").write_text(HONEST)
@@ -88,7 +88,7 @@ def test_a_kernel_that_is_not_text(tmp_path: Path, capsys: pytest.CaptureFixture
         ("# no need to import triton", "cpp"),
     ],
 )
-def test_the_language_is_seen_in_the_source(source: str, language: str) -> None:
+def test_the_language_is_guessed_from_the_source(source: str, language: str) -> None:
     assert language_of(source) == language
 
 
@@ -136,7 +136,7 @@ def test_a_problem_that_cannot_be_run(
     )
 
 
-def test_ctrl_c_ends_it_at_once(call: list[str], tmp_path: Path, marked: Marked) -> None:
+def test_ctrl_c_ends_the_command_at_once(call: list[str], tmp_path: Path, marked: Marked) -> None:
     (tmp_path / "kernel.py").write_text(forward("while True: pass"))
     command = [sys.executable, "-m", "evaluators.evaluate", *call]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

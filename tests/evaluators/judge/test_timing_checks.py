@@ -162,7 +162,7 @@ ALL_AT_ONCE = pytest.mark.parametrize(("alone_ms", "more_ms"), [(0.04, 0.001), (
 
 @ALL_AT_ONCE
 def test_calls_computed_together_are_rejected(alone_ms: float, more_ms: float) -> None:
-    with pytest.raises(CandidateRefused, match="not computed singly") as refused:
+    with pytest.raises(CandidateRefused, match="not computed one by one") as refused:
         judge(together(alone_ms, more_ms))
     assert (refused.value.status, refused.value.rule) == (Status.REJECTED, "batched calls")
 

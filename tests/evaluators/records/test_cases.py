@@ -1,4 +1,4 @@
-"""Problems with several cases: which there are, and what verdicts on them come to."""
+"""Problems with several cases: drawing held-out cases, and combining the verdicts on all."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ def test_a_reference_names_its_cases() -> None:
         ([{}, {}], "the case as it is of rows.py stands there twice"),
     ],
 )
-def test_a_case_that_is_none_is_refused_in_one_line(cases: list[dict[str, object]], why: str) -> None:
+def test_an_invalid_case_is_refused_in_one_line(cases: list[dict[str, object]], why: str) -> None:
     with pytest.raises(ValueError, match=why) as raised:
         make_problem(SOURCE, where="rows.py", name="file/rows", cases=cases)
     assert "\n" not in str(raised.value)
 
 
-def test_a_get_cases_that_fails_says_so() -> None:
+def test_a_failing_get_cases_is_reported() -> None:
     with pytest.raises(BadReference, match=r"get_cases\(\) fails: ZeroDivisionError"):
         make_problem(f"{SOURCE}\ndef get_cases():\n    return [1 / 0]\n", where="rows.py", name="file/rows")
 
@@ -116,7 +116,7 @@ def test_a_case_is_a_problem_by_itself() -> None:
     assert of_case.id == alone.id
 
 
-def test_no_case_of_a_problem_that_is_not_timed_is() -> None:
+def test_cases_of_an_untimed_problem_are_untimed() -> None:
     made = replace(PROBLEM, timed=False)
     assert not any(made.of_case(each).timed for each in made.cases)
     with pytest.raises(ValueError, match=r"set problem\.libraries=any"):
@@ -130,7 +130,7 @@ def test_problems_with_cases_survive_json() -> None:
 
 
 @pytest.mark.parametrize("layout", ["transposed", "strided"])
-def test_inputs_are_laid_out_as_a_case_says(layout: str) -> None:
+def test_inputs_have_the_layout_of_their_case(layout: str) -> None:
     def drawn(layout: str) -> torch.Tensor:
         inputs = make_inputs(load_module(SOURCE, {}), seed=1, device="cpu", dtype="float32", layout=layout)
         found: torch.Tensor = inputs[0]
@@ -140,7 +140,7 @@ def test_inputs_are_laid_out_as_a_case_says(layout: str) -> None:
     assert drawn(layout).stride() == {"transposed": (1, 8), "strided": (32, 2)}[layout]
 
 
-def test_held_out_cases_move_the_sizes_that_vary() -> None:
+def test_held_out_cases_change_the_sizes_that_vary() -> None:
     cases = tuple(Case(sizes={"columns": n, "groups": 4}, dtype="float32", weight=3.0) for n in (16, 100))
     drawn = list(islice(held_out(replace(PROBLEM, cases=cases), random.Random(0)), 200))
     assert all((each.held_out, each.weight, each.dtype) == (True, 0.0, "float32") for each in drawn)
@@ -164,7 +164,7 @@ def test_the_speedup_is_a_weighted_geometric_mean() -> None:
     assert Evaluation.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
-def test_a_case_that_is_declined_counts_as_one() -> None:
+def test_a_declined_case_counts_as_a_speedup_of_one() -> None:
     declined = Evaluation(status=Status.DECLINED, log="no")
     found = summed_up([result(correct(4.0)), result(declined, name="n=2")])
     assert found.speedup == pytest.approx(2.0)
@@ -174,7 +174,7 @@ def test_a_case_that_is_declined_counts_as_one() -> None:
     assert summed_up([result(declined)]).status is Status.DECLINED
 
 
-def test_what_is_right_and_not_timed_is_correct() -> None:
+def test_a_right_kernel_of_an_untimed_problem_is_correct() -> None:
     untimed, declined = Evaluation(status=Status.CORRECT), Evaluation(status=Status.DECLINED, log="no")
     found = summed_up([result(untimed), result(declined, name="n=2")])
     assert (found.status, found.timing, found.roofline) == (Status.CORRECT, None, None)

@@ -97,7 +97,7 @@ def test_a_correct_evaluation_may_have_a_timing_and_no_other_may() -> None:
 
 
 @pytest.mark.parametrize("status", OTHERS)
-def test_what_is_not_correct_has_no_timing_and_sorts_last(status: Status) -> None:
+def test_an_incorrect_kernel_has_no_timing_and_sorts_last(status: Status) -> None:
     assert Evaluation(status=status).speedup == 0.0
     with pytest.raises(ValueError, match="has a timing"):
         Evaluation(status=status, timing=TIMING)
@@ -130,7 +130,7 @@ def test_to_json_is_plain_and_stable(evaluation: Evaluation) -> None:
     assert once == again
 
 
-def test_a_record_of_before_says_families_for_distributions() -> None:
+def test_an_older_record_calls_distributions_families() -> None:
     data = Evaluation(status=Status.CORRECT, timing=TIMING).to_json()
     figures = {"checked_calls": 1, "normwise_error": 0.0, "eager_error": 0.0}
     old = Evaluation.from_json(data | {"correctness": figures | {"families": {"small": False}}})
@@ -149,7 +149,7 @@ def test_a_record_of_before_says_families_for_distributions() -> None:
         {"surprise": 1},
     ],
 )
-def test_what_to_json_would_not_write_is_refused(change: dict[str, Any]) -> None:
+def test_other_json_is_refused(change: dict[str, Any]) -> None:
     data = Evaluation(status=Status.CORRECT, timing=TIMING).to_json() | change
     with pytest.raises((ValueError, TypeError, KeyError)):
         Evaluation.from_json(data)
@@ -163,5 +163,5 @@ def test_a_record_without_a_field_is_refused(missing: str) -> None:
         Evaluation.from_json(data)
 
 
-def test_status_words_are_what_the_journal_holds() -> None:
+def test_the_journal_has_the_status_words() -> None:
     assert json.dumps(Evaluation(status=Status.TIMEOUT).to_json()).startswith('{"status": "timeout"')

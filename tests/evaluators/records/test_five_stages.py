@@ -51,13 +51,13 @@ def test_each_stage_can_fail_alone() -> None:
 
 
 @pytest.mark.parametrize("status", [Status.CRASHED, Status.TIMEOUT, Status.COMPILE_ERROR])
-def test_what_does_not_run_fails_the_smoke_test(status: Status) -> None:
+def test_a_kernel_that_does_not_run_fails_the_smoke_test(status: Status) -> None:
     assert list(five_stages(Evaluation(status=status)).values()) == [
         *("fails", "fails"),
         *("not tried",) * 3,
     ]
 
 
-def test_a_failure_of_ours_says_nothing_of_the_kernel() -> None:
+def test_an_infrastructure_error_says_nothing_about_the_kernel() -> None:
     found = five_stages(Evaluation(status=Status.INFRASTRUCTURE_ERROR))
     assert {*found.values()} == {"not tried"}

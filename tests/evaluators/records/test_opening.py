@@ -27,7 +27,7 @@ class Clock:
         return self.now
 
 
-def test_a_step_within_another_stops_the_outer_ones_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nested_step_pauses_the_outer_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "time", Clock())
     waited: list[int] = []
     steps = Steps(lambda: waited.append(1))
@@ -47,7 +47,7 @@ def test_a_step_within_another_stops_the_outer_ones_clock(monkeypatch: pytest.Mo
     assert len(waited) == 9, "for the device, at each end"
 
 
-def test_what_the_worker_waited_is_the_judge_processs_time() -> None:
+def test_the_workers_waiting_time_is_the_judge_processs() -> None:
     worker = {OpeningStep.FORKING.value: 0.5, OpeningStep.REST.value: 4.0}
     judge = {OpeningStep.SHIFTS.value: 3.0, OpeningStep.REST.value: 0.25}
     found = joined(worker, judge)
@@ -87,7 +87,7 @@ def test_a_pool_opens_on_the_next_device_and_does_not_try_the_unfit_again() -> N
 
 
 @pytest.mark.slow
-def test_the_openings_of_a_suite_are_told_and_kept(
+def test_the_openings_of_a_suite_are_printed_and_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     call = [

@@ -1,4 +1,4 @@
-"""Records of problems and kernels: bad values are refused, ids depend on content alone."""
+"""Records of problems and kernels: bad values are refused, and ids depend on the content only."""
 
 from __future__ import annotations
 
@@ -168,20 +168,20 @@ def test_ids_are_the_same_in_another_process() -> None:
         (("kernelbench_v02", ""), ("kernelbench", ""), True),
     ],
 )
-def test_rules_that_are_as_strict(known: tuple[str, str], asked: tuple[str, str], expected: bool) -> None:
+def test_rules_that_imply_others(known: tuple[str, str], asked: tuple[str, str], expected: bool) -> None:
     one, other = (replace(PROBLEM, tolerance=rule, precision=spent) for rule, spent in (known, asked))
     assert as_strict(one, other) is expected
 
 
-def test_a_precision_goes_with_strict_alone() -> None:
-    with pytest.raises(ValueError, match=r"problem\.precision=float16 goes"):
+def test_a_precision_needs_the_strict_tolerance() -> None:
+    with pytest.raises(ValueError, match=r"problem\.precision=float16 needs"):
         replace(PROBLEM, tolerance="kernelbench", precision="float16")
     assert replace(PROBLEM, precision="float16").lower_precisions == ("float16", "tfloat32")
     assert replace(PROBLEM, dtype="float16").lower_precisions == ()
 
 
-def test_whose_work_it_is_only_timed_problems_tell() -> None:
-    with pytest.raises(ValueError, match="not timed"):
+def test_no_library_needs_a_timed_problem() -> None:
+    with pytest.raises(ValueError, match="without timing"):
         replace(PROBLEM, libraries="no_library", timed=False)
     problem = replace(PROBLEM, libraries="no_library", cases=(Case(), Case(dtype="float64", weight=0)))
     assert [problem.of_case(each).libraries for each in problem.cases] == ["no_library", "any"]

@@ -1,4 +1,5 @@
-"""The statistics: intervals cover what they say, honest measurements pass the checks, lies do not."""
+"""The statistics: intervals have their nominal coverage, honest measurements pass the checks, false ones
+fail."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ from evaluators.records.timing import (
     suspicious,
 )
 
-# Every one with median 1: the truth that an interval has to hold.
+# All have median 1, which an interval should contain.
 DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, tuple[int, ...], float], np.ndarray]] = {
     "normal": lambda rng, shape, s: 1 + s * rng.standard_normal(shape),
     "lognormal": lambda rng, shape, s: np.exp(s * rng.standard_normal(shape)),
@@ -72,7 +73,7 @@ def test_an_interval_covers_the_median(distribution: str, n: int) -> None:
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("spread", [0.015, 0.025, 0.035, 0.05, 0.07, 0.1])
-def test_an_interval_covers_the_median_where_sampling_stops_early(distribution: str, spread: float) -> None:
+def test_an_interval_covers_the_median_if_sampling_stops_early(distribution: str, spread: float) -> None:
     """The reference against itself is 1 within its interval in at least 94 of 100 tries, although sampling
     stops as soon as the interval is narrow. `enough` is asked on a part, the rest follows its rule."""
     rng = np.random.default_rng(7)
@@ -99,7 +100,7 @@ def test_an_interval_covers_the_median_where_sampling_stops_early(distribution: 
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=MIN_PAIRS, max_size=60), st.randoms())
-def test_an_interval_holds_its_median_and_knows_no_order(values: list[float], random: object) -> None:
+def test_an_interval_contains_its_median_in_any_order(values: list[float], random: object) -> None:
     median, low, high = median_interval(values)
     assert min(values) <= low <= median <= high <= max(values)
     shuffled = list(values)
@@ -120,12 +121,12 @@ def test_too_few_samples_have_no_interval(n: int) -> None:
         median_interval([1.0] * n)
 
 
-def test_sampling_goes_on_until_there_is_an_interval() -> None:
+def test_sampling_continues_until_there_is_an_interval() -> None:
     assert not PLAN.enough([1.0] * (MIN_PAIRS - 1), elapsed_s=1e9)
     assert PLAN.enough([1.0] * MIN_PAIRS, elapsed_s=0.0)
 
 
-def test_when_the_time_is_over_few_pairs_are_enough_where_they_agree() -> None:
+def test_when_the_time_is_over_few_pairs_that_agree_are_enough() -> None:
     alike, apart = [1.0, 1.1] * 10, [1.0, 1.6] * 10
     assert not PLAN.enough(alike[:6], elapsed_s=0.9)
     assert PLAN.enough(alike[:6], elapsed_s=1.1)
@@ -138,7 +139,7 @@ def test_a_longer_plan() -> None:
     assert PLAN.lengthened(3).enough([1.0, 2.0] * 10, elapsed_s=3.1)
 
 
-def test_what_is_not_sure_is_sampled_on_for_some_time() -> None:
+def test_an_uneven_kernel_is_sampled_longer() -> None:
     assert PLAN.may_go_on(STOPPING_COUNTS[-1] - 1, 2.9)
     assert not PLAN.may_go_on(STOPPING_COUNTS[-1], 2.9)
     assert PLAN.may_go_on(MORE_PAIRS - 1, 1e9)
@@ -146,7 +147,7 @@ def test_what_is_not_sure_is_sampled_on_for_some_time() -> None:
 
 
 def test_two_kernels_of_one_session() -> None:
-    """What a turn has done to both is in neither's favour."""
+    """A disturbance of a turn affects both kernels alike."""
     turns = [1.0, 5.0, 2.0, 1.0, 9.0, 1.0, 3.0, 1.0]
     ratio, low, high = paired_speedup(turns, [2 * each for each in turns])
     assert ratio == pytest.approx(2.0)
@@ -204,46 +205,46 @@ def test_on_a_cpu_a_block_of_short_calls_does_not_last() -> None:
 
 
 @given(st.integers(1, 1000), st.floats(1e-3, 1e3), st.floats(0, 1e3))
-def test_a_calls_time_is_what_the_overhead_leaves(calls: int, true_ms: float, overhead_ms: float) -> None:
+def test_a_calls_time_excludes_the_overhead(calls: int, true_ms: float, overhead_ms: float) -> None:
     block = Block(calls=calls, wall_ms=calls * true_ms + overhead_ms)
     assert block.call_ms(overhead_ms) == pytest.approx(true_ms, rel=1e-6, abs=1e-9)
 
 
-def test_no_call_is_shorter_than_the_clock_can_tell() -> None:
+def test_no_call_is_shorter_than_the_clocks_resolution() -> None:
     assert Block(calls=10, wall_ms=1.0).call_ms(1.5) == RESOLUTION_MS
 
 
 @pytest.mark.parametrize("block_ms", [0.3, 1.0, 10.0])
-def test_calls_that_cost_what_they_cost_alone_are_no_cause_for_suspicion(block_ms: float) -> None:
+def test_calls_as_slow_together_as_alone_are_not_suspicious(block_ms: float) -> None:
     """Alone, everything takes some 40 µs more to wake up, the reference too, and now and then far more."""
     singles = [block_ms + 0.04, block_ms + 0.05, block_ms + 7.0]
     assert not suspicious(singles, block_ms, 0.04, 0.01)
     assert suspicious([20 * each for each in singles], block_ms, 0.04, 0.01)
 
 
-def test_a_slow_reference_excuses_what_it_suffers_itself() -> None:
+def test_a_slow_start_of_the_reference_excuses_the_kernel() -> None:
     assert not suspicious([1.0], 0.5, 1.0, 0.0)
 
 
-def test_of_the_shortest_calls_a_block_of_one_tells_nothing() -> None:
+def test_the_shortest_calls_stay_suspicious() -> None:
     assert suspicious([0.03], 0.03, 0.0, 0.01)
 
 
 @pytest.mark.parametrize("call_ms", [0.003, 0.03, 0.3, 3.0])
-def test_calls_that_cost_in_a_chain_what_they_cost_in_a_block_are_fair(call_ms: float) -> None:
+def test_calls_as_fast_in_a_chain_as_in_a_block_are_fair(call_ms: float) -> None:
     assert batched(call_ms + 0.025, call_ms, 0.025, 0.01) is None
     assert batched(1.3 * call_ms + 0.025, call_ms, 0.020, 0.01) is None, "within the noise"
 
 
 @pytest.mark.parametrize(("chain_ms", "block_ms"), [(1.0, 0.5), (0.2, 0.02), (0.06, 0.004), (10.0, 1.0)])
-def test_calls_that_are_cheap_only_together_were_computed_together(chain_ms: float, block_ms: float) -> None:
+def test_calls_that_are_fast_only_together_were_batched(chain_ms: float, block_ms: float) -> None:
     reason = batched(chain_ms, block_ms, 0.025, 0.01)
     assert reason is not None
     assert f"{block_ms:g} ms" in reason
     assert "\n" not in reason
 
 
-def test_a_baseline_that_slows_down_beside_a_kernel_is_noticed() -> None:
+def test_a_baseline_that_slows_down_next_to_a_kernel_is_noticed() -> None:
     assert sabotaged([1.0, 1.1, 0.9], [1.0, 1.15, 1.1], 0.01) is None
     assert sabotaged([1.0, 1.1, 0.9], [1.0, 1.1, 1.9, 2.1, 2.0, 1.9], 0.01) is None, "busy for a while"
     reason = sabotaged([1.0, 1.1, 0.9], [1.5, 1.6, 1.4, 1.4], 0.01)
@@ -263,7 +264,7 @@ def test_a_baseline_that_slows_down_beside_a_kernel_is_noticed() -> None:
         ([-2.0, 4.0] * 13, None),
     ],
 )
-def test_outputs_that_nobody_copies_are_noticed(longer_ms: list[float], copied: bool | None) -> None:
+def test_outputs_that_are_not_copied_are_noticed(longer_ms: list[float], copied: bool | None) -> None:
     assert delivers(longer_ms, 3.0) is copied
 
 
@@ -284,7 +285,7 @@ def test_noise_as_large_as_the_copies_decides_nothing(copies_ms: float, wrong: b
     assert found[not wrong] > 300
 
 
-def test_shared_buffers_has_room_for_a_block_of_the_fastest_kernel_that_can_be() -> None:
+def test_shared_buffers_have_room_for_a_block_of_the_fastest_possible_kernel() -> None:
     plan = Plan(block_ms=10.0, precision=0.02, max_s=1.0)
     assert plan.capacity(8.0, 8.0, 256) == 5, "four times as fast as the baseline"
     assert plan.capacity(8.0, 0.1, 256) == 100, "as fast as the floor"
@@ -304,20 +305,20 @@ def test_overheads_are_smoothed_to_a_line() -> None:
     assert only == {1: Overhead(total_ms=0.3, delivery_ms=0.1)}
 
 
-def test_an_interval_is_never_narrower_than_what_blocks_cannot_tell() -> None:
+def test_an_interval_is_never_narrower_than_the_systematic_error() -> None:
     median, low, high = interval([2.0] * 8)
     assert (low, median, high) == (2.0 / (1 + SYSTEMATIC), 2.0, 2.0 * (1 + SYSTEMATIC))
 
 
 @pytest.mark.parametrize(("call_ms", "off"), [(0.002, 0.1), (0.2, 0.001)])
-def test_calls_that_take_hardly_longer_than_their_launch_are_less_sure(call_ms: float, off: float) -> None:
+def test_intervals_of_the_shortest_calls_are_wider(call_ms: float, off: float) -> None:
     for kernel_ms, other_ms in [(call_ms, 2 * call_ms), (2 * call_ms, call_ms)]:
         ratio, low, high = paired_speedup([kernel_ms] * 8, [other_ms] * 8)
         assert high / ratio == pytest.approx(ratio / low)
         assert high / ratio == pytest.approx((1 + SYSTEMATIC) * (1 + off))
 
 
-def test_an_interval_covers_what_lasts_as_long_as_the_processes() -> None:
+def test_an_interval_covers_errors_that_last_a_whole_session() -> None:
     """All ratios of a session are off by the same, in proportion to how busy the machine is."""
     rng = np.random.default_rng(3)
     held = 0
@@ -329,7 +330,7 @@ def test_an_interval_covers_what_lasts_as_long_as_the_processes() -> None:
     assert held >= 0.95 * 2000
 
 
-def test_the_least_is_looked_for_until_nothing_less_comes() -> None:
+def test_the_minimum_is_measured_until_it_stays() -> None:
     busy = iter([9.0, 8.0, 9.5, 3.0, 3.0, 3.0, 0.1])
     quiet = itertools.repeat(1.0)
     assert fastest([lambda: next(busy), lambda: next(quiet)]) == [3.0, 1.0]
@@ -337,5 +338,5 @@ def test_the_least_is_looked_for_until_nothing_less_comes() -> None:
     assert fastest([lambda: next(restless)]) == [1000.0 - 20.0 * (MOST_TURNS - 1)]
 
 
-def test_a_slow_baseline_counts_up_to_what_it_may_take() -> None:
+def test_a_slow_baseline_counts_up_to_a_credible_time() -> None:
     assert credible_ms([1.0, 1.2, 0.9], 0.01) == pytest.approx(1.33)

@@ -1,4 +1,4 @@
-"""A folder of operators' kernels in BackendBench's layout is scored to its end, every version of it."""
+"""Scoring a folder of operators' kernels in BackendBench's layout, with every version."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ QUICK = [
     *("device=cpu", "evaluator.timeout_s=4", "evaluator.compile_mode=", "evaluator.threads=1"),
     *("evaluator.max_calls=8", "evaluator.plan.max_s=0.2", "evaluator.plan.precision=0.2"),
 ]
-"""Short measurements: how fast a kernel is does not matter here."""
+"""Short measurements: precise times do not matter here."""
 ADD = """
 import torch
 
@@ -137,7 +137,7 @@ def test_the_best_version_counts_and_what_crashed_is_a_failure() -> None:
     assert (found["perf@1"].value, found["perf@2"].value) == (0.5, 0.5)
 
 
-def test_cases_that_take_what_any_call_takes_are_told_apart() -> None:
+def test_cases_bound_by_overhead_are_separated() -> None:
     small, large = correct(0.5, kernel_ms=0.004), correct(3.0)
     cases = [
         CaseResult(name="a", weight=1.0, held_out=False, evaluation=small),
@@ -200,7 +200,7 @@ def test_every_version_is_scored_to_the_end(folder: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("done", [0, 2])
-def test_what_was_judged_before_an_interrupt_is_in_the_tables(
+def test_evaluations_before_an_interrupt_are_in_the_tables(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: int
 ) -> None:
     asked: list[Version] = []
@@ -215,13 +215,13 @@ def test_what_was_judged_before_an_interrupt_is_in_the_tables(
     async def floor(*_: Any) -> float:
         return 0.0
 
-    monkeypatch.setattr(operator_score, "_evaluated", evaluated)
+    monkeypatch.setattr(operator_score, "_evaluate", evaluated)
     monkeypatch.setattr(operator_score, "_floor", floor)
     assert score.main([f"operators={folder}", "suite=operators/traced", *QUICK]) == 130
     said = capsys.readouterr().out
     assert (folder / "operators.csv").exists() == (done > 0)
     if done:
-        assert "2 of 6 versions: the same call goes on" in said
+        assert "2 of 6 versions: repeat the call to continue" in said
         rows = list(csv.DictReader((folder / "operators.csv").read_text().splitlines()))
         assert [each["version"] for each in rows] == [each.name for each in asked[:2]]
 
@@ -283,11 +283,14 @@ def test_pytorch_itself_is_right(
 @pytest.mark.parametrize(
     ("call", "complaint"),
     [
-        ([], "one folder is needed"),
-        (["operators=nowhere", "suite=operators/traced"], "no folder with files like"),
+        ([], "exactly one folder is needed"),
+        (["operators=nowhere", "suite=operators/traced"], "operators=nowhere has no files like"),
         (["operators=aten", "suite=operators/traced", "only=[aten.relu]"], "has no problem aten.relu"),
         (["operators=aten", "suite=operators/none"], "unknown suite operators/none"),
-        (["operators=aten", "suite=shipped"], "the suite shipped is none of operators"),
+        (
+            ["operators=aten", "suite=shipped"],
+            "suite=shipped has no operators; choose one like",
+        ),
     ],
 )
 def test_bad_calls_are_one_line(call: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:

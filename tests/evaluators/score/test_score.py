@@ -1,4 +1,4 @@
-"""A folder of generations is scored to its end, whatever is in it, and in KernelBench's format."""
+"""Scoring a folder of generated kernels, in KernelBench's format, whatever the kernels do."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ QUICK = [
     *("evaluator.plan.max_s=0.2", "evaluator.plan.precision=0.2"),
     *("evaluator.thorough_plan.max_s=0.3", "evaluator.thorough_plan.precision=0.2"),
 ]
-"""Short measurements: how fast a kernel is does not matter here."""
+"""Short measurements: precise times do not matter here."""
 SAMPLES = {
     "level_1_problem_23_sample_0": RIGHT,
     "level_1_problem_23_sample_1": RIGHT.replace("torch.softmax(x, -1)", "torch.zeros_like(x)"),
@@ -57,7 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return run
 
 
-def test_what_was_judged_before_an_interrupt_is_in_the_files(
+def test_evaluations_before_an_interrupt_are_in_the_files(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[str] = []
@@ -69,11 +69,11 @@ def test_what_was_judged_before_an_interrupt_is_in_the_files(
             await asyncio.sleep(60)
         return Evaluation(status=Status.INCORRECT, log="wrong")
 
-    monkeypatch.setattr(score, "evaluate_and_keep", evaluated)
+    monkeypatch.setattr(score, "evaluate_once", evaluated)
     assert score.main([str(folder), *QUICK]) == 130
     assert asked[:2] == ["1/1/0", "1/2/0"]
     assert list(json.loads((folder / "eval_results.json").read_text())) == ["1", "2"]
-    assert "2 of 6 samples: the same call goes on" in capsys.readouterr().out
+    assert "2 of 6 samples: repeat the call to continue" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_a_cheat_a_crash_and_a_hang_are_scored_to_the_end(
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["run=nowhere"], "no folder with files like level_1_problem_23_sample_0_kernel.py"),
+        (["run=nowhere"], "run=nowhere has no files like level_1_problem_23_sample_0_kernel.py"),
         (["baseline=nowhere.json"], "baseline=nowhere.json cannot be read"),
         (["exclude=nowhere.json"], "exclude=nowhere.json cannot be read"),
         (["problem.tolerance=loose"], "problem.tolerance is 'loose'"),
@@ -155,7 +155,7 @@ def test_measures_equal_those_of_the_original() -> None:
         assert geometric_mean(problems).value == pytest.approx(mean or math.nan, nan_ok=True)
 
 
-def test_means_are_over_what_is_solved() -> None:
+def test_means_are_over_solved_problems() -> None:
     problems = scores(0.0, 0.5, 2.0, 8.0)
     assert geometric_mean(problems).value == pytest.approx(2.0)
     assert median(problems).value == pytest.approx(2.0)
@@ -212,11 +212,11 @@ def test_baselines_are_measured_once_and_read_back(
     call = ["suite=kernelbench/level1", "only=[2,23]", *QUICK, "compiled=false", f"out={out}"]
     written = []
 
-    def in_a_line(*found: Any, line: Any = baseline.in_a_line) -> str:
+    def one_line(*found: Any, line: Any = baseline.one_line) -> str:
         written.append(len(baseline.read_times(out / "baseline_time_torch.json")))
         return str(line(*found))
 
-    monkeypatch.setattr(baseline, "in_a_line", in_a_line)
+    monkeypatch.setattr(baseline, "one_line", one_line)
     monkeypatch.setattr(baseline, "is_unsteady", lambda found: False)  # however busy this machine is
     assert baseline.main(call) == 0
     assert written == [1, 2], "an interrupt leaves the times of what was measured"

@@ -1,4 +1,4 @@
-"""The command that records what a model calls: its file, its table, and what it refuses."""
+"""The command that records a model's operators: its file, its table, and its errors."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_calls_are_counted_with_shapes_types_and_strides(
     assert rows["aten.sum.default"] == ["2", "2"]
 
 
-def test_what_was_recorded_can_be_called_again(model: Path) -> None:
+def test_recorded_calls_can_be_repeated(model: Path) -> None:
     """The calls of a whole training step, on arguments that are made for them."""
     assert main(["model=my_model.py", "device=cpu", "backward=true", "out=new/of/mine.txt"]) == 0
     found = read_trace(model.with_name("new") / "of" / "mine.txt")
@@ -87,10 +87,10 @@ def test_a_problem_without_weights_has_the_gradient_of_its_inputs(
     assert "backward" not in capsys.readouterr().out
 
 
-def test_what_cannot_be_written_is_named_and_counted(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_calls_are_named_and_counted(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model.write_text(SOURCE.replace("return x.sum()", "return torch.mul(x, 1j).sum() + x.sum()"))
     assert main(["model=my_model.py", "device=cpu"]) == 1
-    assert "no words for: aten.mul.Tensor (1)" in capsys.readouterr().out
+    assert "cannot express their arguments: aten.mul.Tensor (1)" in capsys.readouterr().out
     assert "aten.mul.Tensor" not in model.with_name("traces.txt").read_text()
 
 
@@ -111,7 +111,7 @@ def test_what_cannot_be_written_is_named_and_counted(model: Path, capsys: pytest
         (("", ""), ["out=my_model.py/x.txt"], "out=my_model.py/x.txt cannot be written"),
     ],
 )
-def test_what_is_wrong_is_one_line(
+def test_a_wrong_call_is_one_line(
     model: Path,
     changed: tuple[str, str],
     arguments: list[str],
@@ -126,5 +126,5 @@ def test_what_is_wrong_is_one_line(
     assert not model.with_name("traces.txt").exists()
 
 
-def test_a_table_of_nothing_has_its_head_alone() -> None:
+def test_an_empty_table_has_only_its_head() -> None:
     assert [line.split() for line in table([])] == [["operator", "calls", "shapes"]]

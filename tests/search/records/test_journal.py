@@ -168,7 +168,7 @@ def test_a_newer_journal_is_refused_in_one_line(tmp_path: Path) -> None:
             read(path)
         assert str(refused.value) == (
             f"{path}: the journal's format is version {FORMAT_VERSION + 1}, this program knows up to "
-            f"{FORMAT_VERSION}: a newer one wrote it, and can read it"
+            f"{FORMAT_VERSION}; open it with the newer program that wrote it"
         )
     assert path.read_bytes() == before
 
