@@ -32,7 +32,7 @@ def write(comparison: ComparisonPlan, searches: Sequence[Searched]) -> list[str]
         "problems": list(comparison.problems),
         "searches": len(searches),
         "planned": len(comparison.searches),
-        "overrides": {arm.name: list(arm.overrides) for arm in comparison.arms},
+        "overrides": {arm: list(overrides) for arm, overrides in comparison.arms.items()},
         "arms": {arm: asdict(interval) for arm, interval in found.items()},
         "differences": [
             {**asdict(each), "is_real": each.is_real, "sentence": each.sentence} for each in between
@@ -63,11 +63,11 @@ def _curves(comparison: ComparisonPlan, searches: Sequence[Searched]) -> Iterato
     amounts = [most * step / STEPS for step in range(STEPS + 1)]
     for arm in comparison.arms:
         for problem in comparison.problems:
-            of = [each for each in searches if (each.arm, each.problem) == (arm.name, problem)]
+            of = [each for each in searches if (each.arm, each.problem) == (arm, problem)]
             if of:
                 found = curve(of, comparison.unit, amounts)
                 for row in zip(found.amounts, found.low, found.median, found.high, strict=True):
-                    yield [arm.name, problem, row[0], len(of), *row[1:]]
+                    yield [arm, problem, row[0], len(of), *row[1:]]
 
 
 def _versions(comparison: ComparisonPlan) -> dict[str, str]:

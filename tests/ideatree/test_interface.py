@@ -59,7 +59,7 @@ def test_a_problem_by_name_by_file_and_as_it_is(tmp_path: Path) -> None:
         (lambda: ideatree.load_problem(Path("nowhere.py")), "nowhere.py cannot be read"),
         (lambda: ideatree.search("level1/softmax", roundz=3), "did you mean rounds?"),
         (lambda: ideatree.search("level1/softmax", strategy="idea_brnching"), "did you mean idea_branching?"),
-        (lambda: ideatree.resume("nowhere"), "no run folder"),
+        (lambda: ideatree.resume("nowhere"), "not a run folder"),
     ],
 )
 def test_what_is_wrong_is_one_line(call: Any, says: str) -> None:
@@ -140,7 +140,7 @@ def test_a_search_with_a_strategy_of_ones_own(tmp_path: Path, way: str) -> None:
 def test_a_folder_with_a_run_is_not_written_over(tmp_path: Path) -> None:
     run = ideatree.search("level1/conv2d", folder=tmp_path / "mine", rounds=1, **REPLAYED)
     before = (run.folder / "journal.jsonl").read_bytes()
-    with pytest.raises(ideatree.UsageError, match="has a run already"):
+    with pytest.raises(ideatree.UsageError, match="already has a run"):
         ideatree.search("level1/conv2d", folder=tmp_path / "mine", rounds=1, **REPLAYED)
     assert (run.folder / "journal.jsonl").read_bytes() == before
 

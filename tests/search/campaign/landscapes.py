@@ -7,9 +7,10 @@ import dataclasses
 from pathlib import Path
 
 from search.campaign.results import write
-from search.campaign.running import Campaign, CampaignRun, Planned
+from search.campaign.running import Campaign, CampaignRun
 from search.campaign.schedulers import Equal
 from search.campaign.slices import SearchProgress, StopRules
+from search.run.searches import PlannedSearch
 
 ATTACK = "<script>document.title='taken over'</script>"
 ARMS = {"branching": "idea_branching", "many": "best_of_n"}
@@ -23,9 +24,9 @@ CEILING = 3.0
 """Of the large landscape, as if its roofline were known."""
 
 
-def planned(folder: Path, problem: str, arm: str) -> Planned:
+def planned(folder: Path, problem: str, arm: str) -> PlannedSearch:
     """The more moves, the faster its kernels can become."""
-    return Planned(
+    return PlannedSearch(
         problem=problem,
         arm=arm,
         weight=1.0,

@@ -23,9 +23,10 @@ from search.campaign.__main__ import CampaignConfig
 from search.campaign.campaign_view import CampaignView, drawn
 from search.campaign.config import searches_at_once
 from search.campaign.results import over_budget, without_overhead, write
-from search.campaign.running import Campaign, CampaignRun, Planned, state_of
+from search.campaign.running import Campaign, CampaignRun, state_of
 from search.campaign.schedulers import Equal
 from search.campaign.slices import SearchProgress, Slice, StopRules
+from search.run.searches import PlannedSearch
 from tests.evaluators.scheduler.fake_host import FakeHost
 from tests.evaluators.suites.clone import SOURCE, make_clone
 from tests.search.interrupted import interrupted
@@ -37,7 +38,7 @@ def on_landscapes(folder: Path, *, evaluations: int, problems: int = 3) -> Campa
     return Campaign(
         folder=folder,
         planned=[
-            Planned(
+            PlannedSearch(
                 problem=f"landscape/{number}",
                 arm="search",
                 weight=1.0,
@@ -204,7 +205,7 @@ def test_cases_bound_by_overhead_are_counted_at_the_end(
     made = Campaign(
         folder=tmp_path,
         planned=[
-            Planned(
+            PlannedSearch(
                 problem="relu",
                 arm="search",
                 weight=1.0,
@@ -322,7 +323,7 @@ def test_what_cannot_be_searched_is_named(
         (["budget.evaluations=5", 'arms.x=["strateg=puct"]'], "unknown key strateg"),
         (["budget.evaluations=5", "scheduler=best"], "unknown scheduler best"),
         (["budget.evaluations=5", "device=gpu"], "device is gpu"),
-        (["resume=nowhere"], "no campaign's folder"),
+        (["resume=nowhere"], "no campaign in this folder"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -109,7 +109,7 @@ def test_the_page_at_the_end(
     assert cli.page_at_the_end(write_page, folder, True) == [f"report: {folder / 'report.html'}"]
     monkeypatch.setattr(cli, "missing_packages", lambda: ["plotly"])
     [line] = cli.page_at_the_end(write_page, folder, True)
-    assert line == "report: none, it needs plotly: pip install 'ideatree[report]'"
+    assert line == "report: not written, it needs plotly: pip install -e '.[report]'"
 
 
 class TestInBrowser(ChartsInBrowser):

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 from search.compare.curves import Point, Searched
-from search.compare.plan import Arm, ComparisonPlan
+from search.compare.plan import ComparisonPlan
 from search.compare.summary import write
 
 ATTACK = "<script>document.title='taken over'</script>"
@@ -43,7 +43,7 @@ def compared(folder: Path, *, seeds: int = 12, evaluations: int = 20, ended: int
     has a report of its own."""
     comparison = ComparisonPlan(
         folder=folder,
-        arms=tuple(Arm(name=name, overrides=(f"strategy={name}",)) for name in ARMS),
+        arms={name: (f"strategy={name}",) for name in ARMS},
         problems={name: (f"problem={name}",) for name in PROBLEMS},
         seeds=tuple(range(seeds)),
         shared=(),
@@ -51,7 +51,9 @@ def compared(folder: Path, *, seeds: int = 12, evaluations: int = 20, ended: int
         unit="evaluations",
         command="python -m search.compare 'problem=level1/softmax' seeds=12",
     )
-    found = [searched(task.problem, task.arm, task.seed, evaluations) for task in comparison.searches[:ended]]
+    found = [
+        searched(each.problem, each.arm, each.seed or 0, evaluations) for each in comparison.searches[:ended]
+    ]
     folder.mkdir(parents=True, exist_ok=True)
     comparison.results.write_text("".join(f"{each.to_json()}\n" for each in found))
     write(comparison, found)

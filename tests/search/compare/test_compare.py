@@ -33,12 +33,12 @@ def call(folder: Path, *arguments: str) -> int:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["strategies=[idea_branching]"], "a comparison needs two strategies"),
+        (["strategies=[idea_branching]"], "a comparison needs at least two strategies"),
         (["strategies=[idea_branching,idea_branching]"], "two arms have the same name"),
-        ([*TWO, "budget.evaluations=null"], "a comparison needs a budget: budget.evaluations=…"),
+        ([*TWO, "budget.evaluations=null"], "a comparison needs a budget: set budget.evaluations=…"),
         ([*TWO, "seeds=0"], "seeds is 0"),
         ([*TWO, "wandb=offline"], "searches without a device are not logged to W&B"),
-        (["resume=nowhere"], "no comparison's folder"),
+        (["resume=nowhere"], "no comparison in this folder"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -107,5 +107,5 @@ def test_a_run_goes_on_where_the_packages_are_missing(
     monkeypatch.setattr(cli, "missing_packages", lambda: ["plotly"])
     run = search(tmp_path / "run")
     assert run.reason == "rounds"
-    assert "report: none, it needs plotly: pip install 'ideatree[report]'" in capsys.readouterr().out
+    assert "report: not written, it needs plotly: pip install -e '.[report]'" in capsys.readouterr().out
     assert not (tmp_path / "run" / "report.html").exists()

@@ -69,7 +69,7 @@ def test_the_folder_of_a_run(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
     again = shell(tmp_path, "run", *REPLAYED, "hydra.run.dir=mine/one")
     assert again.returncode == 2
-    assert again.stderr == ("search.run: mine/one has a run already; resume=mine/one goes on with it\n")
+    assert again.stderr == ("search.run: mine/one already has a run; continue it with resume=mine/one\n")
     assert (folder / "journal.jsonl").exists()
 
 

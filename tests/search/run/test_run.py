@@ -93,12 +93,12 @@ def only_folder(tmp_path: Path) -> Path:
         ),
         (["problem=level1/conv2d", "proposer=llm", "proposer.patience_s=-1"], "proposer.patience_s is -1"),
         (["proposer=replay"], "replay.run"),
-        (["proposer=replay", "replay.run=nowhere"], "no run folder"),
+        (["proposer=replay", "replay.run=nowhere"], "not a run folder"),
         (["problem=level1/conv2d", "repairs=-1", "device=cpu", "pool=local"], "repairs is -1"),
         (["problem=level1/conv2d", "comparisons=-1", "device=cpu", "pool=local"], "comparisons is -1"),
         (["problem=file"], "problem.path is not set"),
         (["problem=file", "problem.path=nowhere.py", "device=cpu"], "nowhere.py"),
-        (["resume=nowhere"], "no run folder"),
+        (["resume=nowhere"], "not a run folder"),
         (["rounds"], "key=value"),
     ],
 )
@@ -240,7 +240,10 @@ def test_an_interrupt_closes_the_run_in_order(tmp_path: Path) -> None:
     folder = wait_for_verdicts(tmp_path, 2)
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(300) == 130
-    assert re.search(r"(finishing \d+ measurements?|closing the run); once more to stop now", said(tmp_path))
+    assert re.search(
+        r"(finishing \d+ measurements?|closing the run); press Ctrl-C again to stop immediately",
+        said(tmp_path),
+    )
     last = journal(folder)[-1]
     assert last["event"] == "run_finished"
     assert last["reason"] == "interrupted"
