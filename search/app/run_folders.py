@@ -72,17 +72,9 @@ def observers_of(
     report: Callable[[Path], Observer],
     recorded: bool = False,
 ) -> list[Observer]:
-    """The observers of a run: the run folder's files, the console, the report, and W&B, which comes last
-    because it uploads the report.
-
-    Args:
-        config: the command's config.
-        journal: the run's journal, in its folder.
-        console: where progress is shown.
-        limits: the limits of the budget.
-        report: makes the observer that writes a folder's report.
-        recorded: see `Progress`.
-    """
+    """The observers of the run with this journal: the files in its folder, the console, the report, and W&B,
+    which comes last because it uploads the report. `limits` are the budget's; `report` makes the observer
+    that writes a folder's report; `recorded`: see `Progress`."""
     folder, past = journal.path.parent, journal.past
     reports = [report(folder)] if config.report and not missing_packages() else []
     return [

@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from evaluators.app.command import (
-    CommandCall,
     build,
     command,
     given_config_folders,
@@ -78,12 +78,13 @@ class CampaignConfig(SearchesConfig):
     hydra: Any = hydra_settings({"run": {"dir": "${out}/campaign/${now:%Y-%m-%d_%H-%M-%S}"}})
 
 
-def expand(overrides: Sequence[str]) -> CommandCall:
-    """The call; a resumed campaign has the overrides that it began with. Raises UsageError."""
-    return restore_overrides(overrides, "campaign")
-
-
-@command("search.campaign", CampaignConfig, __doc__, JournalError, expand=expand)
+@command(
+    "search.campaign",
+    CampaignConfig,
+    __doc__,
+    JournalError,
+    expand=partial(restore_overrides, what="campaign"),
+)
 def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
     console = Console()

@@ -22,7 +22,7 @@ from search.campaign.slices import SearchProgress, Slice, StopRules, key_of
 from search.protocols import KernelEvaluator
 from search.records.journal import replay
 from search.records.run_state import RunState, rebuild
-from search.run.searches import PlannedSearch, SearchRunner, run_concurrently
+from search.run.searches import PlannedSearch, SearchRunner, run_all, run_concurrently
 
 DEFAULTS = ("wandb=off", "report=false", "compare_leaders=false")
 """Overrides of each search, unless the call has others."""
@@ -33,17 +33,9 @@ LIMITS = ("evaluations", "seconds", "calls", "tokens", "dollars")
 
 @dataclass(frozen=True, kw_only=True)
 class Campaign:
-    """Searches under one budget.
-
-    Attributes:
-        folder: the campaign's folder.
-        planned: its searches, at most one for each problem and arm.
-        scheduler: chooses the search that gets the next slice.
-        rules: when a search stops.
-        slice: evaluations that a search gets at a time.
-        at_once: searches that run concurrently.
-        limits: those of all searches together; None: no limit.
-    """
+    """Searches under one budget: `planned`, at most one for each problem and arm. A search gets `slice`
+    evaluations at a time, and `at_once` searches run concurrently. `limits` are those of all searches
+    together; None: no limit."""
 
     folder: Path
     planned: Sequence[PlannedSearch]
@@ -106,10 +98,7 @@ class CampaignRun:
         winners = [each for each in self.searches if each.speedup and not each.unfit and each.final is None]
         self.winners = {each.key for each in winners}
         self._on_change(self)
-        waiting = iter(winners)
-        await run_concurrently(
-            lambda: next((self._confirm(each) for each in waiting), None), self.campaign.at_once
-        )
+        await run_all(map(self._confirm, winners), self.campaign.at_once)
 
     @property
     def seconds(self) -> float:

@@ -22,6 +22,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,6 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from evaluators.app.command import (
-    CommandCall,
     command,
     given_config_folders,
     given_overrides,
@@ -72,12 +72,13 @@ class CompareConfig(RunConfig):
     hydra: Any = hydra_settings({"run": {"dir": "${out}/compare/${now:%Y-%m-%d_%H-%M-%S}"}})
 
 
-def expand(overrides: Sequence[str]) -> CommandCall:
-    """The call; a resumed comparison has the overrides that it began with. Raises UsageError."""
-    return restore_overrides(overrides, "comparison")
-
-
-@command("search.compare", CompareConfig, __doc__, JournalError, expand=expand)
+@command(
+    "search.compare",
+    CompareConfig,
+    __doc__,
+    JournalError,
+    expand=partial(restore_overrides, what="comparison"),
+)
 def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
     console = Console()
@@ -100,17 +101,8 @@ def main(config: DictConfig) -> int:
 def plan(
     config: DictConfig, given: Sequence[str], folder: Path, config_folders: Sequence[str] = ()
 ) -> ComparisonPlan:
-    """The searches of a comparison.
-
-    Args:
-        config: the comparison's config.
-        given: the overrides that made the config.
-        folder: the comparison's folder.
-        config_folders: the override by which Hydra finds the user's own folders of configs.
-
-    Raises:
-        UsageError: for fewer than two arms, no budget, or searches that cannot be logged to W&B.
-    """
+    """The searches of a comparison, whose config was made by the overrides `given`. `config_folders`: the
+    override by which Hydra finds the user's own configs. Raises UsageError."""
     arms: dict[str, Sequence[str]] = {name: (f"strategy={name}",) for name in config.strategies}
     more = arms_of(config)
     if len(arms) < len(config.strategies) or arms.keys() & more.keys():
@@ -123,8 +115,8 @@ def plan(
         raise UsageError(
             "a comparison needs a budget: set budget.evaluations=…, seconds, calls, tokens or dollars"
         )
-    without_device = gives_verdicts(config)
-    if without_device and config.wandb.mode != "off" and any(each.startswith("wandb") for each in given):
+    logged = config.wandb.mode != "off" and any(each.startswith("wandb") for each in given)
+    if logged and gives_verdicts(config):
         raise UsageError("searches without a device are not logged to W&B: remove wandb=…")
     named = [each for each in given if each.startswith("problem=")]
     problems: dict[str, Sequence[str]] = {
@@ -137,10 +129,7 @@ def plan(
         problems=problems,
         seeds=tuple(range(config.seed, config.seed + config.seeds)),
         shared=(*config_folders, f"rounds={config.rounds}", *without(given, *OWN, "problem", "seed")),
-        without_device=without_device,
         unit=next((unit for unit in UNITS if limits.get(unit) is not None), UNITS[0]),
-        seeds_at_once=config.seeds_at_once,
-        shares_verdicts=config.share_verdicts,
         command=shlex.join(["python", "-m", "search.compare", *given]),
     )
 

@@ -13,31 +13,16 @@ from search.run.searches import PlannedSearch, planned_searches
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonPlan:
-    """A comparison: each arm searches each problem with each seed.
-
-    Attributes:
-        folder: the comparison's folder.
-        arms: the overrides of each arm, by name.
-        problems: the overrides that choose each problem, by name.
-        seeds: the seeds of each arm's searches.
-        shared: the overrides of all searches.
-        without_device: whether the proposer gives the verdicts, so that searches run in processes.
-        unit: the unit of the budget at which arms are compared.
-        command: the call that began the comparison.
-        seeds_at_once: the number of seeds whose searches run concurrently.
-        shares_verdicts: see `SharedVerdicts`.
-    """
+    """A comparison: each arm searches each problem with each seed. `arms` and `problems` are overrides by
+    name, `shared` those of all searches; `unit` is the budget's, `command` the call that began it."""
 
     folder: Path
     arms: Mapping[str, Sequence[str]]
     problems: Mapping[str, Sequence[str]]
     seeds: tuple[int, ...]
     shared: tuple[str, ...]
-    without_device: bool
     unit: str
     command: str = ""
-    seeds_at_once: int = 1
-    shares_verdicts: bool = True
 
     @property
     def results(self) -> Path:

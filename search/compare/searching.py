@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import multiprocessing
 import os
 import signal
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from search.compare.curves import Searched, of_events, searched
 from search.compare.plan import ComparisonPlan
 from search.compare.shared_verdicts import SharedVerdicts
 from search.records.journal import Journal, replay
-from search.run.searches import PlannedSearch, SearchRunner, run_concurrently, shared_evaluator
+from search.run.searches import PlannedSearch, SearchRunner, gives_verdicts, run_all, shared_evaluator
 from search.run.specification import specification
 
 DEFAULTS = ("wandb=off", "library.use=false", "report=false")
@@ -38,8 +36,6 @@ BATCH = 8
 """Searches without a device that a process gets at a time."""
 OUTSTANDING = 8
 """Kernels of a search without a device that may be evaluated at a time."""
-
-Job = Coroutine[Any, Any, None]
 
 
 async def search_all(
@@ -78,58 +74,40 @@ async def search_all(
         def show(verdicts: int) -> None:
             progress.update(bar, verdicts=f"{verdicts} verdicts")
 
-        if todo and comparison.without_device:
-            with _in_processes(todo, keep) as jobs:
-                await run_concurrently(lambda: next(jobs, None))
+        if todo and gives_verdicts(config):
+            await _search_in_processes(todo, keep)
         elif todo:
-            with shared_evaluator(config) as (pool, _):
-                assert pool is not None
-                verdicts = SharedVerdicts(pool, comparison.folder / "verdicts.jsonl", show)
-                runner = SearchRunner(pool, config.device, DEFAULTS)
-                await run_concurrently(PairedSearches(comparison, todo, runner, verdicts, keep).next)
+            await _search_kernels(config, comparison, todo, keep, show)
     return comparison.ended()
 
 
-class PairedSearches:
-    """The policy of a comparison: each search runs to its end, one problem after another, so that a device
-    opens each once; the arms of a seed run together, `seeds_at_once` seeds at a time."""
+async def _search_kernels(
+    config: DictConfig,
+    comparison: ComparisonPlan,
+    todo: Sequence[PlannedSearch],
+    keep: Callable[[Iterable[Searched]], None],
+    on_verdict: Callable[[int], None],
+) -> None:
+    """Runs each search to its end: one problem after another, so that a device opens each once; all arms of a
+    seed together, `seeds_at_once` seeds at a time."""
+    with shared_evaluator(config) as (pool, _):
+        assert pool is not None
+        verdicts = SharedVerdicts(pool, comparison.folder / "verdicts.jsonl", on_verdict)
+        runner = SearchRunner(pool, config.device, DEFAULTS)
 
-    def __init__(
-        self,
-        comparison: ComparisonPlan,
-        todo: Sequence[PlannedSearch],
-        runner: SearchRunner,
-        verdicts: SharedVerdicts,
-        keep: Callable[[Iterable[Searched]], None],
-    ) -> None:
-        """`keep` is called with the result of each search."""
-        order = list(comparison.problems)
-        self._waiting = sorted(todo, key=lambda each: order.index(each.problem))
-        self._running: Counter[tuple[str, int | None]] = Counter()
-        self._comparison, self._runner, self._verdicts, self._keep = comparison, runner, verdicts, keep
+        async def search(planned: PlannedSearch) -> None:
+            alone = "" if config.share_verdicts else f"{planned.arm}/{planned.seed}"
+            own = runner.config(planned)
+            own.wandb = {**own.wandb, **on_wandb(comparison.folder.name, planned, own.wandb)}
+            await runner.run(planned, own, evaluator=verdicts.for_search(alone))
+            keep([searched(planned.folder, problem=planned.problem, arm=planned.arm, seed=planned.seed or 0)])
 
-    def next(self) -> Job | None:
-        """The search to begin now, if any."""
-        if not self._waiting:
-            return None
-        problem = self._waiting[0].problem
-        pair = problem, self._waiting[0].seed
-        groups = +self._running
-        if pair not in groups and (
-            len(groups) >= self._comparison.seeds_at_once or any(each != problem for each, _ in groups)
-        ):
-            return None
-        self._running[pair] += 1
-        return self._search(self._waiting.pop(0))
-
-    async def _search(self, planned: PlannedSearch) -> None:
-        assert planned.seed is not None
-        config = self._runner.config(planned)
-        config.wandb = {**config.wandb, **on_wandb(self._comparison.folder.name, planned, config.wandb)}
-        alone = "" if self._comparison.shares_verdicts else f"{planned.arm}/{planned.seed}"
-        await self._runner.run(planned, config, evaluator=self._verdicts.of_a_search(alone))
-        self._keep([searched(planned.folder, problem=planned.problem, arm=planned.arm, seed=planned.seed)])
-        self._running[planned.problem, planned.seed] -= 1
+        for problem in comparison.problems:
+            seeds = (
+                run_all([search(each) for each in todo if (each.problem, each.seed) == (problem, seed)])
+                for seed in comparison.seeds
+            )
+            await run_all(seeds, config.seeds_at_once)
 
 
 def on_wandb(comparison: str, planned: PlannedSearch, chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,12 +121,11 @@ def on_wandb(comparison: str, planned: PlannedSearch, chosen: Mapping[str, Any])
     }
 
 
-@contextlib.contextmanager
-def _in_processes(
+async def _search_in_processes(
     todo: Sequence[PlannedSearch], keep: Callable[[Iterable[Searched]], None]
-) -> Iterator[Iterator[Job]]:
-    """Jobs that run batches of searches in processes. Only this process handles an interrupt: batches that
-    are running end, the others do not begin."""
+) -> None:
+    """Runs batches of searches in processes. Only this process handles an interrupt: batches that are running
+    end, the others do not begin."""
     method = multiprocessing.get_context("spawn")
     ignored = (signal.SIGINT, signal.SIG_IGN)
     with concurrent.futures.ProcessPoolExecutor(
@@ -159,7 +136,7 @@ def _in_processes(
             keep(await asyncio.wrap_future(processes.submit(search_batch, batch)))
 
         try:
-            yield (search(todo[start : start + BATCH]) for start in range(0, len(todo), BATCH))
+            await run_all(search(todo[start : start + BATCH]) for start in range(0, len(todo), BATCH))
         finally:
             processes.shutdown(cancel_futures=True)
 

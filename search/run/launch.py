@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from evaluators.app.command import choose_device, one_of, positive, say
+from evaluators.app.device_config import host_of
 from evaluators.base.cause import cause_of, first_line
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import WorkerBroken
@@ -70,19 +71,9 @@ async def search(
     evaluator: KernelEvaluator | None = None,
     confirms: bool = True,
 ) -> RunFinished:
-    """Runs the search in the folder, or continues the run there.
-
-    Args:
-        spec: the search.
-        folder: the run folder.
-        console: where progress is shown.
-        signals: whether SIGINT and SIGTERM end the run cleanly.
-        evaluator: an open one that several searches share; None: the search opens its own.
-        confirms: whether the winner is measured again at the end, see `Session`.
-
-    Raises:
-        UsageError: for a problem that cannot be searched, or settings that are not possible.
-    """
+    """Runs the search in the folder, or continues the run there. `signals`: whether SIGINT and SIGTERM end
+    the run cleanly; `evaluator`: an open one that several searches share; `confirms`: see `Session`. Raises
+    UsageError for a problem that cannot be searched and for settings that are not possible."""
     problem, config = spec.problem, spec.config
     try:
         opened, outstanding = _evaluator(spec, evaluator)
@@ -109,7 +100,12 @@ async def search(
                     environment=facts,
                     confirms=confirms,
                 )
-                finished = await _run(engine, console, signals=signals)
+                with _stopped_by_signals(engine, console) if signals else contextlib.nullcontext():
+                    finished = await engine.run()
+                finalise(folder, engine.session.state)
+                if finished in journal.past:
+                    why = f"the run had already ended ({finished.reason})"
+                    say(console, f"{why}; raise a limit, e.g. rounds=…, to continue")
     except WorkerBroken as error:
         raise UsageError(f"{problem.name} cannot be searched: {cause_of(str(error))}") from error
     except ValueError as error:
@@ -124,22 +120,8 @@ def _evaluator(
     """The evaluator, still to be entered, and how many kernels it is given at a time. Raises UsageError."""
     if (ready := shared or spec.evaluator) is not None:
         return contextlib.nullcontext(ready), OUTSTANDING_PER_LANE
-    host = spec.open_host()
+    host = host_of(spec.config)
     return Pool(host), OUTSTANDING_PER_LANE * (host.devices + host.cores)
-
-
-async def _run(engine: Engine, console: Console, *, signals: bool) -> RunFinished:
-    """Runs the engine and writes the summary into its folder."""
-    journal = engine.session.journal
-    with _stopped_by_signals(engine, console) if signals else contextlib.nullcontext():
-        finished = await engine.run()
-    finalise(journal.path.parent, engine.session.state)
-    if finished in journal.past:
-        say(
-            console,
-            f"the run had already ended ({finished.reason}); raise a limit, e.g. rounds=…, to continue",
-        )
-    return finished
 
 
 def _check_caps(config: DictConfig) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,18 +40,10 @@ WITHOUT_DEVICE = (
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedSearch:
-    """One of many searches.
-
-    Attributes:
-        problem: the problem's name.
-        arm: the name of the setting that is compared.
-        overrides: those of its `search.run` call.
-        folder: its run folder.
-        seed: takes the place of the seed in `overrides`; None: that one.
-        weight: the problem's weight in its suite.
-        sizes: module globals to replace, where the reference has them.
-        ceiling: the largest possible speedup, if it is known in advance.
-    """
+    """One of many searches: a problem and an arm (the setting that is compared), the overrides of its
+    `search.run` call, and its run folder. `seed` replaces the one in `overrides`; `weight` is the problem's
+    in its suite; `sizes` are module globals to replace, where the reference has them; `ceiling` is the
+    largest possible speedup, if it is known in advance."""
 
     problem: str
     arm: str
@@ -173,6 +166,11 @@ async def run_concurrently(
         await asyncio.gather(*running, return_exceptions=True)
 
 
+async def run_all(jobs: Iterable[Coroutine[Any, Any, None]], at_once: float = math.inf) -> None:
+    """Runs jobs in their order, at most `at_once` at a time. See `run_concurrently`."""
+    await run_concurrently(partial(next, iter(jobs), None), at_once)
+
+
 def run_with_report(
     work: Callable[[Callable[[], None]], Coroutine[Any, Any, Result]],
     summary: Callable[[Result | None], Sequence[str] | None],
@@ -182,17 +180,10 @@ def run_with_report(
     *,
     wanted: bool,
 ) -> None:
-    """Runs `work` to its end or an interrupt, and keeps the folder's `report.html` fresh meanwhile.
-
-    Args:
-        work: the searches; it calls its argument after each change of the results.
-        summary: writes the summary files and returns the lines to print, or None if there is nothing to
-            report. It gets the result of `work`, or None before its end.
-        write_page: writes the report of a folder.
-        folder: where the results are.
-        console: where the summary is printed.
-        wanted: whether the report is written at all.
-    """
+    """Runs `work` to its end or an interrupt, then prints the summary. Meanwhile `write_page` keeps the
+    folder's report fresh, if it is `wanted`. `work` calls its argument whenever results change. `summary`
+    gets the result of `work`, None before its end; it writes the summary files and returns the lines to
+    print, or None if there is nothing to report yet."""
 
     def refresh() -> None:
         if summary(None) is not None:

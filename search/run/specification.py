@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from omegaconf import DictConfig
 
 from evaluators.app.command import build
-from evaluators.app.device_config import host_of
 from evaluators.base.cause import first_line
 from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Problem
-from evaluators.scheduler.host import Host
 from search.engine.engine import Engine
 from search.engine.session import Session
 from search.protocols import GivesVerdicts, KernelEvaluator, Library, Proposer, Strategy
@@ -36,14 +33,13 @@ class SearchSpec:
         proposer: has the ideas and writes the kernels.
         limits: the arguments of `Budget`.
         evaluator: gives recorded or made-up verdicts; None: kernels are measured.
-        open_host: opens the machine or cluster that measures kernels.
         library: where known kernels come from and the winner goes; None: neither.
         entries: kernels that take the place of the library's; None: the library's.
         ranking: see `search.records.ranking`.
         seed, history, repairs: see `Engine`.
         compare_leaders, comparisons: see `Session`.
-        config: the config that all of this was built from. It says which observers watch the run, and is
-            written to the run folder and to W&B.
+        config: the config that all of this was built from. It says where kernels are measured and which
+            observers watch the run, and is written to the run folder and to W&B.
     """
 
     problem: Problem
@@ -51,7 +47,6 @@ class SearchSpec:
     proposer: Proposer
     limits: Mapping[str, Any]
     evaluator: KernelEvaluator | None
-    open_host: Callable[[], Host]
     library: Library | None
     entries: Sequence[Seed] | None
     ranking: str
@@ -93,18 +88,9 @@ def specification(
     strategy: Strategy | None = None,
     proposer: Proposer | None = None,
 ) -> SearchSpec:
-    """The search that a config describes.
-
-    Args:
-        config: a resolved `RunConfig` whose key `device` is `cuda` or `cpu`.
-        recording: the run that is replayed.
-        strategy: takes the place of the config's.
-        proposer: takes the place of the config's.
-
-    Raises:
-        UsageError: for a part that cannot be built, a limit that is not possible, or a proposer that can do
-            nothing for the problem.
-    """
+    """The search that a resolved config, with the device to use, describes. `recording`: the run that it
+    replays; `strategy` and `proposer` take the place of the config's. Raises UsageError for a part that
+    cannot be built, and for a proposer that can do nothing for the problem."""
     problem: Problem = build(config.problem, device=config.device)
     proposer = proposer or build(config.proposer)
     if refusal := proposer.refusal(problem):
@@ -129,7 +115,6 @@ def specification(
         proposer=proposer,
         limits=limits,
         evaluator=evaluator,
-        open_host=partial(host_of, config),
         library=build(config.library.kernels) if config.library.use and evaluator is None else None,
         entries=entries,
         ranking=ranking,

@@ -1,4 +1,4 @@
-"""A small campaign on landscapes, searched for its folder."""
+"""Runs a small campaign on landscapes, for its folder."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MOVES = {
     "landscape/large": 16,
 }
 CEILING = 3.0
-"""Of the large landscape, as if its roofline were known."""
+"""The ceiling of the large landscape, as if its roofline were known."""
 
 
 def planned(folder: Path, problem: str, arm: str) -> PlannedSearch:
-    """The more moves, the faster its kernels can become."""
+    """A search whose kernels can become faster, the more moves the landscape has."""
     return PlannedSearch(
         problem=problem,
         arm=arm,
@@ -55,8 +55,8 @@ def campaign(folder: Path) -> Campaign:
 
 
 def searched(folder: Path) -> list[SearchProgress]:
-    """Runs it and writes what it found, with what a landscape has not: times of `torch.compile`, costs, a
-    reason to stop that is an attack, and a search's own report."""
+    """Runs it and writes the results, with what a landscape lacks: times of `torch.compile`, costs, a reason
+    to stop that is an attack, and a search's report."""
     plan = campaign(folder)
     run = CampaignRun(plan, None, "cpu", lambda run: None)
     asyncio.run(run.run())

@@ -1,4 +1,4 @@
-"""A comparison's folder, written down without a search."""
+"""Writes the folder of a comparison without any search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROBLEMS = ("level1/softmax", "level1/matmul")
 
 
 def searched(problem: str, arm: str, seed: int, evaluations: int) -> Searched:
-    """One search whose place is particular to its problem and seed."""
+    """One search; its level depends on problem and seed."""
     place, rng = random.Random(f"{problem}/{seed}").gauss(0.5, 0.3), random.Random(f"{problem}/{arm}/{seed}")
     end = max(0.0, place + ARMS[arm] + rng.gauss(0, 0.03))
     shares = [step / evaluations for step in range(evaluations + 1)]
@@ -39,15 +39,14 @@ def searched(problem: str, arm: str, seed: int, evaluations: int) -> Searched:
 
 
 def compared(folder: Path, *, seeds: int = 12, evaluations: int = 20, ended: int | None = None) -> Path:
-    """The folder with all results, or while it goes on those of the first that have `ended`; the first search
-    has a report of its own."""
+    """The folder with all results, or only those of the first `ended` searches; the first search has a
+    report."""
     comparison = ComparisonPlan(
         folder=folder,
         arms={name: (f"strategy={name}",) for name in ARMS},
         problems={name: (f"problem={name}",) for name in PROBLEMS},
         seeds=tuple(range(seeds)),
         shared=(),
-        without_device=False,
         unit="evaluations",
         command="python -m search.compare 'problem=level1/softmax' seeds=12",
     )
