@@ -28,7 +28,7 @@ class SearchSpec:
     """One search, ready to run.
 
     Attributes:
-        problem: what is searched.
+        problem: the problem to search.
         strategy: chooses the seeds of each expansion.
         proposer: has the ideas and writes the kernels.
         limits: the arguments of `Budget`.

@@ -67,7 +67,7 @@ def test_ended_searches_are_not_repeated(tmp_path: Path, capsys: pytest.CaptureF
     rows = list(csv.DictReader((folder / "curves.csv").open()))
     assert {row["arm"] for row in rows} == {"idea_branching", "wide"}
     # half a line of a process that was killed
-    (folder / "searches.jsonl").write_text("\n".join(lines[:5]) + "\n" + lines[5][:40] + "\n")
+    (folder / "searches.jsonl").write_text("\n".join(lines[:5]) + "\n" + lines[5][:40])
     assert compare.main([f"resume={folder}"]) == 0
     again = (folder / "searches.jsonl").read_text().splitlines()
     assert again[:5] == lines[:5]

@@ -88,7 +88,7 @@ def test_a_run_keeps_its_report_and_says_where_it_is(
     run = search(tmp_path / "run")
     said = capsys.readouterr().out
     place = tmp_path / "run" / "report.html"
-    assert f"report: {place}, written whenever a round closes" in said
+    assert f"report: {place}, written after each round" in said
     assert f"report: {place}\n" in said
     assert place.exists()
     assert len(run.frames().variants) == len(run.variants)
