@@ -55,7 +55,7 @@ class RunConfig(RunFolderConfig):
     )
     repairs: int = option(1, "times a failed variant is returned to the model with the evaluator's log")
     comparisons: int = option(
-        COMPARE_AT_MOST, "largest number of sessions per round that compare the leaders"
+        COMPARE_AT_MOST, "largest number of sessions that compare the leaders, per round; 0: none"
     )
     device: str = option("auto", "where kernels run: auto | cuda | cpu")
     budget: BudgetConfig = section(BudgetConfig)

@@ -10,7 +10,7 @@ from search.app.resuming import stored_config
 from search.proposers.llm.proposer import LLMProposer
 from search.run.config import RunConfig
 
-RUN = Path("tests/search/recordings/softmax_cpu")
+RUN = Path(__file__).parents[1] / "recordings" / "softmax_cpu"
 
 
 def test_the_proposer_of_an_older_run_has_no_copy_of_history(tmp_path: Path) -> None:
