@@ -31,10 +31,10 @@ class ExpectedGain:
     suite.
 
     A search without a slice comes first. After that, the expected gain is the mean gain of the last `window`
-    slices, plus an exploration bonus: `hope`, divided by 1 + the number of slices since the last gain, so that a
-    stuck search is tried again, but less and less often. The expected gain never exceeds what the roofline allows.
-    With a `target`, searches whose best kernel is below that speedup but can reach it count `boost` times,
-    because they would add to fast_p at that speedup.
+    slices, plus an exploration bonus: `hope`, divided by 1 + the number of slices since the last gain, so
+    that a stuck search is tried again, but less and less often. The expected gain never exceeds what the
+    roofline allows. With a `target`, searches whose best kernel is below that speedup but can reach it count
+    `boost` times, because they would add to fast_p at that speedup.
     """
 
     def __init__(
