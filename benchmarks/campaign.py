@@ -24,23 +24,24 @@ from pathlib import Path
 import numpy
 from scipy import stats
 
-from search.campaign.running import Campaign, CampaignRun, Planned
+from search.campaign.running import Campaign, CampaignRun
 from search.campaign.schedulers import Equal, ExpectedGain, Scheduler
 from search.campaign.slices import SearchProgress, StopRules
 from search.proposers.landscape import START, Landscape
+from search.run.searches import PlannedSearch
 
 SCHEDULERS = ("equal", "gain")
 SHAPE = {"needy": 0.2, "clashing": 0.1}
 SLICE = 10
 
 
-def planned(folder: Path, number: int, chance: random.Random) -> Planned:
+def planned(folder: Path, number: int, chance: random.Random) -> PlannedSearch:
     """A problem with more or fewer moves that are worth more or less: so its ceiling is."""
     moves, mean = chance.choice([2, 3, 4, 6, 8, 12]), chance.uniform(0.05, 0.25)
     seed = chance.randrange(10**6)
     landscape = Landscape(seed, moves=moves, mean=mean, spread=0.15, **SHAPE)
     keys = {"moves": moves, "mean": mean, "spread": 0.15, "seed": seed, **SHAPE}
-    return Planned(
+    return PlannedSearch(
         problem=f"landscape/{number}",
         arm="search",
         weight=1.0,

@@ -19,6 +19,7 @@ import math
 import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import astuple, replace
@@ -26,14 +27,10 @@ from datetime import date
 from functools import cache
 from pathlib import Path
 
-from omegaconf import DictConfig
-
-from evaluators.app.command import compose_config
 from search.compare.curves import Searched
-from search.compare.plan import SearchTask
-from search.compare.searching import search_without_device
+from search.compare.searching import search_in_memory
 from search.compare.statistics import differences, means
-from search.run.config import RunConfig
+from search.run.searches import PlannedSearch, SearchRunner
 
 EVALUATIONS = 100
 NOISES, FAILURES = (0.0, 0.1, 0.3), (0.0, 0.2, 0.5)
@@ -43,20 +40,21 @@ Order = tuple[str, tuple[str, ...], int, int]
 def one(order: Order) -> Searched:
     """A search by a strategy on the landscape of a seed, by the chances of another."""
     strategy, overrides, seed, chance = order
-    config = composed(strategy, overrides).copy()
-    config.seed = seed
-    task = SearchTask(
-        comparison="", problem="landscape", arm=strategy, seed=seed, overrides=overrides, folder=Path()
+    planned = PlannedSearch(
+        problem="landscape",
+        arm=strategy,
+        seed=seed,
+        overrides=(f"strategy={strategy}", *overrides),
+        folder=Path(tempfile.gettempdir()) / "no folder",
     )
-    return search_without_device(config, task, chance=chance)
+    return search_in_memory(runner().config(planned), planned, chance=chance)
 
 
 @cache
-def composed(strategy: str, overrides: tuple[str, ...]) -> DictConfig:
-    """The config of such searches, whatever their seed; not resolved."""
+def runner() -> SearchRunner:
+    """Composes the configs of such searches once per process."""
     call = ("problem=landscape", "proposer=landscape", "library.use=false", "branch=2", "rounds=100000")
-    limit = f"budget.evaluations={EVALUATIONS}"
-    return compose_config(RunConfig, [*call, limit, f"strategy={strategy}", *overrides], resolve=False)
+    return SearchRunner(None, "cpu", [*call, f"budget.evaluations={EVALUATIONS}"])
 
 
 def in_parallel(orders: Sequence[Order]) -> list[Searched]:
@@ -101,7 +99,8 @@ def sensitivity(strategies: Sequence[str], seeds: int, out: Path | None) -> None
 
 def optimum(seeds: int) -> float:
     """The geometric mean of the landscapes' best speedups."""
-    from evaluators.app.command import build
+    from evaluators.app.command import build, compose_config
+    from search.run.config import RunConfig
 
     logs = []
     for seed in range(seeds):

@@ -1,5 +1,4 @@
-"""Compares strategies, or anything that can be set: the command `search.compare`, with its keys as
-arguments."""
+"""Compares strategies or other settings: the keys of `ideatree compare` as arguments."""
 
 from __future__ import annotations
 
@@ -22,14 +21,19 @@ from search.compare.summary import write
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison's folder holds."""
+    """A comparison, ended or not.
+
+    Attributes:
+        folder: the comparison's folder.
+        searches: the searches that have ended.
+    """
 
     folder: Path
     searches: list[Searched] = field(repr=False)
 
     def frames(self) -> ComparisonFrames:
-        """Searches, curves, arms and differences as pandas frames. Needs pandas. Raises OSError while the
-        comparison has not ended."""
+        """Searches, curves, arms and differences as pandas frames. Needs pandas. Raises OSError before the
+        summary files are written: at the end, or with the first report."""
         return load_comparison(self.folder)
 
 
@@ -43,14 +47,24 @@ def compare(
     show: bool = True,
     **keys: Any,
 ) -> Comparison:
-    """Searches with each of several settings, with the same seeds and budget, and returns the comparison.
+    """Runs searches with several settings, on the same seeds and budget, and returns the comparison.
 
-    `problem`: the name of a shipped one, the `Path` of a reference, or `landscape`, with
-    `proposer="landscape"`. `strategies`: choices of that group; `arms`: anything else, overrides by name.
-    `changes`: other values of the problem's keys. `folder`: the comparison's, by default a new one below
-    `out`; one that has a part of this comparison is gone on with. `show`: what is found, on standard output.
-    `keys`: every other key of the command, e.g. `seeds=8`, `budget={"evaluations": 200}`. Raises UsageError
-    for what the command would refuse.
+    Args:
+        problem: the name of a shipped problem, the `Path` of a PyTorch reference, or `landscape` with
+            `proposer="landscape"`.
+        strategies: strategies to compare, by name.
+        arms: other settings to compare: overrides of `ideatree run`, by name.
+        changes: other values of the problem's keys, e.g. `{"dtype": "bfloat16"}`.
+        folder: the comparison's folder; None: a new one below the key `out`. If it has a part of this
+            comparison, only the searches that are missing run.
+        show: whether progress and the result are printed to standard output.
+        keys: every other key of `ideatree compare`, e.g. `seeds=8` or `budget={"evaluations": 200}`.
+
+    Returns:
+        The comparison, with all its searches.
+
+    Raises:
+        UsageError: for anything that the command would refuse.
     """
     given = [
         *problem_overrides(problem),
@@ -59,11 +73,11 @@ def compare(
     config = compose_config(command.CompareConfig, given)
     plan = command.plan(config, given, Path(folder or run_folder(config.out, "compare")))
     console = Console(quiet=not show)
-    ended = run_sync(lambda _: search_all(plan, console))
+    ended = run_sync(lambda _: search_all(config, plan, console))
     say(console, *write(plan, ended))
     return Comparison(folder=plan.folder, searches=ended)
 
 
 def open_comparison(folder: str | Path) -> Comparison:
-    """The comparison in a folder, ended or not. Raises OSError where there is none."""
+    """Opens the comparison in a folder, ended or not. Raises OSError if there is none."""
     return Comparison(folder=Path(folder), searches=read_searches(Path(folder) / "searches.jsonl"))

@@ -1,4 +1,4 @@
-"""Runs searches: the command `search.run`, with its keys as arguments and parts of it as objects."""
+"""Runs searches: the keys of `ideatree run` as arguments, a strategy or a proposer also as an object."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from search.protocols import Proposer, Strategy
 from search.run import launch
 from search.run.__main__ import expand
 from search.run.config import RunConfig
-from search.run.launch import settle
+from search.run.specification import specification
 
 Result = TypeVar("Result")
 
@@ -38,19 +38,28 @@ def search(
 ) -> Run:
     """Searches for a faster kernel and returns the run.
 
-    `problem`: the name of a shipped one, or the `Path` of a reference. `strategy` and `proposer`: a choice of
-    that group, or an object of one's own (such a run cannot be resumed from the command line). `changes`:
-    other values of the problem's keys, e.g. `{"dtype": "bfloat16"}`. `folder`: the run's; by default a new
-    one below `out`. `show`: what goes on, on standard output. `keys`: every other key
-    of the command, e.g. `rounds=3`, `budget={"seconds": 600}`, `llm=["openai", "google"]`, `wandb="off"`.
+    Ctrl-C ends the run cleanly, except in notebooks, where it stops immediately. Use `resume` to continue it.
 
-    An interrupt closes the run in order, but for notebooks, where it ends at once; `resume` goes on with it.
-    Raises UsageError for what the command would refuse.
+    Args:
+        problem: the name of a shipped problem, or the `Path` of a PyTorch reference.
+        strategy: the name of a strategy, or an object. A run with an object cannot be resumed from the
+            command line.
+        proposer: the name of a proposer, or an object, as above.
+        changes: other values of the problem's keys, e.g. `{"dtype": "bfloat16"}`.
+        folder: the run folder; None: a new one below the key `out`.
+        show: whether progress is printed to standard output.
+        keys: every other key of `ideatree run`, e.g. `rounds=3`, `budget={"seconds": 600}`,
+            `llm=["openai", "google"]` or `wandb="off"`.
+
+    Returns:
+        The run, ended or interrupted.
+
+    Raises:
+        UsageError: for anything that the command would refuse.
     """
+    given = with_changes(keys, changes)
     return run_sync(
-        lambda signals: _search(
-            problem, strategy, proposer, folder, show, with_changes(keys, changes), signals=signals
-        )
+        lambda signals: _search(problem, strategy, proposer, folder, show, given, signals=signals)
     )
 
 
@@ -64,14 +73,22 @@ async def search_async(
     show: bool = True,
     **keys: Any,
 ) -> Run:
-    """`search` for a program with an event loop. When it is cancelled, the run ends at once."""
-    return await _search(
-        problem, strategy, proposer, folder, show, with_changes(keys, changes), signals=False
-    )
+    """`search` for a program with an event loop. Cancelling it stops the run immediately."""
+    given = with_changes(keys, changes)
+    return await _search(problem, strategy, proposer, folder, show, given, signals=False)
 
 
 def resume(folder: str | Path, *, show: bool = True, **keys: Any) -> Run:
-    """Goes on with the run in the folder; `keys` as for `search`, e.g. `rounds=20`. Raises UsageError."""
+    """Continues the run in a folder and returns it.
+
+    Args:
+        folder: the run folder.
+        show: whether progress is printed to standard output.
+        keys: keys that change, as for `search`, e.g. `rounds=20`.
+
+    Raises:
+        UsageError: for a folder without a run, and anything that the command would refuse.
+    """
     return run_sync(lambda signals: _resume(folder, show, keys, signals=signals))
 
 
@@ -81,8 +98,8 @@ async def resume_async(folder: str | Path, *, show: bool = True, **keys: Any) ->
 
 
 def run_sync(searching: Callable[[bool], Coroutine[Any, Any, Result]]) -> Result:
-    """What comes of the coroutine that `searching` makes, in this thread where no loop runs in it. It is told
-    whether it may handle signals."""
+    """Runs the coroutine that `searching` makes: in this thread, or in another one if a loop already runs in
+    this one. `searching` gets whether it may handle signals."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -108,12 +125,11 @@ async def _search(
     signals: bool,
 ) -> Run:
     parts = {"strategy": strategy, "proposer": proposer}
-    chosen = problem_overrides(problem)
-    chosen += [f"{name}={part}" for name, part in parts.items() if isinstance(part, str)]
-    call = expand([*chosen, *overrides(keys)])
-    config = compose_config(RunConfig, call.overrides)
+    names = {name: part for name, part in parts.items() if isinstance(part, str)}
+    chosen = [*problem_overrides(problem), *overrides(names)]
+    config = compose_config(RunConfig, expand([*chosen, *overrides(keys)]).overrides)
     place = Path(folder or run_folder(config.out, config.problem.name, config.problem.path))
-    objects = {name: part for name, part in parts.items() if not isinstance(part, str)}
+    objects = {name: part for name, part in parts.items() if name not in names}
     return await _run(config, place, chosen, show, signals, objects)
 
 
@@ -132,21 +148,22 @@ async def _run(
     signals: bool,
     objects: Mapping[str, Any],
 ) -> Run:
-    console = Console(quiet=not show)
-    recording, _ = settle(config, given)
-    await launch.search(config, folder, recording, console, signals=signals, **objects)
+    recording, _ = launch.settle(config, given)
+    spec = specification(config, recording=recording, **objects)
+    await launch.search(spec, folder, Console(quiet=not show), signals=signals)
     return open_run(folder)
 
 
 def problem_overrides(problem: str | Path) -> list[str]:
-    """A shipped problem by its name, or a reference by its file."""
+    """The overrides that choose a shipped problem by its name, or a reference by its file."""
     if isinstance(problem, Path):
         return ["problem=file", f"problem.path={quoted(problem)}"]
     return [f"problem={problem}"]
 
 
 def overrides(keys: Mapping[str, Any], place: str = "") -> list[str]:
-    """Keyword arguments as the command's overrides; the keys of a mapping are those below its own."""
+    """Keyword arguments as overrides of the command; the keys of a mapping are those below its own. Overrides
+    are also what a comparison and a dataset record of their call."""
     found: list[str] = []
     for key, value in keys.items():
         if isinstance(value, Mapping):

@@ -2,8 +2,8 @@
 
 Where to look, from the commands down to the records; each file says more at its top. Imports point down:
 
-    commands      run/ (config, launch), compare/, campaign/, optimize/, harvest/, report/, mcp/, prompt/:
-                  each has a __main__
+    commands      run/, compare/, campaign/, optimize/, harvest/, report/, mcp/, prompt/: each has a __main__
+    run/          config, specification (SearchSpec: one search), launch (runs one), searches (runs many)
     compare/      plan, searching, shared_verdicts, curves, statistics, summary (words and files),
                   comparison_frames, comparison_page
     campaign/     config, running, schedulers, slices (how far each search has come, stop rules), results,

@@ -31,6 +31,8 @@ class RunContext:
     entries: Sequence[Seed]
     facts: Mapping[str, str]
     model_client: ModelClient
+    history: str = "all"
+    """How earlier ideas are shown, see `search.records.tree.shown_history`."""
 
 
 class ProposerFailed(Exception):

@@ -1,1 +1,1 @@
-"""What the search's commands share: run folders, observers, resuming, and overrides."""
+"""Shared by the commands of `search`: run folders, observers, resuming, and overrides."""

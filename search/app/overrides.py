@@ -1,4 +1,4 @@
-"""The overrides of a command, as `key=value` strings: selecting and dropping them, and those of arms."""
+"""Overrides of a command, as `key=value` strings."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from omegaconf import DictConfig
 
 
 def key_of(override: str) -> str:
-    """The outermost key of an override: `budget` of `budget.calls=3`."""
+    """The outermost key of an override, e.g. `budget` of `budget.calls=3`."""
     return override.partition("=")[0].split(".")[0]
 
 
 def without(overrides: Sequence[str], *keys: str) -> list[str]:
-    """The overrides that change none of these keys, nor anything within them."""
+    """The overrides that change neither these keys nor any key below them."""
     paths = [each.partition("=")[0] for each in overrides]
     return [
         each
@@ -23,15 +23,8 @@ def without(overrides: Sequence[str], *keys: str) -> list[str]:
 
 
 def arms_of(config: DictConfig) -> dict[str, tuple[str, ...]]:
-    """The overrides of each of the config's `arms`, by its name."""
+    """The overrides of each of the config's `arms`, by name."""
     return {
         str(name): (overrides,) if isinstance(overrides, str) else tuple(map(str, overrides))
         for name, overrides in config.arms.items()
     }
-
-
-WITHOUT_DEVICE = (
-    "search.proposers.landscape.LandscapeProposer",
-    "search.proposers.recorded_tree.RecordedTree",
-)
-"""Proposers that give verdicts, too."""

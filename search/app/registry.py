@@ -1,7 +1,8 @@
-"""The classes that configs build, by name: a run folder says `_target_: IdeaBranching`, not where that class is.
+"""The classes that configs build, by name: a run folder says `_target_: IdeaBranching`, not where that class
+is.
 
-The registry is `configs/` itself: every `_target_` that stands there, by its last part. A class of the user's,
-which stands in no config of ours, keeps its whole path.
+`configs/` is the registry: it has every `_target_`, whose last part is the name. A user's own class, which no
+shipped config names, keeps its whole path.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ RENAMED = {
     "evaluators.suites.kernelbench.load_problem": "load_kernelbench_problem",
     "evaluators.suites.operators.load_problem": "load_operator",
 }
-"""Functions that had the name of another one."""
+"""Functions that shared a name and were renamed, by their old path."""
 
 
 @cache
 def paths() -> dict[str, str]:
-    """The dotted path of everything that the shipped configs build, by its name."""
+    """The dotted path of each class that a shipped config builds, by name."""
     shipped = (
         target for file in config_folder().rglob("*.yaml") for target in TARGET.findall(file.read_text())
     )
@@ -39,33 +40,33 @@ def paths() -> dict[str, str]:
 
 
 def by_name(config: Any) -> Any:
-    """A config of plain types with names in the place of paths."""
+    """A config of plain types, with names instead of paths."""
     known = {path: name for name, path in paths().items()}
     return _replace(config, lambda target: known.get(target, target))
 
 
 def by_path(config: Any) -> Any:
-    """A config of plain types with paths in the place of names."""
+    """A config of plain types, with paths instead of names."""
     return _replace(config, lambda target: paths().get(target, target))
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A stored config, with names. One that was written with paths is rewritten, once; `config.yaml.backup`
-    next to it is what it was."""
+    """A stored config, with names. A file with paths is rewritten once; the original becomes
+    `config.yaml.backup`."""
     stored = OmegaConf.to_container(OmegaConf.load(path))
     assert isinstance(stored, dict)
     migrated = _replace(stored, _name_of)
-    if not isinstance(mode := migrated.get("wandb"), dict):  # once, this was the mode
+    if not isinstance(mode := migrated.get("wandb"), dict):  # in old files, this is the mode
         migrated["wandb"] = {"mode": "off" if mode is False else mode or "auto"}
     if migrated != stored:
-        with contextlib.suppress(OSError):  # a folder that can only be read
+        with contextlib.suppress(OSError):  # a read-only folder
             shutil.copyfile(path, path.with_name(f"{path.name}.backup"))
             OmegaConf.save(OmegaConf.create(migrated), path)
     return {str(key): value for key, value in migrated.items()}
 
 
 def _name_of(target: str) -> str:
-    """The name of what had this path, wherever its module is today."""
+    """The name of the class that had this path, wherever its module is today."""
     name = RENAMED.get(target, target.rpartition(".")[2])
     return name if target.startswith(OURS) and name in paths() else target
 

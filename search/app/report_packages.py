@@ -3,9 +3,9 @@
 from importlib.util import find_spec
 
 PACKAGES = ("pandas", "plotly")
-"""What reports need in addition to Ideatree itself."""
+"""Packages that only reports need."""
 
 
 def missing_packages() -> list[str]:
-    """Those that a report needs and that are not installed."""
+    """The packages that a report needs but that are not installed."""
     return [name for name in PACKAGES if find_spec(name) is None]

@@ -1,4 +1,4 @@
-"""Calls that resume a run folder or replay a recorded run: the overrides and configs they start from."""
+"""The calls that resume a run folder or replay a recorded run: their overrides and configs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ NOT_REPLAYED = (
     *("proposer", "llm", "choice", "pool", "ray", "wandb"),
     *("out", "report", "resume", "replay", "library", "device"),
 )
-"""Of a recorded call: it was about who had the ideas, or about the machine."""
+"""Keys of a recorded call that a replay drops: they are about its proposer or its machine."""
+NO_HYDRA_FILES = ("hydra.output_subdir=null", "hydra/job_logging=none", "hydra/hydra_logging=none")
+"""Overrides with which Hydra writes nothing into an existing run folder."""
 
 
 def recorded_run(config: DictConfig) -> RunState | None:
-    """What the run that is replayed was, where one is. Raises UsageError and JournalError."""
+    """The run to replay, if there is one. Raises UsageError and JournalError."""
     if not config.replay.run:
         return None
     try:
@@ -34,74 +36,78 @@ def recorded_run(config: DictConfig) -> RunState | None:
         raise UsageError(f"replay.run={config.replay.run} cannot be read: {error.strerror}") from error
 
 
-QUIET = ("hydra.output_subdir=null", "hydra/job_logging=none", "hydra/hydra_logging=none")
-"""For a run folder that is there: Hydra writes nothing into it."""
-
-
 def resume_call(overrides: Sequence[str], key: str, config: type[Any]) -> CommandCall | None:
-    """A call that goes on with the run folder that the key gives, on that run's config; None where no folder
-    is given. Raises UsageError where it is no run folder, or another command's."""
+    """The call that continues the run folder given by `key`, with that run's config; None if `key` is not
+    given. Raises UsageError for a folder without a run, or with one of another command."""
     folder = value_of(overrides, key)
     if folder is None:
         return None
     stored = stored_config(Path(folder), key, config)
     if key not in OmegaConf.load(Path(folder) / ".hydra" / "config.yaml"):
-        other = "search.run resume" if key == "run" else "search.mcp run"
-        raise UsageError(f"{key}={folder}: this run is gone on with by python -m {other}={folder}")
+        other = f"ideatree {'run resume' if key == 'run' else 'mcp run'}={folder}"
+        raise UsageError(f"{key}={folder}: a run of another command; continue it with {other}")
     stored[key] = folder
     others = [each for each in overrides if not each.startswith(f"{key}=")]
-    return CommandCall(
-        overrides=[*others, f"hydra.run.dir={quoted(Path(folder).resolve())}", *QUIET], stored=stored
-    )
+    return CommandCall(overrides=[*others, *_in_folder(folder)], stored=stored)
 
 
 def replay_overrides(arguments: Sequence[str]) -> list[str]:
-    """The call of the recorded run, changed by this one's arguments. Raises UsageError."""
+    """The recorded run's overrides, changed by the arguments of this call. Raises UsageError."""
     run = value_of(arguments, "replay.run")
     if not run:
         shipped = ", ".join(shipped_recordings())
         raise UsageError(
-            f"proposer=replay needs the recording's folder, or a shipped one's name ({shipped}): replay.run=…"
+            f"proposer=replay needs replay.run=…, a recorded run's folder or a shipped recording ({shipped})"
         )
     given = {argument.partition("=")[0].lstrip("+") for argument in arguments}
     folder = recording_folder(run)
-    stored = folder / ".hydra" / "overrides.yaml"
-    if not stored.exists():
-        raise UsageError(f"replay.run={run}: no run folder (it has no .hydra/overrides.yaml)")
-    recorded = [str(each).lstrip("+") for each in OmegaConf.load(stored)]
-    kept = without(recorded, *NOT_REPLAYED)
+    recorded = _first_overrides(folder, f"replay.run={run}: not a run folder")
+    kept = without([each.lstrip("+") for each in recorded], *NOT_REPLAYED)
     asked = [f"replay.run={folder}" if each.startswith("replay.run=") else each for each in arguments]
     return [*(each for each in kept if each.partition("=")[0] not in given), *asked]
 
 
 def restore_overrides(overrides: Sequence[str], what: str) -> CommandCall:
-    """A call with `resume=<folder>` has the overrides that the `what` in that folder began with. Raises
-    UsageError."""
+    """The call; with `resume=<folder>`, the overrides with which the `what` in that folder began come first.
+    Raises UsageError."""
     folder = value_of(overrides, "resume")
     if folder is None:
         return CommandCall(overrides=overrides)
-    stored = Path(folder) / ".hydra" / "overrides.yaml"
-    if not stored.exists():
-        raise UsageError(f"resume={folder}: no {what}'s folder (it has no .hydra/overrides.yaml)")
+    first = _first_overrides(Path(folder), f"resume={folder}: no {what} in this folder")
     others = [each for each in overrides if not each.startswith("resume=")]
-    begun = [str(each) for each in OmegaConf.load(stored)]
-    return CommandCall(overrides=[*begun, *others, f"hydra.run.dir={quoted(Path(folder).resolve())}", *QUIET])
+    return CommandCall(overrides=[*first, *others, *_in_folder(folder)])
+
+
+def _first_overrides(folder: Path, otherwise: str) -> list[str]:
+    """The overrides with which the call that made the folder began. Raises UsageError, which says
+    `otherwise`."""
+    stored = folder / ".hydra" / "overrides.yaml"
+    if not stored.exists():
+        raise UsageError(f"{otherwise} (it has no .hydra/overrides.yaml)")
+    return [str(each) for each in OmegaConf.load(stored)]
+
+
+def _in_folder(folder: str) -> list[str]:
+    """Overrides with which a call works in an existing folder."""
+    return [f"hydra.run.dir={quoted(Path(folder).resolve())}", *NO_HYDRA_FILES]
 
 
 def value_of(overrides: Sequence[str], key: str) -> str | None:
-    """The last value that the overrides give a key; None where they give none."""
+    """The last value that the overrides give a key; None if there is none, or if it is empty."""
     values = [each.partition("=")[2] for each in overrides if each.startswith(f"{key}=")]
     value = values[-1].strip("'\"") if values else None
     return None if value in ("null", "") else value
 
 
 def stored_config(folder: Path, key: str, config: type[Any]) -> DictConfig:
-    """The config of a run folder, which was given by the key: the run's own values, and for what it had not
-    yet, today's defaults of `config`. Raises UsageError when it is no run folder."""
+    """The config of a run folder, which was given by `key`: the run's values, and today's defaults of
+    `config` for keys that did not exist then. Raises UsageError for a folder without a run."""
     path = folder / ".hydra" / "config.yaml"
     if not path.exists() or not (folder / "journal.jsonl").exists():
-        raise UsageError(f"{key}={folder}: no run folder (it has no .hydra/config.yaml and journal.jsonl)")
+        raise UsageError(f"{key}={folder}: not a run folder (it has no .hydra/config.yaml and journal.jsonl)")
     stored = by_path(read_config(path))
+    if stored.get("proposer", {}).get("_target_", "").endswith(".LLMProposer"):
+        stored["proposer"].pop("history", None)  # in old files, a copy of the run's key
     today = OmegaConf.to_container(compose_config(config, ["problem=level1/conv2d"]))
     assert isinstance(today, dict)
     stored["wandb"] = today["wandb"] | stored["wandb"]

@@ -1,8 +1,8 @@
-"""Where commands put their runs, which observers watch a run, and what they print about it."""
+"""Run folders of commands: where they are, which observers watch a run, and what is printed about it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -24,31 +24,27 @@ from search.protocols import Observer
 from search.records.journal import Journal
 
 DEVICES = ("auto", "cuda", "cpu")
-
-
 OUTSTANDING_PER_LANE = 4
-
-
+"""Kernels that may be with the evaluator at a time, per device and core."""
 RUN_FOLDER = {
     "run": {"dir": "${run_folder:${out},${problem.name},${oc.select:problem.path,null}}"},
     "sweep": {"dir": "${out}/multirun/${now:%Y-%m-%d_%H-%M-%S}", "subdir": "${hydra.job.num}"},
 }
-"""Hydra's settings for a command that leaves a run folder."""
+"""Hydra's settings for a command that writes a run folder."""
 
 
 @dataclass
 class RunFolderConfig:
-    """What every command that runs a search has."""
+    """The keys of every command that runs a search."""
 
     problem: Any = group(None)
     wandb: Any = group("auto")
-    out: str = option("outputs", "where run folders are made")
-    report: bool = option(True, "keep report.html in the run folder fresh, round by round")
+    out: str = option("outputs", "folder for new run folders")
+    report: bool = option(True, "write report.html into the run folder after each round")
 
 
 def run_folder(out: str, problem: str, path: str | None = None) -> str:
-    """A folder for a run that begins now and that is not there yet; `path`: the file of the problem, where it
-    is one of the user's."""
+    """A new run folder, named after the problem and the time. `path`: the file of a user's own problem."""
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     name = f"{problem}/{Path(path).stem}" if path and problem == "file" else problem
     folder = Path(out) / name / stamp
@@ -63,7 +59,7 @@ OmegaConf.register_new_resolver("run_folder", run_folder, replace=True, use_cach
 
 
 def check_wandb(config: DictConfig) -> None:
-    """Raises UsageError for a mode that is none."""
+    """Raises UsageError for an unknown mode of W&B."""
     one_of(config, "wandb.mode", MODES)
 
 
@@ -76,9 +72,9 @@ def observers_of(
     report: Callable[[Path], Observer],
     recorded: bool = False,
 ) -> list[Observer]:
-    """Those of a run that has this journal, in its folder: its files, the console, its report, and W&B,
-    which takes the report as it is then. `limits` are the budget's; `report` makes the
-    observer of a folder's report; `recorded`: see `Progress`."""
+    """The observers of the run with this journal: the files in its folder, the console, the report, and W&B,
+    which comes last because it uploads the report. `limits` are the budget's; `report` makes the observer
+    that writes a folder's report; `recorded`: see `Progress`."""
     folder, past = journal.path.parent, journal.past
     reports = [report(folder)] if config.report and not missing_packages() else []
     return [
@@ -89,39 +85,43 @@ def observers_of(
     ]
 
 
-def places(config: DictConfig, folder: Path) -> list[str]:
-    """Where to look while the run goes on."""
+def start_lines(config: DictConfig, folder: Path) -> list[str]:
+    """The lines printed at the start of a run: where to follow it."""
     lines = [f"run folder: {shown(folder)}"]
     if config.report and (missing := missing_packages()):
-        lines.append(f"report: none, it needs {' and '.join(missing)}: pip install 'ideatree[report]'")
+        lines.append(_no_report(missing))
     elif config.report:
-        lines.append(f"report: {shown(folder / 'report.html')}, written whenever a round closes")
+        lines.append(f"report: {shown(folder / 'report.html')}, written after each round")
     if config.proposer.get("name") == "mailbox":
         lines.append(f"mailbox: {shown(folder / 'mailbox')}, where questions appear as files")
     return lines
 
 
-def places_at_the_end(folder: Path) -> list[str]:
-    """What the run has left, and where."""
+def end_lines(folder: Path) -> list[str]:
+    """The lines printed at the end of a run: where its files are."""
     report = folder / "report.html"
     lines = [f"run folder: {shown(folder)}"]
     return [*lines, f"report: {shown(report)}"] if report.exists() else lines
 
 
 def page_at_the_end(write: Callable[[Path], Path], folder: Path, wanted: bool) -> list[str]:
-    """Writes a folder's page, where it is wanted and can be; returns what is to be said of it."""
+    """Writes a folder's report if it is wanted and its packages are installed; returns the line to print."""
     if not wanted:
         return []
     if missing := missing_packages():
-        return [f"report: none, it needs {' and '.join(missing)}: pip install 'ideatree[report]'"]
+        return [_no_report(missing)]
     return [f"report: {shown(write(folder))}"]
 
 
+def _no_report(missing: Sequence[str]) -> str:
+    return f"report: not written, it needs {' and '.join(missing)}: pip install -e '.[report]'"
+
+
 def keep_config(folder: Path, config: DictConfig) -> None:
-    """Writes the config into a new run's folder, as it is after what was chosen by itself. Raises UsageError
-    where the folder has a run already."""
+    """Writes a new run's config, with the defaults that were chosen, into its folder. Raises UsageError if
+    the folder already has a run."""
     if (folder / "journal.jsonl").exists():
-        raise UsageError(f"{shown(folder)} has a run already; resume={shown(folder)} goes on with it")
+        raise UsageError(f"{shown(folder)} already has a run; continue it with resume={shown(folder)}")
     (folder / ".hydra").mkdir(parents=True, exist_ok=True)
     OmegaConf.save(
         OmegaConf.create(by_name(OmegaConf.to_container(config))), folder / ".hydra" / "config.yaml"

@@ -1,1 +1,1 @@
-"""The command `ideatree campaign`: many problems, and several arms, searched under one budget."""
+"""The command `ideatree campaign`: many problems, and one or several arms, under one budget."""

@@ -1,4 +1,4 @@
-"""`report.html` of a campaign, made of its `campaign.jsonl`, and of `campaign.json` where it has ended."""
+"""`report.html` of a campaign, made from its `campaign.jsonl` and, if it has ended, `campaign.json`."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ BASELINES = ("eager", "compile")
 
 
 def has_campaign(folder: Path) -> bool:
-    """Whether a campaign has begun in the folder."""
+    """Whether the folder has a campaign."""
     return (folder / "campaign.jsonl").exists()
 
 
 def write_page(folder: Path, out: Path | None = None) -> Path:
-    """Writes the report of the campaign in the folder, `report.html` there unless `out` says otherwise;
-    returns the file. Raises OSError, and ValueError for results that are none."""
+    """Writes the report of the campaign in the folder to `out`, by default its `report.html`, and returns the
+    file. Raises OSError, and ValueError for files that are no results."""
     place, data = out or folder / "report.html", page_data(folder)
     arms, problems = len(data["arms"]), data["total"]["problems"]
     title = f"{arms} arm{'s' * (arms != 1)} on {problems} problem{'s' * (problems != 1)}"
@@ -42,21 +42,21 @@ def write_page(folder: Path, out: Path | None = None) -> Path:
 
 
 def page_data(folder: Path) -> dict[str, Any]:
-    """What the page shows, as plain JSON types: of each search what was kept last."""
+    """The data of the page, as plain JSON types, with the last state of each search."""
     lines = whole_lines((folder / "campaign.jsonl").read_text(encoding="utf-8"))
-    said_in = folder / "campaign.json"
-    said = json.loads(said_in.read_text(encoding="utf-8")) if said_in.exists() else {}
-    searches = _searches(lines, said)
+    results = folder / "campaign.json"
+    body = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
+    searches = _searches(lines, body)
     seconds = [line["value"] for line in lines if line["key"] == SECONDS]
     arms = dict.fromkeys(each.arm for each in searches)
-    of = {arm: [each for each in searches if each.arm == arm] for arm in arms}
+    by_arm = {arm: [each for each in searches if each.arm == arm] for arm in arms}
     shown: dict[str, Any] = plain(
         {
             "name": folder.resolve().name,
             "command": _command(folder),
-            "ended": bool(said),
-            "total": _total(searches, max([said.get("seconds", 0.0), *seconds])),
-            "arms": [_arm(arm, own, lines) for arm, own in of.items()],
+            "ended": bool(body),
+            "total": _total(searches, max([body.get("seconds", 0.0), *seconds])),
+            "arms": [_arm(arm, own, lines) for arm, own in by_arm.items()],
             "searches": [
                 _search(each, folder) for each in sorted(searches, key=lambda each: -_reached(each))
             ],
@@ -65,14 +65,14 @@ def page_data(folder: Path) -> dict[str, Any]:
     return shown
 
 
-def _searches(lines: Sequence[Mapping[str, Any]], said: Mapping[str, Any]) -> list[SearchProgress]:
-    """In the campaign's order, where that is known; of a campaign that goes on, those that have begun."""
-    told = [*said.get("searches", ()), *(line["value"] for line in lines if isinstance(line["value"], dict))]
-    return list({each.key: each for each in map(SearchProgress.from_json, told)}.values())
+def _searches(lines: Sequence[Mapping[str, Any]], body: Mapping[str, Any]) -> list[SearchProgress]:
+    """The searches: in the campaign's order if it has ended, otherwise those that have begun."""
+    found = [*body.get("searches", ()), *(line["value"] for line in lines if isinstance(line["value"], dict))]
+    return list({each.key: each for each in map(SearchProgress.from_json, found)}.values())
 
 
 def _command(folder: Path) -> str | None:
-    """That began it; None where it was no command."""
+    """The command that began the campaign; None if it was another program."""
     stored = folder / ".hydra" / "overrides.yaml"
     if not stored.exists():
         return None
@@ -80,7 +80,7 @@ def _command(folder: Path) -> str | None:
 
 
 def _total(searches: Sequence[SearchProgress], seconds: float) -> dict[str, Any]:
-    """The campaign as a whole: of each problem the fastest kernel, whichever arm has found it."""
+    """The campaign as a whole, with the fastest kernel of any arm for each problem."""
     best: dict[str, Scored] = {}
     for each in scored(searches):
         if each.problem not in best or max(each.speedups) > max(best[each.problem].speedups):
@@ -115,8 +115,8 @@ def _arm(name: str, own: Sequence[SearchProgress], lines: Sequence[Mapping[str, 
 
 
 def _shares(problems: Sequence[Scored]) -> list[tuple[float, float]]:
-    """fast_p as steps: at each speedup that was reached, the weighted share of the problems that are faster;
-    first, at 0, of those with a correct kernel."""
+    """fast_p as steps: for each speedup that was reached, the weighted share of problems that are faster. The
+    first step, at 0, is the share with a correct kernel."""
     total = sum(each.weight for each in problems)
     steps = sorted({0.0, *(max(each.speedups) for each in problems)})
     return [
@@ -125,14 +125,14 @@ def _shares(problems: Sequence[Scored]) -> list[tuple[float, float]]:
 
 
 def _thinned(curve: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """From nothing on; where the share changes, and the end."""
+    """The curve from 0, reduced to the points where the share changes, and its end."""
     steps = [(0.0, 0.0), *curve]
     changed = [after for before, after in itertools.pairwise(steps) if after[1] != before[1]]
     return [steps[0], *changed, steps[-1]]
 
 
 def _reached(each: SearchProgress) -> float:
-    """As `results.scored` has it; below all others where nothing was searched."""
+    """The speedup as in `results.scored`; below all others if the problem was not searched."""
     if each.unfit:
         return -math.inf
     return each.final if each.final is not None else each.speedup
@@ -141,7 +141,7 @@ def _reached(each: SearchProgress) -> float:
 def _search(each: SearchProgress, folder: Path) -> dict[str, Any]:
     path = f"{each.problem}/{each.arm}/report.html"
     reached = _reached(each)
-    state = "may go on" if each.slices else "not begun"
+    state = "can continue" if each.slices else "not started"
     result = "faster than eager" if reached > 1 else "correct" if reached > 0 else "none correct"
     return {
         **{key: getattr(each, key) for key in ("problem", "arm", "weight", "evaluations", "speedup")},

@@ -1,4 +1,4 @@
-"""A campaign as it goes on: a live table that fits the terminal, or a line for each slice."""
+"""The progress of a campaign: a live table that fits the terminal, or one line per slice."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from search.campaign.results import scored
 from search.campaign.running import CampaignRun
 from search.campaign.slices import SearchProgress
 
-BESIDES = 6
-"""Lines of the terminal that are no rows."""
+OTHER_LINES = 6
+"""Lines of the terminal that are not rows of searches."""
 
 
 class CampaignView:
-    """A context manager; `show` is to be told of every change."""
+    """A context manager; `show` is called after every change."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = (
             Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
         )
-        self._said: dict[str, int] = {}
-        self._said_final: dict[str, float | None] = {}
-        self._said_winners = False
+        self._printed: dict[str, int] = {}
+        self._printed_final: dict[str, float | None] = {}
+        self._printed_winners = False
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -46,48 +46,48 @@ class CampaignView:
             self._live.stop()
 
     def show(self, run: CampaignRun) -> None:
-        """Draws what there is now."""
+        """Shows the current state."""
         if self._live is not None:
             self._live.update(drawn(run, self._console.height), refresh=True)
             return
         for each in run.searches:
-            if len(each.slices) + bool(each.unfit) > self._said.get(each.key, 0):
-                self._said[each.key] = len(each.slices) + bool(each.unfit)
+            if len(each.slices) + bool(each.unfit) > self._printed.get(each.key, 0):
+                self._printed[each.key] = len(each.slices) + bool(each.unfit)
                 say(self._console, in_a_line(each))
-            if each.final not in (None, self._said_final.get(each.key)):
-                self._said_final[each.key] = each.final
-                say(self._console, f"{each.problem} {each.arm}: measured again: {each.final:.2f}x")
-        if run.winners and not self._said_winners:
-            self._said_winners = True
-            say(self._console, f"measuring {len(run.winners)} winners again")
+            if each.final not in (None, self._printed_final.get(each.key)):
+                self._printed_final[each.key] = each.final
+                say(self._console, f"{each.problem} {each.arm}: confirmed: {each.final:.2f}x")
+        if run.winners and not self._printed_winners:
+            self._printed_winners = True
+            say(self._console, f"measuring {len(run.winners)} winners again to confirm them")
 
 
 def drawn(run: CampaignRun, height: int) -> RenderableType:
-    """The table: those that are being searched first, then the best, as many as there is room for."""
+    """The table: running searches first, then the best, as far as there is room."""
     busy = run.running.keys() | run.winners
     searches = sorted(run.searches, key=lambda each: (each.key not in busy, -each.speedup))
     table = Table(box=None, pad_edge=False)
     for name in ("problem", "arm", "slices", "evals", "speedup", "of roofline", ""):
         table.add_column(name, no_wrap=True, overflow="ellipsis")
-    room = max(1, height - BESIDES)
+    room = max(1, height - OTHER_LINES)
     for each in searches[:room]:
         state = "searching" if each.key in run.running else ""
-        table.add_row(*_cells(each, state or ("to be measured again" if each.key in run.winners else "")))
+        table.add_row(*_cells(each, state or ("to be confirmed" if each.key in run.winners else "")))
     more = len(searches) - room
     return Group(table, Text(f"… and {more} more" if more > 0 else ""), Text(totals(run)))
 
 
 def totals(run: CampaignRun) -> str:
-    """All searches in a line."""
+    """All searches in one line."""
     problems = scored(run.searches)
     solved = sum(max(each.speedups) > 1 for each in problems)
     spent = [f"{run.total('evaluations'):.0f} evaluations"]
     if dollars := run.total("dollars"):
         spent.append(f"${dollars:.2f}")
-    going = sum(not each.stopped and not each.unfit for each in run.searches)
-    now = f"{going} may go on, {len(run.running)} do"
+    open_searches = sum(not each.stopped and not each.unfit for each in run.searches)
+    now = f"{len(run.running)} of {open_searches} open searches running"
     if run.winners:
-        now = f"{len(run.winners)} winners to be measured again"
+        now = f"{len(run.winners)} winners to be confirmed"
     return (
         f"{solved} of {len(problems)} faster than eager; {now}; "
         f"{', '.join(spent)}; {run.seconds / 60:.1f} min"
@@ -104,10 +104,10 @@ def in_a_line(search: SearchProgress) -> str:
 
 
 def _cells(search: SearchProgress, state: str = "") -> tuple[str, ...]:
-    """`state`: what it is at, else how it has ended."""
+    """The cells of a row; `state`: what the search is doing, "" if it has ended."""
     speedup = f"{search.speedup:.2f}x" if search.speedup else "none correct"
     share = f"{search.speedup / search.ceiling:.0%}" if search.ceiling and search.speedup else ""
-    final = f"measured again: {search.final:.2f}x" if search.final is not None else ""
+    final = f"confirmed: {search.final:.2f}x" if search.final is not None else ""
     state = state or search.unfit or final or search.stopped
     count = len(search.slices)
     return (search.problem, search.arm, str(count), str(search.evaluations), speedup, share, state)

@@ -1,4 +1,4 @@
-"""The part of a command's config that says how many searches share one budget."""
+"""The keys of commands whose searches share one budget."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from search.run.config import BudgetConfig, RunConfig
 
 @dataclass
 class StopConfig:
-    """When a search is not gone on with."""
+    """When a search stops."""
 
-    patience: int = option(4, "slices in a row that gain less than `gain`")
-    gain: float = option(0.01, "in the logarithm of the speedup")
-    roofline: float = option(0.95, "share of the speedup that the roofline allows")
-    failures: int = option(40, "evaluations in a row that are not correct")
-    evaluations: int | None = option(None, "of one search")
-    seconds: float | None = option(None, "of one search")
+    patience: int = option(4, "stop after this number of consecutive slices that gain less than `gain`")
+    gain: float = option(0.01, "smallest gain per slice, in the logarithm of the speedup")
+    roofline: float = option(0.95, "stop at this share of the speedup that the roofline allows")
+    failures: int = option(40, "stop after this number of consecutive incorrect kernels")
+    evaluations: int | None = option(None, "evaluations of one search; null: no limit")
+    seconds: float | None = option(None, "seconds of one search; null: no limit")
 
 
-SEARCHES_A_DEVICE = 3
-"""A search waits for its model for some of the time; one more than that keeps a single device busy."""
+SEARCHES_PER_DEVICE = 3
+"""A search waits for its model part of the time; one additional search keeps a single device busy."""
 
 
 @dataclass
 class SearchesConfig(RunConfig):
-    """That of a search, of which there are several."""
+    """The keys of a search, and of the budget that several share."""
 
     problem: RulesConfig = section(RulesConfig)
     stop: StopConfig = section(StopConfig)
-    slice: int = option(20, "evaluations that a search is given at a time")
-    at_once: int | None = option(None, "searches that go on side by side; null: three a device, and one")
-    rounds: int = option(100_000, "rounds of a search: the budget of all ends it")
+    slice: int = option(20, "evaluations per slice of the budget")
+    at_once: int | None = option(None, "searches to run concurrently; null: 3 per device, plus 1")
+    rounds: int = option(100_000, "rounds of a search; by default the common budget ends it")
     budget: BudgetConfig = section(BudgetConfig)
 
 
 def check_searches(config: DictConfig) -> None:
-    """Raises UsageError for numbers of searches, or of their evaluations, that nobody can give."""
+    """Raises UsageError unless `slice` and `at_once` are positive."""
     positive(config, "slice", *(["at_once"] if config.at_once is not None else []))
 
 
 def searches_at_once(config: DictConfig, devices: int) -> int:
-    """How many searches go on side by side on so many devices."""
-    return int(config.at_once or SEARCHES_A_DEVICE * devices + 1)
+    """The number of searches to run concurrently on this number of devices."""
+    return int(config.at_once or SEARCHES_PER_DEVICE * devices + 1)

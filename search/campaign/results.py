@@ -1,4 +1,4 @@
-"""What a campaign has found: the field's measures by arm, as a table, JSON and CSV."""
+"""The results of a campaign: the field's measures by arm, as a table, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from search.campaign.slices import SearchProgress
 from search.report.html import plain
 
 COSTS = ("evaluations", "device_s", "tokens", "dollars")
+COLUMNS = (
+    *("problem", "arm", "weight", "evaluations", "dollars", "speedup", "final", "final_compile"),
+    *("final_bound", "final_beyond", "ceiling", "stopped", "unfit"),
+)
+"""The columns of `scores.csv`."""
 SHOWN = {
     "correct": "correct",
     "geometric mean": "mean",
@@ -23,13 +28,12 @@ SHOWN = {
     "fast_1": "fast_1",
     "fast_2": "fast_2",
 }
-"""The measures in the table, which fits into 100 columns, with their headings; the files have all."""
+"""The measures in the printed table, with their headings, so that it fits into 100 columns."""
 
 
 def scored(searches: Sequence[SearchProgress], *, against: str = "eager") -> list[Scored]:
-    """The problems that could be searched, each with its winner's speedup in the final measurement, or else
-    in the search. `against`: `eager`, or `compile`, which counts only what the final measurement has
-    timed."""
+    """The problems that could be searched, with their winner's speedup: that of the final measurement, or
+    else of the search. `against`: `eager`, or `compile`, for which only the final measurement counts."""
     found = []
     for each in searches:
         if each.unfit:
@@ -44,7 +48,7 @@ def scored(searches: Sequence[SearchProgress], *, against: str = "eager") -> lis
 
 
 def of_arm(searches: Sequence[SearchProgress]) -> dict[str, Any]:
-    """One arm's measures, costs and statuses, as plain JSON types."""
+    """The measures and costs of one arm, as plain JSON types."""
     problems, compiled = scored(searches), scored(searches, against="compile")
     solved = sum(max(each.speedups) > 1 for each in problems)
     spent = {unit: sum(each.total(unit) for each in searches) for unit in COSTS}
@@ -64,8 +68,8 @@ def of_arm(searches: Sequence[SearchProgress]) -> dict[str, Any]:
 
 
 def without_overhead(searches: Sequence[SearchProgress]) -> dict[str, Estimate]:
-    """The geometric mean over problems with cases, without those that are bound by overhead; nothing where no
-    such problem was measured to the end."""
+    """The geometric mean over problems with cases, without cases that are bound by overhead. Empty if no such
+    problem has a final measurement."""
     measured = [each for each in searches if each.final_bound is not None]
     rest = [
         Scored(problem=each.problem, speedups=[each.final_beyond], compiled=[True], weight=each.weight)
@@ -76,8 +80,7 @@ def without_overhead(searches: Sequence[SearchProgress]) -> dict[str, Estimate]:
 
 
 def over_budget(lines: Sequence[Mapping[str, Any]], arm: str, p: float = 1.0) -> list[tuple[float, float]]:
-    """fast_p of an arm after so many evaluations of its searches, from what a campaign has kept, in its
-    order."""
+    """fast_p of an arm over the evaluations of its searches, from the lines of `campaign.jsonl`."""
     spent: dict[str, int] = {}
     solved: dict[str, bool] = {}
     unfit: set[str] = set()
@@ -100,32 +103,27 @@ def over_budget(lines: Sequence[Mapping[str, Any]], arm: str, p: float = 1.0) ->
 
 
 def write(folder: Path, searches: Sequence[SearchProgress], seconds: float) -> list[str]:
-    """Writes `campaign.json` and `scores.csv`; returns what is to be said."""
+    """Writes `campaign.json` and `scores.csv`; returns the lines to print."""
     arms = list(dict.fromkeys(each.arm for each in searches))
-    of = {arm: of_arm([each for each in searches if each.arm == arm]) for arm in arms}
+    by_arm = {arm: of_arm([each for each in searches if each.arm == arm]) for arm in arms}
     unfit = {each.problem: each.unfit for each in searches if each.unfit}
     body = {
         "seconds": seconds,
-        "arms": of,
+        "arms": by_arm,
         "not searched": unfit,
         "searches": [each.to_json() for each in searches],
     }
     write_atomically(folder / "campaign.json", json.dumps(plain(body, digits=None), indent=1) + "\n")
     with (folder / "scores.csv").open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
-        columns = ("problem", "arm", "weight", "evaluations", "dollars", "speedup", "final", "final_compile")
-        rows.writerow([*columns, "final_bound", "final_beyond", "ceiling", "stopped", "unfit"])
+        rows.writerow(COLUMNS)
         for each in searches:
-            spent = (each.evaluations, each.total("dollars"))
-            found = (each.speedup, each.final, each.final_compile, each.final_bound, each.final_beyond)
-            rows.writerow(
-                [each.problem, each.arm, each.weight, *spent, *found, each.ceiling, each.stopped, each.unfit]
-            )
+            rows.writerow(each.total(name) if name == "dollars" else getattr(each, name) for name in COLUMNS)
     return [*table(searches), "", *(f"not searched: {name}: {why}" for name, why in unfit.items())]
 
 
 def table(searches: Sequence[SearchProgress]) -> list[str]:
-    """A line an arm, against eager, with the 95 % intervals of the mean speedup and of fast_1."""
+    """Two lines per arm: the measures against eager PyTorch, and their 95 % intervals."""
     lines = [f"{'arm':<20}{'problems':>9}" + "".join(f"{name:>14}" for name in SHOWN.values())]
     for arm in dict.fromkeys(each.arm for each in searches):
         own = [each for each in searches if each.arm == arm]
@@ -141,7 +139,7 @@ def table(searches: Sequence[SearchProgress]) -> list[str]:
 
 
 def _beyond(searches: Sequence[SearchProgress]) -> list[str]:
-    """What is left of the mean without the cases that are bound by overhead, if there are any."""
+    """A line with the mean speedup without the cases that are bound by overhead, if there are any."""
     bound = sum(each.final_bound or 0 for each in searches)
     if not bound:
         return []

@@ -1,4 +1,4 @@
-"""Which search of a campaign gets the next slice of the budget. Pure."""
+"""Schedulers: pure functions that choose which search of a campaign gets the next slice of the budget."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from search.campaign.slices import SearchProgress
 
 
 class Scheduler(Protocol):
-    """Chooses among searches that may go on."""
+    """Chooses among the searches that may continue."""
 
     def choose(self, searches: Sequence[SearchProgress], running: Collection[str]) -> SearchProgress | None:
-        """The search for the next slice, none of those that are `running` (their keys); None where no other
-        may go on."""
+        """The search that gets the next slice, or None. `running`: keys of searches that have a slice
+        already; none of them is chosen."""
         ...
 
 
 class Equal:
-    """The same share for each: whoever has had the fewest slices, in the campaign's order."""
+    """The same share for each: the search with the fewest slices is next, in the campaign's order."""
 
     def choose(self, searches: Sequence[SearchProgress], running: Collection[str]) -> SearchProgress | None:
         """See `Scheduler`."""
@@ -27,13 +27,14 @@ class Equal:
 
 
 class ExpectedGain:
-    """Where the next slice is expected to raise the logarithm of the speedup most, weighted by the suite.
+    """The search whose next slice is expected to raise the logarithm of the speedup most, weighted by the
+    suite.
 
-    A search that has had no slice goes first. Its expected gain then is the mean of the last `window`
-    slices' gains, and `hope`, divided by the number of slices since one gained: a search that is stuck is
-    tried again, ever less often. No more is expected than the roofline leaves. With a `target`, searches
-    whose best kernel is below that speedup and can reach it count `boost` times: they add to fast_p at
-    that speedup.
+    A search without a slice comes first. After that, the expected gain is the mean gain of the last `window`
+    slices, plus an exploration bonus: `hope`, divided by 1 + the number of slices since the last gain, so
+    that a stuck search is tried again, but less and less often. The expected gain never exceeds what the
+    roofline allows. With a `target`, searches whose best kernel is below that speedup but can reach it count
+    `boost` times, because they would add to fast_p at that speedup.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class ExpectedGain:
         return fresh or max(free, key=self.expected, default=None)
 
     def expected(self, search: SearchProgress) -> float:
-        """What its next slice is expected to be worth."""
+        """The value of the search's next slice: its expected gain, weighted."""
         worth = search.weight * self.gain(search)
         if self._target is None or search.speedup > self._target:
             return worth
@@ -60,7 +61,7 @@ class ExpectedGain:
         return worth * (self._boost if can else 1.0)
 
     def gain(self, search: SearchProgress) -> float:
-        """By how much its next slice is expected to raise the logarithm of the speedup."""
+        """The expected gain of the search's next slice, in the logarithm of the speedup."""
         gains = search.gains
         recent = gains[-self._window :]
         idle = next((n for n, gain in enumerate(reversed(gains)) if gain > 0), len(gains))

@@ -1,4 +1,4 @@
-"""How far one search of a campaign has come."""
+"""The progress of one search of a campaign, and the rules that stop it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 NOTHING = 0.1
-"""The speedup at which a search without a correct kernel is taken to stand."""
+"""The speedup that a search without a correct kernel counts as."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """A part of a search that was done in one go: what it used, and what the best kernel was worth at its
-    end. `speedup` is that over eager, 0 where there was no correct kernel yet; `low` the lower end of its
-    interval."""
+    """A part of a search: what it used, and the best kernel at its end. `speedup` is over eager PyTorch, 0
+    without a correct kernel; `low` is the lower end of its interval."""
 
     evaluations: int
     seconds: float = 0.0
@@ -26,24 +25,31 @@ class Slice:
     speedup: float = 0.0
     low: float = 0.0
     failures: int = 0
-    """Consecutive evaluations at the end that were not correct."""
+    """Incorrect kernels since the last correct one."""
 
 
 def key_of(problem: str, arm: str) -> str:
-    """Names a search in its campaign."""
+    """The key of a search in its campaign."""
     return f"{problem} {arm}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchProgress:
-    """One search: a problem and an arm, its slices so far, and why it is not gone on with ("" where it is).
+    """The progress of one search.
 
-    `ceiling` is the speedup that the problem's roofline allows, None where that is not known. `unfit`
-    says why there is no search at all: the reference cannot judge, or the proposer has nothing for the
-    problem. `final` is the winner's speedup in the final measurement, `final_compile` that over
-    `torch.compile`; None before. `compiled`: whether any of its kernels did. Of a problem with cases
-    `final_bound` counts those that take what any call takes, and `final_beyond` is the speedup over the
-    others, None where there are none.
+    Attributes:
+        problem: the problem's name.
+        arm: the name of the setting that is compared.
+        weight: the problem's weight in its suite.
+        slices: the slices so far.
+        ceiling: the speedup that the problem's roofline allows; None: unknown.
+        stopped: why the search has stopped; "": it may continue.
+        unfit: why the problem cannot be searched, e.g. because the proposer has no ideas for it.
+        final: the winner's speedup over eager PyTorch in the final measurement; None before.
+        final_compile: the same over `torch.compile`.
+        compiled: whether any kernel compiled.
+        final_bound: of a problem with cases, the number that are bound by the overhead of a call.
+        final_beyond: the winner's speedup over the other cases; None without such cases.
     """
 
     problem: str
@@ -61,34 +67,34 @@ class SearchProgress:
 
     @property
     def key(self) -> str:
-        """Names the search in its campaign."""
+        """The search's key in its campaign."""
         return key_of(self.problem, self.arm)
 
     @property
     def evaluations(self) -> int:
-        """Used so far."""
+        """The evaluations so far."""
         return sum(each.evaluations for each in self.slices)
 
     @property
     def speedup(self) -> float:
-        """Of the best kernel so far, 0 for none."""
+        """The speedup of the best kernel so far; 0 without a correct one."""
         return self.slices[-1].speedup if self.slices else 0.0
 
     @property
     def gains(self) -> list[float]:
-        """By how much each slice has raised the logarithm of the speedup."""
+        """The gain of each slice, in the logarithm of the speedup."""
         levels = [math.log(max(NOTHING, each.speedup)) for each in self.slices]
         return [max(0.0, b - a) for a, b in zip([math.log(NOTHING), *levels], levels, strict=False)]
 
     @property
     def headroom(self) -> float:
-        """How much the logarithm of the speedup can still rise; infinite where that is not known."""
+        """The largest possible further gain, in the logarithm of the speedup; infinite if unknown."""
         if self.ceiling is None:
             return math.inf
         return max(0.0, math.log(self.ceiling) - math.log(max(NOTHING, self.speedup)))
 
     def total(self, unit: str) -> float:
-        """What it has used: `evaluations`, `seconds`, `device_s`, `calls`, `tokens` or `dollars`."""
+        """The amount used of `evaluations`, `seconds`, `device_s`, `calls`, `tokens` or `dollars`."""
         return float(sum(getattr(each, unit) for each in self.slices))
 
     def to_json(self) -> dict[str, Any]:
@@ -97,15 +103,15 @@ class SearchProgress:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SearchProgress:
-        """Raises TypeError when `data` is not what `to_json` writes."""
+        """Restores a record that `to_json` wrote. Raises TypeError for other data."""
         return cls(**{**data, "slices": tuple(Slice(**each) for each in data["slices"])})
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopRules:
-    """When a search is not gone on with. `patience`: slices in a row that gain less than `gain` in the
-    logarithm of the speedup; `roofline`: the share of the ceiling that is enough; `failures`: evaluations
-    in a row that are not correct; `evaluations` and `seconds`: of one search."""
+    """When a search stops: after `patience` consecutive slices that each gain less than `gain` in the
+    logarithm of the speedup, at the share `roofline` of its ceiling, after `failures` consecutive incorrect
+    kernels, or after a number of `evaluations` or `seconds`."""
 
     patience: int = 4
     gain: float = 0.01
@@ -115,7 +121,7 @@ class StopRules:
     seconds: float | None = None
 
     def why(self, search: SearchProgress) -> str:
-        """The rule by which a search stops, in words; "" where it may go on."""
+        """The rule that stops the search, in words; "" if it may continue."""
         last = search.gains[-self.patience :]
         if search.ceiling is not None and search.speedup >= self.roofline * search.ceiling:
             return f"{search.speedup / search.ceiling:.0%} of the roofline"

@@ -1,1 +1,1 @@
-"""The command `ideatree compare`: strategies, or anything that can be set, compared at equal budget."""
+"""The command `ideatree compare`: strategies or other settings, compared at equal budget."""

@@ -1,4 +1,4 @@
-"""A comparison as pandas frames, for notebooks: what its folder has, and nothing besides."""
+"""The files of a comparison as pandas frames, for notebooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,16 @@ SEARCH = ("problem", "arm", "seed")
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonFrames:
-    """`unit` is that of the budget, in which curves are drawn; `docs/comparing.md` has the columns."""
+    """A comparison as pandas frames; `docs/guides/compare.md` describes their columns.
+
+    Attributes:
+        unit: the unit of the budget, which is the x axis of `curves`.
+        searches: one row per search: what it found and spent.
+        points: the best kernel so far after each evaluation of each search.
+        curves: median and quartiles of the best so far, by arm and problem.
+        arms: mean speedup of each arm.
+        differences: each pair of arms.
+    """
 
     unit: str
     searches: pd.DataFrame
@@ -31,8 +40,8 @@ class ComparisonFrames:
 
 
 def load_comparison(folder: str | Path) -> ComparisonFrames:
-    """The comparison in a folder, as far as it is written: at the end, and with its report before. Needs
-    pandas. Raises OSError where its files are not there, or not all yet."""
+    """Reads the comparison in a folder; until it ends, the searches of its last report. Needs pandas. Raises
+    OSError if a file is missing."""
     import pandas as pd
 
     place = Path(folder)
@@ -51,7 +60,7 @@ def load_comparison(folder: str | Path) -> ComparisonFrames:
 
 
 def _search(search: Searched) -> dict[str, Any]:
-    """What was found, and what was spent in all."""
+    """The result of a search, and all that it spent."""
     last = search.points[-1]
     return {
         **{name: getattr(search, name) for name in (*SEARCH, "reason", "final")},
@@ -61,16 +70,16 @@ def _search(search: Searched) -> dict[str, Any]:
 
 def _points(search: Searched) -> Iterable[dict[str, Any]]:
     """The best so far after each evaluation."""
-    of = {name: getattr(search, name) for name in SEARCH}
-    return ({**of, **asdict(point)} for point in search.points)
+    keys = {name: getattr(search, name) for name in SEARCH}
+    return ({**keys, **asdict(point)} for point in search.points)
 
 
 def _difference(known: Mapping[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = {name: known[name] for name in ("first", "second", "pairs", "p")}
     ratio, beats = known["ratio"], known["beats"]
     found = Difference(**plain, ratio=Estimate(**ratio), beats=Estimate(**beats))
-    said = {"is_real": found.is_real, "sentence": found.sentence}
-    return {**plain, **_interval("ratio", ratio), **_interval("beats", beats), **said}
+    verdict = {"is_real": found.is_real, "sentence": found.sentence}
+    return {**plain, **_interval("ratio", ratio), **_interval("beats", beats), **verdict}
 
 
 def _interval(name: str, known: Mapping[str, float]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""`report.html` of a comparison, made of its folder: `comparison.json` and `searches.jsonl`."""
+"""`report.html` of a comparison, made from its `comparison.json` and `searches.jsonl`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from search.report.html import link_to, plain, render_page
 
 SCRIPTS = ("elements.js", "plots.js", "arms.js", "comparison.js")
 STEPS = 100
-"""Steps of the curves."""
+"""Steps of each curve."""
 
 
 def has_comparison(folder: Path) -> bool:
-    """Whether a comparison has left its results in the folder."""
+    """Whether the folder has the results of a comparison."""
     return (folder / "comparison.json").exists() and (folder / "searches.jsonl").exists()
 
 
 def write_page(folder: Path, out: Path | None = None) -> Path:
-    """Writes the report of the comparison in the folder, `report.html` there unless `out` says otherwise;
-    returns the file. Raises OSError, and ValueError for results that are none."""
+    """Writes the report of the comparison in the folder to `out`, by default its `report.html`, and returns
+    the file. Raises OSError, and ValueError for files that are no results."""
     place, data = out or folder / "report.html", page_data(folder)
     arms, problems = len(data["arms"]), data["problems"]
     title = f"{arms} arms on {problems[0] if len(problems) == 1 else f'{len(problems)} problems'}"
@@ -36,30 +36,36 @@ def write_page(folder: Path, out: Path | None = None) -> Path:
 
 
 def page_data(folder: Path) -> dict[str, Any]:
-    """What the page shows, as plain JSON types."""
-    said = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
-    searches = [each for each in read_searches(folder / "searches.jsonl") if each.arm in said["arms"]]
+    """The data of the page, as plain JSON types."""
+    body = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    searches = [each for each in read_searches(folder / "searches.jsonl") if each.arm in body["arms"]]
     most = {unit: spent_at_most(searches, unit) for unit in UNITS}
     units = [unit for unit in UNITS if any(most[unit].values())] or [UNITS[0]]
     problems = list(dict.fromkeys(each.problem for each in searches))
-    of = {problem: [each for each in searches if each.problem == problem] for problem in problems}
-    arms = sorted(said["arms"], key=lambda arm: -said["arms"][arm]["value"])
+    by_problem = {problem: [each for each in searches if each.problem == problem] for problem in problems}
+    arms = sorted(body["arms"], key=lambda arm: -body["arms"][arm]["value"])
     shown: dict[str, Any] = plain(
         {
-            **{key: said[key] for key in ("seeds", "differences")},
-            **{key: said.get(key) for key in ("command", "versions", "planned")},
+            **{key: body[key] for key in ("seeds", "differences")},
+            **{key: body.get(key) for key in ("command", "versions", "planned")},
             "name": folder.resolve().name,
-            "unit": said["unit"] if said["unit"] in units else units[0],
+            "unit": body["unit"] if body["unit"] in units else units[0],
             "units": units,
             "problems": problems,
-            "arms": [_arm(arm, said, searches, most) for arm in arms],
+            "arms": [_arm(arm, body, searches, most) for arm in arms],
             "by_problem": [
-                {"problem": problem, "arms": {a: asdict(mean) for a, mean in means(of[problem]).items()}}
+                {
+                    "problem": problem,
+                    "arms": {a: asdict(mean) for a, mean in means(by_problem[problem]).items()},
+                }
                 for problem in problems
                 if len(problems) > 1
             ],
             "curves": [
-                each for problem in problems for unit in units for each in _curves(of[problem], unit, arms)
+                each
+                for problem in problems
+                for unit in units
+                for each in _curves(by_problem[problem], unit, arms)
             ],
             "searches": [_search(each, folder) for each in searches],
         }
@@ -68,7 +74,7 @@ def page_data(folder: Path) -> dict[str, Any]:
 
 
 def _arm(
-    name: str, said: Mapping[str, Any], searches: Sequence[Searched], most: Mapping[str, Mapping[str, float]]
+    name: str, body: Mapping[str, Any], searches: Sequence[Searched], most: Mapping[str, Mapping[str, float]]
 ) -> dict[str, Any]:
     own = [each for each in searches if each.arm == name]
     statuses: Counter[str] = Counter()
@@ -76,16 +82,16 @@ def _arm(
         statuses.update(each.statuses)
     return {
         "name": name,
-        "overrides": said.get("overrides", {}).get(name, []),
+        "overrides": body.get("overrides", {}).get(name, []),
         "searches": len(own),
         "spent": {unit: by_arm.get(name, 0.0) for unit, by_arm in most.items()},
-        "mean": said["arms"][name],
+        "mean": body["arms"][name],
         "statuses": dict(statuses.most_common()),
     }
 
 
 def _curves(searches: Sequence[Searched], unit: str, arms: Sequence[str]) -> list[dict[str, Any]]:
-    """Of the searches of one problem: for each arm as far as one of its searches went."""
+    """The curves of one problem, each up to the most that a search of the arm has spent."""
     found = []
     for arm in arms:
         if own := [each for each in searches if each.arm == arm]:

@@ -1,4 +1,4 @@
-"""What a search had found after how much of its budget."""
+"""The best speedup that a search had found, over the budget that it had spent."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ UNITS = ("evaluations", "device_s", "tokens", "dollars")
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """The best so far, by the lower end of its interval, after so much of the budget. `speedup` is 1 before
-    anything is faster than eager PyTorch: who searches can always keep that."""
+    """The best kernel so far, by the lower end of its interval, after a part of the budget. `speedup` is 1
+    until a kernel is faster than eager PyTorch, because a user can always keep eager PyTorch."""
 
     evaluations: int = 0
     device_s: float = 0.0
@@ -37,8 +37,17 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Searched:
-    """One search of a comparison. `final` is the winner's speedup in the final measurement, at least 1;
-    `statuses` how many of its evaluations had each."""
+    """The result of one search of a comparison.
+
+    Attributes:
+        problem: the problem's name.
+        arm: the name of the setting that is compared.
+        seed: the seed of the search.
+        reason: why the search ended, e.g. `evaluations`.
+        final: the winner's speedup over eager PyTorch in the final measurement, at least 1.
+        points: the best so far, at the start and after each evaluation.
+        statuses: the number of evaluations with each status.
+    """
 
     problem: str
     arm: str
@@ -54,30 +63,30 @@ class Searched:
 
     @classmethod
     def from_json(cls, line: str) -> Searched:
-        """Raises ValueError, TypeError or KeyError for a line that is none."""
+        """Raises ValueError, TypeError or KeyError for an invalid line."""
         fields: dict[str, Any] = json.loads(line)
         return cls(**{**fields, "points": tuple(Point(**each) for each in fields["points"])})
 
 
 def read_searches(path: Path) -> list[Searched]:
-    """The searches that have ended, the last line of each. Raises OSError."""
+    """The searches that have ended; the last line of each counts. Raises OSError."""
     found: dict[tuple[str, str, int], Searched] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             each = Searched.from_json(line)
-        except ValueError:  # half a line, of a process that was killed
+        except ValueError:  # half a line of a process that was killed
             continue
         found[each.problem, each.arm, each.seed] = each
     return list(found.values())
 
 
 def searched(folder: Path, *, problem: str, arm: str, seed: int) -> Searched:
-    """The search in a run folder. Raises OSError and JournalError."""
+    """The result of the search in a run folder. Raises OSError and JournalError."""
     return of_events(replay(folder / "journal.jsonl"), problem=problem, arm=arm, seed=seed)
 
 
 def of_events(events: Iterable[Event], *, problem: str, arm: str, seed: int) -> Searched:
-    """The search that these events tell of."""
+    """The result of the search with these events."""
     spent: dict[str, Any] = {"evaluations": 0, "device_s": 0.0, "tokens": 0, "dollars": 0.0}
     low, speedup, final, reason = 0.0, 1.0, None, ""
     points = [Point()]
@@ -118,7 +127,7 @@ def of_events(events: Iterable[Event], *, problem: str, arm: str, seed: int) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """The best so far of several searches, when each has spent so much: its median and quartiles."""
+    """The best so far of several searches: its median and quartiles when each has spent the `amounts`."""
 
     amounts: tuple[float, ...]
     low: tuple[float, ...]
@@ -127,7 +136,7 @@ class Curve:
 
 
 def curve(searches: Sequence[Searched], unit: str, amounts: Sequence[float]) -> Curve:
-    """Of these searches, one at least; one that has ended keeps what it has found."""
+    """The curve of at least one search. A search that has ended keeps its last speedup."""
     import numpy
 
     found = numpy.array([best_at(each.points, unit, amounts) for each in searches])
@@ -136,7 +145,7 @@ def curve(searches: Sequence[Searched], unit: str, amounts: Sequence[float]) -> 
 
 
 def best_at(points: Iterable[Point], unit: str, amounts: Iterable[float]) -> list[float]:
-    """The best so far when so much of the unit was spent."""
+    """The best speedup so far, when each of the amounts was spent."""
     ordered, found, best = list(points), [], 1.0
     place = 0
     for amount in amounts:
@@ -148,7 +157,7 @@ def best_at(points: Iterable[Point], unit: str, amounts: Iterable[float]) -> lis
 
 
 def spent_at_most(searches: Iterable[Searched], unit: str) -> Mapping[str, float]:
-    """By arm, the most that a search has spent of the unit."""
+    """The most that a search has spent of the unit, by arm."""
     most: dict[str, float] = {}
     for each in searches:
         most[each.arm] = max(most.get(each.arm, 0.0), getattr(each.points[-1], unit))

@@ -1,4 +1,4 @@
-"""One evaluator for all searches of a comparison: what one of them had measured is not measured again."""
+"""One evaluator for all searches of a comparison, which measures each kernel once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from search.protocols import KernelEvaluator
 
 
 class SharedVerdicts:
-    """Verdicts by problem and kernel, asked of `evaluator` once. They are kept in the file `path`, a line
-    each, and found there by a comparison that is resumed. Failures of our own are neither kept nor shared.
+    """Verdicts by problem and kernel. `evaluator` is asked once for each; the file `path` has a line for
+    each, from which a resumed comparison continues. Failures of the infrastructure are neither kept nor
+    shared.
 
-    A search counts a verdict that it shares as one of its evaluations, and the time on the device as its own:
-    the budget is what the search would have spent alone. Equal kernels have equal times in all searches, so
-    that a difference between two of them is in the kernels that they found. `on_verdict` is told how many
-    there are after each.
+    A shared verdict counts against the search's budget, with its time on the device, as if the search had run
+    alone. Equal kernels have equal times in all searches, so that a difference between two searches comes
+    from the kernels that they found. `on_verdict` is called with the number of verdicts after each new one.
     """
 
     def __init__(self, evaluator: KernelEvaluator, path: Path, on_verdict: Callable[[int], None]) -> None:
@@ -29,15 +29,15 @@ class SharedVerdicts:
         self._kept = JsonlStore(path)
         self._asked: dict[str, asyncio.Task[list[Evaluation]]] = {}
 
-    def of_a_search(self, alone: str = "") -> SearchVerdicts:
-        """The evaluator of one search; with a name under `alone` of one that shares nothing."""
+    def for_search(self, alone: str = "") -> SearchVerdicts:
+        """The evaluator of one search. A search with a name in `alone` shares nothing."""
         return SearchVerdicts(self, self._evaluator, alone)
 
-    async def ask(
+    async def answer(
         self, question: str, measure: Callable[[], Coroutine[Any, Any, list[Evaluation]]]
     ) -> list[Evaluation]:
-        """The answer that is known, or under way, or else what `measure` finds. Whoever is cancelled while it
-        waits takes the measurement from nobody."""
+        """The known answer, or the one being measured, or else a new one from `measure`. Cancelling one
+        caller does not cancel the measurement of others."""
         known = self._kept.get(question)
         if known is not None:
             return [Evaluation.from_json(each) for each in known]
@@ -58,8 +58,8 @@ class SharedVerdicts:
 
 
 class SearchVerdicts:
-    """The shared verdicts as one search sees them. When it has the same kernels measured against one another
-    again it learns something new."""
+    """The shared verdicts as one search sees them. Each further session of the search with the same kernels
+    is a new measurement."""
 
     def __init__(self, shared: SharedVerdicts, evaluator: KernelEvaluator, alone: str) -> None:
         self._shared, self._evaluator, self._alone = shared, evaluator, alone
@@ -77,14 +77,14 @@ class SearchVerdicts:
         thorough: bool = False,
         on_stage: Callable[[str], None] | None = None,
     ) -> Evaluation:
-        """See `KernelEvaluator`. Only the search that asked first is told of the stages."""
+        """See `KernelEvaluator`. Only the search that asked first sees the stages."""
 
         async def measure() -> list[Evaluation]:
             found = self._evaluator.evaluate(problem, kernel, thorough=thorough, on_stage=on_stage)
             return [await found]
 
         how = "thorough" if thorough else "quick"
-        (found,) = await self._shared.ask(self._question(problem, f"{kernel.id} {how}"), measure)
+        (found,) = await self._shared.answer(self._question(problem, f"{kernel.id} {how}"), measure)
         return found
 
     async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:
@@ -97,10 +97,10 @@ class SearchVerdicts:
             return await self._evaluator.compare(problem, ordered)
 
         session = f"{together} session {self._sessions[together]}"
-        found = await self._shared.ask(self._question(problem, session), measure)
+        found = await self._shared.answer(self._question(problem, session), measure)
         by_id = {kernel.id: each for kernel, each in zip(ordered, found, strict=True)}
         return [by_id[each.id] for each in kernels]
 
     def _question(self, problem: Problem, what: str) -> str:
-        """Names what is measured of which problem, and, where it shares nothing, the search that asks."""
+        """The key of a measurement: problem, kernels, and the search if it shares nothing."""
         return " ".join(filter(None, (problem.id, self._alone, what)))

@@ -1,5 +1,5 @@
-"""What can be said of the differences between the arms of a comparison: paired by problem and seed, with
-bootstrap intervals, and a difference called real only where an exact test agrees."""
+"""The differences between the arms of a comparison: paired by problem and seed, with bootstrap intervals. A
+difference counts as real only if a permutation test agrees."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from search.compare.curves import Searched
 LEVEL = 0.95
 RESAMPLES = 9999
 FEWEST = 3
-"""Pairs below which nothing is said."""
-TELLING = 6
+"""Pairs below which arms are not compared."""
+FEWEST_SIGNIFICANT = 6
 """Pairs below which no difference passes the permutation test: its smallest p for n pairs is 2 ^ (1 - n)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Between two arms. `ratio` is how many times as fast the first one's winners are, in the geometric mean;
-    `beats` the share of pairs in which they are faster, ties counted half; `p` of the paired permutation
-    test."""
+    """The difference between two arms. `ratio` is the speedup of the first one's winners divided by that of
+    the second one's, as a geometric mean over the pairs; `beats` is the share of pairs in which the first
+    one's winner is faster, ties counted half; `p` is the p-value of the paired permutation test."""
 
     first: str
     second: str
@@ -34,34 +34,32 @@ class Difference:
 
     @property
     def is_real(self) -> bool:
-        """Whether it is beyond noise: the interval without 1, and the test at the same level."""
+        """Whether it is significant: the interval excludes 1, and the test agrees at the same level."""
         return self.p < 1 - LEVEL and not self.ratio.low <= 1 <= self.ratio.high
 
     @property
     def sentence(self) -> str:
-        """In words."""
+        """The difference in words."""
+        both = f"{self.first} and {self.second}"
         if self.pairs < FEWEST:
-            return f"{self.first} and {self.second}: {self.pairs} pairs say nothing."
-        if self.pairs < TELLING and not self.ratio.low <= 1 <= self.ratio.high:
-            return (
-                f"{self.first} and {self.second}: {self.ratio} times as fast in {self.pairs} pairs, which "
-                f"are too few to tell; {TELLING} are the fewest."
-            )
+            return f"{both}: {self.pairs} pairs are too few to compare."
+        ratio_in_pairs = f"{self.ratio} times as fast in {self.pairs} pairs"
+        if self.pairs < FEWEST_SIGNIFICANT and not self.ratio.low <= 1 <= self.ratio.high:
+            return f"{both}: {ratio_in_pairs}; a significant difference needs at least {FEWEST_SIGNIFICANT}."
         if not self.is_real:
-            return (
-                f"{self.first} and {self.second} do not differ beyond noise: {self.ratio} times as fast in "
-                f"{self.pairs} pairs."
-            )
+            return f"{both} do not differ significantly: {ratio_in_pairs}."
         faster, slower, ratio = self.first, self.second, self.ratio
         if ratio.value < 1:
             faster, slower = slower, faster
             ratio = Estimate(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
-        told = f"{ratio} times as fast in {self.pairs} pairs (p {self.p:.2g})"
-        return f"{faster} is better than {slower}: {told}."
+        return (
+            f"{faster} finds significantly faster kernels than {slower}: "
+            f"{ratio} times as fast in {self.pairs} pairs (p {self.p:.2g})."
+        )
 
 
 def means(searches: Sequence[Searched]) -> Mapping[str, Estimate]:
-    """By arm, the geometric mean of the final speedups."""
+    """The geometric mean of the final speedups, by arm."""
     found = {}
     for arm in dict.fromkeys(each.arm for each in searches):
         logs = [math.log(each.final) for each in searches if each.arm == arm]
@@ -70,7 +68,7 @@ def means(searches: Sequence[Searched]) -> Mapping[str, Estimate]:
 
 
 def differences(searches: Sequence[Searched]) -> list[Difference]:
-    """Between each two arms, over the problems and seeds that both have searched."""
+    """The difference between each two arms, over the problems and seeds that both have searched."""
     finals = {(each.arm, each.problem, each.seed): math.log(each.final) for each in searches}
     arms = list(dict.fromkeys(each.arm for each in searches))
     return [_difference(first, second, finals) for first, second in itertools.combinations(arms, 2)]
@@ -89,13 +87,13 @@ def _difference(first: str, second: str, finals: Mapping[tuple[str, str, int], f
         pairs=len(pairs),
         ratio=_mean(pairs).exp(),
         beats=_mean(wins),
-        p=_permuted(pairs),
+        p=_p_value(pairs),
     )
 
 
 def _mean(values: Sequence[float]) -> Estimate:
-    """With the bootstrap's interval: bias-corrected and accelerated, or a point where all are equal; its ends
-    are infinite where there are too few values for one."""
+    """The mean with its bootstrap interval (bias-corrected and accelerated). The interval is a point if all
+    values are equal, and infinite if there are too few values."""
     import numpy
     from scipy import stats
 
@@ -116,8 +114,8 @@ def _mean(values: Sequence[float]) -> Estimate:
     return Estimate(value=mean, low=float(found.low), high=float(found.high))
 
 
-def _permuted(differences: Sequence[float]) -> float:
-    """The probability of a mean at least so far from 0 if the arms could be exchanged in every pair."""
+def _p_value(differences: Sequence[float]) -> float:
+    """The probability of a mean at least this far from 0 if the arms were interchangeable in every pair."""
     import numpy
     from scipy import stats
 

@@ -1,4 +1,4 @@
-"""A comparison in words and files: a table, the differences in sentences, curves as CSV, all as JSON."""
+"""The summary of a comparison: a printed table and sentences, curves as CSV, everything as JSON."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from search.records.events import RunStarted
 from search.records.journal import replay
 
 STEPS = 20
-"""Places at which the curves are written."""
+"""Steps of each curve in `curves.csv`."""
 
 
 def write(comparison: ComparisonPlan, searches: Sequence[Searched]) -> list[str]:
-    """Writes `comparison.json` and `curves.csv` into the comparison's folder; returns what is to be said."""
+    """Writes `comparison.json` and `curves.csv` into the comparison's folder; returns the lines to print."""
     found, between = means(searches), _ordered(differences(searches))
     body = {
         "command": comparison.command,
@@ -32,7 +32,7 @@ def write(comparison: ComparisonPlan, searches: Sequence[Searched]) -> list[str]
         "problems": list(comparison.problems),
         "searches": len(searches),
         "planned": len(comparison.searches),
-        "overrides": {arm.name: list(arm.overrides) for arm in comparison.arms},
+        "overrides": {arm: list(overrides) for arm, overrides in comparison.arms.items()},
         "arms": {arm: asdict(interval) for arm, interval in found.items()},
         "differences": [
             {**asdict(each), "is_real": each.is_real, "sentence": each.sentence} for each in between
@@ -53,27 +53,28 @@ def write(comparison: ComparisonPlan, searches: Sequence[Searched]) -> list[str]
 
 
 def _ordered(between: Sequence[Difference]) -> list[Difference]:
-    """Those that are real first, the largest first."""
+    """Real differences first, the largest first."""
     return sorted(between, key=lambda each: (not each.is_real, -abs(math.log(each.ratio.value or 1))))
 
 
 def _curves(comparison: ComparisonPlan, searches: Sequence[Searched]) -> Iterator[list[object]]:
-    """The median of the best so far, and the quartiles, for each arm and problem."""
+    """The rows of `curves.csv`: median and quartiles of the best so far, by arm and problem."""
     most = max(spent_at_most(searches, comparison.unit).values())
     amounts = [most * step / STEPS for step in range(STEPS + 1)]
     for arm in comparison.arms:
         for problem in comparison.problems:
-            of = [each for each in searches if (each.arm, each.problem) == (arm.name, problem)]
-            if of:
-                found = curve(of, comparison.unit, amounts)
+            own = [each for each in searches if (each.arm, each.problem) == (arm, problem)]
+            if own:
+                found = curve(own, comparison.unit, amounts)
                 for row in zip(found.amounts, found.low, found.median, found.high, strict=True):
-                    yield [arm.name, problem, row[0], len(of), *row[1:]]
+                    yield [arm, problem, row[0], len(own), *row[1:]]
 
 
 def _versions(comparison: ComparisonPlan) -> dict[str, str]:
-    """Of what has searched; on kernels with the device's facts, as the first search has them."""
+    """The versions of Ideatree and Python, and the device's facts from the first search that has a
+    journal."""
     found = {"ideatree": _own_version(), "python": platform.python_version()}
-    journals = (task.folder / "journal.jsonl" for task in comparison.searches)
+    journals = (each.folder / "journal.jsonl" for each in comparison.searches)
     if (first := next((each for each in journals if each.exists()), None)) is not None:
         found |= next((each.environment for each in replay(first) if isinstance(each, RunStarted)), {})
     return found
@@ -82,5 +83,5 @@ def _versions(comparison: ComparisonPlan) -> dict[str, str]:
 def _own_version() -> str:
     try:
         return version("ideatree")
-    except PackageNotFoundError:  # from a folder that is not installed
+    except PackageNotFoundError:  # run from a clone
         return "not installed"

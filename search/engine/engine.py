@@ -17,7 +17,7 @@ from search.engine.steady_state import SteadyState
 from search.protocols import Proposer, ProposerFailed, RunContext, Strategy, View, asked_in_a_round
 from search.records.budget import BudgetSpent
 from search.records.events import IdeaProposed, RunFinished
-from search.records.tree import Expansion, Idea, Outcome, drop_ins, shown_history
+from search.records.tree import Expansion, Idea, Outcome, drop_ins
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,7 @@ class Engine:
                     entries=session.entries,
                     facts=session.environment,
                     model_client=session.model_client,
+                    history=self.pipeline.history,
                 )
             )
             self._check_settings()
@@ -147,7 +148,7 @@ class Engine:
     async def _propose_all(self, number: int, expansions: Sequence[Expansion]) -> None:
         """Asks for ideas, one expansion after the other, and begins each idea as it comes."""
         state = self.session.state
-        past = shown_history(state.tree.before(number).history(), self.pipeline.history)
+        past = state.tree.before(number).history()
         recorded = dict(state.proposed)
         for index, expansion in enumerate(expansions):
             ideas = recorded.get(index, [])

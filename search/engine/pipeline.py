@@ -18,7 +18,18 @@ from search.engine.session import Session
 from search.protocols import KnowsItsEnd, Proposer
 from search.records.budget import BudgetSpent
 from search.records.events import IdeaImplemented, SeedExhausted, VariantWritten
-from search.records.tree import HISTORY, LIBRARY, Expansion, Idea, Outcome, Seed, Tree, Variant, library_idea
+from search.records.tree import (
+    HISTORY,
+    LIBRARY,
+    Expansion,
+    Idea,
+    Outcome,
+    Seed,
+    Tree,
+    Variant,
+    library_idea,
+    shown_history,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -94,8 +105,7 @@ class Pipeline:
         number, known = expansion.round, self.session.state.tree.ideas
         if expansion.as_it_is and expansion.seed is not None:
             return [library_idea(expansion.seed, number)]
-        history = [*past, *(Outcome(idea=idea, best=None, variants=()) for idea in under_way)]
-        history = history if self.history != "none" else []
+        history = shown_history(past, self.history, under_way)
         answer = await self.proposer.propose(self.session.problem, expansion, history, rng)
         placed = (replace(idea, round=number, parent=parent_of(expansion)) for idea in answer)
         ideas = [idea for idea in {idea.id: idea for idea in placed}.values() if idea.id not in known]

@@ -18,7 +18,7 @@ from search.protocols import ProposerFailed, Strategy, View
 from search.records.budget import BudgetSpent
 from search.records.events import ExpansionAsked, IdeaProposed
 from search.records.run_state import Asked, RunState
-from search.records.tree import Expansion, Idea, Seed, drop_ins, shown_history
+from search.records.tree import Expansion, Idea, Seed, drop_ins
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class SteadyState:
 
     async def _have_ideas(self, event: ExpansionAsked, expansion: Expansion) -> None:
         session, state = self._session, self._session.state
-        past = shown_history(state.tree.history(), self._pipeline.history)
+        past = state.tree.history()
         rng = self._pipeline.rng(event.number, "propose")
         ideas: list[Idea] = await self._pipeline.ideas(expansion, past, (), rng)
         of_the_round = [each for each in state.asked.values() if each.event.round == event.round]

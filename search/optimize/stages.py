@@ -22,7 +22,7 @@ from evaluators.records.problem import Problem
 from evaluators.scheduler.pool import Pool
 from search.campaign.campaign_view import CampaignView
 from search.campaign.config import searches_at_once
-from search.campaign.running import LIMITS, Campaign, CampaignRun, Planned
+from search.campaign.running import LIMITS, Campaign, CampaignRun
 from search.optimize.adapters import adapted, is_for
 from search.optimize.extraction.graph import CaptureError
 from search.optimize.extraction.problems import extract
@@ -49,6 +49,7 @@ from search.optimize.verification.apart import (
     ways_of,
 )
 from search.optimize.verification.record import Verification, in_lines
+from search.run.searches import PlannedSearch
 
 SEARCHES = "searches"
 """The folder of the searches' run folders."""
@@ -147,7 +148,7 @@ def _campaign(making: OptimizeRun, profile: Profile, extraction: Extraction, dev
     rules = [f"rounds={config.rounds}", f"problem.libraries={config.problem.libraries}"]
     shared = [*given_config_folders(), *rules, *making.shared]
     planned = [
-        Planned(
+        PlannedSearch(
             problem=each.name,
             arm="search",
             weight=each.time_ms,

@@ -27,7 +27,7 @@ from evaluators.app.config import NO_FOLDER, group, hydra_settings, quoted
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Problem
-from search.app.resuming import QUIET, stored_config, value_of
+from search.app.resuming import NO_HYDRA_FILES, stored_config, value_of
 from search.models.client import ModelClient
 from search.proposers.llm.proposer import LLMProposer
 from search.protocols import RunContext, Strategy, View
@@ -66,7 +66,7 @@ def expand(overrides: Sequence[str]) -> CommandCall:
     stored = stored_config(Path(own["run"]), "run", PromptConfig)
     if "prompts" not in stored.proposer:
         stored.proposer = compose_config(PromptConfig, ["problem=level1/conv2d"]).proposer
-    return CommandCall(overrides=[*given, "hydra.run.dir=.", *QUIET], stored=stored)
+    return CommandCall(overrides=[*given, "hydra.run.dir=.", *NO_HYDRA_FILES], stored=stored)
 
 
 @command("search.prompt", PromptConfig, __doc__, ValueError, expand=expand)
@@ -83,11 +83,10 @@ def main(config: DictConfig) -> int:
 
 def _question(config: DictConfig, folder: Path | None) -> Question:
     """What a search of this config, at the place where the run is, would ask next. Raises UsageError."""
-    config.proposer.history = config.history
     state = rebuild(replay(folder / "journal.jsonl")) if folder else RunState()
     problem: Problem = state.started.problem if state.started else _problem(config)
     proposer: LLMProposer = build(config.proposer)
-    proposer.begin(_context(problem, folder, state))
+    proposer.begin(_context(problem, folder, state, config.history))
     tree = state.tree
     if (variant_id := config.variant) is not None:
         if variant_id not in tree.variants:
@@ -126,7 +125,7 @@ def _problem(config: DictConfig) -> Problem:
     return problem
 
 
-def _context(problem: Problem, folder: Path | None, state: RunState) -> RunContext:
+def _context(problem: Problem, folder: Path | None, state: RunState, history: str) -> RunContext:
     """Of a run in which nothing is called."""
 
     def never(_: object) -> None:
@@ -140,6 +139,7 @@ def _context(problem: Problem, folder: Path | None, state: RunState) -> RunConte
         entries=state.started.entries if state.started else (),
         facts=state.started.environment if state.started else {},
         model_client=ModelClient(budget=Budget(), path=path, report=never),
+        history=history,
     )
 
 

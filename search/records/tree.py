@@ -137,15 +137,22 @@ def library_idea(seed: Seed, round: int) -> Idea:
     )
 
 
-def shown_history(history: Sequence[Outcome], how: str) -> list[Outcome]:
-    """What a proposer is shown of the ideas of closed rounds, oldest first: `all` of them, also for a
-    `summary`, which the proposer words; the eight that gave the `best` kernels; `none`."""
+def shown_history(history: Sequence[Outcome], how: str, under_way: Iterable[Idea] = ()) -> list[Outcome]:
+    """The earlier ideas that a proposer is shown, oldest first.
+
+    Args:
+        history: the ideas of closed rounds with their outcomes.
+        how: the search's key `history`. `all` and `summary` show every idea (a language model gets a
+            `summary` worded by category), `best` the eight that led to the fastest kernels, `none` nothing.
+        under_way: ideas without a result yet. They come last, unless `how` is `none`.
+    """
     if how == "none":
         return []
-    if how != "best":
-        return list(history)
-    best = {v.idea for v in fastest((o.best for o in history if o.best is not None), BEST_SHOWN)}
-    return [outcome for outcome in history if outcome.idea.id in best]
+    shown = list(history)
+    if how == "best":
+        best = {v.idea for v in fastest((o.best for o in history if o.best is not None), BEST_SHOWN)}
+        shown = [outcome for outcome in history if outcome.idea.id in best]
+    return [*shown, *(Outcome(idea=idea, best=None, variants=()) for idea in under_way)]
 
 
 class Tree:

@@ -6,8 +6,8 @@
     python -m search.run proposer=replay replay.run=search/recordings/conv2d_h200
     python -m search.run resume=outputs/level1/conv2d/2026-01-31_12-00-00
 
-Exit status 0 when the search ended at its limits, 130 when it was interrupted, 1 when it failed, 2 when
-the call was wrong.
+Exit status: 0 when the search ended at its limits, 1 when it failed, 2 when the call was wrong, 130 when it
+was interrupted.
 """
 
 from __future__ import annotations
@@ -19,24 +19,18 @@ from collections.abc import Sequence
 from omegaconf import DictConfig
 from rich.console import Console
 
-from evaluators.app.command import (
-    CommandCall,
-    command,
-    given_overrides,
-    log_to,
-    output_folder,
-    say,
-)
+from evaluators.app.command import CommandCall, command, given_overrides, log_to, output_folder, say
 from search.app.resuming import replay_overrides, resume_call
 from search.records.events import RunFinished
 from search.records.journal import JournalError
 from search.run.config import RunConfig
 from search.run.launch import search, settle
+from search.run.specification import specification
 
 
 def expand(overrides: Sequence[str]) -> CommandCall:
-    """A run that is resumed has its own config, and one that is replayed the recorded call. Raises
-    UsageError."""
+    """The call with what it resumes or replays: a resumed run's own config, a recorded run's overrides.
+    Raises UsageError."""
     if (call := resume_call(overrides, "resume", RunConfig)) is not None:
         return call
     return CommandCall(overrides=replay_overrides(overrides) if "proposer=replay" in overrides else overrides)
@@ -49,7 +43,8 @@ def main(config: DictConfig) -> int:
     log_to(console)
     recording, chosen = settle(config, given_overrides())
     say(console, *chosen)
-    return _status(asyncio.run(search(config, output_folder(), recording, console)))
+    spec = specification(config, recording=recording)
+    return _status(asyncio.run(search(spec, output_folder(), console)))
 
 
 def _status(finished: RunFinished) -> int:

@@ -1,4 +1,4 @@
-"""The config of `python -m search.run`."""
+"""The keys of `ideatree run`."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from search.engine.session import COMPARE_AT_MOST
 
 @dataclass
 class BudgetConfig:
-    """Limits of a run; null: none."""
+    """Limits of a run; null: no limit."""
 
-    evaluations: int | None = option(None, "null: no limit")
-    seconds: float | None = option(None, "the proposer's thinking included")
-    calls: int | None = option(None, "of models, failed ones counted")
-    tokens: int | None = option(None, "of models")
-    dollars: float | None = option(None, "for models")
+    evaluations: int | None = option(None, "kernels to evaluate; null: no limit")
+    seconds: float | None = option(None, "wall-clock time, including the proposer's thinking")
+    calls: int | None = option(None, "calls to language models, including failed ones")
+    tokens: int | None = option(None, "input and output tokens of language models")
+    dollars: float | None = option(None, "cost of language models")
 
 
 @dataclass
 class ReplayConfig:
-    """For `proposer=replay`."""
+    """The recorded run that `proposer=replay` repeats."""
 
-    run: str | None = option(None, "for proposer=replay: the recorded run's folder, or a shipped recording")
+    run: str | None = option(None, "folder of the recorded run, or name of a shipped recording")
     evaluations: bool = option(
-        False, "take the recorded verdicts, too, instead of evaluating on this machine"
+        False, "also repeat the recorded verdicts instead of evaluating the kernels here"
     )
 
 
 @dataclass
 class RunConfig(RunFolderConfig):
-    """The config of the command."""
+    """The config of `ideatree run`."""
 
     strategy: Any = group("idea_branching")
     proposer: Any = group("playbook")
@@ -44,21 +44,22 @@ class RunConfig(RunFolderConfig):
     pool: Any = group("ray")
     library: Any = group("folder")
     rounds: int = option(13, "rounds of the search")
-    ideas: int = option(4, "ideas a round")
-    branch: int = option(8, "variants an idea")
-    seed: int = option(0, "of every random choice: the same seed repeats a deterministic search")
-    history: str = option("all", "what a proposer is told of earlier ideas: all | best | summary | none")
+    ideas: int = option(4, "ideas per round")
+    branch: int = option(8, "variants per idea")
+    seed: int = option(
+        0, "seed of every random choice; a search with a deterministic proposer repeats exactly"
+    )
+    history: str = option("all", "earlier ideas that the proposer is shown: all | best | summary | none")
     compare_leaders: bool = option(
-        True,
-        "measure those that may be the fastest against one another before each round, too; at the end always",
+        True, "measure the leading kernels against each other before each round, not only at the end"
     )
-    repairs: int = option(
-        1, "how often a variant that failed is given back to the model, with the evaluator's log"
+    repairs: int = option(1, "times a failed variant is returned to the model with the evaluator's log")
+    comparisons: int = option(
+        COMPARE_AT_MOST, "largest number of sessions that compare the leaders, per round; 0: none"
     )
-    comparisons: int = option(COMPARE_AT_MOST, "sessions at most, a round, that compare its leaders; 0: none")
-    device: str = option("auto", "auto | cuda | cpu")
+    device: str = option("auto", "where kernels run: auto | cuda | cpu")
     budget: BudgetConfig = section(BudgetConfig)
     ray: RayConfig = section(RayConfig)
-    resume: str | None = option(None, "a run folder to go on with")
+    resume: str | None = option(None, "run folder to continue")
     replay: ReplayConfig = section(ReplayConfig)
     hydra: Any = hydra_settings(RUN_FOLDER)

@@ -1,4 +1,4 @@
-"""The Python interface: what it takes, what it refuses, and that it cleans up. tests/docs runs its page."""
+"""The Python interface: arguments, errors, and clean-up. tests/docs runs the examples of its page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> list[FakeHost]:
     return made
 
 
-def test_a_problem_by_name_by_file_and_as_it_is(tmp_path: Path) -> None:
+def test_load_problem_by_name_and_by_file(tmp_path: Path) -> None:
     (tmp_path / "my model.py").write_text(REFERENCE)
     own = ideatree.load_problem(tmp_path / "my model.py", device="cpu")
     assert (own.name, own.dtype) == ("file/my model", "float64")
@@ -59,16 +59,16 @@ def test_a_problem_by_name_by_file_and_as_it_is(tmp_path: Path) -> None:
         (lambda: ideatree.load_problem(Path("nowhere.py")), "nowhere.py cannot be read"),
         (lambda: ideatree.search("level1/softmax", roundz=3), "did you mean rounds?"),
         (lambda: ideatree.search("level1/softmax", strategy="idea_brnching"), "did you mean idea_branching?"),
-        (lambda: ideatree.resume("nowhere"), "no run folder"),
+        (lambda: ideatree.resume("nowhere"), "not a run folder"),
     ],
 )
-def test_what_is_wrong_is_one_line(call: Any, says: str) -> None:
+def test_errors_are_one_line(call: Any, says: str) -> None:
     with pytest.raises(ideatree.UsageError, match=says) as caught:
         call()
     assert "\n" not in str(caught.value)
 
 
-def test_an_evaluator_works_within_its_block_alone(hosts: list[FakeHost]) -> None:
+def test_an_evaluator_works_only_within_its_block(hosts: list[FakeHost]) -> None:
     evaluator = ideatree.Evaluator(device="cpu")
     with pytest.raises(RuntimeError, match="with block"):
         evaluator.evaluate("level1/softmax", SOURCE)
@@ -89,7 +89,7 @@ def test_an_evaluator_is_closed_when_its_block_fails(hosts: list[FakeHost]) -> N
     assert [host.closed for host in hosts] == [1]
 
 
-def test_it_works_where_a_loop_is_running(hosts: list[FakeHost]) -> None:
+def test_an_evaluator_works_inside_a_running_loop(hosts: list[FakeHost]) -> None:
     """As in a notebook."""
 
     async def cell() -> ideatree.Evaluation:
@@ -118,7 +118,7 @@ def test_keywords_are_the_commands_keys() -> None:
 
 
 @pytest.mark.parametrize("way", ["plain", "in a loop", "async"])
-def test_a_search_with_a_strategy_of_ones_own(tmp_path: Path, way: str) -> None:
+def test_search_with_a_strategy_object(tmp_path: Path, way: str) -> None:
     given = {**REPLAYED, "rounds": 2, "out": tmp_path, "strategy": IdeaBranching(ideas=3, branch=2, keep=1)}
 
     async def in_a_loop() -> ideatree.Run:
@@ -137,15 +137,15 @@ def test_a_search_with_a_strategy_of_ones_own(tmp_path: Path, way: str) -> None:
     assert (went_on.folder, went_on.state.tree.rounds_closed) == (run.folder, 3)
 
 
-def test_a_folder_with_a_run_is_not_written_over(tmp_path: Path) -> None:
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
     run = ideatree.search("level1/conv2d", folder=tmp_path / "mine", rounds=1, **REPLAYED)
     before = (run.folder / "journal.jsonl").read_bytes()
-    with pytest.raises(ideatree.UsageError, match="has a run already"):
+    with pytest.raises(ideatree.UsageError, match="already has a run"):
         ideatree.search("level1/conv2d", folder=tmp_path / "mine", rounds=1, **REPLAYED)
     assert (run.folder / "journal.jsonl").read_bytes() == before
 
 
-def test_a_run_tells_what_happened() -> None:
+def test_an_opened_run_has_its_records() -> None:
     run = ideatree.open_run("conv2d_h200")
     assert run.best is not None
     assert run.confirmed is not None

@@ -67,15 +67,14 @@ FACTS = (
 
 
 class Prompts:
-    """Renders. `history`: `summary` words it by category, anything else one line an idea. Without `examples`
-    or `hardware` the languages' examples or the device's facts are left out. `languages`: what kernels may be
-    written in. Raises ValueError for a folder that is not there, or a language without rules."""
+    """Renders. Without `examples` or `hardware` the languages' examples or the device's facts are left out.
+    `languages`: what kernels may be written in. Raises ValueError for a folder that is not there, or a
+    language without rules."""
 
     def __init__(
         self,
         *,
         folder: Path | None = None,
-        history: str = "all",
         examples: bool = True,
         hardware: bool = True,
         languages: Sequence[str] = (),
@@ -87,7 +86,7 @@ class Prompts:
         for language in languages:
             if not any((each / "languages" / f"{language}.md").exists() for each in self._folders):
                 raise ValueError(f"proposer.languages has {language!r}; there are {', '.join(known)}")
-        self._history, self._examples, self._hardware = history, examples, hardware
+        self._examples, self._hardware = examples, hardware
         self._languages = tuple(languages)
 
     def system(self) -> str:
@@ -103,15 +102,17 @@ class Prompts:
         entries: Sequence[Seed],
         count: int,
         repeated: Sequence[str] = (),
+        *,
+        summary: bool = False,
     ) -> str:
-        """Asks for so many ideas on the seed; `repeated` are texts that were proposed and are too close to
-        earlier ones."""
+        """Asks for `count` ideas for the seed. `repeated`: texts that were proposed and are too close to
+        earlier ones; `summary`: words the history by category instead of one line per idea."""
         return self._render(
             "ideas.md",
             **self._about(problem, facts, seed),
             count=count,
             seed_id=seed.id if seed else "",
-            tried=self._tried(history, entries, seed),
+            tried=self._tried(history, entries, seed, summary=summary),
             entries=[_kernel(entry) for entry in entries if seed is None or entry.id != seed.id],
             categories=[category.value for category in Category],
             repeated=list(repeated),
@@ -175,12 +176,14 @@ class Prompts:
             "examples": self._examples,
         }
 
-    def _tried(self, history: Sequence[Outcome], entries: Sequence[Seed], seed: Seed | None) -> str:
+    def _tried(
+        self, history: Sequence[Outcome], entries: Sequence[Seed], seed: Seed | None, *, summary: bool
+    ) -> str:
         """The history in words; "" where there is none."""
         seeds = [*entries, *([seed] if seed else [])]
         variants = (variant for outcome in history for variant in outcome.variants)
         speedups = speedups_of([*seeds, *variants], history)
-        if self._history == "summary":
+        if summary:
             return "\n".join(_summary(history, speedups))
         return "\n".join(f"- {_told(outcome, speedups)}" for outcome in history)
 

@@ -29,7 +29,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 15.0, 300.0
 
 class LLMProposer:
     """Asks one model or several. `models` by the names that `choice` knows them by; an idea's code is asked
-    of the model that had the idea. `name` is how its ideas are marked. `history`, `examples`, `hardware`,
+    of the model that had the idea. `name` is how its ideas are marked. `examples`, `hardware`,
     `languages` and `prompts` (a folder whose templates replace ours): see `Prompts`; `library`: whether
     prompts show the library's entries.
 
@@ -44,7 +44,6 @@ class LLMProposer:
         *,
         choice: ModelChoice | None = None,
         name: str = "llm",
-        history: str = "all",
         examples: bool = True,
         hardware: bool = True,
         library: bool = True,
@@ -63,7 +62,6 @@ class LLMProposer:
         self._patience_s = patience_s
         self._prompts = Prompts(
             folder=Path(prompts) if prompts else None,
-            history=history,
             examples=examples,
             hardware=hardware,
             languages=[languages] if isinstance(languages, str) else languages or (),
@@ -202,7 +200,9 @@ class LLMProposer:
         run = self._context
         entries = run.entries if self._library else ()
         seed = expansion.seed
-        prompt = self._prompts.ideas(problem, run.facts, seed, history, entries, count, turned_down)
+        prompt = self._prompts.ideas(
+            problem, run.facts, seed, history, entries, count, turned_down, summary=run.history == "summary"
+        )
         return Question(
             purpose=Purpose.IDEAS,
             system=self._prompts.system(),

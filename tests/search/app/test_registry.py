@@ -22,12 +22,12 @@ wandb: false
 """
 
 
-def test_names_are_unique_and_lead_somewhere() -> None:
+def test_names_are_unique_and_resolve() -> None:
     assert all(callable(get_object(path)) for path in paths().values())
     assert Counter(path.rpartition(".")[2] for path in paths().values()).most_common(1)[0][1] == 1
 
 
-def test_a_config_is_the_same_after_both_ways() -> None:
+def test_by_path_undoes_by_name() -> None:
     config = {"a": [{"_target_": paths()["IdeaBranching"], "keep": 3}], "b": {"_target_": "theirs.Own"}}
     named = by_name(config)
     assert named == {"a": [{"_target_": "IdeaBranching", "keep": 3}], "b": {"_target_": "theirs.Own"}}
@@ -51,7 +51,7 @@ def test_an_older_folder_is_migrated_once_and_keeps_a_backup(tmp_path: Path) -> 
     assert not backup.exists()
 
 
-def test_a_folder_that_cannot_be_written_is_read_all_the_same(tmp_path: Path) -> None:
+def test_a_read_only_folder_can_be_read(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(OLD)
     (tmp_path / "config.yaml.backup").mkdir()  # even root cannot copy over it

@@ -1,4 +1,4 @@
-"""A small campaign on landscapes, searched for its folder."""
+"""Runs a small campaign on landscapes, for its folder."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import dataclasses
 from pathlib import Path
 
 from search.campaign.results import write
-from search.campaign.running import Campaign, CampaignRun, Planned
+from search.campaign.running import Campaign, CampaignRun
 from search.campaign.schedulers import Equal
 from search.campaign.slices import SearchProgress, StopRules
+from search.run.searches import PlannedSearch
 
 ATTACK = "<script>document.title='taken over'</script>"
 ARMS = {"branching": "idea_branching", "many": "best_of_n"}
@@ -20,12 +21,12 @@ MOVES = {
     "landscape/large": 16,
 }
 CEILING = 3.0
-"""Of the large landscape, as if its roofline were known."""
+"""The ceiling of the large landscape, as if its roofline were known."""
 
 
-def planned(folder: Path, problem: str, arm: str) -> Planned:
-    """The more moves, the faster its kernels can become."""
-    return Planned(
+def planned(folder: Path, problem: str, arm: str) -> PlannedSearch:
+    """A search whose kernels can become faster, the more moves the landscape has."""
+    return PlannedSearch(
         problem=problem,
         arm=arm,
         weight=1.0,
@@ -54,8 +55,8 @@ def campaign(folder: Path) -> Campaign:
 
 
 def searched(folder: Path) -> list[SearchProgress]:
-    """Runs it and writes what it found, with what a landscape has not: times of `torch.compile`, costs, a
-    reason to stop that is an attack, and a search's own report."""
+    """Runs it and writes the results, with what a landscape lacks: times of `torch.compile`, costs, a reason
+    to stop that is an attack, and a search's report."""
     plan = campaign(folder)
     run = CampaignRun(plan, None, "cpu", lambda run: None)
     asyncio.run(run.run())

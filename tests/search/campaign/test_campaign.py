@@ -23,9 +23,10 @@ from search.campaign.__main__ import CampaignConfig
 from search.campaign.campaign_view import CampaignView, drawn
 from search.campaign.config import searches_at_once
 from search.campaign.results import over_budget, without_overhead, write
-from search.campaign.running import Campaign, CampaignRun, Planned, state_of
+from search.campaign.running import Campaign, CampaignRun, state_of
 from search.campaign.schedulers import Equal
 from search.campaign.slices import SearchProgress, Slice, StopRules
+from search.run.searches import PlannedSearch
 from tests.evaluators.scheduler.fake_host import FakeHost
 from tests.evaluators.suites.clone import SOURCE, make_clone
 from tests.search.interrupted import interrupted
@@ -37,7 +38,7 @@ def on_landscapes(folder: Path, *, evaluations: int, problems: int = 3) -> Campa
     return Campaign(
         folder=folder,
         planned=[
-            Planned(
+            PlannedSearch(
                 problem=f"landscape/{number}",
                 arm="search",
                 weight=1.0,
@@ -73,26 +74,26 @@ def test_the_budget_is_shared_out_in_slices(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_the_measurement_at_the_end_is_shown(tmp_path: Path, terminal: bool) -> None:
+def test_the_final_measurement_is_shown(tmp_path: Path, terminal: bool) -> None:
     console = Console(file=io.StringIO(), width=120, height=20, force_terminal=terminal, color_system=None)
     with CampaignView(console) as view:
         running = CampaignRun(on_landscapes(tmp_path, evaluations=30), None, "cpu", view.show)
         asyncio.run(running.run())
     said = console.file.getvalue()  # type: ignore[attr-defined]
     if terminal:
-        assert "to be measured again" in said
-        assert "3 winners to be measured again" in said
+        assert "to be confirmed" in said
+        assert "3 winners to be confirmed" in said
         table = Console(file=io.StringIO(), width=120)
         table.print(drawn(running, 20))
-        assert table.file.getvalue().count("measured again: ") == 3  # type: ignore[attr-defined]
+        assert table.file.getvalue().count("confirmed: ") == 3  # type: ignore[attr-defined]
         return
     lines = said.splitlines()
-    start = lines.index("measuring 3 winners again")
-    finals = [f"{each.problem} search: measured again: {each.final:.2f}x" for each in running.searches]
-    assert sorted(lines[start:]) == sorted(["measuring 3 winners again", *finals])
+    start = lines.index("measuring 3 winners again to confirm them")
+    finals = [f"{each.problem} search: confirmed: {each.final:.2f}x" for each in running.searches]
+    assert sorted(lines[start:]) == sorted(["measuring 3 winners again to confirm them", *finals])
 
 
-def test_one_that_was_killed_goes_on(tmp_path: Path) -> None:
+def test_a_killed_campaign_resumes(tmp_path: Path) -> None:
     first = run(on_landscapes(tmp_path, evaluations=30))
     # as if it had been killed in a slice: the journal is ahead of what the campaign kept
     kept = tmp_path / "campaign.jsonl"
@@ -108,7 +109,7 @@ def test_one_that_was_killed_goes_on(tmp_path: Path) -> None:
         assert state.evaluations == each.evaluations
 
 
-def test_a_slice_that_was_killed_is_ended_before_another_begins(tmp_path: Path) -> None:
+def test_a_killed_slice_ends_before_others_begin(tmp_path: Path) -> None:
     whole = run(on_landscapes(tmp_path / "whole", evaluations=60))
     run(on_landscapes(tmp_path / "killed", evaluations=30))
     kept = tmp_path / "killed" / "campaign.jsonl"
@@ -127,7 +128,7 @@ def test_a_slice_that_was_killed_is_ended_before_another_begins(tmp_path: Path) 
     assert order[2].split()[0].endswith(name)
 
 
-def test_what_was_killed_counts_where_no_budget_is_left(tmp_path: Path) -> None:
+def test_a_killed_slice_counts_without_budget(tmp_path: Path) -> None:
     first = run(on_landscapes(tmp_path, evaluations=30))
     kept = tmp_path / "campaign.jsonl"
     lines = [line for line in kept.read_text().splitlines() if '"slices"' in line]
@@ -146,7 +147,7 @@ def test_every_limit_counts_over_all_searches(tmp_path: Path) -> None:
     assert {each.stopped for each in found.searches} == {""}
 
 
-def test_stop_rules_leave_the_budget_to_others(tmp_path: Path) -> None:
+def test_stopped_searches_spend_nothing_more(tmp_path: Path) -> None:
     made = on_landscapes(tmp_path, evaluations=90)
     rules = StopRules(evaluations=20)
     found = run(Campaign(**{**vars(made), "rules": rules}))
@@ -181,7 +182,7 @@ def get_init_inputs():
 
 
 class WithFloor(FakeHost):
-    """The cheapest call takes so many ms, as every other takes 2."""
+    """The cheapest call takes `floor_ms`, every other call 2 ms."""
 
     def __init__(self, floor_ms: float) -> None:
         super().__init__()
@@ -204,7 +205,7 @@ def test_cases_bound_by_overhead_are_counted_at_the_end(
     made = Campaign(
         folder=tmp_path,
         planned=[
-            Planned(
+            PlannedSearch(
                 problem="relu",
                 arm="search",
                 weight=1.0,
@@ -227,7 +228,7 @@ def test_cases_bound_by_overhead_are_counted_at_the_end(
     assert (search.final_bound, search.final_beyond) == (bound, beyond and pytest.approx(beyond))
 
 
-def test_the_mean_without_overhead_stands_beside_the_other(tmp_path: Path) -> None:
+def test_the_mean_without_overhead_is_printed_too(tmp_path: Path) -> None:
     part = (Slice(evaluations=8, speedup=2.0),)
     plain = SearchProgress(problem="a", arm="one", slices=part, final=4.0)
     half = SearchProgress(problem="b", arm="one", slices=part, final=4.0, final_bound=1, final_beyond=2.0)
@@ -274,7 +275,7 @@ def test_a_suite_from_the_command_line(
 
 
 @pytest.mark.slow
-def test_sizes_hold_for_the_references_that_have_them(tmp_path: Path, suite: list[str]) -> None:
+def test_sizes_apply_to_references_that_have_them(tmp_path: Path, suite: list[str]) -> None:
     folder = tmp_path / "campaign"
     more = ["problem.sizes={height:8,features:128}", "problem.tolerance=strict", "library.use=false"]
     assert campaign.main([*suite, *more, "budget.evaluations=8", "slice=4", f"hydra.run.dir={folder}"]) == 0
@@ -293,7 +294,7 @@ def test_sizes_hold_for_the_references_that_have_them(tmp_path: Path, suite: lis
 
 
 @pytest.mark.slow
-def test_what_cannot_be_searched_is_named(
+def test_problems_that_cannot_be_searched_are_named(
     tmp_path: Path,
     suite: list[str],
     capsys: pytest.CaptureFixture[str],
@@ -322,7 +323,7 @@ def test_what_cannot_be_searched_is_named(
         (["budget.evaluations=5", 'arms.x=["strateg=puct"]'], "unknown key strateg"),
         (["budget.evaluations=5", "scheduler=best"], "unknown scheduler best"),
         (["budget.evaluations=5", "device=gpu"], "device is gpu"),
-        (["resume=nowhere"], "no campaign's folder"),
+        (["resume=nowhere"], "no campaign in this folder"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -336,7 +337,7 @@ def test_bad_input_is_one_line(
 
 
 @pytest.mark.slow
-def test_one_that_is_interrupted_leaves_its_report(tmp_path: Path) -> None:
+def test_an_interrupt_leaves_a_report(tmp_path: Path) -> None:
     folder = tmp_path / "campaign"
     arguments = ["suite=shipped", "proposer=landscape", "library.use=false", "budget.evaluations=1000000"]
     status, said = interrupted(folder, "search.campaign", *arguments)
@@ -346,7 +347,7 @@ def test_one_that_is_interrupted_leaves_its_report(tmp_path: Path) -> None:
     assert (folder / "report.html").stat().st_size > 1_000_000
 
 
-def test_more_searches_go_on_where_there_are_more_devices() -> None:
+def test_more_devices_run_more_searches() -> None:
     plain = compose_config(CampaignConfig, ["suite=shipped"])
     assert [searches_at_once(plain, devices) for devices in (1, 8)] == [4, 25]
     assert searches_at_once(compose_config(CampaignConfig, ["suite=shipped", "at_once=2"]), 8) == 2

@@ -73,7 +73,7 @@ def test_the_curves_agree_with_the_measures(folder: Path) -> None:
         assert list(spent) == sorted(spent) and list(shares) == sorted(shares)
 
 
-def test_one_that_goes_on_has_a_page_too(folder: Path, tmp_path: Path) -> None:
+def test_an_unfinished_one_has_a_page(folder: Path, tmp_path: Path) -> None:
     begun = SearchProgress(problem="a", arm="b", slices=(Slice(evaluations=3),))
     line = json.dumps({"key": begun.key, "value": begun.to_json()})
     (tmp_path / "campaign.jsonl").write_text(
@@ -84,11 +84,11 @@ def test_one_that_goes_on_has_a_page_too(folder: Path, tmp_path: Path) -> None:
     assert data["total"]["seconds"] == 7.5
     assert data["total"]["geometric mean"]["value"] is None
     [shown] = data["searches"]
-    assert (shown["state"], shown["result"], shown["evaluations"]) == ("may go on", "none correct", 3)
+    assert (shown["state"], shown["result"], shown["evaluations"]) == ("can continue", "none correct", 3)
     assert data["arms"][0]["per_solved"]["evaluations"] is None
 
 
-def test_one_in_which_nothing_could_be_searched(tmp_path: Path) -> None:
+def test_a_campaign_without_any_search_has_a_page(tmp_path: Path) -> None:
     unfit = SearchProgress(problem="a", arm="b", unfit="it cannot judge")
     (tmp_path / "campaign.jsonl").write_text(json.dumps({"key": "a b", "value": unfit.to_json()}) + "\n")
     assert write_page(tmp_path).stat().st_size > 4_000_000
@@ -109,7 +109,7 @@ def test_the_page_at_the_end(
     assert cli.page_at_the_end(write_page, folder, True) == [f"report: {folder / 'report.html'}"]
     monkeypatch.setattr(cli, "missing_packages", lambda: ["plotly"])
     [line] = cli.page_at_the_end(write_page, folder, True)
-    assert line == "report: none, it needs plotly: pip install 'ideatree[report]'"
+    assert line == "report: not written, it needs plotly: pip install -e '.[report]'"
 
 
 class TestInBrowser(ChartsInBrowser):
@@ -145,7 +145,7 @@ class TestInBrowser(ChartsInBrowser):
         assert [line.split(",")[0] for line in lines[1:]] == ["landscape/small"] * len(ARMS)
         page.get_by_role("button", name="Show all").click()
 
-    def test_a_search_is_linked_where_it_has_a_report(self, page: Page) -> None:
+    def test_searches_with_reports_are_linked(self, page: Page) -> None:
         link = page.locator("#searches a")
         expect(link).to_have_count(1)
         assert link.get_attribute("href") == "./landscape/large/many/report.html"

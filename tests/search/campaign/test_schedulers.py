@@ -1,4 +1,4 @@
-"""Who gets the next slice, and when a search is not gone on with."""
+"""Which search gets the next slice, and when a search stops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def of(
     return SearchProgress(problem=problem, arm="a", slices=slices, ceiling=ceiling, **more)  # type: ignore[arg-type]
 
 
-def test_gains_are_those_of_the_logarithm() -> None:
+def test_gains_are_logarithmic() -> None:
     search = of("x", [0.0, 1.0, 2.0, 2.0])
     assert search.gains == pytest.approx([0.0, math.log(10), math.log(2), 0.0])
     assert of("x", [2.0], ceiling=4.0).headroom == pytest.approx(math.log(2))
@@ -34,7 +34,7 @@ def test_equal_shares() -> None:
     assert Equal().choose(searches, {"x a", "y a", "z a"}) is None
 
 
-def test_who_has_had_nothing_goes_first_then_who_gains() -> None:
+def test_new_searches_come_first_then_those_that_gain() -> None:
     stuck, gaining, near = (
         of("stuck", [1.5, 1.5, 1.5]),
         of("gaining", [1.2, 1.5]),
@@ -53,7 +53,7 @@ def test_who_has_had_nothing_goes_first_then_who_gains() -> None:
     assert third.problem == "near"
 
 
-def test_who_can_still_pass_the_target_goes_before() -> None:
+def test_searches_that_can_reach_the_target_are_preferred() -> None:
     below, above = of("below", [0.5, 0.8], 3.0), of("above", [2.0, 3.2], 9.0)
     hopeless = of("hopeless", [0.5, 0.8], 0.9)
     by_gain = ExpectedGain(target=1.0, boost=3.0)
@@ -64,7 +64,7 @@ def test_who_can_still_pass_the_target_goes_before() -> None:
     assert indifferent.choose([above, below], set()) in (above, below)
 
 
-def test_a_search_that_is_stuck_is_hoped_for_ever_less() -> None:
+def test_the_bonus_of_a_stuck_search_shrinks() -> None:
     by_gain = ExpectedGain()
     worth = [by_gain.expected(of("x", [2.0] * n)) for n in range(3, 8)]
     assert worth == sorted(worth, reverse=True)

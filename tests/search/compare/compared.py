@@ -1,4 +1,4 @@
-"""A comparison's folder, written down without a search."""
+"""Writes the folder of a comparison without any search."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 from search.compare.curves import Point, Searched
-from search.compare.plan import Arm, ComparisonPlan
+from search.compare.plan import ComparisonPlan
 from search.compare.summary import write
 
 ATTACK = "<script>document.title='taken over'</script>"
@@ -17,7 +17,7 @@ PROBLEMS = ("level1/softmax", "level1/matmul")
 
 
 def searched(problem: str, arm: str, seed: int, evaluations: int) -> Searched:
-    """One search whose place is particular to its problem and seed."""
+    """One search; its level depends on problem and seed."""
     place, rng = random.Random(f"{problem}/{seed}").gauss(0.5, 0.3), random.Random(f"{problem}/{arm}/{seed}")
     end = max(0.0, place + ARMS[arm] + rng.gauss(0, 0.03))
     shares = [step / evaluations for step in range(evaluations + 1)]
@@ -39,19 +39,20 @@ def searched(problem: str, arm: str, seed: int, evaluations: int) -> Searched:
 
 
 def compared(folder: Path, *, seeds: int = 12, evaluations: int = 20, ended: int | None = None) -> Path:
-    """The folder with all results, or while it goes on those of the first that have `ended`; the first search
-    has a report of its own."""
+    """The folder with all results, or only those of the first `ended` searches; the first search has a
+    report."""
     comparison = ComparisonPlan(
         folder=folder,
-        arms=tuple(Arm(name=name, overrides=(f"strategy={name}",)) for name in ARMS),
+        arms={name: (f"strategy={name}",) for name in ARMS},
         problems={name: (f"problem={name}",) for name in PROBLEMS},
         seeds=tuple(range(seeds)),
         shared=(),
-        without_device=False,
         unit="evaluations",
         command="python -m search.compare 'problem=level1/softmax' seeds=12",
     )
-    found = [searched(task.problem, task.arm, task.seed, evaluations) for task in comparison.searches[:ended]]
+    found = [
+        searched(each.problem, each.arm, each.seed or 0, evaluations) for each in comparison.searches[:ended]
+    ]
     folder.mkdir(parents=True, exist_ok=True)
     comparison.results.write_text("".join(f"{each.to_json()}\n" for each in found))
     write(comparison, found)

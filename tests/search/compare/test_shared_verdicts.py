@@ -1,4 +1,4 @@
-"""What one search of a comparison had measured is there for the others, and for a comparison that goes on."""
+"""The verdicts of one search of a comparison are shared with the others, and with a resumed comparison."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def anyio_backend() -> str:
 
 
 def ignore(count: int) -> None:
-    """Nobody looks."""
+    """Shows nothing."""
 
 
 @pytest.mark.anyio
-async def test_a_kernel_is_measured_once_for_all(tmp_path: Path) -> None:
+async def test_each_kernel_is_measured_once(tmp_path: Path) -> None:
     evaluator, told = FakeEvaluator(delay_s=0.01), []
     verdicts = SharedVerdicts(evaluator, tmp_path / "verdicts.jsonl", told.append)
-    searches = [verdicts.of_a_search() for _ in range(3)]
+    searches = [verdicts.for_search() for _ in range(3)]
     found = await asyncio.gather(*(each.evaluate(PROBLEM, KERNELS[0]) for each in searches))
     later = await searches[0].evaluate(PROBLEM, KERNELS[0])
     assert found[0] == found[1] == found[2] == later
@@ -37,22 +37,22 @@ async def test_a_kernel_is_measured_once_for_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_final_measurement_is_one_of_its_own(tmp_path: Path) -> None:
+async def test_a_final_measurement_is_separate(tmp_path: Path) -> None:
     evaluator = FakeEvaluator()
     verdicts = SharedVerdicts(evaluator, tmp_path / "verdicts.jsonl", ignore)
-    search = verdicts.of_a_search()
+    search = verdicts.for_search()
     await search.evaluate(PROBLEM, KERNELS[0])
     await search.evaluate(PROBLEM, KERNELS[0], thorough=True)
-    await verdicts.of_a_search().evaluate(PROBLEM, KERNELS[0], thorough=True)
+    await verdicts.for_search().evaluate(PROBLEM, KERNELS[0], thorough=True)
     assert evaluator.seen[KERNELS[0].id] == 1
     assert evaluator.confirmed == [KERNELS[0].id]
 
 
 @pytest.mark.anyio
-async def test_who_asks_for_the_same_session_again_learns_something_new(tmp_path: Path) -> None:
+async def test_repeating_a_session_measures_again(tmp_path: Path) -> None:
     evaluator = FakeEvaluator()
     verdicts = SharedVerdicts(evaluator, tmp_path / "verdicts.jsonl", ignore)
-    one, other = verdicts.of_a_search(), verdicts.of_a_search()
+    one, other = verdicts.for_search(), verdicts.for_search()
     there = await one.compare(PROBLEM, KERNELS)
     back = await other.compare(PROBLEM, KERNELS[::-1])
     assert back == there[::-1]
@@ -62,37 +62,37 @@ async def test_who_asks_for_the_same_session_again_learns_something_new(tmp_path
 
 
 @pytest.mark.anyio
-async def test_a_search_that_shares_nothing_has_its_own(tmp_path: Path) -> None:
+async def test_a_search_can_share_nothing(tmp_path: Path) -> None:
     evaluator = FakeEvaluator()
     verdicts = SharedVerdicts(evaluator, tmp_path / "verdicts.jsonl", ignore)
     for name in ("one", "other", "one"):
-        await verdicts.of_a_search(name).evaluate(PROBLEM, KERNELS[0])
+        await verdicts.for_search(name).evaluate(PROBLEM, KERNELS[0])
     assert evaluator.seen[KERNELS[0].id] == 2
 
 
 @pytest.mark.anyio
-async def test_what_was_measured_is_found_again(tmp_path: Path) -> None:
+async def test_stored_verdicts_are_reused(tmp_path: Path) -> None:
     path = tmp_path / "verdicts.jsonl"
     verdicts = SharedVerdicts(FakeEvaluator(), path, ignore)
-    before = await verdicts.of_a_search().evaluate(PROBLEM, KERNELS[0])
-    together = await verdicts.of_a_search().compare(PROBLEM, KERNELS)
+    before = await verdicts.for_search().evaluate(PROBLEM, KERNELS[0])
+    together = await verdicts.for_search().compare(PROBLEM, KERNELS)
     with path.open("a") as file:
         file.write('{"key": "half a li')  # of a process that was killed
     evaluator = FakeEvaluator()
     verdicts = SharedVerdicts(evaluator, path, ignore)
-    assert await verdicts.of_a_search().evaluate(PROBLEM, KERNELS[0]) == before
-    assert await verdicts.of_a_search().compare(PROBLEM, KERNELS) == together
+    assert await verdicts.for_search().evaluate(PROBLEM, KERNELS[0]) == before
+    assert await verdicts.for_search().compare(PROBLEM, KERNELS) == together
     assert not evaluator.seen
     assert not evaluator.compared
 
 
 @pytest.mark.anyio
-async def test_our_own_failures_are_not_kept(tmp_path: Path) -> None:
+async def test_infrastructure_failures_are_not_kept(tmp_path: Path) -> None:
     failed = Evaluation(status=Status.INFRASTRUCTURE_ERROR, log="The device is gone.")
     evaluator = FakeEvaluator(verdict=lambda kernel: failed)
     verdicts = SharedVerdicts(evaluator, tmp_path / "verdicts.jsonl", ignore)
     for _ in range(2):
-        assert (await verdicts.of_a_search().evaluate(PROBLEM, KERNELS[0])) == failed
+        assert (await verdicts.for_search().evaluate(PROBLEM, KERNELS[0])) == failed
     assert evaluator.seen[KERNELS[0].id] == 2
     assert not (tmp_path / "verdicts.jsonl").exists()
 
@@ -110,11 +110,11 @@ class Gated(FakeEvaluator):
 
 
 @pytest.mark.anyio
-async def test_who_stops_waiting_takes_the_measurement_from_nobody(tmp_path: Path) -> None:
+async def test_cancelling_one_caller_keeps_the_measurement(tmp_path: Path) -> None:
     evaluator = Gated()
     verdicts = SharedVerdicts(evaluator, tmp_path / "verdicts.jsonl", ignore)
-    first = asyncio.create_task(verdicts.of_a_search().evaluate(PROBLEM, KERNELS[0]))
-    second = asyncio.create_task(verdicts.of_a_search().evaluate(PROBLEM, KERNELS[0]))
+    first = asyncio.create_task(verdicts.for_search().evaluate(PROBLEM, KERNELS[0]))
+    second = asyncio.create_task(verdicts.for_search().evaluate(PROBLEM, KERNELS[0]))
     await asyncio.sleep(0)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""What is said of differences: none where there is none, and the planted ones."""
+"""Differences between arms: planted ones are found, and noise is not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def finals(arm: str, values: list[float], problem: str = "p") -> list[Searched]:
 
 
 def drawn(rng: random.Random, n: int, *, gain: float = 0.0) -> list[Searched]:
-    """Two arms that share what is particular to a seed; the second is better by the logarithm `gain`."""
+    """Two arms with the same levels by seed; the second is better by the logarithm `gain`."""
     places = [rng.gauss(0.7, 0.4) for _ in range(n)]
     one = [math.exp(place + rng.gauss(0, 0.1)) for place in places]
     other = [math.exp(place + gain + rng.gauss(0, 0.1)) for place in places]
@@ -28,7 +28,7 @@ def drawn(rng: random.Random, n: int, *, gain: float = 0.0) -> list[Searched]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [5, 10, 40])
-def test_equal_arms_differ_in_no_more_than_one_of_twenty(seeds: int) -> None:
+def test_equal_arms_rarely_differ_significantly(seeds: int) -> None:
     rng = random.Random(seeds)
     real = sum(differences(drawn(rng, seeds))[0].is_real for _ in range(100))
     assert real <= 9, "binomially, more than 9 of 100 come once in 40 times at 5 %"
@@ -39,13 +39,13 @@ def test_a_planted_difference_is_found() -> None:
     assert found.is_real
     assert found.ratio.low < math.exp(-0.3) < found.ratio.high
     assert found.beats.value < 0.1
-    assert found.sentence.startswith("other is better than one: 1.")
+    assert found.sentence.startswith("other finds significantly faster kernels than one: 1.")
 
 
-def test_what_is_within_noise_is_called_so() -> None:
+def test_noise_is_not_significant() -> None:
     (found,) = differences(drawn(random.Random(2), 10))
     assert not found.is_real
-    assert found.sentence.startswith("one and other do not differ beyond noise: ")
+    assert found.sentence.startswith("one and other do not differ significantly: ")
 
 
 def test_equal_searches_are_ties() -> None:
@@ -54,19 +54,19 @@ def test_equal_searches_are_ties() -> None:
     assert (found.ratio.value, found.beats.value, found.p, found.is_real) == (1.0, 0.5, 1.0, False)
 
 
-def test_only_pairs_count_and_a_few_say_nothing() -> None:
+def test_only_pairs_count_and_two_are_too_few() -> None:
     (found,) = differences(finals("one", [2.0, 3.0]) + finals("other", [1.0, 1.0, 1.0, 1.0]))
     assert (found.pairs, found.is_real) == (2, False)
-    assert found.sentence == "one and other: 2 pairs say nothing."
+    assert found.sentence == "one and other: 2 pairs are too few to compare."
 
 
-def test_five_pairs_that_agree_are_said_to_be_too_few() -> None:
+def test_five_agreeing_pairs_are_not_significant() -> None:
     (found,) = differences(
         finals("one", [2.0, 2.1, 2.2, 2.3, 2.4]) + finals("other", [1.0, 1.0, 1.1, 1.1, 1.2])
     )
     assert not found.is_real
     assert found.p == pytest.approx(1 / 16)
-    assert found.sentence.endswith("5 pairs, which are too few to tell; 6 are the fewest.")
+    assert found.sentence.endswith("5 pairs; a significant difference needs at least 6.")
 
 
 def test_means_are_geometric() -> None:

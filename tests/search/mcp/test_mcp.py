@@ -185,7 +185,7 @@ def test_a_run_that_cannot_be_opened(tmp_path: Path) -> None:
         (["problem=level1/conv2d", "device=cpu", "budget.evaluations=0"], "budget.evaluations is 0"),
         (["problem=level1/conv2d", "device=gpu"], "device is gpu"),
         (["problem=level1/conv2d", "wandb=maybe"], "unknown wandb maybe"),
-        (["run=nowhere"], "no run folder"),
+        (["run=nowhere"], "not a run folder"),
     ],
 )
 def test_a_wrong_call_costs_one_line(

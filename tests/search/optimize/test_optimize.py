@@ -213,7 +213,7 @@ def test_what_can_be_set_of_a_model() -> None:
         (["model=my_model.py", "stop_after=end"], "stop_after is end; it must be one of profile, extract"),
         (["model=my_model.py", "turns=2"], "turns is 2"),
         (["model=my_model.py", "compile=no"], "compile is no; it must be one of none, default, all"),
-        (["resume=nowhere"], "resume=nowhere: no optimization's folder"),
+        (["resume=nowhere"], "resume=nowhere: no optimization in this folder"),
         (["model=my_model.py", "dtype=float61"], "dtype is float61; it must be one of float64"),
         (["model=my_model.py", "iterations=0"], "iterations is 0"),
         (["model=my_model.py", "device=gpu"], "device is gpu; it must be one of auto, cpu, cuda"),

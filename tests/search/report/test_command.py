@@ -88,7 +88,7 @@ def test_a_run_keeps_its_report_and_says_where_it_is(
     run = search(tmp_path / "run")
     said = capsys.readouterr().out
     place = tmp_path / "run" / "report.html"
-    assert f"report: {place}, written whenever a round closes" in said
+    assert f"report: {place}, written after each round" in said
     assert f"report: {place}\n" in said
     assert place.exists()
     assert len(run.frames().variants) == len(run.variants)
@@ -107,5 +107,5 @@ def test_a_run_goes_on_where_the_packages_are_missing(
     monkeypatch.setattr(cli, "missing_packages", lambda: ["plotly"])
     run = search(tmp_path / "run")
     assert run.reason == "rounds"
-    assert "report: none, it needs plotly: pip install 'ideatree[report]'" in capsys.readouterr().out
+    assert "report: not written, it needs plotly: pip install -e '.[report]'" in capsys.readouterr().out
     assert not (tmp_path / "run" / "report.html").exists()

@@ -1,4 +1,4 @@
-"""The commands as Hydra applications, each call through a shell, as its users know it."""
+"""The commands as Hydra applications, called through a shell."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPLAYED = (
     "wandb=off",
     "rounds=3",
 )
-"""A whole search in two seconds: a shipped recording, found by its name from whatever folder."""
+"""A whole search in two seconds: a shipped recording, found by its name from any folder."""
 
 pytestmark = pytest.mark.slow
 
@@ -72,11 +72,11 @@ def test_the_folder_of_a_run(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
     again = shell(tmp_path, "run", *REPLAYED, "hydra.run.dir=mine/one")
     assert again.returncode == 2
-    assert again.stderr == ("search.run: mine/one has a run already; resume=mine/one goes on with it\n")
+    assert again.stderr == ("search.run: mine/one already has a run; continue it with resume=mine/one\n")
     assert (folder / "journal.jsonl").exists()
 
 
-def test_a_run_goes_on_where_hydra_has_put_it(tmp_path: Path) -> None:
+def test_a_run_resumes_in_its_hydra_folder(tmp_path: Path) -> None:
     shell(tmp_path, "run", *REPLAYED, "hydra.run.dir='one, two and = three'")
     (folder,) = tmp_path.iterdir()
     before = (folder / ".hydra/config.yaml").read_text()
@@ -97,20 +97,20 @@ def test_a_sweep(tmp_path: Path) -> None:
         assert (folder / "summary.json").exists()
 
 
-def test_a_sweep_has_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_a_sweep_has_its_own_folder(tmp_path: Path) -> None:
     assert shell(tmp_path, "run", "-m", *REPLAYED, "seed=1,2").returncode == 0
     (sweep,) = (tmp_path / "outputs/multirun").iterdir()
     assert {each.name for each in sweep.iterdir()} == {"0", "1", "multirun.yaml"}
 
 
-def test_a_launcher_is_a_plug_in(tmp_path: Path) -> None:
+def test_launchers_are_plugins(tmp_path: Path) -> None:
     done = shell(tmp_path, "run", "--multirun", *REPLAYED, "hydra/launcher=nowhere")
     assert done.returncode == 2
     assert "hydra/launcher" in done.stderr
     assert shell(tmp_path, "run", "-m", *REPLAYED, "hydra/launcher=basic").returncode == 0
 
 
-def test_a_folder_with_configs_of_ones_own(tmp_path: Path) -> None:
+def test_a_folder_of_user_configs(tmp_path: Path) -> None:
     (tmp_path / "mine/strategy").mkdir(parents=True)
     (tmp_path / "mine/strategy/wide.yaml").write_text(
         "# Wider.\ndefaults:\n  - idea_branching\n  - _self_\nkeep: 7 # best kernels\n"
@@ -144,7 +144,7 @@ def test_a_shell_completes(tmp_path: Path, line: str, offered: str) -> None:
     assert (done.returncode, done.stdout.strip()) == (0, offered)
 
 
-def test_the_shell_is_told_how(tmp_path: Path) -> None:
+def test_the_completion_script_works_in_bash(tmp_path: Path) -> None:
     script = shell(tmp_path, "-sc", "install=bash").stdout
     assert script.rstrip().endswith("-F hydra_bash_completion ideatree")
     line = "ideatree run rou"

@@ -1,4 +1,4 @@
-"""The command, from the outside: bad input costs one line, a run leaves its files, a kill loses nothing."""
+"""The command from the outside: errors are one line, a run leaves its files, and a killed run resumes."""
 
 import json
 import os
@@ -36,8 +36,8 @@ SMALL = [
     "evaluator.thorough_plan.most_calls=3",
     "comparisons=1",
 ]
-"""A search whose evaluations take about a second each: which of its kernels is the fastest does not matter.
-One thread, since two that wait for one another take a core each."""
+"""A search whose evaluations take about a second each; its result does not matter. One thread, because two
+that wait for each other use a core each."""
 
 
 def call(tmp_path: Path, *arguments: str) -> int:
@@ -93,12 +93,12 @@ def only_folder(tmp_path: Path) -> Path:
         ),
         (["problem=level1/conv2d", "proposer=llm", "proposer.patience_s=-1"], "proposer.patience_s is -1"),
         (["proposer=replay"], "replay.run"),
-        (["proposer=replay", "replay.run=nowhere"], "no run folder"),
+        (["proposer=replay", "replay.run=nowhere"], "not a run folder"),
         (["problem=level1/conv2d", "repairs=-1", "device=cpu", "pool=local"], "repairs is -1"),
         (["problem=level1/conv2d", "comparisons=-1", "device=cpu", "pool=local"], "comparisons is -1"),
         (["problem=file"], "problem.path is not set"),
         (["problem=file", "problem.path=nowhere.py", "device=cpu"], "nowhere.py"),
-        (["resume=nowhere"], "no run folder"),
+        (["resume=nowhere"], "not a run folder"),
         (["rounds"], "key=value"),
     ],
 )
@@ -113,7 +113,7 @@ def test_bad_input_gets_one_line(
     assert not (tmp_path / "outputs").exists()
 
 
-def test_a_gpu_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cuda_without_a_gpu_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is one")
@@ -143,7 +143,7 @@ def test_a_gpu_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ),
     ],
 )
-def test_a_reference_that_is_none(
+def test_an_invalid_reference_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], proposer: str, source: str, says: str
 ) -> None:
     file = tmp_path / "mine.py"
@@ -235,12 +235,15 @@ def test_a_killed_run_resumes_where_it_was(tmp_path: Path, pool: str) -> None:
     assert (folder / "summary.json").exists()
 
 
-def test_an_interrupt_closes_the_run_in_order(tmp_path: Path) -> None:
+def test_an_interrupt_ends_the_run_cleanly(tmp_path: Path) -> None:
     process = start(tmp_path, *SMALL, "rounds=9", "ideas=2", "branch=2")
     folder = wait_for_verdicts(tmp_path, 2)
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(300) == 130
-    assert re.search(r"(finishing \d+ measurements?|closing the run); once more to stop now", said(tmp_path))
+    assert re.search(
+        r"(finishing \d+ measurements?|closing the run); press Ctrl-C again to stop immediately",
+        said(tmp_path),
+    )
     last = journal(folder)[-1]
     assert last["event"] == "run_finished"
     assert last["reason"] == "interrupted"

@@ -66,8 +66,11 @@ HISTORY = [
 ]
 
 
-def ideas(told: list[Outcome] | None = None, seed: Seed | None = SEED, **switches: Any) -> str:
-    return Prompts(**switches).ideas(PROBLEM, FACTS, seed, told or [], [SEED, ENTRY], 3)
+def ideas(
+    told: list[Outcome] | None = None, seed: Seed | None = SEED, summary: bool = False, **switches: Any
+) -> str:
+    entries = [SEED, ENTRY]
+    return Prompts(**switches).ideas(PROBLEM, FACTS, seed, told or [], entries, 3, summary=summary)
 
 
 def test_the_question_for_ideas_tells_what_is_known() -> None:
@@ -130,7 +133,7 @@ def test_without_a_history_nothing_is_said_of_one() -> None:
 
 def test_a_summary_is_by_category() -> None:
     fillers = [outcome(f"filler {i}", failed(), parent="seed1") for i in range(9)]
-    text = ideas([*HISTORY, *fillers], history="summary")
+    text = ideas([*HISTORY, *fillers], summary=True)
     assert (
         "memory access: 12 ideas, 2 with a correct kernel, 1 helped; the best made its seed 2 times" in text
     )

@@ -1,0 +1,127 @@
+"""One search, as objects: what the command, comparisons, campaigns and the Python API build from a config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig
+
+from evaluators.app.command import build
+from evaluators.base.cause import first_line
+from evaluators.base.usage_error import UsageError
+from evaluators.records.problem import Problem
+from search.engine.engine import Engine
+from search.engine.session import Session
+from search.protocols import GivesVerdicts, KernelEvaluator, Library, Proposer, Strategy
+from search.recordings.verdicts import RecordedEvaluations
+from search.records.budget import Budget
+from search.records.journal import Journal
+from search.records.ranking import LOWER_END, MEDIAN
+from search.records.run_state import RunState
+from search.records.tree import Seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSpec:
+    """One search, ready to run.
+
+    Attributes:
+        problem: the problem to search.
+        strategy: chooses the seeds of each expansion.
+        proposer: has the ideas and writes the kernels.
+        limits: the arguments of `Budget`.
+        evaluator: gives recorded or made-up verdicts; None: kernels are measured.
+        library: where known kernels come from and the winner goes; None: neither.
+        entries: kernels that take the place of the library's; None: the library's.
+        ranking: see `search.records.ranking`.
+        seed, history, repairs: see `Engine`.
+        compare_leaders, comparisons: see `Session`.
+        config: the config that all of this was built from. It says where kernels are measured and which
+            observers watch the run, and is written to the run folder and to W&B.
+    """
+
+    problem: Problem
+    strategy: Strategy
+    proposer: Proposer
+    limits: Mapping[str, Any]
+    evaluator: KernelEvaluator | None
+    library: Library | None
+    entries: Sequence[Seed] | None
+    ranking: str
+    seed: int
+    history: str
+    repairs: int
+    compare_leaders: bool
+    comparisons: int
+    config: DictConfig
+
+    def engine(self, journal: Journal, evaluator: KernelEvaluator, **session: Any) -> Engine:
+        """The engine, which continues whatever the journal has; `session`: further arguments of `Session`.
+        Raises ValueError for limits and settings that are not possible."""
+        return Engine(
+            Session(
+                problem=self.problem,
+                evaluator=evaluator,
+                journal=journal,
+                budget=Budget(**self.limits),
+                library=self.library,
+                entries=self.entries,
+                ranking=self.ranking,
+                compares_each_round=self.compare_leaders,
+                comparisons=self.comparisons,
+                **session,
+            ),
+            strategy=self.strategy,
+            proposer=self.proposer,
+            seed=self.seed,
+            history=self.history,
+            repairs=self.repairs,
+        )
+
+
+def specification(
+    config: DictConfig,
+    *,
+    recording: RunState | None = None,
+    strategy: Strategy | None = None,
+    proposer: Proposer | None = None,
+) -> SearchSpec:
+    """The search that a resolved config, with the device to use, describes. `recording`: the run that it
+    replays; `strategy` and `proposer` take the place of the config's. Raises UsageError for a part that
+    cannot be built, and for a proposer that can do nothing for the problem."""
+    problem: Problem = build(config.problem, device=config.device)
+    proposer = proposer or build(config.proposer)
+    if refusal := proposer.refusal(problem):
+        raise UsageError(refusal)
+    limits: dict[str, Any] = {"rounds": config.rounds, **config.budget}
+    try:
+        Budget(**limits)
+    except ValueError as error:
+        raise UsageError(first_line(error)) from error
+    evaluator: KernelEvaluator | None = None
+    entries: Sequence[Seed] | None = None
+    ranking = LOWER_END
+    if recording is not None and (started := recording.started) is not None:
+        entries = started.entries
+        if config.replay.evaluations:
+            evaluator, ranking = RecordedEvaluations(recording), started.ranking
+    if isinstance(proposer, GivesVerdicts):
+        evaluator, entries, ranking = proposer.evaluator, proposer.entries, MEDIAN
+    return SearchSpec(
+        problem=problem,
+        strategy=strategy or build(config.strategy),
+        proposer=proposer,
+        limits=limits,
+        evaluator=evaluator,
+        library=build(config.library.kernels) if config.library.use and evaluator is None else None,
+        entries=entries,
+        ranking=ranking,
+        seed=config.seed,
+        history=config.history,
+        repairs=config.repairs,
+        compare_leaders=config.compare_leaders,
+        comparisons=config.comparisons,
+        config=config,
+    )
