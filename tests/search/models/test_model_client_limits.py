@@ -63,7 +63,7 @@ def test_a_cancelled_call_is_settled_and_written_down(watched: WatchedClient) ->
     assert (watched.budget.calls_reserved, watched.budget.tokens_reserved) == (0, 0)
     assert watched.budget.tokens_spent == MOST.tokens
     (call,) = watched.calls
-    assert (call.cause, call.detail, call.estimated) == (Cause.CONNECTION, "it was broken off", True)
+    assert (call.cause, call.detail, call.estimated) == (Cause.CONNECTION, "the call was interrupted", True)
     assert len(watched.lines()) == 1
 
 

@@ -45,7 +45,7 @@ def test_reserved_and_spent_never_pass_the_limit(limit: int, used: int, steps: l
 
 
 def test_what_was_not_reserved_cannot_be_settled() -> None:
-    with pytest.raises(ValueError, match="not been reserved"):
+    with pytest.raises(ValueError, match="was not reserved"):
         Budget().settle(spent=True)
 
 
@@ -130,5 +130,5 @@ def test_no_call_is_reserved_when_the_time_is_up() -> None:
 
 
 def test_a_call_that_was_not_reserved_cannot_be_settled() -> None:
-    with pytest.raises(ValueError, match="not been reserved"):
+    with pytest.raises(ValueError, match="was not reserved"):
         Budget().settle_call(MOST, MOST)
