@@ -45,9 +45,7 @@ class LeaderComparison:
     def __post_init__(self) -> None:
         turns = {len(each.timing.kernel_samples_ms) for each in self.evaluations.values() if each.timing}
         if len(turns) > 1:
-            raise ValueError(
-                f"kernels of one session must have equal numbers of turns, not {sorted(turns)}"
-            )
+            raise ValueError(f"kernels of one session must have equal numbers of turns, not {sorted(turns)}")
 
     @cached_property
     def found(self) -> Mapping[str, Evaluation]:

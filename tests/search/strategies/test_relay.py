@@ -99,5 +99,5 @@ def test_settings_that_cannot_be() -> None:
         Relay(ideas=8, stage=1, strategies=[])
     with pytest.raises(ValueError, match=r"^relay\.strategies: Watched\.ideas is 7; it must be 8$"):
         Relay(ideas=8, stage=1, strategies=[Watched(7)])
-    with pytest.raises(ValueError, match=r"of Watched and Beam one is synchronous, the other not$"):
+    with pytest.raises(ValueError, match=r"Watched and Beam must both be synchronous, or neither$"):
         Relay(ideas=8, stage=1, strategies=[Watched(), Beam(ideas=8, branch=1, width=1)])
