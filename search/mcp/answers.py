@@ -218,7 +218,7 @@ def _figures(evaluation: Evaluation) -> dict[str, Any]:
 def outcome_report(outcome: Outcome, speedups: Mapping[str, float]) -> Tried:
     """The report of an idea. `speedups` has those of all kernels, by id, for the gain over the parent."""
     idea, best = outcome.idea, outcome.best
-    timing = best.evaluation.timing if best and best.evaluation else None
+    timing = best.timing if best else None
     before = speedups.get(idea.parent)
     return Tried(
         idea=idea.id,

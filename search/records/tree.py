@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
-from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.evaluation import Evaluation, Status, Timing
 from evaluators.records.problem import Kernel, content_id
 from search.records.ranking import LeaderComparison, Ranking
 
@@ -131,6 +131,11 @@ class Variant:
     def id(self) -> str:
         """Derived from the idea and the kernel: an idea never has the same kernel twice."""
         return content_id("variant", self.idea, self.kernel.id)
+
+    @property
+    def timing(self) -> Timing | None:
+        """The timing of a correct kernel."""
+        return self.evaluation.timing if self.evaluation else None
 
     @property
     def seed(self) -> Seed:

@@ -85,7 +85,7 @@ def test_the_question_for_ideas_tells_what_is_known() -> None:
         "It takes 0.5 ms, 3 times as fast as PyTorch eager (1.5 ms); torch.compile takes 1.2 ms.",
         "50% of the roofline",
         "memory-bound",
-        "2147 MB must move",
+        "2147 MB must be moved",
         "float64 is 2e-07; that of eager is 1e-07",
         "kinds: large",
         "`entry1`",
