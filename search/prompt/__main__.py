@@ -46,9 +46,7 @@ class PromptConfig(RunConfig):
     """The command's config."""
 
     proposer: Any = group("llm")
-    run: str | None = option(
-        None, "run folder whose next question to show; null: a new search's first"
-    )
+    run: str | None = option(None, "run folder whose next question to show; null: a new search's first")
     idea: str | None = option(None, "id of the run's idea whose code question to show")
     variant: str | None = option(None, "id of the run's variant whose repair question to show")
     call: str | None = option(None, "number of the run's recorded call to show, such as 000012")
