@@ -21,7 +21,7 @@ from search.engine.library_seeds import library_seeds
 from search.engine.library_winner import offer_winner
 from search.models.client import ModelClient
 from search.protocols import KernelEvaluator, Library, Observer
-from search.records.budget import Budget
+from search.records.budget import Budget, Cost
 from search.records.events import (
     BestConfirmed,
     Event,
@@ -138,13 +138,8 @@ class Session:
         """Starts or resumes: sets the budget going and asks the library. Call `announce` next. Raises
         ValueError if the journal belongs to another search."""
         state, spent = self.state, self.state.spent
-        self.budget.start(
-            used_s=state.used_s,
-            evaluations=state.evaluations,
-            calls=spent.calls,
-            tokens=spent.tokens,
-            dollars=spent.dollars,
-        )
+        cost = Cost(calls=spent.calls, tokens=spent.tokens, dollars=spent.dollars)
+        self.budget.start(used_s=state.used_s, evaluations=state.evaluations, cost=cost)
         self._identity: dict[str, Any] = {"proposer": proposer, "strategy": strategy, "seed": seed}
         if (started := state.started) is not None:
             for what, was, now in (

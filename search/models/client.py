@@ -111,7 +111,7 @@ class ModelClient:
                 self._budget.settle_call(reserved, Cost(tokens=usage.tokens, dollars=dollars))
                 self._settled.set()
                 call = ModelCall(
-                    id=f"{self._budget.calls_spent:06d}",
+                    id=f"{self._budget.cost_spent.calls:06d}",
                     model=model.name,
                     purpose=question.purpose,
                     about=question.about,

@@ -34,20 +34,12 @@ FAILURE_SHOWN_S = 10.0
 class Progress:
     """The state of a run as its observers show it; `apply` takes the events in order.
 
-    The events' sum is in `state`. In addition, this handles a resumed run whose earlier events are unknown,
-    and events seen twice. Each event takes constant time; only a comparison of the leaders goes through all
-    variants.
-
-    Args:
-        rounds: The budget's limit; None for the limit that the run started with.
-        evaluations: The budget's limit; None for none. The same holds for the limits that follow.
-        seconds: See `evaluations`.
-        calls: See `evaluations`.
-        tokens: See `evaluations`.
-        dollars: See `evaluations`.
-        recorded: Whether the verdicts come from a recording, so that their pace means nothing.
-        clock: Returns seconds from any origin; advances the time between two events.
-        past: The events of earlier processes of the run.
+    The limits are the budget's, None for no limit; without `rounds`, the run's first event gives that limit.
+    `recorded`: the verdicts come from a recording, so their pace means nothing. `clock` returns seconds from
+    any origin and advances the time between two events; `past` has the events of earlier processes of the
+    run. The events' sum is in `state`. In addition, this handles a resumed run whose earlier events are
+    unknown, and events seen twice. Each event takes constant time; only a comparison of the leaders goes
+    through all variants.
     """
 
     def __init__(

@@ -35,27 +35,11 @@ class WandbObserver:
     """Logs a run to W&B, into `run_dir/wandb`. Its step is the number of evaluations so far; the figures are
     those of the console and the run's frames.
 
-    It never fails a run: the first problem is logged as a warning and ends the logging to W&B.
-
-    Args:
-        run_dir: The run's folder.
-        mode: `online`; `offline` (upload later with `wandb sync`); `off`; or `auto`, which is online if an
-            API key is configured and offline otherwise.
-        project: The project on W&B.
-        entity: The user or team on W&B; None for the account's default.
-        name: The run's name on W&B.
-        group: The run's group on W&B.
-        job_type: The run's job type on W&B.
-        tags: The run's tags on W&B.
-        config: Shown in addition to the run's own facts.
-        run_id: Names the W&B run that all processes of this run share; None derives it from `run_dir`.
-        init_timeout_s: Seconds to wait for the start.
-        finish_timeout_s: Seconds to wait at the end for data still to be sent.
-        clock: Returns seconds from any origin.
-        past: The events of earlier processes of this run.
-
-    Raises:
-        ValueError: If `mode` is unknown.
+    `mode`: `online`; `offline` (upload later with `wandb sync`); `off`; or `auto`, which is online if an API
+    key is configured and offline otherwise. `config` is shown in addition to the run's own facts. `past` has
+    the events of earlier processes of this run; they share one W&B run, named by `run_id` (default: derived
+    from `run_dir`). It never fails a run: the first problem is logged as a warning and ends the logging to
+    W&B. Raises ValueError for an unknown mode.
     """
 
     def __init__(

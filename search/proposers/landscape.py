@@ -80,21 +80,11 @@ class Landscape:
 
 
 class LandscapeProposer:
-    """Draws moves to add, and moves of the seed to remove. Raises ValueError for a value out of its range.
-
-    Args:
-        seed: Which landscape.
-        moves: The number of moves that exist.
-        mean: The mean of the moves' worths.
-        spread: Their standard deviation.
-        needy: The share of moves that need another move.
-        clashing: The share of pairs that clash.
-        insight: How much the choice of moves follows their hidden worths, 0 to 1.
-        undoing: How likely it is to remove a move, relative to adding one.
-        noise: The standard deviation of the quality of implementations, as a logarithm.
-        measurement: The standard deviation of measured times, as a logarithm.
-        failures: The share of variants that fail.
-    """
+    """Draws moves to add, and moves of the seed to remove: a move of the seed is `undoing` times as likely as
+    one that it lacks. `insight`, from 0 to 1, is how much the choice follows the hidden worths. `noise` and
+    `measurement` are the standard deviations of an implementation's quality and of a measured time, in the
+    logarithm; `failures` is the share of variants that fail. Raises ValueError for a value out of its
+    range."""
 
     def __init__(
         self,

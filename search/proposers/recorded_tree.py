@@ -33,18 +33,12 @@ def recorded_problem(
 
 class RecordedTree:
     """Proposes the ideas recorded for a kernel, each once, in an order set by `seed`. For an idea it gives
-    the recorded variants, and for a failed variant the recorded repair. The trees of several runs, of one
-    problem and one kind of device, are merged: equal kernels are one kernel, with the ideas of all runs.
-    Ideas and kernels without a recorded verdict are left out.
+    the recorded variants, and for a failed variant the recorded repair. The trees of several `runs` (folders,
+    or names of shipped recordings), of one problem and one kind of device, are merged: equal kernels are one
+    kernel, with the ideas of all runs. Ideas and kernels without a recorded verdict are left out.
 
-    Args:
-        runs: Folders of recorded runs, or names of shipped recordings.
-        seed: Sets the order of ideas and variants.
-
-    Raises:
-        JournalError: If a folder has no readable journal.
-        OSError: If a journal cannot be read.
-        ValueError: If the runs do not fit together or have no ideas.
+    Raises JournalError or OSError if a folder has no readable journal, ValueError if the runs do not fit
+    together or have no ideas.
     """
 
     def __init__(self, runs: Sequence[str] | None, seed: int) -> None:

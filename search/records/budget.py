@@ -22,10 +22,22 @@ class BudgetSpent(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """The tokens and dollars of one model call, actual or at most."""
+    """The calls, tokens and US dollars of model calls, actual or at most."""
 
+    calls: int = 1
     tokens: int
     dollars: Decimal
+
+    def __add__(self, other: Cost) -> Cost:
+        tokens, dollars = self.tokens + other.tokens, self.dollars + other.dollars
+        return Cost(calls=self.calls + other.calls, tokens=tokens, dollars=dollars)
+
+    def __sub__(self, other: Cost) -> Cost:
+        tokens, dollars = self.tokens - other.tokens, self.dollars - other.dollars
+        return Cost(calls=self.calls - other.calls, tokens=tokens, dollars=dollars)
+
+
+NOTHING = Cost(calls=0, tokens=0, dollars=Decimal(0))
 
 
 class Budget:
@@ -70,37 +82,18 @@ class Budget:
         for name, limit in limits.items():
             if limit is not None and not limit > 0:
                 raise ValueError(f"budget.{name} is {limit}; it must be positive, or null for no limit")
-        self.rounds = rounds
-        self.evaluations = evaluations
-        self.seconds = seconds
-        self.calls = calls
-        self.tokens = tokens
+        self.rounds, self.evaluations, self.seconds = rounds, evaluations, seconds
+        self.calls, self.tokens = calls, tokens
         self.dollars = None if dollars is None else Decimal(str(dollars))
-        self.spent = 0
-        self.reserved = 0
-        self.calls_spent = self.calls_reserved = 0
-        self.tokens_spent = self.tokens_reserved = 0
-        self.dollars_spent = self.dollars_reserved = Decimal(0)
-        self._refused: str | None = None
         self._clock = clock
-        self._origin_s = clock()
+        self.start()
 
-    def start(
-        self,
-        *,
-        used_s: float = 0.0,
-        evaluations: int = 0,
-        calls: int = 0,
-        tokens: int = 0,
-        dollars: Decimal = Decimal(0),
-    ) -> None:
-        """Starts the clock, given what the run has used before (zero for a new run)."""
+    def start(self, *, used_s: float = 0.0, evaluations: int = 0, cost: Cost = NOTHING) -> None:
+        """Starts the clock, given what the run has used before (nothing for a new run)."""
         self._origin_s = self._clock() - used_s
         self.spent, self.reserved = evaluations, 0
-        self.calls_spent, self.calls_reserved = calls, 0
-        self.tokens_spent, self.tokens_reserved = tokens, 0
-        self.dollars_spent, self.dollars_reserved = dollars, Decimal(0)
-        self._refused = None
+        self.cost_spent, self.cost_reserved = cost, NOTHING
+        self._refused: str | None = None
 
     @property
     def elapsed_s(self) -> float:
@@ -153,25 +146,19 @@ class Budget:
             raise BudgetSpent("seconds")
         limit = self._too_much(most)
         if limit is None:
-            self.calls_reserved += 1
-            self.tokens_reserved += most.tokens
-            self.dollars_reserved += most.dollars
+            self.cost_reserved += most
             return True
-        if self.calls_reserved:
+        if self.cost_reserved.calls:
             return False
         self._refused = limit
         raise BudgetSpent(limit)
 
     def settle_call(self, most: Cost, spent: Cost) -> None:
         """Ends the reservation of a call. Raises ValueError without one."""
-        if self.calls_reserved < 1:
+        if self.cost_reserved.calls < 1:
             raise ValueError("settled a call that was not reserved")
-        self.calls_reserved -= 1
-        self.tokens_reserved -= most.tokens
-        self.dollars_reserved -= most.dollars
-        self.calls_spent += 1
-        self.tokens_spent += spent.tokens
-        self.dollars_spent += spent.dollars
+        self.cost_reserved -= most
+        self.cost_spent += spent
 
     def exhausted(self, rounds_closed: int) -> str | None:
         """The name of the limit that forbids another round; None if another round may start."""
@@ -183,9 +170,9 @@ class Budget:
 
     def _too_much(self, most: Cost) -> str | None:
         """The limit that one more call could exceed."""
-        if self.calls is not None and self.calls_spent + self.calls_reserved >= self.calls:
-            return "calls"
-        if self.tokens is not None and self.tokens_spent + self.tokens_reserved + most.tokens > self.tokens:
-            return "tokens"
-        dollars = self.dollars_spent + self.dollars_reserved + most.dollars
-        return "dollars" if self.dollars is not None and dollars > self.dollars else None
+        after = self.cost_spent + self.cost_reserved + most
+        for name in ("calls", "tokens", "dollars"):
+            limit = getattr(self, name)
+            if limit is not None and getattr(after, name) > limit:
+                return name
+        return None

@@ -21,17 +21,9 @@ PARTS = Path(__file__).with_name("assets")
 def render_page(
     template: str, scripts: Sequence[str], *, name: str, title: str, data: Any, **parts: str
 ) -> str:
-    """Renders a template and scripts of `assets/`.
-
-    Args:
-        template: The name of the template.
-        scripts: The names of the scripts, in order.
-        name: The start of the names of files that a reader saves.
-        title: The page's title.
-        data: What the scripts show, as plain JSON types. The browser shows its texts as text, never as
-            markup.
-        parts: Values for other places in the template.
-    """
+    """Renders a template with scripts, both from `assets/`. `data`: what they show, as plain JSON types; the
+    browser shows its texts as text, never as markup. `name` begins the names of files that a reader saves;
+    `parts` are values for other places in the template."""
     plotly, script = _plotly(), _script(tuple(scripts))
     shown = {
         "name": name,

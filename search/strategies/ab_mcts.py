@@ -45,20 +45,12 @@ class AbMcts:
     At each node two mean scores are drawn: one from the posterior of a new idea here (the scores of the
     children), one from that of continuing with a child (the scores of everything below the children). If the
     new idea wins, the node is expanded. Otherwise a child is chosen by draws from the children's posteriors
-    (the child's own score and everything below it).
+    (the child's own score and everything below it). `posterior` is gaussian (normal-inverse-gamma) or beta.
 
     An idea's score is its best variant's speedup divided by the best of all, 0 without a correct variant.
     Such an idea is never expanded, but ideas built on it may be (on a library entry that fails here). Nodes
     where everything is exhausted are skipped. Ideas without a verdict do not count: because each choice is
     drawn, choices made in the meantime differ anyway.
-
-    Args:
-        ideas: Ideas per round, for reporting.
-        branch: Variants per idea.
-        posterior: "gaussian" (normal-inverse-gamma) or "beta".
-
-    Raises:
-        ValueError: If a number is less than 1 or `posterior` is unknown.
     """
 
     synchronous = False

@@ -21,14 +21,6 @@ class Beam:
     A round without a correct kernel, or in which all kernels are exhausted, is skipped. Before the first such
     round, the beam is the best of the library, or the reference. A round's ideas are shared evenly; the
     remainder goes to the best kernels.
-
-    Args:
-        ideas: Ideas per round.
-        branch: Variants per idea.
-        width: Kernels in the beam.
-
-    Raises:
-        ValueError: If a number is less than 1.
     """
 
     synchronous = True

@@ -16,17 +16,9 @@ from search.strategies.values import is_library, open_seeds, require
 
 @dataclass(eq=False)
 class BestOfN:
-    """Starts every idea from the same kernel; it never builds on what the search has found.
-
-    Args:
-        ideas: Ideas per round, for reporting.
-        branch: Variants per idea.
-        from_library: Whether to start from the library's best kernel instead of the reference. That is the
-            one measured best in this run or, before that, the one with the best recorded evaluation.
-
-    Raises:
-        ValueError: If a number is less than 1.
-    """
+    """Starts every idea from the reference or, with `from_library`, from the library's best kernel: the one
+    measured best in this run or, before that, the one with the best recorded evaluation. It never builds on
+    what the search has found."""
 
     synchronous = False
 

@@ -18,15 +18,6 @@ class IdeaBranching:
 
     Without either, the round starts from the reference. `shares` decides how many ideas each kernel gets.
     Nothing is random. Without `synchronous` rounds, the same shares apply to the ideas in flight.
-
-    Args:
-        ideas: Ideas per round.
-        branch: Variants per idea.
-        keep: Kernels to build on.
-        synchronous: Whether each round waits for all verdicts of the round before.
-
-    Raises:
-        ValueError: If a number is less than 1.
     """
 
     ideas: int

@@ -28,15 +28,6 @@ class IdeaTree:
     node with the highest score.
 
     Nothing is random: ties go to the earlier idea.
-
-    Args:
-        ideas: Ideas per round, for reporting.
-        branch: Variants per idea.
-        patience: Tries without a gain before an idea is given up.
-        depth_price: The price of each idea on the way, as a logarithm of the speedup.
-
-    Raises:
-        ValueError: If a number is less than 1, or the price is negative.
     """
 
     synchronous = False

@@ -34,16 +34,6 @@ class Islands:
     from the reference. Its elites are the fastest kernel of each category and language that is not exhausted.
     One is drawn with the weight sigmoid(`sharpness` * score) / (1 + its ideas), where the score is the
     speedup in median absolute deviations above the elites' median.
-
-    Args:
-        ideas: Ideas per round, for reporting.
-        branch: Variants per idea.
-        islands: The number of islands.
-        sharpness: How strongly faster elites are preferred; 0 for not at all.
-        migration: The probability, from 0 to 1, that an idea belongs to the next island.
-
-    Raises:
-        ValueError: If a number is out of its range.
     """
 
     synchronous = False

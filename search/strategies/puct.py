@@ -31,16 +31,6 @@ class Puct:
     flight for it count as a separate lineage.
 
     Nothing is random: ties go to the faster kernel.
-
-    Args:
-        ideas: Ideas per round, for reporting.
-        branch: Variants per idea.
-        c: The weight of exploration.
-        per_idea: Variants of one idea in the buffer.
-        buffer: Kernels in the buffer.
-
-    Raises:
-        ValueError: If a number is less than 1, or `c` is negative.
     """
 
     synchronous = False

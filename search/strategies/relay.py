@@ -21,15 +21,8 @@ class Relay:
     A strategy sees the results of its own stage and, as a library entry, the best kernel of all earlier
     stages. Where it would start from the reference, it starts from that kernel. The next stage begins when
     nothing of the one before is in flight, so that it starts from the best. With synchronous strategies,
-    stages end with rounds.
-
-    Args:
-        ideas: Ideas per round.
-        stage: Ideas per stage.
-        strategies: The strategies, in order: all synchronous or none, with the same `ideas`.
-
-    Raises:
-        ValueError: If a number is less than 1, there are no strategies, or they do not fit together.
+    stages end with rounds. Either all strategies are synchronous or none, and their rounds have the relay's
+    number of ideas.
     """
 
     def __init__(self, ideas: int, stage: int, strategies: Sequence[Strategy]) -> None:

@@ -18,18 +18,10 @@ BUILD_ON = ("last", "best")
 
 @dataclass(eq=False)
 class SequentialRevision:
-    """Builds on the last correct kernel or on the best one, one idea at a time.
+    """Builds on the last correct kernel or on the best one (`build_on`), one idea at a time.
 
     The last one is the best variant of the last idea that has a correct variant that is not exhausted. Until
     there is one, the chain starts from the best kernel of the library, or the reference.
-
-    Args:
-        ideas: Ideas per round, for reporting.
-        branch: Variants per idea.
-        build_on: "last" or "best".
-
-    Raises:
-        ValueError: If a number is less than 1 or `build_on` is unknown.
     """
 
     synchronous = False

@@ -27,20 +27,12 @@ UNFINISHED = {
 
 
 class Google:
-    """A Gemini model, called through `generateContent`.
+    """A Gemini model, called through `generateContent`. `base_url`: None for Google itself. `key_variable`:
+    the environment variable with the key. `temperature` and `reasoning_effort` (the thinking level: `low`,
+    `medium`, `high`, …): None for the model's default.
 
     A failure that may be charged for, but has no usage, counts as the most that the question allows, so that
     no budget is exceeded.
-
-    Args:
-        model: Google's name of the model.
-        price: The price of its tokens.
-        limits: The limits of its calls.
-        name: The name in journals and reports; None for `google/<model>`.
-        base_url: The server's address; None for Google itself.
-        key_variable: The environment variable with the key.
-        temperature: The sampling temperature; None for the provider's default.
-        reasoning_effort: The thinking level (`low`, `medium`, `high`, …); None for the provider's default.
     """
 
     def __init__(

@@ -22,11 +22,7 @@ class Mailbox:
 
     A question that was asked before still has its file, so a resumed run finds an answer that arrived in
     between. After an unusable answer, it waits until the file changes. The answer `skip` skips the question.
-
-    Args:
-        name: The name in journals and reports.
-        limits: The limits of its calls; None waits up to 7 days for each answer.
-        sleep: Waits for seconds between two polls; replaced in tests.
+    `sleep` pauses between two polls; tests replace it.
     """
 
     def __init__(

@@ -19,27 +19,15 @@ if TYPE_CHECKING:
 
 
 class OpenAI:
-    """A model behind the chat completions API.
+    """A model behind the chat completions API. `base_url`: None for OpenAI itself. `key_variable`: the
+    environment variable with the key, "" if none is needed. `structured`: how the server makes an answer
+    follow a schema: `json_schema` (enforces it), `json_object` (enforces JSON; the prompt states the schema)
+    or `none` (only the prompt states it). `output_limit_key`: the request's field for the limit, `max_tokens`
+    for older servers. `extra_body`: more fields of the request. `temperature` and `reasoning_effort`: None
+    for the server's default.
 
     A failure that may be charged for, but has no usage, counts as the most that the question allows, so that
-    no budget is exceeded.
-
-    Args:
-        model: The server's name of the model.
-        price: The price of its tokens.
-        limits: The limits of its calls.
-        name: The name in journals and reports; None for `openai/<model>`.
-        base_url: The server's address; None for OpenAI itself.
-        key_variable: The environment variable with the key; "" if none is needed.
-        temperature: The sampling temperature; None for the server's default.
-        reasoning_effort: The reasoning effort; None for the server's default.
-        structured: How the server makes an answer follow a schema: `json_schema` enforces it, `json_object`
-            enforces JSON and states the schema in the prompt, `none` only states it in the prompt.
-        output_limit_key: The request's field for the answer's limit; `max_tokens` for older servers.
-        extra_body: More fields of the request, passed unchanged.
-
-    Raises:
-        ValueError: If `structured` is unknown.
+    no budget is exceeded. Raises ValueError if `structured` is unknown.
     """
 
     def __init__(

@@ -69,15 +69,10 @@ FACTS = (
 
 
 class Prompts:
-    """Renders prompts. Raises ValueError for a missing folder or an unknown language.
-
-    Args:
-        folder: A folder with templates that replace the built-in ones.
-        history: `summary` summarises earlier ideas by category; anything else lists one line per idea.
-        examples: Whether to include the languages' examples.
-        hardware: Whether to include facts about the device.
-        languages: The languages that kernels may be written in; empty for all that fit the device.
-    """
+    """Renders prompts. Templates in `folder` replace the built-in ones. `history`: `summary` summarises
+    earlier ideas by category, anything else lists one line per idea. `examples` and `hardware` say whether to
+    include the languages' examples and the device's facts. `languages`: what kernels may be written in; empty
+    for all that fit the device. Raises ValueError for a missing folder or an unknown language."""
 
     def __init__(
         self,

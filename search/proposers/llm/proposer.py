@@ -28,25 +28,13 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 15.0, 300.0
 
 
 class LLMProposer:
-    """Asks one or several language models. The model that had an idea also writes its code.
+    """Asks one or several language models. The model that had an idea also writes its code. `choice` knows
+    the models by their names here; `name` marks the ideas. `history`, `examples`, `hardware`, `languages` and
+    `prompts` (a folder): see `Prompts`. `library`: whether prompts show the library's kernels.
 
     A model that denies access is not asked again; if one cannot answer, another is asked. If all providers
-    are out of service, they are asked again after a pause.
-
-    Args:
-        models: The models, by the names that `choice` uses.
-        choice: Decides which model to ask; None draws at random.
-        name: The proposer's name in its ideas.
-        history: See `Prompts`.
-        examples: See `Prompts`.
-        hardware: See `Prompts`.
-        library: Whether prompts show the library's kernels.
-        languages: See `Prompts`.
-        prompts: A folder with templates that replace the built-in ones.
-        patience_s: The longest time, in seconds, to wait for providers that are out of service.
-
-    Raises:
-        ValueError: If there is no model, or a value is out of its range.
+    are out of service, they are asked again after a pause, for at most `patience_s` seconds. Raises
+    ValueError without a model.
     """
 
     def __init__(
