@@ -22,7 +22,7 @@ Where to look, from the commands down to the records; each file says more at its
     strategies/   one policy per file: which seeds are expanded, and how widely; values (shared statistics)
     proposers/    llm/ (its prompt templates in templates/), playbook/, landscape, replay, recorded_tree
     observers/    what watches a run: console (live_view, plain, marks), wandb (wandb_figures), calls;
-                  run_progress (run_progress_records), rows, wording
+                  run_progress (progress_items), rows, wording
     protocols     what the engine asks of strategies, proposers, evaluators, libraries and observers
     recordings/   recorded runs that ship with the package; verdicts (the evaluator that repeats theirs)
     models/       calls to language models: client (budget, retries, record), providers/

@@ -1,6 +1,7 @@
-"""What the engine asks of its parts. Concrete ones live in `strategies/`, `proposers/`, `observers/`, ...
+"""The protocols between the engine and its parts: strategies, proposers, evaluators, libraries, observers.
 
-Each protocol has one contract test-suite that every implementation runs.
+Implementations live in `strategies/`, `proposers/`, `observers/` and so on. Each protocol has one contract
+test suite that every implementation runs.
 """
 
 from __future__ import annotations
@@ -22,8 +23,16 @@ from search.records.tree import Expansion, Idea, Outcome, Seed, Tree, Variant
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """What a proposer may know of the run that it works for. `state` is the run's own and grows with it: to
-    be read only. `facts` are those of the device and its software; `folder` is the run's."""
+    """What a proposer may know about the run that it works for.
+
+    Attributes:
+        problem: The problem that the run searches.
+        folder: The run's folder.
+        state: The run's live state. It changes as the run proceeds; proposers only read it.
+        entries: The library kernels that the run started with.
+        facts: Facts about the device and its software.
+        model_client: Calls language models within the run's budget and records each call.
+    """
 
     problem: Problem
     folder: Path
@@ -36,21 +45,24 @@ class RunContext:
 
 
 class ProposerFailed(Exception):
-    """A proposer that can do nothing more for the run; the message says why in one line."""
+    """The proposer cannot continue the run. The message gives the reason in one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
     """What a strategy sees when it is asked for the next expansion.
 
-    `tree`: for a `synchronous` strategy the closed rounds, whatever the order in which work finishes;
-    otherwise all that there is, with ideas and variants that have no verdict yet. `pending`: the expansions,
-    oldest first, of which `tree` does not have all verdicts; a synchronous strategy's are those of the open
-    round. `entries`: the library's kernels for the problem, those that the proposer can build on. `round`:
-    the number of the open round; `left`: how many of its ideas have not been asked for yet. `exhausted`: ids
-    of the kernels, "" for the reference, on which the proposer had no new idea when it was last asked, or
-    says that it has none; a synchronous strategy sees those of closed rounds. A strategy passes them over
-    while there is another.
+    Attributes:
+        tree: For a `synchronous` strategy, the closed rounds only, so that the order in which work finishes
+            does not matter. Otherwise everything so far, including ideas and variants without a verdict.
+        entries: The library's kernels for the problem that the proposer can build on.
+        pending: The expansions whose verdicts are not all in `tree`, oldest first. For a synchronous
+            strategy these are the expansions of the open round.
+        round: The number of the open round, from 1.
+        left: The number of ideas of the open round that have not been requested yet.
+        exhausted: Ids of the kernels ("" for the reference) for which the proposer has no new idea: it
+            returned none when last asked, or reports so itself. A synchronous strategy sees closed rounds
+            only. A strategy skips these kernels while others are left.
     """
 
     tree: Tree
@@ -64,28 +76,40 @@ class View:
 class Strategy(Protocol):
     """The tree-search policy: which seed to expand next, and how widely.
 
-    It is asked whenever there is room for more, until a round's `ideas` have been asked for. `synchronous`:
-    it sees closed rounds only, and the next round waits for the last verdict; otherwise it is asked again
-    while work is under way.
+    The engine asks it whenever there is room for more work, until the round's `ideas` have been requested.
+
+    Attributes:
+        ideas: Ideas per round. Without synchronous rounds, a round is only a unit of reporting.
+        synchronous: Whether the strategy sees closed rounds only, so that each round waits for the last
+            verdict of the round before. Otherwise it is asked again while work is in flight.
     """
 
     ideas: int
-    """How many ideas a round has: of a synchronous strategy what it sees next time, otherwise a unit of
-    reporting."""
     synchronous: bool
 
     def ask(self, view: View, rng: random.Random) -> Expansion | None:
-        """The next expansion, with at most `view.left` ideas; None where there is nothing to do before
-        something under way has ended, or before the round has closed. Pure: equal arguments give equal
-        answers, and nothing is changed."""
+        """Chooses the next expansion.
+
+        The function is pure: equal arguments give equal answers, and it changes nothing.
+
+        Args:
+            view: The search so far.
+            rng: The random generator for this question.
+
+        Returns:
+            The expansion, with at most `view.left` ideas, or None to wait until work in flight has ended
+            or the round has closed.
+        """
         ...
 
 
-def asked_in_a_round(
+def expansions_of_a_round(
     strategy: Strategy, view: View, rng_of: Callable[[int], random.Random]
 ) -> list[Expansion]:
-    """All that a strategy asks for in a round of which nothing has ended yet: it is asked until it has
-    nothing more, or all ideas of the round. `rng_of`: the generator of each question, counted from 0."""
+    """Asks a strategy for a whole round at once: until it returns None or the round's ideas are used up.
+
+    `rng_of` gives the random generator of each question, counted from 0.
+    """
     chosen: list[Expansion] = []
     while (left := strategy.ideas - sum(each.ideas for each in chosen)) > 0:
         asked = strategy.ask(replace(view, pending=tuple(chosen), left=left), rng_of(len(chosen)))
@@ -96,33 +120,43 @@ def asked_in_a_round(
 
 
 class Proposer(Protocol):
-    """Has the ideas and writes the code: a model, the playbook, a recording, an agent."""
+    """Proposes the ideas and writes the code: a language model, the playbook, a recording or an agent."""
 
     def refusal(self, problem: Problem) -> str | None:
-        """Why it can do nothing for the problem, in one line that says what would help; None if it can."""
+        """Returns in one line why it cannot work on the problem and what would help; None if it can."""
         ...
 
     def extends(self, problem: Problem, kernel: Kernel) -> bool:
-        """Whether it can build on the kernel; others are measured, but no round starts from them."""
+        """Returns whether it can build on the kernel. Other kernels are measured but never become seeds."""
         ...
 
     def begin(self, run: RunContext) -> None:
-        """Called once, when a run begins or goes on, before anything is asked."""
+        """Called once, when a run starts or resumes, before any other request."""
         ...
 
     async def close(self) -> None:
-        """Called once, when the run ends, however it ends."""
+        """Called once, when the run ends, also after an error."""
         ...
 
     async def propose(
         self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
     ) -> list[Idea]:
-        """At most `expansion.ideas` new ideas on the seed; fewer, or none, when it has no more.
+        """Proposes new ideas for a seed.
 
-        An idea's `round` is `expansion.round` and its `parent` the seed's id; the engine sees to both.
-        `history` holds every idea before this one, those of the same round (not yet evaluated) last, or
-        nothing where the run's history switch is off. Raises BudgetSpent where a limit forbids to ask,
-        and ProposerFailed.
+        Args:
+            problem: The problem to make faster.
+            expansion: The seed and the number of ideas wanted.
+            history: The earlier ideas and their results; ideas of the same round, not yet evaluated, come
+                last. Empty if the run's `history` is "none".
+            rng: The random generator for this question.
+
+        Returns:
+            At most `expansion.ideas` ideas; fewer, or none, when the proposer has no more. The engine sets
+            each idea's `round` and `parent`.
+
+        Raises:
+            BudgetSpent: If a limit leaves no room for a model call.
+            ProposerFailed: If the proposer cannot continue the run.
         """
         ...
 
@@ -135,42 +169,63 @@ class Proposer(Protocol):
         written: Sequence[Kernel],
         rng: random.Random,
     ) -> AsyncIterator[Kernel]:
-        """Kernels that carry out the idea on its parent, each as soon as it is written, so that there are n
-        with those already `written` (in a run that was cut off); equal arguments begin with the same ones.
-        Raises BudgetSpent where a limit forbids to ask."""
+        """Writes kernels for an idea and yields each as soon as it is written.
+
+        Args:
+            problem: The problem to make faster.
+            idea: The idea to implement.
+            parent: The kernel that the idea starts from; None for the reference.
+            n: The number of kernels wanted in all, including those already `written`.
+            written: Kernels that an earlier process of the same run wrote for the idea.
+            rng: The random generator for this idea. Equal arguments begin with the same kernels.
+
+        Raises:
+            BudgetSpent: If a limit leaves no room for a model call.
+        """
         ...
 
     async def repair(
         self, problem: Problem, idea: Idea, failed: Variant, rng: random.Random
     ) -> Kernel | None:
-        """A variant that failed, mended with the help of its evaluation's log; None where that is not to be
-        had. Raises BudgetSpent."""
+        """Fixes a failed variant with the help of its evaluation's log; returns None if it cannot.
+
+        Raises:
+            BudgetSpent: If a limit leaves no room for a model call.
+        """
         ...
 
 
 @runtime_checkable
 class KnowsItsEnd(Protocol):
-    """A proposer that can tell, before it is asked, where it has no more ideas."""
+    """A proposer that knows, before it is asked, for which kernels it has no more ideas."""
 
     def exhausted(self, tree: Tree) -> frozenset[str]:
-        """The kernels, by id, and "" for the reference, on which it has none beside those of the tree."""
+        """Returns the ids of the kernels ("" for the reference) for which all its ideas are in the tree."""
         ...
 
 
 @runtime_checkable
 class GivesVerdicts(Protocol):
-    """A proposer whose kernels no device evaluates: they are made up, or recorded."""
+    """A proposer with its own evaluator, because its kernels are recorded or invented.
+
+    Attributes:
+        evaluator: Gives the verdicts on the proposer's kernels; no device is used.
+        entries: The kernels that a search starts with, in place of the library's.
+    """
 
     evaluator: KernelEvaluator
     entries: Sequence[Seed]
-    """What a search begins with, in the library's place."""
 
 
 class KernelEvaluator(Protocol):
-    """Builds, checks and times kernels; `evaluators.scheduler.pool` has the implementation for kernels."""
+    """Builds, checks and times kernels. `evaluators.scheduler.pool.Pool` does so on real devices."""
 
     async def describe(self, problem: Problem) -> dict[str, str]:
-        """Device and software that will measure the problem. Raises WorkerBroken where it cannot be run."""
+        """Returns the device and software that will measure the problem.
+
+        Raises:
+            WorkerBroken: If the problem cannot be run there.
+        """
         ...
 
     async def evaluate(
@@ -181,17 +236,26 @@ class KernelEvaluator(Protocol):
         thorough: bool = False,
         on_stage: Callable[[str], None] | None = None,
     ) -> Evaluation:
-        """The verdict on a kernel; never raises for a candidate's failure.
+        """Evaluates a kernel. A kernel's failure is a status of the result, never an exception.
 
-        `thorough` measures longer, in a fresh process with new inputs, and times `torch.compile` too.
-        `on_stage` is told `building` and `measuring` when they begin, and the steps of the measurement.
+        Args:
+            problem: The problem that the kernel solves.
+            kernel: The kernel to judge.
+            thorough: Measure longer, in a new process with new inputs, and time `torch.compile` too.
+            on_stage: Called with "building", "measuring" and the steps of the measurement as each begins.
         """
         ...
 
     async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:
-        """Several different kernels, 2 to 6, measured in alternating blocks of one session: an evaluation for
-        each, in the same order. The samples of those that are correct belong together turn by turn. Never
-        raises for a candidate's failure; where the session itself failed, that is every kernel's status."""
+        """Measures 2 to 6 different kernels against one another, in alternating blocks of one session.
+
+        A kernel's failure is a status of its result, never an exception. If the session itself fails, every
+        kernel gets that status.
+
+        Returns:
+            One evaluation per kernel, in the same order. Timing samples with the same index belong to the
+            same turn of the session.
+        """
         ...
 
 
@@ -199,21 +263,36 @@ class Library(Protocol):
     """Kernels that outlive a run."""
 
     def lookup(self, problem: Problem, k: int, environment: Mapping[str, str] | None = None) -> list[Hit]:
-        """At most k entries that help with the problem, the most helpful first. `environment`: the facts of
-        the device that is searched for. Raises OSError when the library cannot be read."""
+        """Returns at most `k` entries that help with the problem, the most helpful first.
+
+        Args:
+            problem: The problem to find kernels for.
+            k: The largest number of entries to return.
+            environment: Facts about the device that the kernels are wanted for.
+
+        Raises:
+            OSError: If the library cannot be read.
+        """
         ...
 
     def best(self, problem: Problem, environment: Mapping[str, str]) -> Entry | None:
-        """The fastest kernel for this very problem on such a device; None where there is none. Raises OSError
-        when the library cannot be read."""
+        """Returns the fastest kernel for exactly this problem on such a device; None if it has none.
+
+        Raises:
+            OSError: If the library cannot be read.
+        """
         ...
 
     def refusal(self, entry: Entry) -> str | None:
-        """Why the entry will not be taken in, in one line; None where it will."""
+        """Returns in one line why the library would not accept the entry; None if it would."""
         ...
 
     def add(self, entry: Entry) -> bool:
-        """Whether the entry was taken in. Raises OSError when the library cannot be written."""
+        """Adds an entry; returns whether the library accepted it.
+
+        Raises:
+            OSError: If the library cannot be written.
+        """
         ...
 
 
@@ -221,9 +300,9 @@ class Observer(Protocol):
     """Watches a run; never steers it."""
 
     def on_event(self, event: Event) -> None:
-        """Called after the journal has the event. What it raises is logged and otherwise ignored."""
+        """Called after the event is in the journal. Exceptions are logged and otherwise ignored."""
         ...
 
     def close(self) -> None:
-        """Called once, when the run ends, however it ends."""
+        """Called once, when the run ends, also after an error."""
         ...

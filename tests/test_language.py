@@ -44,7 +44,10 @@ INSTEAD = {
     r"\bno (more|matter) what\b": "the condition's name",
 }
 """Regular expressions, each with what to write instead."""
-PEOPLE = re.compile(r"\b(people|person|users?|readers?|engineers?|researchers?|authors?|anyone|everyone|somebody|someone|those|newcomers?|maintainers?|developers?|reviewers?|outsiders|anybody|one)\b[^.]{0,30}$", re.IGNORECASE)
+PEOPLE = re.compile(
+    r"\b(people|person|users?|readers?|engineers?|researchers?|authors?|anyone|everyone|somebody|someone|those|newcomers?|maintainers?|developers?|reviewers?|outsiders|anybody|one)\b[^.]{0,30}$",
+    re.IGNORECASE,
+)
 EXCEPTIONS: dict[str, tuple[str, ...]] = {}
 """By file: texts that are right as they stand, for a reason that the line shows."""
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")

@@ -1,7 +1,8 @@
-"""A search that is steered from outside, idea by idea and kernel by kernel: what the MCP server's tools do.
+"""A search steered from outside, idea by idea and kernel by kernel: the MCP server's tools call it.
 
-The engine's counterpart: it asks nobody, but checks what it is told. An idea belongs to the open round; an
-idea on a variant of the open round closes that round first, since a child is always of a later round.
+It is the engine's counterpart: it never asks for ideas or code, and checks what it is given. Each new idea
+belongs to the open round. An idea that builds on a variant of the open round closes that round first, because
+a child always belongs to a later round than its parent.
 """
 
 from __future__ import annotations
@@ -27,26 +28,28 @@ from search.records.tree import Category, Idea, Variant, drop_ins
 
 PROPOSER, STRATEGY = "Agent", "agent"
 NAMED = 6
-"""So many ids, the latest, are named where an unknown one resembles none; there are six categories, too."""
+"""The number of known ids, latest first, that an error lists when none resembles the unknown one. It also
+suffices for the six categories."""
 
 OnStage = Callable[[str], None]
 
 
 class AgentRefused(Exception):
-    """What was asked for cannot be done. The message is one line: why, and what can be done instead."""
+    """The request cannot be carried out. The message is one line: the reason, and what to do instead."""
 
 
 class Agent:
-    """A search of one problem for whoever steers it; goes on from whatever the journal holds.
+    """A search of one problem, steered by the caller; it continues from the journal's last state.
 
-    It watches the `session`, whose `grace_s` and `confirm_s` are best 0: who could wait after a stop is gone.
+    It observes the `session`, whose `grace_s` and `confirm_s` should be 0: after a stop, no caller is left to
+    wait.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         session.observe(self)
         self.stages: dict[str, str] = {}
-        """Where the variants are that are under way, by id."""
+        """The stage of each variant in flight, by variant id."""
         self._under_way: dict[str, asyncio.Task[Variant | None]] = {}
         self._listeners: defaultdict[str, list[OnStage]] = defaultdict(list)
         self._one_idea_at_a_time = asyncio.Lock()
@@ -59,12 +62,12 @@ class Agent:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is with the evaluator."""
+        """Whether the evaluator still works for this search."""
         return bool(self._under_way) or (self._finishing is not None and not self._finishing.done())
 
     def start(self) -> None:
-        """Begins, or goes on: kernels without a verdict go to the evaluator again. Raises ValueError for a
-        journal of another search."""
+        """Starts or resumes the run; kernels without a verdict go to the evaluator again. Raises ValueError
+        if the journal belongs to another search."""
         self.session.start(proposer=PROPOSER, strategy=STRATEGY, seed=0)
         self.session.announce()
         for variant in list(self.session.state.tree.variants.values()):
@@ -82,15 +85,15 @@ class Agent:
         model: str = "",
         on_stage: OnStage = lambda stage: None,
     ) -> Idea:
-        """A new idea of the open round; the one that is there when it was proposed in this round before.
+        """Adds an idea to the open round, or returns the equal idea proposed in this round before.
 
-        Waits for the round's evaluations where the round has to be closed first. Raises Refused.
+        If the round has to be closed first, this waits for its evaluations. Raises AgentRefused.
         """
         tree = self.session.state.tree
         entries = [entry.id for entry in self.session.entries]
         if not text.strip():
             raise AgentRefused(
-                "the idea has no text; say in one or two sentences what is changed, and why it helps"
+                "the idea has no text; say in one or two sentences what to change and why it should help"
             )
         kind = _one_of("category", category.strip().lower(), [each.value for each in Category])
         if parent:
@@ -124,8 +127,9 @@ class Agent:
             return tree.ideas[idea.id]
 
     def submit(self, *, idea: str, source: str, language: str = "", repairs: str = "") -> Variant:
-        """A kernel for an idea of the open round, on its way to the evaluator; the variant that is there
-        where the idea has this kernel already. `language` "" is guessed. Raises Refused."""
+        """Sends a kernel for an idea of the open round to the evaluator, and returns its variant. A kernel
+        that the idea already has is not evaluated again. An empty `language` is guessed from the source.
+        Raises AgentRefused."""
         tree = self.session.state.tree
         of = tree.ideas[_one_of("idea", idea, list(tree.ideas), "propose_idea makes one")]
         if language:
@@ -141,8 +145,8 @@ class Agent:
             self._check(rounds_closed=tree.rounds_closed)
             if of.round != self.round:
                 raise AgentRefused(
-                    f"idea {idea} is of round {of.round}, which is closed; propose an idea that goes on from "
-                    "it, with the best of its variants as parent"
+                    f"idea {idea} belongs to round {of.round}, which is closed; propose a new idea with its "
+                    "best variant as parent"
                 )
             self._reserve()
             number = len(tree.variants_of(idea)) + 1
@@ -155,47 +159,48 @@ class Agent:
         return tree.variants[variant.id]
 
     async def verdict(self, variant_id: str, on_stage: OnStage = lambda stage: None) -> Variant:
-        """The variant with its evaluation, which is waited for. Raises Refused when there will be none."""
+        """Waits for a variant's evaluation and returns the variant. Raises AgentRefused if there will be
+        none."""
         tree = self.session.state.tree
         _one_of("variant", variant_id, list(tree.variants))
         if (task := self._under_way.get(variant_id)) is not None:
             with self._listening(variant_id, on_stage):
-                # Not awaited itself: who stops waiting does not stop the evaluation.
+                # Not awaited directly: a caller that stops waiting must not cancel the evaluation.
                 await asyncio.wait({task})
         variant = tree.variants[variant_id]
         if variant.evaluation is None:
-            why = self.session.work.stop or "the budget was used up before its turn came"
+            why = self.session.work.stop or "the budget ran out before its turn"
             raise AgentRefused(f"variant {variant_id} was not evaluated: {why}")
         return variant
 
     async def finish(self) -> RunFinished:
         """Waits for the evaluations, closes the round, measures the best kernel again, and ends the run.
 
-        Goes on when its caller stops waiting; the next call then has the result. An idea after it takes the
-        run up again.
+        The work continues if the caller stops waiting; the next call returns its result. A later idea reopens
+        the run.
         """
         if self._finishing is None:
             self._finishing = asyncio.create_task(self._finish(), name="finish")
         return await asyncio.shield(self._finishing)
 
     async def stop(self, reason: str) -> RunFinished:
-        """Ends the run now: work in flight is cancelled, and the round stays open to be gone on with.
+        """Ends the run now: cancels work in flight and leaves the round open, so that it can be resumed.
 
-        The best kernel is reported unconfirmed where it has not been measured again yet.
+        A best kernel that has not been measured again is reported as unconfirmed.
         """
         self.session.work.request_stop(reason)
         await self.session.work.drain(0.0)
         return await self.finish()
 
     def on_event(self, event: Event) -> None:
-        """Keeps track of the stages, and passes them on to those who wait."""
+        """Tracks the stages of variants and passes them on to the listeners."""
         if isinstance(event, VariantStage) and self.stages.get(event.variant_id) not in (None, event.stage):
             self.stages[event.variant_id] = event.stage
             for tell in self._listeners.get(event.variant_id, ()):
                 tell(event.stage)
 
     def close(self) -> None:
-        """An observer's end: nothing is left to do."""
+        """Does nothing; part of the observer protocol."""
 
     async def _finish(self) -> RunFinished:
         session = self.session
@@ -212,11 +217,11 @@ class Agent:
         return session.work.stop or limit or "finished"
 
     def _check(self, *, rounds_closed: int) -> None:
-        """Raises Refused when nothing new may begin, with so many rounds closed."""
+        """Raises AgentRefused when nothing new may begin, given the number of closed rounds."""
         if (stop := self.session.work.stop) is not None:
-            raise AgentRefused(f"the run was stopped ({stop}); call finish for its best kernel")
+            raise AgentRefused(f"the run was stopped ({stop}); call finish to get its best kernel")
         if self._finishing is not None and not self._finishing.done():
-            raise AgentRefused("the run is being finished; call finish to wait for the result")
+            raise AgentRefused("the run is finishing; call finish to wait for the result")
         if limit := self.session.budget.exhausted(rounds_closed):
             raise AgentRefused(
                 f"budget.{limit} is used up; call finish to have the best kernel measured again"
@@ -226,26 +231,24 @@ class Agent:
         variants = {variant.id: variant for variant in self.session.state.tree.variants_of(idea)}
         failed = variants[_one_of(f"variant of idea {idea} to repair", repairs, list(variants))]
         if failed.evaluation is not None and failed.evaluation.status is Status.CORRECT:
-            raise AgentRefused(
-                f"variant {repairs} is correct: there is nothing to repair; leave repairs empty"
-            )
+            raise AgentRefused(f"variant {repairs} is correct and needs no repair; leave repairs empty")
 
     def _reserve(self) -> None:
-        """Raises Refused where the evaluations that are left are all under way."""
+        """Raises AgentRefused when the remaining evaluations are all in flight."""
         if not self.session.budget.reserve(1):
             raise AgentRefused(
-                "what budget.evaluations has left is under way; wait for a verdict, or call finish"
+                "the remaining budget.evaluations are all in flight; wait for a verdict, or call finish"
             )
 
     def _record(self, event: Event) -> None:
-        """Takes the run up again where it was finished."""
+        """Records an event, and reopens the run if it was finished."""
         if self.session.state.finished is not None:
             self._finishing = None
             self.session.announce()
         self.session.record(event)
 
     def _evaluate(self, variant: Variant) -> None:
-        """Sends a variant to the evaluator; its evaluation is reserved."""
+        """Sends a variant, whose evaluation is reserved, to the evaluator."""
         task = self.session.work.spawn(self.session.evaluate(variant), f"evaluate variant {variant.id}")
         self._under_way[variant.id], self.stages[variant.id] = task, "queued"
         task.add_done_callback(lambda task: self._ended(variant.id))
@@ -266,14 +269,14 @@ class Agent:
         self.session.close_round(self.round)
 
     async def _until_judged(self) -> None:
-        """Returns when no evaluation is under way."""
+        """Returns when no evaluation is in flight."""
         while self._under_way:
             await asyncio.wait(set(self._under_way.values()))
-            await asyncio.sleep(0)  # the tasks' own callbacks come first
+            await asyncio.sleep(0)  # let the tasks' callbacks run first
 
     @contextmanager
     def _listening(self, variant_id: str, on_stage: OnStage) -> Iterator[None]:
-        """`on_stage` is told of the stages of a variant, the present one first."""
+        """Calls `on_stage` with each stage of a variant, starting with the current one."""
         if stage := self.stages.get(variant_id):
             on_stage(stage)
         self._listeners[variant_id].append(on_stage)
@@ -284,12 +287,12 @@ class Agent:
 
 
 def _one_of(what: str, value: str, known: Collection[str], otherwise: str = "") -> str:
-    """The value. Raises Refused, with the nearest that there is, when it is not a known one."""
+    """Returns the value if it is known. Otherwise raises AgentRefused, naming the nearest known value."""
     if value in known:
         return value
     if near := nearest(value, known):
         hint = f"did you mean {near}?"
     else:
-        hint = f"there are {', '.join([*known][-NAMED:])}" if known else "there is none yet"
+        hint = f"known: {', '.join([*known][-NAMED:])}" if known else "none exists yet"
         hint += f", {otherwise}" if otherwise else ""
     raise AgentRefused(f"unknown {what} {value!r}; {hint}")

@@ -1,40 +1,44 @@
-"""One search: a strategy says what is built on next, the pipeline makes kernels and verdicts of it. Knows
-protocols only.
+"""One search: a strategy chooses what to build on next, and the pipeline turns that into kernels and
+verdicts. The engine knows protocols only.
 
-One generic loop in named phases, the policy a parameter (after mctx's `search.py`). What every search does
-whoever steers it is the session's.
+It is one generic loop in named phases, with the policy as a parameter (after mctx's `search.py`). What every
+search does, no matter who steers it, is in `session.py`.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
 from search.engine.pipeline import Pipeline, parent_of
 from search.engine.session import Session
 from search.engine.steady_state import SteadyState
-from search.protocols import Proposer, ProposerFailed, RunContext, Strategy, View, asked_in_a_round
-from search.records.budget import BudgetSpent
-from search.records.events import IdeaProposed, RunFinished
-from search.records.tree import Expansion, Idea, Outcome, drop_ins
-
-logger = logging.getLogger(__name__)
+from search.protocols import Proposer, RunContext, Strategy, View, expansions_of_a_round
+from search.records.events import RunFinished
+from search.records.tree import Expansion, drop_ins
 
 
 class Engine:
-    """A search of one problem; goes on from whatever the journal holds.
+    """A search of one problem; it continues from the journal's last state.
 
-    Its first round measures the library's kernels for the problem, too, so that a search never ends below
-    what was known.
+    The first round also measures the library's kernels for the problem, so that a search never ends below
+    what was known before.
 
-    `history` says what a proposer is shown of earlier ideas (see `search.records.tree.shown_history`), `repairs` how
-    often a variant that failed is given back to the proposer with the evaluator's log. Nothing is asked of
-    the proposer while it is writing as many variants as `writing`, or while twice as many wait for their
-    verdict as may be with the evaluator at a time.
+    Every choice draws from a generator seeded by `seed` and its place in the search, so that the result does
+    not depend on the order in which work finishes.
 
-    Every choice draws on a generator seeded by `seed` and its place in the search, so that the result
-    does not depend on the order in which work finishes. Raises ValueError for settings that cannot be.
+    Args:
+        session: The records, budget and evaluator of the search.
+        strategy: Chooses the seeds to expand.
+        proposer: Proposes the ideas and writes the code.
+        seed: The seed of all random choices.
+        history: What the proposer sees of earlier ideas; see `search.records.tree.shown_history`.
+        repairs: How many times a failed variant returns to the proposer, with the evaluator's log.
+        writing: The number of variants being written at which the engine stops asking for more. It also
+            pauses while the variants without a verdict number twice what the evaluator takes at a time.
+
+    Raises:
+        ValueError: If a setting is invalid.
     """
 
     def __init__(
@@ -55,10 +59,14 @@ class Engine:
         self._dry = False
 
     async def run(self) -> RunFinished:
-        """Searches until a limit, a stop or an error ends it; an error is in the reason (`error: ...`).
+        """Searches until a limit, a stop or an error ends the run.
 
-        Raises ValueError for a journal of another search, OSError when it cannot be written, and whatever the
-        strategy or library raises.
+        Returns:
+            The end of the run. After an error its reason reads `error: ...`.
+
+        Raises:
+            ValueError: If the journal belongs to another search.
+            OSError: If the journal cannot be written.
         """
         session, state = self.session, self.session.state
         try:
@@ -95,23 +103,24 @@ class Engine:
             await self.proposer.close()
 
     def request_stop(self, reason: str) -> None:
-        """Ends the run in order: nothing new is submitted. For the event loop's thread (signal handlers)."""
+        """Ends the run cleanly: nothing new is submitted. Call it in the event loop's thread (signal
+        handlers)."""
         self.session.work.request_stop(reason)
 
     def _is_unconfirmed(self, finished: RunFinished) -> bool:
-        """Whether the winner has not been measured again, and is to be."""
+        """Whether the winner still has to be measured again."""
         return self.session.confirms and finished.best is not None and finished.confirmed is None
 
     def _check_settings(self) -> None:
         state = self.session.state
         if self.strategy.synchronous if state.asked else state.tree.ideas and not self.strategy.synchronous:
             raise ValueError(
-                f"{self.session.journal.path} was begun with strategy.synchronous="
-                f"{str(not self.strategy.synchronous).lower()}; resume with that, or start a new run"
+                f"{self.session.journal.path} was started with strategy.synchronous="
+                f"{str(not self.strategy.synchronous).lower()}; resume with that value, or start a new run"
             )
 
     async def _round(self, number: int) -> None:
-        """One round, or what is left of it. It stays open when a stop cuts it short."""
+        """Runs one round, or the rest of one. A stop leaves it open."""
         work, state = self.session.work, self.session.state
         if not state.proposed and self.session.compares_each_round:
             await self.session.compare_leaders(self.pipeline.usable)
@@ -132,7 +141,7 @@ class Engine:
         usable = [seed for seed in entries if self.pipeline.usable(seed.kernel)]
         tree = state.tree.before(number, self.pipeline.usable)
         view = View(tree=tree, entries=usable, round=number, exhausted=self.pipeline.exhausted(tree, number))
-        chosen = asked_in_a_round(
+        chosen = expansions_of_a_round(
             self.strategy, view, lambda index: self.pipeline.rng(number, index, "select")
         )
         expansions = [Expansion(seed=seed, ideas=1, variants=1, as_it_is=True) for seed in known]
@@ -140,13 +149,13 @@ class Engine:
         for index, ideas in state.proposed.items():
             if index >= len(expansions) or ideas[0].parent != parent_of(expansions[index]):
                 raise ValueError(
-                    f"{self.session.journal.path}: round {number} was begun with other settings of the "
-                    "strategy; resume with those, or start a new run"
+                    f"{self.session.journal.path}: round {number} was started with other strategy settings; "
+                    "resume with those, or start a new run"
                 )
         return expansions
 
     async def _propose_all(self, number: int, expansions: Sequence[Expansion]) -> None:
-        """Asks for ideas, one expansion after the other, and begins each idea as it comes."""
+        """Asks for ideas, one expansion after the other, and starts work on each idea at once."""
         state = self.session.state
         past = state.tree.before(number).history()
         recorded = dict(state.proposed)
@@ -155,40 +164,24 @@ class Engine:
             if index > max(recorded, default=-1):
                 if not await self.pipeline.room(1):
                     return
-                try:
-                    ideas = await self._ideas(index, expansion, past)
-                except BudgetSpent as spent:
-                    logger.info("no more ideas: %s", spent)
+                so_far = [idea for ideas in state.proposed.values() for idea in ideas]
+                rng, start = self.pipeline.rng(number, index, "propose"), 1 + len(so_far)
+                asked = await self.pipeline.ideas(expansion, past, so_far, rng, index=index, start=start)
+                if asked is None:
                     return
-                except ProposerFailed as error:
-                    self.request_stop(f"error: {error}")
-                    return
+                ideas = asked
             for idea in ideas:
                 if not await self.pipeline.begin(idea, expansion):
                     return
 
-    async def _ideas(self, index: int, expansion: Expansion, past: Sequence[Outcome]) -> list[Idea]:
-        """New ideas of an expansion, recorded, and numbered on from those that the round has had."""
-        session = self.session
-        so_far = [idea for ideas in session.state.proposed.values() for idea in ideas]
-        rng = self.pipeline.rng(expansion.round, index, "propose")
-        ideas = await self.pipeline.ideas(expansion, past, so_far, rng)
-        at_s, of, start = session.now_s, len(ideas), 1 + len(so_far)
-        session.record(
-            *(
-                IdeaProposed(at_s=at_s, idea=idea, number=i, expansion=index, of=of)
-                for i, idea in enumerate(ideas, start)
-            )
-        )
-        return ideas
-
     def _reason(self) -> str | None:
-        """Why the run ends now; None while it goes on."""
+        """Why the run ends now; None while it continues."""
         session = self.session
         limit = session.budget.exhausted(session.state.tree.rounds_closed)
         return session.work.stop or limit or ("exhausted" if self._dry else None)
 
     def _goes_on(self) -> bool:
-        """Also when a limit was met in a round that is still open: it remains to be closed."""
+        """Whether to run another round. An open round continues after the evaluations or the time are used
+        up, because it still has to be closed."""
         reason = self._reason()
         return reason is None or (reason in ("evaluations", "seconds") and bool(self.session.state.proposed))

@@ -1,4 +1,4 @@
-"""The work of a search that is under way, and the stop that ends it: asyncio tasks that report their end."""
+"""The work in flight of a search, and the stop that ends it: asyncio tasks that report when they end."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ Result = TypeVar("Result")
 
 
 class InFlight:
-    """Tasks that run side by side; one that raises asks for a stop, the others go on until `drain`."""
+    """Tasks that run concurrently. If one raises, a stop is requested; the others continue until `drain`."""
 
     def __init__(self) -> None:
         self.stop: str | None = None
-        """Why nothing new may be submitted; None while it may."""
+        """Why nothing new may be submitted; None as long as it may."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._changed = asyncio.Event()
 
     def request_stop(self, reason: str) -> None:
-        """The first reason counts. To be called in the event loop's thread."""
+        """Requests a stop; only the first reason is kept. Call it in the event loop's thread."""
         if self.stop is None:
             logger.info("stopping: %s", reason)
             self.stop = reason
             self._changed.set()
 
     def spawn(self, work: Coroutine[Any, Any, Result], name: str) -> asyncio.Task[Result]:
-        """Starts some work; `name` says in a log or a reason what it was."""
+        """Starts a task; logs and reasons refer to it by `name`."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._settled)
         return task
 
     def count(self, *words: str) -> int:
-        """How much work is under way whose name begins with one of these words."""
+        """The number of tasks whose names begin with one of these words."""
         return sum(task.get_name().startswith(words) for task in self._tasks)
 
     async def changed(self) -> None:
-        """Returns after some work has ended, or a stop was requested."""
+        """Returns after a task has ended or a stop was requested."""
         self._changed.clear()
         await self._changed.wait()
 
     async def drain(self, grace_s: float) -> None:
-        """Waits for all work; from a stop on for `grace_s` seconds at most, then cancels what is left."""
+        """Waits for all tasks. After a stop it waits at most `grace_s` seconds, then cancels the rest."""
         while self._tasks and self.stop is None:
             await self.changed()
         if self._tasks:
@@ -55,7 +55,7 @@ class InFlight:
             await asyncio.wait(self._tasks)
 
     def cancel(self) -> None:
-        """Asks all work to end now."""
+        """Cancels all tasks."""
         for task in self._tasks:
             task.cancel()
 

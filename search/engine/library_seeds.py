@@ -1,4 +1,4 @@
-"""What a search begins with besides the reference: kernels of the library."""
+"""The library's kernels that a search starts with, in addition to the reference."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ logger = logging.getLogger(__name__)
 def library_seeds(
     library: Library, problem: Problem, at_most: int, environment: Mapping[str, str]
 ) -> tuple[Seed, ...]:
-    """The library's kernels that help with the problem on such a device, the most helpful first; none where
-    it cannot be read, which is logged."""
+    """The library's kernels that help with the problem on such a device, the most helpful first. If the
+    library cannot be read, this logs a warning and returns none."""
     try:
         hits = library.lookup(problem, at_most, environment)
     except OSError as error:
-        logger.warning("the library cannot be read, the search goes on without: %s", error)
+        logger.warning("the library cannot be read; the search continues without it: %s", error)
         return ()
     return tuple(
         Seed(

@@ -1,4 +1,4 @@
-"""What a search leaves behind: its winner, offered to the library."""
+"""Offers a search's winner to the library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from search.records.tree import LIBRARY, Tree, Variant
 logger = logging.getLogger(__name__)
 
 Compare = Callable[[Sequence[Kernel]], Awaitable[Sequence[Evaluation] | None]]
-"""What one session finds of several kernels; None where it finds nothing."""
+"""Measures several kernels in one session; None if that gave no result."""
 
 
 async def offer_winner(
@@ -30,8 +30,8 @@ async def offer_winner(
     confirmed: Evaluation,
     compare: Compare,
 ) -> None:
-    """Adds the `best` kernel of a `run` with its final measurement, and with how it does beside what the
-    library had. Not one that came from there; one that the library refuses, or cannot write, is logged."""
+    """Adds the `best` kernel of a `run`, with its final measurement and its speedup over the library's
+    previous best. Kernels that came from the library are skipped; a refusal or a failed write is logged."""
     if tree.ideas[best.idea].proposer == LIBRARY:
         return
     line = tree.lineage(best)
@@ -40,7 +40,7 @@ async def offer_winner(
     lineage = Lineage(run=run, start=line[0].parent, ideas=ideas)
     entry = Entry(kernel=best.kernel, measurements=(measurement,), lineage=lineage)
     if (why := library.refusal(entry)) is not None:
-        logger.info("the winner is not added to the library: %s", why)
+        logger.info("the library does not accept the winner: %s", why)
         return
     try:
         against = await _against(library.best(problem, environment), best.kernel, tree, compare)
@@ -50,8 +50,8 @@ async def offer_winner(
 
 
 async def _against(known: Entry | None, winner: Kernel, tree: Tree, compare: Compare) -> Against | None:
-    """How the winner does beside the library's best kernel for the problem; None where that is not there, or
-    could not be measured."""
+    """The winner's speedup over the library's best kernel for the problem; None if there is no such kernel or
+    the two could not be compared."""
     if known is None or known.kernel.id == winner.id:
         return None
     paired = tree.ranking.speedup(winner.id, known.kernel.id)

@@ -1,6 +1,5 @@
-"""From an idea to verdicts: has ideas, has each written as kernels, evaluated and repaired. Whoever decides
-what is built on next uses it: `engine.py` round by round, `steady_state.py` whenever there is room.
-"""
+"""From an idea to verdicts: asks for ideas, has them written as kernels, evaluated and repaired. `engine.py`
+uses it round by round, `steady_state.py` whenever there is room."""
 
 from __future__ import annotations
 
@@ -15,9 +14,9 @@ from typing import Any
 from evaluators.records.evaluation import Status
 from evaluators.records.problem import Kernel
 from search.engine.session import Session
-from search.protocols import KnowsItsEnd, Proposer
+from search.protocols import KnowsItsEnd, Proposer, ProposerFailed
 from search.records.budget import BudgetSpent
-from search.records.events import IdeaImplemented, SeedExhausted, VariantWritten
+from search.records.events import IdeaImplemented, IdeaProposed, SeedExhausted, VariantWritten
 from search.records.tree import (
     HISTORY,
     LIBRARY,
@@ -43,9 +42,10 @@ REPAIRABLE = (
 
 
 class Pipeline:
-    """The work on ideas of one search. `history`, `repairs`, `seed` and `writing`: see `engine.Engine`.
+    """The work on the ideas of one search. For `history`, `repairs`, `seed` and `writing` see
+    `engine.Engine`.
 
-    `ended` is called with an idea whenever some work on it has ended.
+    `ended` is called with an idea each time a task for it has ended.
     """
 
     def __init__(
@@ -61,35 +61,35 @@ class Pipeline:
         if history not in HISTORY:
             raise ValueError(f"history is {history!r}; it must be one of {', '.join(HISTORY)}")
         if repairs < 0:
-            raise ValueError(f"repairs is {repairs}; it must not be negative")
+            raise ValueError(f"repairs is {repairs}; it must be 0 or more")
         self.session, self.proposer = session, proposer
         self.seed, self.history, self.repairs, self.writing = seed, history, repairs, writing
         self._busy: Counter[str] = Counter()
-        """How much work is under way, by the id of the idea."""
+        """The number of tasks in flight, by idea id."""
         self.ended: Callable[[Idea], None] = lambda idea: None
         self._longest_queue = 2 * session.outstanding
 
     @property
     def is_busy(self) -> bool:
-        """Whether work on any idea is under way."""
+        """Whether a task for any idea is in flight."""
         return any(self._busy.values())
 
     def is_busy_with(self, ideas: Sequence[Idea]) -> bool:
-        """Whether work on one of these is under way, a repair included."""
+        """Whether a task for one of these ideas is in flight, repairs included."""
         return any(self._busy[idea.id] for idea in ideas)
 
     def usable(self, kernel: Kernel) -> bool:
-        """Whether a round may start from the kernel: the proposer can build on it."""
+        """Whether a round may start from the kernel, that is, whether the proposer can build on it."""
         return self.proposer.extends(self.session.problem, kernel)
 
     def exhausted(self, tree: Tree, before: int = sys.maxsize) -> frozenset[str]:
-        """The kernels on which there are no more ideas, as far as rounds before this one and their tree tell:
-        see `View`."""
+        """The kernels for which there are no more ideas, judging by the rounds before this one and their tree
+        (see `View`)."""
         found = self.session.state.exhausted(before)
         return found | self.proposer.exhausted(tree) if isinstance(self.proposer, KnowsItsEnd) else found
 
     def rng(self, *place: object) -> random.Random:
-        """The generator for a place in the search."""
+        """The random generator for a place in the search."""
         return random.Random("/".join(str(part) for part in (self.seed, *place)))
 
     async def ideas(
@@ -98,27 +98,54 @@ class Pipeline:
         past: Sequence[Outcome],
         under_way: Sequence[Idea],
         rng: random.Random,
-    ) -> list[Idea]:
-        """New ideas on the expansion's seed. `past`: what came of earlier ideas, `under_way`: those of which
-        nothing is known yet. Where there is no new one the journal says so. Raises BudgetSpent and
-        ProposerFailed."""
-        number, known = expansion.round, self.session.state.tree.ideas
-        if expansion.as_it_is and expansion.seed is not None:
-            return [library_idea(expansion.seed, number)]
-        history = shown_history(past, self.history, under_way)
-        answer = await self.proposer.propose(self.session.problem, expansion, history, rng)
-        placed = (replace(idea, round=number, parent=parent_of(expansion)) for idea in answer)
-        ideas = [idea for idea in {idea.id: idea for idea in placed}.values() if idea.id not in known]
-        ideas = ideas[: expansion.ideas]
-        if len(ideas) < len(answer):
-            logger.warning("%d ideas were repeated or too many", len(answer) - len(ideas))
-        if not ideas:
-            seed, at_s = parent_of(expansion), self.session.now_s
-            self.session.record(SeedExhausted(at_s=at_s, seed=seed, round=number))
+        *,
+        index: int,
+        start: int,
+    ) -> list[Idea] | None:
+        """Asks for new ideas for the expansion's seed and records them, numbered from `start`; if there are
+        none, records that. Returns None if the budget or the proposer's failure forbids more.
+
+        `past` are the results of earlier ideas, `under_way` the ideas without a result yet; `index` is the
+        expansion's number.
+        """
+        session = self.session
+        try:
+            ideas = await self._new_ideas(expansion, past, under_way, rng)
+        except BudgetSpent as spent:
+            logger.info("no more ideas: %s", spent)
+            return None
+        except ProposerFailed as error:
+            session.work.request_stop(f"error: {error}")
+            return None
+        at_s, of = session.now_s, len(ideas)
+        if ideas:
+            proposed = (
+                IdeaProposed(at_s=at_s, idea=idea, number=number, expansion=index, of=of)
+                for number, idea in enumerate(ideas, start)
+            )
+            session.record(*proposed)
+        else:
+            session.record(SeedExhausted(at_s=at_s, seed=parent_of(expansion), round=expansion.round))
         return ideas
 
+    async def _new_ideas(
+        self, expansion: Expansion, past: Sequence[Outcome], under_way: Sequence[Idea], rng: random.Random
+    ) -> list[Idea]:
+        """Asks the proposer; drops repeated and surplus ideas. Raises BudgetSpent and ProposerFailed."""
+        if expansion.as_it_is and expansion.seed is not None:
+            return [library_idea(expansion.seed, expansion.round)]
+        history = shown_history(past, self.history, under_way)
+        answer = await self.proposer.propose(self.session.problem, expansion, history, rng)
+        placed = [replace(idea, round=expansion.round, parent=parent_of(expansion)) for idea in answer]
+        known = self.session.state.tree.ideas
+        new = [idea for idea in {idea.id: idea for idea in placed}.values() if idea.id not in known]
+        new = new[: expansion.ideas]
+        if len(new) < len(answer):
+            logger.warning("dropped %d ideas: repeated, or more than requested", len(answer) - len(new))
+        return new
+
     async def begin(self, idea: Idea, expansion: Expansion) -> bool:
-        """Submits what an idea still needs; False when the budget or a stop allows no more."""
+        """Submits the work that an idea still needs; returns False when the budget or a stop forbids more."""
         budget = self.session.budget
         there = self.session.state.tree.variants_of(idea.id)
         waiting = [variant for variant in there if variant.evaluation is None]
@@ -141,11 +168,11 @@ class Pipeline:
         return True
 
     async def room(self, wanted: int) -> bool:
-        """Whether another evaluation may be reserved.
+        """Waits until another evaluation may be requested; returns whether one may be reserved.
 
-        Waits while enough is under way: what is asked for now would only lie in the queue. Near the limit,
-        waits until every reservation before is settled: an idea then gets what those before it did not use,
-        in whatever order they finished.
+        It waits while enough work is in flight, because more would only lie in the queue. Near the limit it
+        waits until every earlier reservation is settled: an idea then gets what the ideas before it did not
+        use, no matter in which order they finished.
         """
         work, budget = self.session.work, self.session.budget
         while work.stop is None and (
@@ -157,8 +184,8 @@ class Pipeline:
         return work.stop is None and budget.available > 0
 
     async def _implement(self, idea: Idea, parent: Seed | None, n: int) -> None:
-        """Has n more variants of an idea written, and sends each on as it comes; n evaluations are reserved
-        for them."""
+        """Has n more variants of an idea written, and evaluates each as soon as it is; n evaluations are
+        reserved."""
         session = self.session
         there = [v.kernel for v in session.state.tree.variants_of(idea.id) if not v.repairs]
         known = {variant.kernel.id for variant in session.state.tree.variants_of(idea.id)}
@@ -176,7 +203,7 @@ class Pipeline:
                 )
             session.record(IdeaImplemented(at_s=session.now_s, idea_id=idea.id, variants=number))
         except BudgetSpent as spent:
-            logger.info("idea %s has %d variants fewer: %s", idea.id, left, spent)
+            logger.info("idea %s gets %d fewer variants: %s", idea.id, left, spent)
         finally:
             for _ in range(left):
                 session.budget.settle(spent=False)
@@ -191,7 +218,7 @@ class Pipeline:
             await self._repair(judged, idea)
 
     def _repairable(self, variant: Variant) -> bool:
-        """Whether it failed in a way that its log may help against, and has not been mended too often."""
+        """Whether its log may help to fix the variant, and it has not been repaired too often."""
         if variant.evaluation is None or variant.evaluation.status not in REPAIRABLE:
             return False
         if self.session.state.tree.ideas[variant.idea].proposer == LIBRARY:
@@ -202,7 +229,7 @@ class Pipeline:
         return times < self.repairs
 
     async def _repair(self, failed: Variant, idea: Idea) -> None:
-        """One more try at a variant that failed, where the budget has room for its evaluation."""
+        """Tries to repair a failed variant if the budget has room for the evaluation."""
         session, tree = self.session, self.session.state.tree
         if session.work.stop is not None or not session.budget.reserve(1):
             return
@@ -235,7 +262,7 @@ class Pipeline:
 
 
 def parent_of(expansion: Expansion) -> str:
-    """The id of its seed, "" for the reference."""
+    """The id of the expansion's seed, "" for the reference."""
     return "" if expansion.seed is None else expansion.seed.id
 
 

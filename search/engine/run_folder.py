@@ -1,4 +1,4 @@
-"""What a run leaves on disk besides its journal: every kernel written, the winner, and the figures."""
+"""What a run leaves on disk in addition to its journal: every kernel, the winner, and the figures."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from search.records.tree import Idea, Variant
 
 
 class RunFolder:
-    """An observer that writes each kernel to `variants/<id>.py` of the folder, once.
+    """An observer that writes each kernel once, to `variants/<id>.py` of the folder.
 
-    `past` are the events of a run that is resumed: kernels that a killed process journaled, but did not
-    come to write, are written now.
+    `past` are the events of a resumed run: kernels that are in the journal but were not yet written when the
+    earlier process died are written now.
     """
 
     def __init__(self, folder: Path, past: Iterable[Event] = ()) -> None:
@@ -34,7 +34,7 @@ class RunFolder:
             self.on_event(event)
 
     def on_event(self, event: Event) -> None:
-        """Writes the kernel of a variant as it comes."""
+        """Writes the kernel of a new variant."""
         match event:
             case RunStarted(problem=problem):
                 self._problem = problem.name
@@ -47,17 +47,17 @@ class RunFolder:
                     write_atomically(path, _header(title, self._ideas[variant.idea]) + variant.kernel.source)
 
     def close(self) -> None:
-        """Nothing is left to do: every file was whole when it appeared."""
+        """Does nothing: every file is already complete."""
 
 
 def finalise(folder: Path, state: RunState) -> dict[str, Any]:
-    """Writes `best.py` (where there is a winner) and `summary.json`; returns the summary.
+    """Writes `best.py` (if there is a winner) and `summary.json`; returns the summary.
 
-    Works on an unfinished run too: its best is then the fastest variant so far, not yet confirmed.
-    Raises ValueError for a journal without a start.
+    This works for an unfinished run too: its best is the fastest variant so far, unconfirmed. Raises
+    ValueError for a journal without a start.
     """
     if state.started is None:
-        raise ValueError(f"{folder}: the journal has no run_started, so there is nothing to sum up")
+        raise ValueError(f"{folder}: the journal has no run_started event, so there is nothing to summarise")
     best, evaluation = _winner(state)
     if best is not None and evaluation is not None and evaluation.timing is not None:
         timing = evaluation.timing
@@ -73,15 +73,16 @@ def finalise(folder: Path, state: RunState) -> dict[str, Any]:
 
 
 def summarise(state: RunState) -> dict[str, Any]:
-    """The figures of a run, as `summary.json` has them; times in the units that their names end in.
+    """The figures of a run, as in `summary.json`; the names end in the units.
 
-    `best` is null when nothing was correct, or held when measured again. Its figures and the baselines
-    are those of the final measurement where there is one. `best.confirmed`: whether the interval of that one
-    clears 1.00 against eager; `best.not_confirmed` says why it does not. `statuses` counts the `evaluations`.
-    `best.idea` is the idea's text. Raises ValueError for a state without a start.
+    `best` is null if no kernel was correct, or none stayed correct when measured again. Its figures and the
+    baselines are those of the final measurement if there is one. `best.confirmed` says whether the interval
+    of the final measurement lies above 1.00 against eager; `best.not_confirmed` is the reason if it does not.
+    `statuses` counts the `evaluations`. `best.idea` is the idea's text. Raises ValueError for a state without
+    a start.
     """
     if state.started is None:
-        raise ValueError("the run has not started, so there is nothing to sum up")
+        raise ValueError("the run has not started, so there is nothing to summarise")
     started = state.started
     best, evaluation = _winner(state)
     timing = evaluation.timing if evaluation else None
@@ -101,7 +102,7 @@ def summarise(state: RunState) -> dict[str, Any]:
 
 
 def _winner(state: RunState) -> tuple[Variant | None, Evaluation | None]:
-    """The variant to report, with its confirmation, or its evaluation in the search where it has none."""
+    """The variant to report, with its final measurement or, without one, its evaluation in the search."""
     best = state.finished.best if state.finished else next(iter(state.tree.best()), None)
     return best, _final(state) or (best.evaluation if best else None)
 
@@ -128,7 +129,7 @@ def _best(state: RunState, best: Variant, timing: Timing) -> dict[str, Any]:
 
 
 def _cost(state: RunState) -> dict[str, Any]:
-    """Of all models, and of each that was called or had ideas."""
+    """The cost of all models, and of each model that was called or proposed ideas."""
     ideas = Counter(idea.model for idea in state.tree.ideas.values() if idea.model)
     models = {}
     for name in sorted({*state.spending, *ideas}):
@@ -155,7 +156,7 @@ def _repairs(variant: Variant) -> str:
 
 
 def _header(title: str, idea: Idea) -> str:
-    """A comment that goes before any source: it moves lines, and changes nothing that they mean."""
+    """A comment to put before the source. It shifts line numbers but not the code's meaning."""
     by = f", by {idea.model}" if idea.model else ""
     text = f"Idea {idea.id}{by}, round {idea.round}, {idea.category.value}: {idea.text}"
     lines = [line for part in (title, text) for line in textwrap.wrap(part, 108)]

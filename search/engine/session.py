@@ -1,7 +1,8 @@
-"""What every search does, whoever steers it: records, evaluates within the budget, confirms, hands over.
+"""What every search does, no matter who steers it: records events, evaluates within the budget, confirms the
+winner and offers it to the library.
 
-The engine steers one by a strategy and a proposer; an agent may do so by itself (`mcp.py`). What happens is
-written to the journal first, then taken into the state, then told to the observers.
+The engine steers a session with a strategy and a proposer; `agent.py` lets an agent steer it. Each event is
+written to the journal first, then applied to the state, then passed to the observers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from search.engine.library_seeds import library_seeds
 from search.engine.library_winner import offer_winner
 from search.models.client import ModelClient
 from search.protocols import KernelEvaluator, Library, Observer
-from search.records.budget import Budget
+from search.records.budget import Budget, Cost
 from search.records.events import (
     BestConfirmed,
     Event,
@@ -40,23 +41,33 @@ from search.records.tree import Seed, Variant
 logger = logging.getLogger(__name__)
 
 CONFIRM_AT_MOST = 3
-"""How many of the best variants are measured again before the run is said to have none."""
+"""The number of best variants to measure again before the run is reported to have no winner."""
 COMPARE_AT_MOST = 4
-"""So many comparisons unless a search is told otherwise."""
+"""The default of `comparisons`."""
 
 
 class Session:
-    """One search of one problem, or the continuation of one, from whatever the journal holds.
+    """One search of one problem, or the continuation of one, from the journal's last state.
 
-    At most `outstanding` evaluations are with the evaluator at a time. `library_entries` is how many kernels
-    are asked of the library; `entries`, where they are given, stand for its answer. After a stop, work in
-    flight is awaited for `grace_s` seconds and the best kernel's final measurement for `confirm_s` (0: the
-    best is reported unconfirmed). `ranking`: see `search.records.ranking`; a run that goes on keeps to its own.
-    `compares_each_round`: whether the leaders are compared before each round, and not at the end alone.
-    `confirms`: whether the leaders are compared at the end, and the best kernel measured again: not where the
-    run will be gone on with.
-    `comparisons`: how many sessions at most find out which of the leaders is the fastest, before a round and
-    before the end.
+    Args:
+        problem: The problem to make faster.
+        evaluator: Judges the kernels.
+        journal: Where events are recorded.
+        budget: The limits of the run.
+        library: Gives the kernels to start with, and is offered the winner; None for no library.
+        observers: Notified of each event, in this order.
+        outstanding: The largest number of evaluations with the evaluator at a time.
+        library_entries: The number of kernels to request from the library.
+        grace_s: Seconds to wait for work in flight after a stop.
+        confirm_s: Seconds to wait for the best kernel's final measurement after a stop; 0 reports the best as
+            unconfirmed.
+        environment: Facts about the device and its software.
+        entries: The kernels to start with; None asks the library.
+        ranking: See `search.records.ranking`; a resumed run keeps its own.
+        compares_each_round: Whether to compare the leaders before each round, not only at the end.
+        confirms: Whether to compare the leaders and measure the best kernel again at the end. False for a run
+            that will be resumed.
+        comparisons: The largest number of sessions to find out which leader is the fastest, each time.
     """
 
     def __init__(
@@ -80,7 +91,7 @@ class Session:
         comparisons: int = COMPARE_AT_MOST,
     ) -> None:
         if outstanding < 1:
-            raise ValueError(f"outstanding is {outstanding}; at least one evaluation must be allowed")
+            raise ValueError(f"outstanding is {outstanding}; it must be 1 or more")
         self.problem = problem
         self.evaluator = evaluator
         self.journal = journal
@@ -98,10 +109,10 @@ class Session:
         self.comparisons = comparisons
         self.state = rebuild(journal.past)
         self.entries: tuple[Seed, ...] = tuple(entries or ())
-        """The library's hits; a resumed run keeps to those that it began with."""
+        """The library's hits; a resumed run keeps those that it started with."""
         self._ask_library = library is not None and entries is None
         self.queue = 0
-        """Variants that are written and wait for their verdict."""
+        """The number of written variants that wait for their verdict."""
         self.work = InFlight()
         self.model_client = ModelClient(
             budget=budget,
@@ -112,10 +123,10 @@ class Session:
         self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._broken_observers: set[int] = set()
         self._asked_in_vain: set[frozenset[str]] = set()
-        """The ids of kernels of which a session found nothing."""
+        """The sets of kernel ids for which a session gave no result."""
 
     def observe(self, observer: Observer) -> None:
-        """Has one more observer, told after those that are there."""
+        """Adds an observer, notified after the others."""
         self.observers = (*self.observers, observer)
 
     @property
@@ -124,16 +135,11 @@ class Session:
         return self.budget.elapsed_s
 
     def start(self, *, proposer: str, strategy: str, seed: int) -> None:
-        """Begins, or resumes: starts the budget and asks the library; `announce` is to follow. Raises
-        ValueError for a journal of another search."""
+        """Starts or resumes: sets the budget going and asks the library. Call `announce` next. Raises
+        ValueError if the journal belongs to another search."""
         state, spent = self.state, self.state.spent
-        self.budget.start(
-            used_s=state.used_s,
-            evaluations=state.evaluations,
-            calls=spent.calls,
-            tokens=spent.tokens,
-            dollars=spent.dollars,
-        )
+        cost = Cost(calls=spent.calls, tokens=spent.tokens, dollars=spent.dollars)
+        self.budget.start(used_s=state.used_s, evaluations=state.evaluations, cost=cost)
         self._identity: dict[str, Any] = {"proposer": proposer, "strategy": strategy, "seed": seed}
         if (started := state.started) is not None:
             for what, was, now in (
@@ -143,14 +149,14 @@ class Session:
             ):
                 if was != now:
                     raise ValueError(
-                        f"{self.journal.path} has {what} {was}, not {now}; start a new run for that"
+                        f"{self.journal.path} has {what} {was}, not {now}; start a new run to change it"
                     )
             self.entries, self.ranking = started.entries, started.ranking
         elif self._ask_library and self.library is not None:
             self.entries = library_seeds(self.library, self.problem, self.library_entries, self.environment)
 
     def announce(self) -> None:
-        """Records that the run has begun, or goes on."""
+        """Records that the run has started or resumed."""
         self.record(
             RunStarted(
                 at_s=self.now_s,
@@ -164,8 +170,8 @@ class Session:
         )
 
     async def evaluate(self, variant: Variant) -> Variant | None:
-        """Gets a variant its verdict, from an equal kernel where there is one; settles its reservation. None
-        when the run was stopped, or its time was up, before a device was free."""
+        """Evaluates a variant, or takes over the verdict of an equal kernel, and settles its reservation.
+        Returns None if the run was stopped or its time was up before a device was free."""
         kernel, verdicts = variant.kernel, self.state.verdicts
         self._stage(variant, "queued")
         spent = False
@@ -185,20 +191,21 @@ class Session:
             self.budget.settle(spent=spent)
 
     def close_round(self, number: int) -> None:
-        """All that it was to have is there."""
+        """Records that the round is complete."""
         best = next(iter(self.state.tree.best()), None)
         evaluations = self.state.evaluations
         self.record(RoundClosed(at_s=self.now_s, round=number, best=best, evaluations=evaluations))
         self.journal.sync()
 
     async def compare_leaders(self, usable: Callable[[Kernel], bool] = lambda kernel: True) -> None:
-        """Measures the `usable` kernels that may be the fastest against one another, where that is not known.
+        """Measures the `usable` kernels that may be the fastest against one another, if their order is
+        unclear.
 
-        To be called between rounds. Nothing is measured after a stop or once the time is up; what is under
-        way when the time runs out goes on, as an evaluation does. These measurements do not count as
-        evaluations, their time on the device counts. None begins once they have taken more of it than all
-        else: a search of three evaluations is not worth ten sessions. One that fails leaves the order as it
-        was.
+        Call it between rounds. No measurement starts after a stop or once the time is up; one in flight
+        continues, as an evaluation does. These measurements do not count as evaluations, but their device
+        time counts. None starts once they have taken more than half of the run's device time, so that a
+        search of three evaluations does not spend ten sessions on its order. A failed session leaves the
+        order as it was.
         """
         for _ in range(self.comparisons):
             if self.state.compared_s > self.state.device_s / 2:
@@ -210,7 +217,7 @@ class Session:
             self.record(LeadersCompared(at_s=self.now_s, variants=tuple(leaders), evaluations=tuple(found)))
 
     async def finish(self, reason: Callable[[], str]) -> RunFinished:
-        """Measures the best again, and ends the run with it, for the `reason` that there is then."""
+        """Measures the best kernel again and ends the run; `reason` is evaluated at the very end."""
         if self.confirms:
             await self.compare_leaders()
             best, confirmed = await self._confirm()
@@ -223,14 +230,14 @@ class Session:
         return finished
 
     def close(self) -> None:
-        """Cancels what is under way; the observers see nothing more."""
+        """Cancels work in flight; the observers see no more events."""
         self.work.cancel()
         for observer in self.observers:
             self._tell(observer, None)
 
     def record(self, *events: Event) -> None:
-        """Writes a batch to the journal, then takes it into the state, then tells the observers. Raises
-        OSError when the journal cannot be written."""
+        """Writes a batch of events to the journal, applies it to the state, then notifies the observers.
+        Raises OSError if the journal cannot be written."""
         self.journal.append(events)
         for event in events:
             self.state.apply(event)
@@ -238,7 +245,7 @@ class Session:
             self._notify(event)
 
     async def _ask_evaluator(self, variant: Variant) -> Evaluation | None:
-        """None when the run was stopped, or its time was up, before a device was free."""
+        """Returns None if the run was stopped or its time was up before a device was free."""
         async with self._slots:
             if self.work.stop is not None or self.budget.timed_out:
                 return None
@@ -258,7 +265,7 @@ class Session:
                 return None
 
     async def _compare(self, kernels: Sequence[Kernel]) -> list[Evaluation] | None:
-        """What one session finds of these; None where it finds nothing, or did not take place."""
+        """Measures these kernels in one session; None if that gave no result or did not take place."""
         asked = frozenset(kernel.id for kernel in kernels)
         if asked in self._asked_in_vain or self.work.stop is not None or self.budget.timed_out:
             return None
@@ -276,12 +283,14 @@ class Session:
         return found
 
     async def _confirm(self) -> tuple[Variant | None, Evaluation | None]:
-        """The best variant that holds when measured again; unconfirmed where there is no time for that."""
+        """The best variant that stays correct when measured again; unconfirmed if there is no time for
+        that."""
         for variant in self.state.tree.best(CONFIRM_AT_MOST):
             evaluation = self.state.confirmed.get(variant.kernel.id) or await self._measure_again(variant)
             if evaluation is None or evaluation.status is Status.CORRECT:
                 return variant, evaluation
-            logger.warning("variant %s did not hold: %s: %s", variant.id, evaluation.status, evaluation.cause)
+            status, cause = evaluation.status, evaluation.cause
+            logger.warning("variant %s is not confirmed: %s: %s", variant.id, status, cause)
         return None, None
 
     async def _measure_again(self, variant: Variant) -> Evaluation | None:
@@ -297,7 +306,7 @@ class Session:
         return evaluation
 
     async def _offer(self, best: Variant | None, confirmed: Evaluation | None) -> None:
-        """The winner goes to the library once it has been measured again, never before."""
+        """Offers the winner to the library, only after it has been measured again."""
         if self.library is not None and best is not None and confirmed is not None:
             await offer_winner(
                 self.library,
@@ -318,7 +327,7 @@ class Session:
             self._tell(observer, event)
 
     def _tell(self, observer: Observer, event: Event | None) -> None:
-        """An event, or None for the end. An observer's failure is its own: logged once."""
+        """Passes an event, or None for the end, to an observer. Only its first failure is logged."""
         try:
             if event is None:
                 observer.close()
@@ -326,5 +335,5 @@ class Session:
                 observer.on_event(event)
         except Exception:
             if id(observer) not in self._broken_observers:
-                logger.exception("observer %s failed; the search goes on", type(observer).__name__)
+                logger.exception("observer %s failed; the search continues", type(observer).__name__)
             self._broken_observers.add(id(observer))

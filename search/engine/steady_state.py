@@ -1,31 +1,27 @@
-"""A search without barriers: the strategy is asked whenever there is room, while work is under way. A round
-is so many ideas, and closes when the last of them, and of the rounds before, has its verdicts.
+"""A search without barriers: the strategy is asked whenever there is room, while work is in flight. A round
+is a fixed number of ideas. It closes when all its ideas, and those of earlier rounds, have their verdicts.
 
-What was asked for is in the journal (`expansion_asked`), after all that the strategy had seen: with the
-journal read up to there, `view_of` is what it saw.
+Each expansion is in the journal (`expansion_asked`) after everything that the strategy had seen. Replaying
+the journal up to there and calling `view_of` gives the strategy's view.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from evaluators.records.problem import Kernel
 from search.engine.pipeline import Pipeline, parent_of
-from search.protocols import ProposerFailed, Strategy, View
-from search.records.budget import BudgetSpent
-from search.records.events import ExpansionAsked, IdeaProposed
+from search.protocols import Strategy, View
+from search.records.events import ExpansionAsked
 from search.records.run_state import Asked, RunState
-from search.records.tree import Expansion, Idea, Seed, drop_ins
-
-logger = logging.getLogger(__name__)
+from search.records.tree import Expansion, Seed, drop_ins
 
 
 def view_of(state: RunState, ideas: int, entries: Sequence[Seed], usable: Callable[[Kernel], bool]) -> View:
-    """What a strategy with rounds of so many ideas sees now. `entries`: the library's, of which it sees those
-    with `usable` kernels, as it does of the run's."""
+    """What a strategy with rounds of `ideas` ideas sees now. Of the run's kernels and the library's `entries`
+    it sees those that are `usable`."""
     seeds = _seeds(state, entries)
     wanted = sum(each.event.ideas for each in state.asked.values() if not each.event.as_it_is)
     return View(
@@ -39,7 +35,7 @@ def view_of(state: RunState, ideas: int, entries: Sequence[Seed], usable: Callab
 
 
 class SteadyState:
-    """One run of it, or the rest of one."""
+    """One run of such a search, or the rest of one."""
 
     def __init__(self, pipeline: Pipeline, strategy: Strategy) -> None:
         self._pipeline, self._strategy, self._session = pipeline, strategy, pipeline.session
@@ -47,7 +43,7 @@ class SteadyState:
         pipeline.ended = lambda idea: self._close_rounds()
 
     async def run(self) -> bool:
-        """Until a limit or a stop; returns whether it ended because nobody had ideas any more."""
+        """Searches until a limit or a stop; returns whether it ended because there were no more ideas."""
         work = self._session.work
         asking = work.spawn(self._ask_on(), "ask for ideas")
         await work.drain(self._session.grace_s)
@@ -56,7 +52,7 @@ class SteadyState:
         return not asking.cancelled() and asking.exception() is None and asking.result()
 
     async def _ask_on(self) -> bool:
-        """Whether it ended because nobody had ideas any more."""
+        """Asks until nothing more may begin; returns whether there were no more ideas."""
         session, state = self._session, self._session.state
         for asked in list(state.asked.values()):
             is_last = asked.event.number == len(state.asked) - 1
@@ -88,19 +84,19 @@ class SteadyState:
 
     @property
     def _verdicts(self) -> int:
-        """How many are known."""
+        """The number of variants with a verdict."""
         return sum(each.evaluation is not None for each in self._session.state.tree.variants.values())
 
     async def _room(self) -> bool:
-        """Whether more may be asked for; waits while as much is under way as the evaluator may have: a
-        strategy that is asked later knows more."""
+        """Whether more may be asked for. Waits while the evaluator has all it may have, because a strategy
+        that is asked later knows more."""
         session = self._session
         while session.work.stop is None and session.budget.reserved >= session.outstanding:
             await session.work.changed()
         return await self._pipeline.room(1)
 
     async def _something_ends(self) -> bool:
-        """Waits for some work to end; False where none is under way."""
+        """Waits for a task to end; returns False if none is in flight."""
         if self._pipeline.is_busy:
             await self._session.work.changed()
             return True
@@ -122,40 +118,27 @@ class SteadyState:
         return session.state.asked[number]
 
     async def _carry_out(self, asked: Asked) -> bool:
-        """Has ideas, unless they are there already, and begins each; False where a limit or a stop forbids to
-        go on."""
+        """Asks for the expansion's ideas, unless they are recorded already, and starts each; returns False if
+        a limit or a stop forbids more."""
         expansion = asked.expansion(_seeds(self._session.state, self._session.entries))
-        if not asked.ideas:
-            try:
-                await self._have_ideas(asked.event, expansion)
-            except BudgetSpent as spent:
-                logger.info("no more ideas: %s", spent)
-                return False
-            except ProposerFailed as error:
-                self._session.work.request_stop(f"error: {error}")
-                return False
+        if not asked.ideas and not await self._ask_for_ideas(asked.event, expansion):
+            return False
         for idea in asked.ideas:
             if not await self._pipeline.begin(idea, expansion):
                 return False
         self._close_rounds()
         return True
 
-    async def _have_ideas(self, event: ExpansionAsked, expansion: Expansion) -> None:
-        session, state = self._session, self._session.state
+    async def _ask_for_ideas(self, event: ExpansionAsked, expansion: Expansion) -> bool:
+        state, index = self._session.state, event.number
         past = state.tree.history()
-        rng = self._pipeline.rng(event.number, "propose")
-        ideas: list[Idea] = await self._pipeline.ideas(expansion, past, (), rng)
-        of_the_round = [each for each in state.asked.values() if each.event.round == event.round]
-        start, at_s = 1 + sum(len(each.ideas) for each in of_the_round), session.now_s
-        session.record(
-            *(
-                IdeaProposed(at_s=at_s, idea=idea, number=i, expansion=event.number, of=len(ideas))
-                for i, idea in enumerate(ideas, start)
-            )
-        )
+        so_far = sum(len(each.ideas) for each in state.asked.values() if each.event.round == event.round)
+        rng = self._pipeline.rng(index, "propose")
+        ideas = await self._pipeline.ideas(expansion, past, (), rng, index=index, start=1 + so_far)
+        return ideas is not None
 
     def _close_rounds(self) -> None:
-        """Those that are over, in their order. The last one of a run that a stop has ended stays open."""
+        """Closes the rounds that are complete, in order. The last round of a stopped run stays open."""
         session, state = self._session, self._session.state
         while session.work.stop is None:
             number = state.tree.rounds_closed + 1
@@ -168,11 +151,8 @@ class SteadyState:
             ):
                 return
             if self._asking and not of[-1].ideas and of[-1].event.number == len(state.asked) - 1:
-                return  # its ideas are being had
+                return  # its ideas are being proposed
             session.close_round(number)
-
-    def _is_under_way(self, asked: Asked) -> bool:
-        return self._session.state.is_pending(asked) or self._pipeline.is_busy_with(asked.ideas)
 
 
 def _seeds(state: RunState, entries: Sequence[Seed]) -> dict[str, Seed]:

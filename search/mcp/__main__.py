@@ -4,9 +4,9 @@
     python -m search.mcp problem=my_model.py budget.evaluations=100
     python -m search.mcp run=outputs/level1/conv2d/2026-01-31_12-00-00
 
-Exit status 0 when the client has gone, 130 when it was interrupted, 1 when the search failed, 2 when the
-call was wrong. Standard output is the protocol's; all else goes to standard error. `docs/agents.md` says how
-agents are told of it.
+Exit status 0 when the client has disconnected, 130 when interrupted, 1 when the search failed, 2 for an
+invalid call. Standard output carries the protocol; everything else goes to standard error.
+`docs/guides/agents.md` shows how to register the server with an agent.
 """
 
 from __future__ import annotations
@@ -63,35 +63,37 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class AgentBudgetConfig:
-    """Limits of a run that an agent steers; null: none."""
+    """Limits of a run that an agent steers; null means no limit."""
 
-    rounds: int | None = option(None, "null: no limit")
-    evaluations: int | None = option(None, "")
-    seconds: float | None = option(None, "while the server runs, the agent's thinking included")
+    rounds: int | None = option(None, "rounds to run; null: no limit")
+    evaluations: int | None = option(None, "kernels to evaluate; null: no limit")
+    seconds: float | None = option(
+        None, "seconds that the server may run, including the agent's thinking; null: no limit"
+    )
 
 
 @dataclass
 class McpConfig(RunFolderConfig):
-    """The config of the command."""
+    """The command's config."""
 
     evaluator: Any = group("default")
     pool: Any = group("ray")
     library: Any = group("folder")
-    device: str = option("auto", "auto | cuda | cpu")
+    device: str = option("auto", "device to search on: auto, cuda or cpu")
     budget: AgentBudgetConfig = section(AgentBudgetConfig)
     ray: RayConfig = section(RayConfig)
-    run: str | None = option(None, "a run folder to go on with")
+    run: str | None = option(None, "folder of an earlier run to resume; null: a new run")
     hydra: Any = hydra_settings(RUN_FOLDER)
 
 
 def expand(overrides: Sequence[str]) -> CommandCall:
-    """A run that is gone on with has its own config. Raises UsageError."""
+    """A resumed run uses its stored config. Raises UsageError."""
     return resume_call(overrides, "run", McpConfig) or CommandCall(overrides=overrides)
 
 
 @command("search.mcp", McpConfig, __doc__, JournalError, expand=expand)
 def main(config: DictConfig) -> int:
-    """The command; returns its exit status."""
+    """Runs the command; returns its exit status."""
     errors = Console(stderr=True)
     log_to(errors)
     settle(config)
@@ -99,18 +101,18 @@ def main(config: DictConfig) -> int:
 
 
 def settle(config: DictConfig) -> None:
-    """Checks the config, and chooses the device. Raises UsageError."""
+    """Checks the config and chooses the device. Raises UsageError."""
     check_wandb(config)
     settle_device(config)
 
 
 async def serve(run: ServedSearch) -> int:
-    """Serves until the client goes or a signal comes, then ends the run in order."""
+    """Serves until the client disconnects or a signal arrives, then ends the run cleanly."""
     try:
         from search.mcp.tools import Tools, server
     except ImportError as error:
         raise UsageError(f"search.mcp needs the MCP SDK ({error}); pip install mcp") from error
-    # The server first: it takes standard output for itself before anything that is opened could write there.
+    # The server first: it takes over standard output before anything that is opened could write there.
     serving = asyncio.create_task(server(Tools(run.opened, run.write)).run_stdio_async())
     run.begin()
     signalled = asyncio.create_task(run.interrupted.wait())
@@ -118,14 +120,14 @@ async def serve(run: ServedSearch) -> int:
     status = await run.end("disconnected" if serving.done() else "interrupted")
     if not serving.done():
         logging.shutdown()
-        # The SDK's thread that reads standard input cannot be woken, and the loop would wait for it.
+        # The SDK's thread that reads standard input cannot be woken up, and the loop would wait for it.
         os._exit(status)
     await serving
     return status
 
 
 class ServedSearch:
-    """The search behind the server: opened in the background, ended in order."""
+    """The search behind the server: opened in the background, ended cleanly."""
 
     def __init__(self, config: DictConfig, folder: Path, errors: Console) -> None:
         """`folder`: the run's. Raises UsageError and JournalError."""
@@ -136,7 +138,7 @@ class ServedSearch:
             self._budget = Budget(**config.budget)
         except ValueError as error:
             raise UsageError(first_line(error)) from error
-        # Now, for another process may have it; a new run's journal is made once the problem has been opened.
+        # Opened now: another process may have it. A new run's journal is created once the problem is open.
         self._journal = Journal(folder / "journal.jsonl") if config.run is not None else None
         self._host: asyncio.Future[Host] | None = None
         self._opening: asyncio.Task[Agent] | None = None
@@ -151,7 +153,7 @@ class ServedSearch:
         self._opening.add_done_callback(self._say)
 
     async def opened(self, on_stage: OnStage) -> Agent:
-        """Once it is. Raises Refused, with the reason, when it cannot be."""
+        """Waits for the search to open. Raises AgentRefused with the reason if it cannot."""
         assert self._opening is not None
         if not self._opening.done():
             on_stage(f"opening {self._problem.name} on {self._problem.device}")
@@ -163,13 +165,13 @@ class ServedSearch:
         return finalise(self._agent.session.journal.path.parent, self._agent.session.state)
 
     async def end(self, reason: str) -> int:
-        """Ends the run, then every process that was started; returns the exit status."""
+        """Ends the run and every process that it started; returns the exit status."""
         assert self._opening is not None
         self._opening.cancel()
         agent, status = self._agent, 0 if reason == "disconnected" else 130
         busy = agent is None or agent.busy
         if agent is not None:
-            # What clients leave to a server before they kill it is short: the files come first.
+            # Clients soon kill a server that they have disconnected from, so write the files first.
             finished = await agent.stop(reason)
             self.write()
             status = 1 if finished.reason.startswith("error") else status
@@ -184,7 +186,7 @@ class ServedSearch:
     async def _open(self) -> Agent:
         config, problem = self._config, self._problem
         try:
-            # In a thread, for it takes seconds: Ray starts, or a cluster is joined.
+            # In a thread, because starting Ray or joining a cluster takes seconds.
             make = build(config.pool)
             self._host = asyncio.ensure_future(
                 asyncio.to_thread(make, settings=self._settings, on_gpu=problem.device == "cuda")
@@ -192,7 +194,7 @@ class ServedSearch:
             host = await asyncio.shield(self._host)
             pool = Pool(host)
             facts = await pool.describe(problem)
-            self._heed_signals()  # again, for Ray has handlers of its own
+            self._heed_signals()  # again, because Ray sets its own handlers
             if self._journal is None:
                 keep_config(self._folder, config)
                 self._journal = Journal(self._folder / "journal.jsonl")
@@ -219,7 +221,7 @@ class ServedSearch:
         return agent
 
     def _say(self, opening: asyncio.Task[Agent]) -> None:
-        """Also where nobody asks the server for anything."""
+        """Reports a failure to open, even if no tool is called."""
         if not opening.cancelled() and (error := opening.exception()) is not None:
             self._errors.out(f"search.mcp: {error}", highlight=False)
 
@@ -233,7 +235,7 @@ class ServedSearch:
         try:
             host = await self._host
         except (ValueError, ConnectionError):
-            return  # there is none
+            return  # it never started
         await asyncio.to_thread(host.close, now=busy)
 
 

@@ -1,4 +1,4 @@
-"""What the MCP server's tools answer with, made of a run. Every figure has its unit in its name."""
+"""The answers of the MCP server's tools. Names of figures end in their units."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from search.records.tree import Outcome, Seed, Variant
 
 @dataclass(frozen=True, kw_only=True)
 class RunStanding:
-    """Where the run stands: what is used, and left (None: no limit)."""
+    """The state of the run: what is used, and what is left (null: no limit)."""
 
     round: int
     rounds_left: int | None
@@ -23,18 +23,20 @@ class RunStanding:
     seconds: float
     seconds_left: float | None
     used_up: str
-    """The limit that allows nothing more; "" while there is none."""
+    """The limit that forbids more work; "" if none does."""
     under_way: dict[str, str]
-    """Variants without a verdict, with the stage that they are in."""
+    """Variants without a verdict, by id, with their stage."""
     finished: str
-    """Why the run ended; "" while it goes on."""
+    """Why the run ended; "" while it is running."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelReport:
-    """A kernel with its verdict. Errors are normwise, against the reference in float64; `wrong_on` names
-    further kinds of inputs on which it is not within the tolerance. `why` says what the library found it for;
-    without `drop_in` it computes something else, and is there to be read."""
+    """A kernel with its verdict. `error` and `eager_error` are normwise errors against the reference in
+    float64. `wrong_on` lists other kinds of inputs on which the kernel exceeds the tolerance. `speedup` is
+    over eager PyTorch, with the ends of its 95 % interval. `roofline_share` is the share of the hardware's
+    limit that is reached, 0 to 1. `why` says why the library suggested the kernel; without `drop_in` it
+    solves another problem and is only there to read."""
 
     id: str
     kind: str
@@ -63,7 +65,7 @@ class KernelReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemReport:
-    """What is to be made fast, and by which rules it is judged."""
+    """The problem, and the rules by which kernels are judged."""
 
     name: str
     reference: str
@@ -84,7 +86,8 @@ class ProblemReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """An idea and what became of it: its best variant, and that one's time over its parent's (`gain`)."""
+    """An idea and its results: its best variant, and how many times as fast as its parent that is
+    (`gain`)."""
 
     idea: str
     round: int
@@ -94,7 +97,7 @@ class Tried:
     expected: str
     by: str
     variants: dict[str, str]
-    """Status by the variant's id."""
+    """Statuses by variant id."""
     best: str = ""
     kernel_ms: float | None = None
     speedup: float | None = None
@@ -103,7 +106,7 @@ class Tried:
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """Ideas, oldest first; `ideas` counts all of them."""
+    """Ideas, oldest first; `ideas` is the number of all of them."""
 
     ideas: int
     tried: list[Tried]
@@ -111,7 +114,7 @@ class History:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels:
-    """The run's fastest correct kernels, and the library's for this problem; each the fastest first."""
+    """The run's fastest correct kernels, and the library's kernels for this problem; each fastest first."""
 
     best: list[KernelReport]
     library: list[KernelReport]
@@ -119,7 +122,7 @@ class Kernels:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposed:
-    """An idea that is there now."""
+    """The idea, as recorded."""
 
     idea: str
     round: int
@@ -129,7 +132,7 @@ class Proposed:
 
 @dataclass(frozen=True, kw_only=True)
 class Submitted:
-    """A kernel with its verdict, and what the budget has left."""
+    """A kernel with its verdict, and the state of the run."""
 
     kernel: KernelReport
     standing: RunStanding
@@ -137,8 +140,9 @@ class Submitted:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """How the run ended. `confirmed`: whether the whole interval of the best kernel's final measurement lies
-    above 1.00; `not_confirmed` says why not. `summary` is what `summary.json` in the run's folder holds."""
+    """How the run ended. `confirmed`: whether the whole 95 % interval of the best kernel's final measurement
+    lies above 1.00; otherwise `not_confirmed` is the reason. `summary` is the content of `summary.json` in
+    the run's folder."""
 
     reason: str
     confirmed: bool
@@ -149,7 +153,7 @@ class Finished:
 
 
 def standing(agent: Agent) -> RunStanding:
-    """What an agent is told of its run."""
+    """The state of the agent's run."""
     budget, state = agent.session.budget, agent.session.state
     closed, remaining_s = state.tree.rounds_closed, budget.remaining_s
     return RunStanding(
@@ -168,7 +172,7 @@ def standing(agent: Agent) -> RunStanding:
 def variant_report(
     variant: Variant, confirmed: Evaluation | None = None, *, source: bool = False
 ) -> KernelReport:
-    """What is told of a variant: by its final measurement where one is given, else by its verdict."""
+    """The report of a variant: its final measurement if given, otherwise its verdict."""
     evaluation = confirmed or variant.evaluation
     return KernelReport(
         id=variant.id,
@@ -183,7 +187,7 @@ def variant_report(
 
 
 def entry_report(entry: Seed, *, source: bool) -> KernelReport:
-    """What is told of an entry of the library; with its `source` where that is asked for."""
+    """The report of a library entry."""
     return KernelReport(
         id=entry.id,
         kind="library",
@@ -196,7 +200,7 @@ def entry_report(entry: Seed, *, source: bool) -> KernelReport:
 
 
 def _figures(evaluation: Evaluation) -> dict[str, Any]:
-    """What a report says of an evaluation."""
+    """The part of a report that comes from an evaluation."""
     found: dict[str, Any] = {"status": evaluation.status.value, "rule": evaluation.rule}
     found["log"] = "\n".join(cut(evaluation.log.strip()))
     if (timing := evaluation.timing) is not None:
@@ -212,9 +216,9 @@ def _figures(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def outcome_report(outcome: Outcome, speedups: Mapping[str, float]) -> Tried:
-    """What is told of an idea; `speedups` are those of all kernels, by id, for its gain over its parent."""
+    """The report of an idea. `speedups` has those of all kernels, by id, for the gain over the parent."""
     idea, best = outcome.idea, outcome.best
-    timing = best.evaluation.timing if best and best.evaluation else None
+    timing = best.timing if best else None
     before = speedups.get(idea.parent)
     return Tried(
         idea=idea.id,
@@ -233,5 +237,5 @@ def outcome_report(outcome: Outcome, speedups: Mapping[str, float]) -> Tried:
 
 
 def digits(value: float | None) -> float | None:
-    """Four significant digits."""
+    """Rounds to four significant digits."""
     return None if value is None else float(f"{value:.4g}")

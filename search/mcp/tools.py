@@ -1,6 +1,6 @@
-"""The tools that the MCP server offers to an agent: words around `search.engine.agent`, nothing more.
+"""The tools that the MCP server offers to an agent: a thin layer of words around `search.engine.agent`.
 
-A tool's docstring is what the agent reads of it.
+A tool's docstring is the description that the agent reads.
 """
 
 from __future__ import annotations
@@ -41,19 +41,20 @@ from search.records.ranking import unconfirmed
 from search.records.tree import Category, Seed, Variant, speedups_of
 
 EVERY_S = 5.0
-"""How often a client that waits is told that it goes on."""
+"""Seconds between progress messages to a waiting client."""
 
 INSTRUCTIONS = """\
-A search for a fast kernel. Measured speed decides: every kernel that you submit is built, checked on secret
-inputs against a PyTorch reference, and timed beside it.
+A search for a fast kernel. Measured speed decides: every kernel that you submit is built, checked against a
+PyTorch reference on secret inputs, and timed against it.
 
-1. read_problem, then read_history and list_kernels: earlier work on this run may be there.
-2. propose_idea: one optimisation hypothesis, on the reference ("") or on a kernel that is there (its id).
-3. submit_kernel: complete source for the idea, as many different variants of it as are worth trying; of a
-   failure read the log and submit the mended source with repairs=<its id>.
-4. Build the next ideas on what was fastest: parent=<its id>. An idea on a kernel of the open round closes
+1. Call read_problem, then read_history and list_kernels: the run may already have ideas and kernels.
+2. propose_idea: propose one optimisation hypothesis for the reference (parent "") or for an existing kernel
+   (parent: its id).
+3. submit_kernel: submit complete source for the idea, as many different variants as are worth trying. If one
+   fails, read its log and submit the corrected source with repairs=<its id>.
+4. Build the next ideas on the fastest kernels: parent=<its id>. An idea for a kernel of the open round closes
    that round.
-5. finish, when the budget is used up or you have no more ideas: the best kernel is measured again.
+5. finish: when the budget is used up or you have no more ideas, have the best kernel measured again.
 """
 
 CategoryName = Annotated[str, Field(json_schema_extra={"enum": [each.value for each in Category]})]
@@ -62,8 +63,8 @@ Ctx = Context[Any, Any]
 
 
 class Tools:
-    """`opened` gives the run once it is open, and says what it waits for; it raises Refused when it cannot be
-    opened. `written` writes the files of a finished run and returns the summary."""
+    """The tools of one run. `opened` waits for the run to open, reports what it waits for, and raises
+    AgentRefused if it cannot. `written` writes the files of a finished run and returns the summary."""
 
     def __init__(
         self, opened: Callable[[OnStage], Awaitable[Agent]], written: Callable[[], dict[str, Any]]
@@ -71,9 +72,12 @@ class Tools:
         self._opened, self._written = opened, written
 
     async def read_problem(self, ctx: Ctx) -> ProblemReport:
-        """Read what is to be made fast: the PyTorch reference, sizes, dtype, tolerance, whether libraries may
-        be called, what a kernel must define, facts of the device. Times of the baselines and the roofline
-        are there once a kernel was measured."""
+        """Read the problem: what to make faster, and how kernels are judged.
+
+        Returns the PyTorch reference, sizes, dtype, tolerance, whether libraries may be called, what a kernel
+        must define, and facts about the device. Once a kernel was measured, it also returns the baselines'
+        times (eager_ms, compile_ms, in milliseconds per call) and the roofline.
+        """
         async with self._run(ctx) as (agent, _):
             session = agent.session
             problem, state = session.problem, session.state
@@ -98,8 +102,14 @@ class Tools:
             )
 
     async def read_history(self, ctx: Ctx, limit: int = 20, category: CategoryName = "") -> History:
-        """Read the ideas tried so far and what each gained, the last `limit` of them; of one category where
-        it is given. `gain` is how many times as fast as its parent an idea's best kernel is."""
+        """Read the ideas tried so far, oldest first, and what each gained.
+
+        `gain` is how many times as fast as its parent an idea's best kernel is; times are in milliseconds.
+
+        Args:
+            limit: The number of ideas to return, the latest ones.
+            category: Return only ideas of this category; "" for all.
+        """
         async with self._run(ctx) as (agent, _):
             tree = agent.session.state.tree
             kernels: list[Seed | Variant] = [*agent.session.entries, *tree.variants.values()]
@@ -111,9 +121,15 @@ class Tools:
             return History(ideas=len(tree.ideas), tried=tried)
 
     async def list_kernels(self, ctx: Ctx, limit: int = 5, source: bool = False) -> Kernels:
-        """List the run's fastest correct kernels and what the library has for this problem. Their ids can be
-        the parent of an idea, those with drop_in=false only what it builds on. source=true shows the code,
-        too."""
+        """List the run's fastest correct kernels, and the library's kernels for this problem.
+
+        Their ids can be the parent of an idea. Library kernels with drop_in=false solve another problem: an
+        idea can only name them in builds_on.
+
+        Args:
+            limit: The largest number of kernels in each list.
+            source: Whether to include the code.
+        """
         async with self._run(ctx) as (agent, _):
             best = agent.session.state.tree.best(limit)
             entries = agent.session.entries[:limit]
@@ -123,8 +139,11 @@ class Tools:
             )
 
     async def read_kernel(self, ctx: Ctx, id: str) -> KernelReport:
-        """Read one kernel with its code and its verdict: a variant of this run or an entry of the library.
-        Waits for a verdict that is under way."""
+        """Read one kernel with its code and verdict, waiting for the verdict if necessary.
+
+        Args:
+            id: The id of a variant of this run or of a library kernel.
+        """
         async with self._run(ctx) as (agent, tell):
             for entry in agent.session.entries:
                 if entry.id == id:
@@ -140,13 +159,18 @@ class Tools:
         expected: str = "",
         builds_on: str = "",
     ) -> Proposed:
-        """Propose one optimisation idea, before its kernels are submitted.
+        """Propose one optimisation idea; submit its kernels afterwards.
 
-        text: one or two sentences, concrete: what is changed, and why it should be faster here. parent: the
-        id of the kernel that it starts from (a variant or a library entry), "" for the reference itself.
-        expected: the effect that you expect. builds_on: the id of a library entry that it takes something
-        from besides. The idea belongs to the open round; with a parent of the open round, that round is
-        closed first, and its ideas take no more kernels."""
+        The idea belongs to the open round. If its parent belongs to the open round too, that round is closed
+        first: this waits for its verdicts, and its ideas accept no more kernels.
+
+        Args:
+            text: One or two concrete sentences: what to change, and why it should be faster here.
+            category: The kind of optimisation.
+            parent: The id of the kernel to start from (a variant or a library kernel); "" for the reference.
+            expected: The effect that you expect.
+            builds_on: The id of another library kernel that the idea uses in addition; "" for none.
+        """
         client = ctx.session.client_params
         async with self._run(ctx) as (agent, tell):
             idea = await agent.propose(
@@ -169,13 +193,19 @@ class Tools:
         repairs: str = "",
         wait: bool = True,
     ) -> Submitted:
-        """Submit a kernel for an idea; it is built, checked and timed, and the verdict is returned.
+        """Submit a kernel for an idea: it is built, checked and timed, and its verdict is returned.
 
-        idea: the idea's id. source: a complete Python file that defines ModelNew (see read_problem's rules).
-        language: "" to have it guessed. repairs: the id of the failed variant of the same idea that this one
-        mends. wait=false returns at once with status "under way", so that several can be under way together:
-        read_kernel has the verdict then. A call that was cut off loses nothing: submit the same again, or
-        read_kernel. Neither infrastructure_error nor unfit_reference is the kernel's fault."""
+        If the call is interrupted, nothing is lost: submit the same kernel again, or call read_kernel. The
+        statuses infrastructure_error and unfit_reference are not the kernel's fault.
+
+        Args:
+            idea: The id of the idea.
+            source: A complete Python file that defines ModelNew (see the rules from read_problem).
+            language: The language of the kernel; "" to detect it.
+            repairs: The id of the failed variant of the same idea that this kernel repairs; "" for none.
+            wait: Whether to wait for the verdict. With false, the status is "under way", and several kernels
+                can be evaluated at the same time; read_kernel returns the verdict later.
+        """
         async with self._run(ctx) as (agent, tell):
             variant = agent.submit(idea=idea, source=source, language=language, repairs=repairs)
             if wait:
@@ -183,14 +213,19 @@ class Tools:
             return Submitted(kernel=variant_report(variant), standing=standing(agent))
 
     async def read_budget(self, ctx: Ctx) -> RunStanding:
-        """Read where the run stands: the open round, what the budget has left, what is under way."""
+        """Read the state of the run: the open round, what the budget has left, and kernels in flight.
+
+        Times are in seconds; null means no limit.
+        """
         async with self._run(ctx) as (agent, _):
             return standing(agent)
 
     async def finish(self, ctx: Ctx) -> Finished:
-        """End the run: waits for what is under way, measures the best kernel again (for longer, on new
-        inputs, against torch.compile, too) and writes best.py and summary.json. An idea proposed after it
-        takes the run up again."""
+        """End the run: measure the best kernel again and write best.py and summary.json.
+
+        This waits for kernels in flight. The final measurement is longer, uses new inputs, and includes
+        torch.compile. Proposing another idea afterwards reopens the run.
+        """
         async with self._run(ctx) as (agent, tell):
             tell("measuring the best kernel again")
             ended = await agent.finish()
@@ -207,7 +242,8 @@ class Tools:
 
     @asynccontextmanager
     async def _run(self, ctx: Ctx) -> AsyncIterator[tuple[Agent, OnStage]]:
-        """The run, once it is open, and who is to be told of stages. What is refused is the tool's error."""
+        """Waits for the run; gives it, and a function that reports stages. A refusal becomes the tool's
+        error."""
         async with _progress(ctx) as tell:
             try:
                 yield await self._opened(tell), tell
@@ -216,10 +252,10 @@ class Tools:
 
 
 class OneLineServer(MCPServer[Any]):
-    """Refuses arguments in one line; the SDK would give pydantic's report, with an address for each."""
+    """Reports invalid arguments in one line; the SDK would send pydantic's report, with a URL for each."""
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
-        """See the SDK's."""
+        """See the SDK."""
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:
@@ -243,8 +279,8 @@ def server(tools: Tools) -> MCPServer[Any]:
 
 @asynccontextmanager
 async def _progress(ctx: Ctx) -> AsyncIterator[OnStage]:
-    """What the function is told goes to the client as it comes, and again every few seconds: clients give up
-    on a tool that is silent for long."""
+    """Sends each reported stage to the client, and repeats it every few seconds, because clients give up on a
+    silent tool."""
     said: asyncio.Queue[str | None] = asyncio.Queue()
     began = time.monotonic()
 

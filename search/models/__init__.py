@@ -1,1 +1,1 @@
-"""Calls to language models: what is asked and answered, the client that owns budget and retries, and providers."""
+"""Calls to language models: the client, which owns budget and retries, and the providers."""

@@ -1,4 +1,5 @@
-"""Where models are called: one owner of the budget's reservations, retries, concurrency and the record.
+"""The one place that calls language models. It owns the budget's reservations, retries, concurrency and the
+record of calls.
 
 Each attempt is a line in `model_calls.jsonl`, with its texts, and is reported without them.
 """
@@ -22,14 +23,21 @@ logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 TOLD_AGAIN = (Cause.MALFORMED, Cause.CUT_OFF, Cause.EMPTY)
-"""What a model is told of when it is asked again."""
+"""Causes that the model is told about when it is asked again."""
 
 Result = TypeVar("Result")
 
 
 class ModelClient:
-    """Puts questions to models. `report` is told of each attempt; `path` is the file of the texts, made by
-    the first call. `sleep` and `jitter` (a number from 0 to 1) are passed in for tests."""
+    """Asks language models within a run's budget.
+
+    Args:
+        budget: The run's budget.
+        path: The file for the texts, created by the first call.
+        report: Called with each attempt.
+        sleep: Waits for seconds; replaced in tests.
+        jitter: Returns a number from 0 to 1; replaced in tests.
+    """
 
     def __init__(
         self,
@@ -46,10 +54,18 @@ class ModelClient:
         self._settled = asyncio.Event()
 
     async def ask(self, model: LLM, question: Question, read: Callable[[str], Result]) -> Result:
-        """What `read` makes of the answer's text; it raises ValueError for a text that cannot be used.
+        """Asks a model and returns what `read` makes of its answer.
 
-        Asks again, after a pause, for as often as the model's limits say. Raises CallFailed with the last
-        cause, and BudgetSpent when another call could pass a limit of the run.
+        A failed call is repeated after a pause, up to the model's number of tries.
+
+        Args:
+            model: The model to ask.
+            question: The prompt.
+            read: Turns the text of the answer into the result; raises ValueError if it cannot be used.
+
+        Raises:
+            CallFailed: With the last cause, if no try gave a usable answer.
+            BudgetSpent: If another call could exceed a limit of the run.
         """
         asked, tries = question, model.limits.tries
         for attempt in range(1, tries + 1):
@@ -65,7 +81,7 @@ class ModelClient:
         raise AssertionError("limits.tries is positive")
 
     async def pause(self, seconds: float) -> None:
-        """Raises BudgetSpent where the run has no time left after it."""
+        """Sleeps. Raises BudgetSpent if the run would have no time left afterwards."""
         left_s = self._budget.remaining_s
         if left_s is not None and seconds >= left_s:
             raise BudgetSpent("seconds")
@@ -80,7 +96,7 @@ class ModelClient:
             await self._reserve(reserved)
             start = time.monotonic()
             answer: Answer | None = None
-            failed: CallFailed | None = CallFailed(Cause.CONNECTION, "it was broken off")
+            failed: CallFailed | None = CallFailed(Cause.CONNECTION, "the call was interrupted")
             try:
                 answer = await self._complete(model, question)
                 result = _read(answer, read)
@@ -95,7 +111,7 @@ class ModelClient:
                 self._budget.settle_call(reserved, Cost(tokens=usage.tokens, dollars=dollars))
                 self._settled.set()
                 call = ModelCall(
-                    id=f"{self._budget.calls_spent:06d}",
+                    id=f"{self._budget.cost_spent.calls:06d}",
                     model=model.name,
                     purpose=question.purpose,
                     about=question.about,
@@ -111,7 +127,7 @@ class ModelClient:
                 self._write_down(call, question, text)
 
     async def _complete(self, model: LLM, question: Question) -> Answer:
-        """Within the model's time limit and the run's."""
+        """Makes the call within the model's and the run's time limits."""
         remaining_s = self._budget.remaining_s
         limit_s = model.limits.timeout_s if remaining_s is None else min(remaining_s, model.limits.timeout_s)
         try:
@@ -121,19 +137,19 @@ class ModelClient:
             raise CallFailed(Cause.TIMEOUT, f"no answer within {limit_s:g} s") from None
 
     async def _reserve(self, most: Cost) -> None:
-        """Waits while calls under way may still leave room. Raises BudgetSpent."""
+        """Waits while calls in flight may still leave room. Raises BudgetSpent."""
         while not self._budget.reserve_call(most):
             self._settled.clear()
             await self._settled.wait()
 
     def _slot(self, model: LLM) -> asyncio.Semaphore:
-        """One semaphore a provider: its models share its limits."""
+        """One semaphore per provider, because its models share its limits."""
         provider = model.name.partition("/")[0]
         return self._at_a_time.setdefault(provider, asyncio.Semaphore(model.limits.concurrency))
 
     def _pause_s(self, attempt: int, failed: CallFailed) -> float:
-        """Doubles with each attempt, jittered; not less than the provider asks for. No pause where asking
-        again at once is as good."""
+        """Doubles with each attempt, with jitter, and is at least what the provider asks for. There is no
+        pause for failures that waiting does not help."""
         if failed.cause in TOLD_AGAIN or failed.cause is Cause.REFUSED:
             return 0.0
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (attempt - 1)) * (0.5 + self._jitter() / 2)
@@ -155,7 +171,7 @@ def _read(answer: Answer, read: Callable[[str], Result]) -> Result:
 
 
 def _used(answer: Answer | None, failed: CallFailed | None, most: Usage) -> tuple[Usage, bool]:
-    """Tokens of a call, and whether they had to be estimated: a lost answer may have been charged for."""
+    """The tokens of a call, and whether they had to be estimated: a lost answer may have been charged for."""
     if answer is not None:
         return answer.usage or most, answer.usage is None
     assert failed is not None

@@ -1,1 +1,1 @@
-"""What watches a run: console, W&B."""
+"""Observers of a run: the console, plain lines, and Weights & Biases."""

@@ -1,4 +1,4 @@
-"""What models were asked and what they answered, as `model_calls.jsonl` of a run folder has it."""
+"""The questions and answers of models, as recorded in a run folder's `model_calls.jsonl`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from search.records.tree import Idea, Variant
 
 @dataclass(frozen=True, kw_only=True)
 class CallTexts:
-    """The texts of one call; empty where the file does not have them."""
+    """The texts of one call; empty if the file does not have them."""
 
     system: str = ""
     prompt: str = ""
@@ -23,7 +23,7 @@ class CallTexts:
 
 
 def read_texts(folder: Path) -> dict[str, CallTexts]:
-    """By call id; nothing where no model was called. A torn last line is left out."""
+    """The texts by call id; empty if no model was called. A torn last line is left out."""
     path = folder / "model_calls.jsonl"
     found: dict[str, CallTexts] = {}
     if not path.exists():
@@ -42,8 +42,8 @@ def read_texts(folder: Path) -> dict[str, CallTexts]:
 def calls_by_variant(
     calls: Iterable[ModelCall], texts: Mapping[str, CallTexts], variants: Iterable[Variant]
 ) -> dict[str, list[str]]:
-    """By variant id, the calls whose answers have its source: about its idea, or about the variant that it
-    repairs."""
+    """By variant id, the calls whose answers contain its source: calls about its idea, or about the variant
+    that it repairs."""
     about = _by_subject(calls)
     return {
         variant.id: [
@@ -58,8 +58,8 @@ def calls_by_variant(
 def calls_by_idea(
     calls: Iterable[ModelCall], texts: Mapping[str, CallTexts], ideas: Iterable[Idea]
 ) -> dict[str, list[str]]:
-    """By idea id, the call that brought it: of those for ideas of its round the ones whose answers have its
-    text, in plain words or as JSON writes them."""
+    """By idea id, the calls that proposed it: those for ideas in its round whose answers contain its text, as
+    plain text or as JSON."""
     known = list(calls)
     asked = _by_subject(call for call in known if call.purpose is Purpose.IDEAS)
     found = {}
@@ -74,7 +74,7 @@ def calls_by_idea(
 
 
 def calls_about_idea(calls: Iterable[ModelCall], variants: Iterable[Variant]) -> dict[str, list[ModelCall]]:
-    """By idea id, all calls that were made to carry it out, failed ones and repairs among them."""
+    """By idea id, all calls to implement it, including failed calls and repairs."""
     idea_of = {f"variant {variant.id}": variant.idea for variant in variants}
     found: defaultdict[str, list[ModelCall]] = defaultdict(list)
     for call in calls:

@@ -1,4 +1,4 @@
-"""A run as a live view on a terminal: closed rounds scroll by, what is going on stays in sight."""
+"""A run as a live view on a terminal: closed rounds scroll by, current work stays visible."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from search.protocols import Observer
 from search.records.events import Event, RoundClosed, RunFinished, RunStarted
 
 FRAMES_PER_S = 4
-"""Enough for the spinners; a view takes some 5 ms to draw, on the CPU that may be timing kernels."""
+"""Enough for the spinners. Drawing a view takes about 5 ms, on the CPU that may be timing kernels."""
 
 
 def console_observer(to: Console | IO[str] | None = None, **progress: Any) -> Observer:
-    """The live view where `to` (None: standard output) is a terminal that can show it, else plain lines.
+    """The live view if `to` (None: standard output) is a terminal that supports it, otherwise plain lines.
 
-    `progress`: the arguments of `Progress`, which are the budget's limits and the events of the past.
+    `progress` are the arguments of `Progress`: the budget's limits and the events of the past.
     """
     target = sys.stdout if to is None else to
     console = target if isinstance(target, Console) else Console(file=target)
@@ -37,19 +37,19 @@ class LiveConsole:
     """Draws the run on `console` while it lasts, and its closing table at the end.
 
     Give the same console to a `rich.logging.RichHandler`, so that log lines scroll by above the view.
-    `progress`: the arguments of `Progress`.
+    `progress` are the arguments of `Progress`.
     """
 
     def __init__(self, *, console: Console, **progress: Any) -> None:
         self._console = console
         self._progress = Progress(**progress)
-        # rich draws from a thread of its own. This lock is never held while printing: rich has one too, which
-        # its thread holds when it asks for the view, and the two would wait for each other.
+        # rich draws from its own thread and holds its own lock when it asks for the view. This lock is never
+        # held while printing; otherwise the two threads could wait for each other.
         self._lock = threading.Lock()
         self._live: Live | None = None
 
     def on_event(self, event: Event) -> None:
-        """Shows what the event changes."""
+        """Shows the changes that the event makes."""
         with self._lock:
             self._progress.apply(event)
             lines = self._lines_that_stay(event)
@@ -61,7 +61,7 @@ class LiveConsole:
             self._finish()
 
     def close(self) -> None:
-        """Gives the terminal back; shows the closing table of a run that ended without saying so."""
+        """Restores the terminal. Shows the closing table of a run that ended without a RunFinished event."""
         self._finish()
 
     def _lines_that_stay(self, event: Event) -> list[RenderableType]:
@@ -78,7 +78,7 @@ class LiveConsole:
         self._live = Live(
             get_renderable=self._view, console=self._console, refresh_per_second=FRAMES_PER_S, transient=True
         )
-        # Whatever ends the process, the cursor comes back.
+        # Restores the cursor even if the process ends early.
         atexit.register(self._live.stop)
         self._live.start(refresh=True)
 

@@ -1,6 +1,6 @@
-"""What the live console shows: renderables of rich, made from a `Progress`; no state, no terminal.
+"""The contents of the live console: renderables of rich, made from a `Progress`; no state, no terminal.
 
-A variant's state shows as a glyph with a word or a figure, and a colour in addition: never by colour alone.
+A variant's state shows as a glyph with a word or a figure, in addition to a colour, never by colour alone.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from search.observers.marks import (
     WRITING,
     Mark,
 )
+from search.observers.progress_items import IdeaProgress, RoundSummary, VariantProgress
 from search.observers.run_progress import Progress
-from search.observers.run_progress_records import IdeaProgress, RoundSummary, VariantProgress
 from search.records.tree import Idea, Variant
 
 WIDE = 110
 """Columns from which an idea and its variants share one line."""
 NAMING = 80
-"""Columns from which the name of a model does not push its idea out of sight."""
+"""Columns from which there is room for a model's name next to its idea."""
 DOT = " · "
 CELL = 8
 """Columns of a variant's cell: a glyph, a space, six characters."""
 
 
 def live_view(progress: Progress, console: Console, frame: int) -> RenderableType:
-    """Everything that changes while the run goes on; fits the terminal. `frame` drives the spinners."""
+    """Everything that changes during the run, fitted to the terminal. `frame` drives the spinners."""
     view = _View(progress, console, frame)
     return Group(Text(), *view.header(), Text(), *view.ideas(), Text(), *view.footer())
 
 
 def round_line(progress: Progress, summary: RoundSummary, console: Console) -> Text:
-    """A closed round as one line that stays."""
+    """A closed round as one line, which stays on the terminal."""
     view, wide = _View(progress, console, 0), console.width >= WIDE
     limit = progress.rounds_limit
     number = f"{summary.round:>{len(str(limit or 0))}}" + (f"/{limit}" if limit else "")
@@ -58,14 +58,14 @@ def round_line(progress: Progress, summary: RoundSummary, console: Console) -> T
     if wide:
         line.append(f"  {summary.ideas} ideas  {summary.evaluations} evaluations", "bright_black")
     line.append(f"  {wording.share(summary.correct_share):>5} correct", "bright_black")
-    timing = summary.best.evaluation.timing if summary.best and summary.best.evaluation else None
+    timing = summary.best.timing if summary.best else None
     if summary.best is None or timing is None:
         return line.append("  no correct kernel yet")
     style = "bold green" if summary.improved else "bright_black"
     short = f"{wording.milliseconds(timing.kernel_ms)} ms  {wording.times(timing.speedup)}"
     line.append(f"  {wording.gain(timing) if wide else short}", style)
     if not summary.improved:
-        return line.append(f"  as in round {summary.best.round}", "bright_black")
+        return line.append(f"  unchanged since round {summary.best.round}", "bright_black")
     line.append(f"  {view.mark(BEST)} ", BEST.style)
     return line.append_text(view.idea(summary.best))
 
@@ -81,7 +81,7 @@ def closing_view(progress: Progress, console: Console) -> RenderableType:
 
 
 def _trajectory(progress: Progress, console: Console) -> Iterator[RenderableType]:
-    """The table of the rounds; on a narrow terminal the ideas stand below their rounds, at full width."""
+    """The table of rounds; on a narrow terminal the ideas go below their rounds, at full width."""
     wide = console.width >= WIDE
     rows = wording.trajectory(progress)
     heads, *bodies = wording.aligned([wording.COLUMNS, *rows], gap="  " if wide else " ")
@@ -105,7 +105,7 @@ def _trajectory(progress: Progress, console: Console) -> Iterator[RenderableType
 
 def _closing_style(heading: str, text: str) -> str:
     if heading == "confirmed":
-        return "bold red" if text.startswith("NO") else "yellow" if text.startswith("no") else BEST.style
+        return "bold red" if text.startswith("NO") else BEST.style if text.startswith("yes") else "yellow"
     return "bold" if heading in ("winner", "idea") else ""
 
 
@@ -124,14 +124,14 @@ class _View:
         return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
     def apart(self, left: Text, right: Text) -> Table:
-        """Two texts at the two ends of one line; the left one gives way."""
+        """Two texts at the two ends of a line; the left one is shortened if necessary."""
         table = Table.grid(expand=True, padding=(0, 1, 0, 0))
         table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
         table.add_column(justify="right", no_wrap=True)
         table.add_row(left, right)
         return table
 
-    # The header: what runs where, how far it is, what is left.
+    # The header: what runs where, its progress, and what the budget has left.
 
     def header(self) -> list[RenderableType]:
         progress, started = self.progress, self.progress.started
@@ -148,7 +148,7 @@ class _View:
 
     def _pace(self) -> Table:
         progress, wide = self.progress, self.width >= WIDE
-        parts = [f"{wording.duration(progress.elapsed_s)} gone"]
+        parts = [f"{wording.duration(progress.elapsed_s)} elapsed"]
         if progress.remaining_s is not None:
             parts.append(f"{'about ' if wide else '~'}{wording.duration(progress.remaining_s)} left")
         done, of = str(progress.evaluations), progress.evaluations_limit
@@ -168,7 +168,7 @@ class _View:
         done = round(max(0, width) * self.progress.fraction)
         return Text.assemble(("━" * done, "cyan"), ("─" * (max(0, width) - done), "bright_black"))
 
-    # The ideas of the open round, as wide or as dense as the terminal needs them.
+    # The ideas of the open round, in the widest layout that fits the terminal.
 
     def ideas(self) -> list[RenderableType]:
         items = self.progress.in_round
@@ -233,7 +233,7 @@ class _View:
         return self.line(self._by(item.idea), (printable(item.idea.text), style))
 
     def _by(self, idea: Idea) -> tuple[str, str]:
-        """Whose idea it is, where several models take part and there is room to say so."""
+        """The model that had the idea, if there are several models and enough room."""
         named = idea.model and self.progress.several_models and self.width >= NAMING
         name = wording.shorten(wording.short_model(idea.model), 20) + DOT if named else ""
         return name, "bright_black"
@@ -241,10 +241,10 @@ class _View:
     def _from(self, item: IdeaProgress) -> Text:
         return Text("← " + wording.short_id(item.idea.parent), "bright_black") if item.idea else Text()
 
-    # A variant: a cell with a word or a speedup, or in the strip a glyph only.
+    # A variant: a cell with a word or a speedup, or only a glyph in the strip.
 
     def _cells(self, item: IdeaProgress) -> list[Text]:
-        """A cell for each variant, and one for those that are still to be written."""
+        """One cell per variant, and one for the variants still to be written."""
         cells = [self._cell(cell) for cell in sorted(item.variants.values(), key=lambda cell: cell.number)]
         return cells if item.implemented else [*cells, self._writing()]
 
@@ -254,8 +254,8 @@ class _View:
     def _cell(self, cell: VariantProgress) -> Text:
         mark = self._mark_of(cell)
         word = mark.word
-        if cell.variant.evaluation is not None and cell.variant.evaluation.timing is not None:
-            word = wording.times(cell.variant.evaluation.timing.speedup)
+        if (timing := cell.variant.timing) is not None:
+            word = wording.times(timing.speedup)
         elif cell.variant.evaluation is None and mark is RUNNING:
             word = STAGE_WORDS.get(cell.stage, printable(cell.stage)[:6])
         text = f"{self.mark(mark)}{REPAIR if cell.variant.repairs else ' '}{word}{'=' if cell.reused else ''}"
@@ -276,7 +276,7 @@ class _View:
         best = item.best.evaluation if item.best else None
         return text.append(f" {wording.times(best.speedup)}", "green") if best else text
 
-    # The footer: the best so far, and how many of what; the counts explain the glyphs.
+    # The footer: the best so far, and counts, which also explain the glyphs.
 
     def footer(self) -> list[RenderableType]:
         lines = [self._best(), self._counts()]
@@ -286,9 +286,8 @@ class _View:
 
     def _best(self) -> Text:
         best = self.progress.best
-        if best is None or best.evaluation is None or best.evaluation.timing is None:
+        if best is None or (timing := best.timing) is None:
             return self.line(("no correct kernel yet", "bright_black"))
-        timing = best.evaluation.timing
         figures = wording.gain(timing)
         if self.width >= WIDE:
             figures += f"  eager {wording.milliseconds(timing.eager_ms)} ms"
@@ -298,7 +297,7 @@ class _View:
         )
 
     def idea(self, variant: Variant) -> Text:
-        """The idea of a variant: its category in colour, then its text."""
+        """A variant's idea: its category in colour, then its text."""
         idea = self.progress.idea_of(variant)
         if idea is None:
             return Text(wording.label(self.progress, variant.idea))
@@ -307,7 +306,7 @@ class _View:
         return Text.assemble((category, style), ": ", self._by(idea), printable(idea.text))
 
     def _counts(self) -> Text:
-        """One line of status names if they fit, otherwise up to two of their short words."""
+        """One line of status names if they fit, otherwise up to two lines of their short words."""
         for names in (
             {status: status.value for status in Status},
             {status: MARKS[status].word for status in Status},

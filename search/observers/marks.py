@@ -1,4 +1,4 @@
-"""The glyphs, words and colours by which the live console shows statuses, stages and categories."""
+"""The glyphs, words and colours that the live console uses for statuses, stages and categories."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from search.records.tree import Category
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """How one state of a variant shows; a `glyph` of several characters is the frames of a spinner."""
+    """The look of one state of a variant; a `glyph` of several characters has the frames of a spinner."""
 
     glyph: str
     word: str

@@ -1,4 +1,4 @@
-"""A run as plain lines, one for each event worth a line: for logs and pipes."""
+"""A run as plain lines, for logs and pipes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ logger = logging.getLogger(__name__)
 WIDTH = 100
 """Columns of a line."""
 CUT = ("idea", "variant", "best")
-"""Kinds that stay one line: what they say beyond its end is in the journal. The others go on below."""
+"""Kinds of lines that are cut at the line's end; the journal has their full texts. Other lines are
+wrapped."""
 
 
 class PlainConsole:
     """Writes lines `[seconds] kind ...` to the stream, and the closing table at the end; no escape sequences.
 
-    `progress`: the arguments of `Progress`.
+    `progress` are the arguments of `Progress`.
     """
 
     def __init__(self, *, stream: IO[str], **progress: Any) -> None:
@@ -42,7 +43,7 @@ class PlainConsole:
         self._open = False
 
     def on_event(self, event: Event) -> None:
-        """Writes what the event is worth."""
+        """Writes the event's lines, if it has any."""
         before = self._progress.best
         self._progress.apply(event)
         self._open = self._open or isinstance(event, RunStarted)
@@ -52,7 +53,7 @@ class PlainConsole:
             self._closing()
 
     def close(self) -> None:
-        """Writes the closing table of a run that ended without saying so."""
+        """Writes the closing table of a run that ended without a RunFinished event."""
         self._closing()
 
     def _lines(self, event: Event, before: Variant | None) -> Iterator[tuple[str, str]]:
@@ -71,7 +72,7 @@ class PlainConsole:
                 yield "run", f"{policy} {limits}{resumed}"
             case IdeaProposed(idea=idea):
                 place = f"{_place(idea.round, event.number)} {idea.id} from {wording.short_id(idea.parent)}"
-                # The first ideas cannot know that other models will follow, and a line stays as it is.
+                # Always with the model: a written line cannot be changed when another model takes part later.
                 yield "idea", f"{place}: {wording.label(progress, idea.id, with_model=True)}"
             case VariantEvaluated(variant=variant, reused=reused):
                 yield "variant", self._verdict(variant, reused=reused)
@@ -85,12 +86,12 @@ class PlainConsole:
                     yield "models", "; ".join(cost)
             case LeadersCompared(variants=variants):
                 best = f"{progress.best.id} {_timing(progress.best)}" if progress.best else "none"
-                yield "leaders", f"{len(variants)} measured against one another, best={best}"
+                yield "leaders", f"compared {len(variants)} variants in one session, best={best}"
             case BestConfirmed(variant=variant, evaluation=evaluation):
                 figures = wording.gain(evaluation.timing) if evaluation.timing else ""
                 why = unconfirmed(evaluation)
                 text = f"{variant.id} {evaluation.status.value} {figures}".rstrip()
-                yield "confirmed", text + f", not confirmed: {why}" * bool(why)
+                yield "measured", text + (f", not confirmed: {why}" if why else ", confirmed")
             case RunFinished(reason=reason):
                 yield "finished", reason
 
@@ -100,7 +101,7 @@ class PlainConsole:
         if variant.evaluation is None:
             return place
         status, reason = variant.evaluation.status.value, wording.why_not_correct(variant.evaluation)
-        text = _timing(variant) if variant.evaluation.timing else reason
+        text = _timing(variant) if variant.timing else reason
         return f"{place} {status} {text}".rstrip() + wording.repairs(variant) + " (reused)" * reused
 
     def _round(self, number: int) -> str:
@@ -125,7 +126,7 @@ class PlainConsole:
             self._say(f"{heading + ':':<10} ", text)
 
     def _say(self, start: str, text: str, *, cut: bool = False) -> None:
-        """The text after the start of its first line, cut where that ends or wrapped below itself."""
+        """Writes the start and the text, cut at the line's end or wrapped below the text's beginning."""
         if cut:
             self._write(wording.shorten(start + text, WIDTH))
             return
@@ -140,9 +141,9 @@ class PlainConsole:
         try:
             self._stream.write(line.encode(encoding, "replace").decode(encoding) + "\n")
             self._stream.flush()
-        except (OSError, ValueError) as error:  # the reader of a pipe has gone: the search goes on without it
+        except (OSError, ValueError) as error:  # the pipe's reader has gone; the search continues
             self._stream = None
-            logger.warning("the run's lines can no longer be written (%s); the journal has them", error)
+            logger.warning("progress output stopped (%s); the journal has everything", error)
 
 
 def _place(round: int, number: int) -> str:
@@ -150,8 +151,4 @@ def _place(round: int, number: int) -> str:
 
 
 def _timing(variant: Variant) -> str:
-    return (
-        wording.gain(variant.evaluation.timing)
-        if variant.evaluation and variant.evaluation.timing
-        else "none"
-    )
+    return wording.gain(variant.timing) if variant.timing else "none"

@@ -1,5 +1,5 @@
-"""A run as rows, one for each idea, variant, round and call of a model: what the frames, the report and the
-tables on W&B all have. Plain dictionaries: pandas is not needed."""
+"""A run as rows: one per idea, variant, round and model call. The data frames, the report and the tables on
+W&B all use them. Plain dictionaries: pandas is not needed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from evaluators.records.evaluation import Evaluation
 from search.observers import wording
 from search.observers.calls import CallTexts, calls_about_idea, calls_by_idea, calls_by_variant
+from search.observers.progress_items import RoundSummary
 from search.observers.run_progress import Progress
-from search.observers.run_progress_records import RoundSummary
 from search.records.events import Event, ModelCalled, VariantEvaluated, VariantWritten
 from search.records.model_calls import ModelCall, Spending
 from search.records.tree import Idea, Outcome, Tree, Variant, speedups_of
@@ -33,9 +33,9 @@ CALL = "id at_s model purpose about attempt tokens dollars seconds estimated cau
 
 
 class RunRows:
-    """Takes in the events of a run; then has its rows, with the columns above (`docs/report.md` says what
-    they are). `progress` must have seen no event yet: they go through `apply`. An idea or a variant of which
-    only a part was seen has no row."""
+    """Collects the events of a run and gives its rows, with the columns above (`docs/guides/report.md`
+    explains them). All events go through `apply`; `progress` must not have seen any yet. An idea or a variant
+    of which only a part was seen has no row."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
@@ -45,7 +45,7 @@ class RunRows:
         self._new_bests: set[str] = set()
 
     def apply(self, event: Event) -> None:
-        """Takes in the next event."""
+        """Takes the next event."""
         before = self.progress.best
         self.progress.apply(event)
         match event:
@@ -60,7 +60,7 @@ class RunRows:
                     self._new_bests.add(best.id)
 
     def calls(self) -> Iterable[dict[str, Any]]:
-        """Every call of a model, in their order."""
+        """Every model call, in order."""
         for id, event in self._calls.items():
             call = event.call
             row = {name: getattr(call, name) for name in ("model", "about", "attempt", "seconds", "detail")}
@@ -75,11 +75,11 @@ class RunRows:
             }
 
     def rounds(self) -> Iterable[dict[str, Any]]:
-        """Every closed round and, where the run stopped in the middle of one, that one."""
+        """Every closed round and, if the run stopped in the middle of one, that one."""
         return map(_round_row, self.progress.summaries)
 
     def ideas(self, texts: Mapping[str, CallTexts]) -> Iterable[dict[str, Any]]:
-        """Every idea, in their order; `texts` of the calls tell which of them brought it."""
+        """Every idea, in order; the calls' `texts` show which call proposed it."""
         tree = self.progress.state.tree
         calls = [event.call for event in self._calls.values()]
         asked = calls_by_idea(calls, texts, tree.ideas.values())
@@ -95,7 +95,7 @@ class RunRows:
             yield row | spent | {"calls": tuple(ids)}
 
     def variants(self, texts: Mapping[str, CallTexts]) -> Iterable[dict[str, Any]]:
-        """Every variant, in the order of their ideas; `texts` of the calls tell which of them wrote it."""
+        """Every variant, in the order of their ideas; the calls' `texts` show which call wrote it."""
         tree, best = self.progress.state.tree, self.progress.best
         path = {each.id for each in tree.lineage(best)} if best else set()
         calls = {id: event.call for id, event in self._calls.items()}
@@ -155,7 +155,7 @@ def _idea_row(outcome: Outcome, number: int, speedups: Mapping[str, float]) -> d
 
 
 def _idea_lineage(tree: Tree, idea: Idea) -> dict[str, Any]:
-    """By which ideas it came: those of the variants that led to its seed, and itself."""
+    """The ideas that led to an idea's seed, and the idea itself."""
     seed = tree.variants.get(idea.parent)
     line = tree.lineage(seed) if seed else []
     ids = (*(each.idea for each in line), idea.id)

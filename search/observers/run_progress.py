@@ -1,4 +1,4 @@
-"""Where a run stands, as the console, the plain log and W&B all show it."""
+"""The state of a run, as the console, the plain log and W&B show it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from evaluators.records.evaluation import Evaluation, Status
-from search.observers.run_progress_records import IdeaProgress, ModelProgress, RoundSummary, VariantProgress
+from search.observers.progress_items import IdeaProgress, ModelProgress, RoundSummary, VariantProgress
 from search.records.events import (
     BestConfirmed,
     Event,
@@ -28,18 +28,18 @@ from search.records.run_state import RunState
 from search.records.tree import Idea, Variant, fastest
 
 FAILURE_SHOWN_S = 10.0
-"""How long a model's last failure is worth a line."""
+"""Seconds for which a model's last failure is shown."""
 
 
 class Progress:
-    """The state of a run as its observers show it; `apply` takes the events in the order of the run.
+    """The state of a run as its observers show it; `apply` takes the events in order.
 
-    Limits are the budget's, None for no limit; rounds that are not given are those that the run started with.
-    `recorded`: the verdicts are a recording's, so that their pace is nobody's.
-    `clock` gives seconds from any origin, and carries the time on between two events; `past` holds the events
-    of earlier processes of the run. What the events add up to is in `state`; tolerated besides are a resumed
-    run of which the earlier events are unknown, and events seen twice. An event takes the same time however
-    long the run is; only a comparison of the leaders goes through all variants.
+    The limits are the budget's, None for no limit; without `rounds`, the run's first event gives that limit.
+    `recorded`: the verdicts come from a recording, so their pace means nothing. `clock` returns seconds from
+    any origin and advances the time between two events; `past` has the events of earlier processes of the
+    run. The events' sum is in `state`. In addition, this handles a resumed run whose earlier events are
+    unknown, and events seen twice. Each event takes constant time; only a comparison of the leaders goes
+    through all variants.
     """
 
     def __init__(
@@ -61,28 +61,28 @@ class Progress:
         self.recorded = recorded
         self.state = RunState()
         self.started: RunStarted | None = None
-        """The last start: a run that goes on may have other limits."""
+        """The last start; a resumed run may have other limits."""
         self.confirmed: dict[str, Evaluation] = {}
-        """Final measurements, by kernel id, our own failures among them."""
+        """Final measurements by kernel id, including infrastructure errors."""
         self.ideas: dict[str, IdeaProgress] = {}
         self.rounds: dict[int, RoundSummary] = {}
         """The closed rounds, by number."""
         self.best: Variant | None = None
-        """By the run's ranking, with what was last found of it."""
+        """The best variant by the run's ranking, with its last measurement."""
         self.reused = 0
         self.repairs = 0
-        """Variants that mend others, evaluated or not."""
+        """The number of variants that repair others, evaluated or not."""
         self.models: dict[str, ModelProgress] = {}
-        """Those that were called or had ideas, by name."""
+        """The models that were called or had ideas, by name."""
         self.causes: Counter[Cause] = Counter()
-        """Of the calls that failed."""
+        """The causes of failed calls."""
         self.clock = clock
         self._rounds_limit = rounds
         self._of_round: defaultdict[int, list[IdeaProgress]] = defaultdict(list)
         self._cells: dict[str, VariantProgress] = {}
         self._failure: tuple[float, ModelCall] | None = None
         self._unknown_evaluations = 0
-        """Before this observer watched."""
+        """Evaluations from before this observer watched."""
         self._last_clock_s = clock()
         self._round_began_s = 0.0
         for event in past:
@@ -90,27 +90,27 @@ class Progress:
 
     @property
     def finished(self) -> RunFinished | None:
-        """How the run ended; None while it goes on."""
+        """How the run ended; None while it is running."""
         return self.state.finished
 
     @property
     def statuses(self) -> Counter[Status]:
-        """Of the evaluations that this observer knows of, reused ones not counted."""
+        """Counts of the statuses of known evaluations, not counting reused verdicts."""
         return self.state.statuses
 
     @property
     def evaluations(self) -> int:
-        """Those of the whole run, reused ones not counted."""
+        """Evaluations of the whole run, not counting reused verdicts."""
         return self.state.evaluations + self._unknown_evaluations
 
     @property
     def device_s(self) -> float:
-        """Of the measurements that this observer knows of."""
+        """Device seconds of the known measurements."""
         return self.state.device_s
 
     @property
     def rounds_limit(self) -> int | None:
-        """How many rounds there may be."""
+        """The limit of rounds."""
         return self._rounds_limit or (self.started.rounds if self.started else None) or None
 
     @property
@@ -127,12 +127,12 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """What the budget has left of its seconds; None without such a limit."""
+        """The seconds left in the budget; None without a time limit."""
         return None if self.seconds_limit is None else max(0.0, self.seconds_limit - self.elapsed_s)
 
     @property
     def remaining_s(self) -> float | None:
-        """The seconds until a limit ends the run, at its pace so far; None before there is an estimate."""
+        """The estimated seconds until a limit ends the run; None before there is an estimate."""
         elapsed_s, closed = self.elapsed_s, self.rounds_closed
         estimates = [] if self.seconds_left is None else [self.seconds_left]
         if closed and self.rounds_limit is not None:
@@ -143,7 +143,7 @@ class Progress:
 
     @property
     def fraction(self) -> float:
-        """How much of the run is done, between 0 and 1, by whichever limit is nearest."""
+        """The part of the run that is done, between 0 and 1, by the nearest limit."""
         shares = [0.0]
         if self.rounds_limit:
             shares.append(self.rounds_closed / self.rounds_limit)
@@ -153,7 +153,7 @@ class Progress:
         return min(1.0, max(shares))
 
     def _used(self) -> list[tuple[float, float]]:
-        """Of the limits on what is counted, other than rounds: how much is used, and of how much."""
+        """What is used of each limit on a count, other than rounds, and the limit."""
         spent, limits = self.spent, self.model_limits
         pairs = (
             (self.evaluations, self.evaluations_limit),
@@ -165,7 +165,7 @@ class Progress:
 
     @property
     def round(self) -> int:
-        """The number of the open round; of the last one when the run is over."""
+        """The number of the open round, or of the last round when the run is over."""
         proposed = max(self._of_round, default=0)
         following = self.rounds_closed if self.finished else self.rounds_closed + 1
         return max(proposed, min(following, self.rounds_limit or following))
@@ -182,13 +182,13 @@ class Progress:
         return sorted(self._of_round.get(round, ()), key=lambda item: item.number)
 
     def idea_of(self, variant: Variant) -> Idea | None:
-        """The idea that a variant was written for, where it is known."""
+        """The idea that a variant was written for, if known."""
         item = self.ideas.get(variant.idea)
         return item.idea if item else None
 
     @property
     def summaries(self) -> list[RoundSummary]:
-        """Of the closed rounds and, where the run stopped in the middle of one, of that one."""
+        """Summaries of the closed rounds and, if the run stopped in the middle of one, of that one."""
         closed = [self.rounds[number] for number in sorted(self.rounds)]
         return [*closed, self._summary(self.round)] if self.in_round else closed
 
@@ -199,19 +199,19 @@ class Progress:
 
     @property
     def spent(self) -> Spending:
-        """On the calls of all models."""
+        """The cost of all model calls."""
         return self.state.spent
 
     @property
     def failure(self) -> ModelCall | None:
-        """The last call that failed, for a short while and while the run goes on."""
+        """The last failed call, for a short while and only while the run lasts."""
         if self._failure is None or self.finished:
             return None
         at_s, call = self._failure
         return call if self.elapsed_s < at_s + FAILURE_SHOWN_S else None
 
     def apply(self, event: Event) -> None:
-        """Takes in the next event."""
+        """Takes the next event."""
         self._last_clock_s = self.clock()
         if self.state.knows(event):
             return
@@ -247,7 +247,7 @@ class Progress:
                 self.best = best or self.best
 
     def _fill_in(self, event: Event) -> None:
-        """What must have been before this event, where that was not seen."""
+        """Adds what must have happened before this event but was not seen."""
         tree = self.state.tree
         if isinstance(event, VariantWritten | VariantEvaluated) and event.variant.idea not in tree.ideas:
             tree.expect_idea(event.variant.idea)
@@ -286,7 +286,8 @@ class Progress:
 
     @property
     def first(self) -> Variant | None:
-        """Where the run began: the best variant of its first idea (the playbook's is the naive kernel)."""
+        """The run's starting point: the best variant of its first idea (the playbook's is the naive
+        kernel)."""
         began = min((item for item in self.ideas.values()), key=lambda i: (i.round, i.number), default=None)
         return began.best if began else None
 
@@ -301,12 +302,12 @@ class Progress:
         self.reused += reused
 
     def _faster(self, best: Variant | None, other: Variant) -> Variant | None:
-        """The faster of the two, None where neither is correct."""
+        """The faster of the two; None if neither is correct."""
         known = [other] if best is None else [best, other]
         return next(iter(fastest(known, 1, self.state.tree.ranking)), None)
 
     def _close(self, event: RoundClosed) -> None:
-        # The engine's figures also hold for a run of which the beginning was not watched.
+        # The engine's figures are right even if this observer missed the beginning of the run.
         self.best = event.best or self.best
         unknown = event.evaluations - self.state.evaluations
         self._unknown_evaluations = max(self._unknown_evaluations, unknown)

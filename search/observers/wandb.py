@@ -1,5 +1,5 @@
-"""A run on Weights & Biases: the best so far by evaluations, metrics of each round, tables of ideas and
-variants with their lineage, the best kernel as an artifact, the report as a file."""
+"""A run on Weights & Biases: the best so far by evaluations, metrics per round, tables of ideas and variants
+with their lineage, the best kernel as an artifact, and the report as a file."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ logger = logging.getLogger(__name__)
 
 MODES = ("auto", "online", "offline", "off")
 IDEAS = tuple(name for name in IDEA.split() if name not in ("known_ideas", "calls"))
-"""Columns of the table of ideas: those of the run's frames."""
+"""Columns of the table of ideas, a part of the rows' columns."""
 VARIANTS = tuple(name for name in VARIANT.split() if name not in ("source", "log", "calls"))
-"""And of the variants; their sources and logs are in the run's folder."""
+"""Columns of the table of variants; the run's folder has their sources and logs."""
 
 
 class WandbObserver:
     """Logs a run to W&B, into `run_dir/wandb`. Its step is the number of evaluations so far; the figures are
-    those of the console and of the run's frames.
+    those of the console and the run's frames.
 
-    `mode`: `online`, `offline` (send it later with `wandb sync`), `off`, or `auto`: online where an API key
-    is configured, otherwise offline. `config` is shown next to what the run says of itself.
-    `past` holds the events of earlier processes of this run; they share one W&B run, named by `run_id` (by
-    default from the path of `run_dir`). Never fails a run: the first thing that goes wrong is logged as a
-    warning and ends the logging to W&B. Raises ValueError for a mode that is none.
+    `mode`: `online`; `offline` (upload later with `wandb sync`); `off`; or `auto`, which is online if an API
+    key is configured and offline otherwise. `config` is shown in addition to the run's own facts. `past` has
+    the events of earlier processes of this run; they share one W&B run, named by `run_id` (default: derived
+    from `run_dir`). It never fails a run: the first problem is logged as a warning and ends the logging to
+    W&B. Raises ValueError for an unknown mode.
     """
 
     def __init__(
@@ -73,20 +73,20 @@ class WandbObserver:
             "console": "off",
             "init_timeout": init_timeout_s,
             "finish_timeout": finish_timeout_s,
-            # Its monitor asks the GPU for figures every few seconds: not while kernels are being timed.
+            # Its monitor queries the GPU every few seconds, which would disturb the timing of kernels.
             "x_disable_stats": True,
         }
         self._rows = RunRows(Progress(clock=clock))
         self._progress = self._rows.progress
         self._unsent: list[tuple[int, dict[str, float]]] = []
-        """What is still to be logged, with its step: all of the past, when the run is opened."""
+        """Metrics still to be logged, with their steps; all of the past when the run is opened."""
         self._wandb: Any = None
         self._run: Any = None
         for event in past:
             self._take(event)
 
     def on_event(self, event: Event) -> None:
-        """Logs what the event is worth."""
+        """Logs the event."""
         if self._mode == "off":
             return
         self._take(event)
@@ -100,7 +100,7 @@ class WandbObserver:
                 self._guarded(self._send)
 
     def close(self) -> None:
-        """Ends the W&B run, waiting at most `finish_timeout_s` for what is still to be sent."""
+        """Ends the W&B run, waiting at most `finish_timeout_s` for data still to be sent."""
         if self._run is not None and self._progress.finished is None:
             self._guarded(self._log_end)
         if self._run is not None:
@@ -108,7 +108,7 @@ class WandbObserver:
         self._run, self._mode = None, "off"
 
     def _take(self, event: Event) -> None:
-        """Lets the event change the run's rows, and keeps the metrics that it brings."""
+        """Applies the event to the run's rows, and keeps its metrics."""
         self._rows.apply(event)
         progress = self._progress
         match event:
@@ -119,15 +119,15 @@ class WandbObserver:
                 self._unsent.append((progress.evaluations, metrics))
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Does a step of the logging, if it is on; whatever W&B raises turns it off with one warning."""
+        """Does a step of the logging, if it is on; an exception from W&B turns it off with one warning."""
         if self._mode == "off":
             return
         try:
             step()
         except ImportError as error:
             self._mode, self._run = "off", None
-            logger.warning("W&B is off (%s); to have it: pip install 'wandb>=0.31'", error)
-        except Exception as error:  # a foreign service: no kind of failure of it is worth a search
+            logger.warning("W&B is off (%s); to use it: pip install 'wandb>=0.31'", error)
+        except Exception as error:  # no failure of an external service should end a search
             self._mode, self._run = "off", None
             logger.warning("W&B is off for the rest of this run: %s: %s", type(error).__name__, error)
 
@@ -136,7 +136,7 @@ class WandbObserver:
             return
         import wandb
 
-        # It would advertise its tracing on the terminal of whoever has a model's SDK loaded.
+        # Otherwise it advertises its tracing on the terminal when a model's SDK is loaded.
         os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")
         self._wandb = wandb
         self._run = self._init(event)
@@ -162,18 +162,19 @@ class WandbObserver:
             except wandb.Error as error:
                 reason = printable(str(error))
                 logger.warning(
-                    "W&B stays offline (%s); send it later: wandb sync %s/offline-*", reason, place
+                    "W&B stays offline (%s); upload the run later: wandb sync %s/offline-*", reason, place
                 )
-                # wandb keeps the id of the attempt that failed for itself
+                # wandb reserves the id of the failed attempt
                 return wandb.init(mode="offline", id=f"{self._id}-offline", **arguments)
         if mode == "offline":
-            logger.info("W&B is offline; send the run later: wandb sync %s/offline-*", place)
+            logger.info("W&B is offline; upload the run later: wandb sync %s/offline-*", place)
         return wandb.init(mode=mode, id=self._id, **arguments)
 
     def _mode_that_works(self) -> str:
-        """`online` only with an API key: asking for one would be a prompt amid the run's own output.
+        """`online` only with an API key, because asking for one would prompt in the middle of the run's
+        output.
 
-        `disabled` where `auto` finds that the user has said so to W&B itself (WANDB_MODE).
+        `disabled` if the mode is `auto` and the user has disabled W&B itself (WANDB_MODE).
         """
         if self._mode == "offline":
             return "offline"
@@ -187,12 +188,12 @@ class WandbObserver:
         return "offline"
 
     def _send(self) -> None:
-        """Logs what was kept, once there is a run to log it to."""
+        """Logs the kept metrics, once there is a run to log them to."""
         while self._run is not None and self._unsent:
             step, metrics = self._unsent.pop(0)
             data: dict[str, Any] = dict(metrics)
             if "round" in metrics:
-                # Only this round's: the whole table, every round, would grow with the square.
+                # Only this round's ideas: the whole table in every round would grow quadratically.
                 ideas = (row for row in self._rows.ideas({}) if row["round"] == metrics["round"])
                 data["round_ideas"] = self._table(IDEAS, ideas)
             self._run.log(data, step=step)
@@ -207,12 +208,12 @@ class WandbObserver:
             self._log_kernel(best, variants)
         report = self._run_dir / "report.html"
         if report.exists():
-            # A copy: of a file elsewhere W&B would keep a link alone, and say so on the terminal.
+            # A copy, because W&B would only link to a file elsewhere, and print that on the terminal.
             copy = Path(shutil.copy(report, self._run.dir))
             self._run.save(str(copy), base_path=self._run.dir, policy="now")
 
     def _log_kernel(self, best: Variant, variants: Iterable[Mapping[str, Any]]) -> None:
-        """As an artifact: its source, and what is known of it."""
+        """Logs the kernel as an artifact, with its source and facts."""
         kernel = self._run_dir / "wandb" / f"best_{best.id}.py"
         kernel.parent.mkdir(parents=True, exist_ok=True)
         kernel.write_text(best.kernel.source)
@@ -236,7 +237,7 @@ class WandbObserver:
 
 
 def _cell(value: Any) -> Any:
-    """A value as a table of W&B takes it: a lineage as text, nothing where there is no number."""
+    """A value in the form that a W&B table takes: a lineage as text, None for a missing number."""
     if isinstance(value, tuple):
         return " > ".join(value)
     return None if isinstance(value, float) and math.isnan(value) else value

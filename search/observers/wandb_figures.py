@@ -1,4 +1,4 @@
-"""The figures of a run on W&B: where it stands, what a round had, and how it ended."""
+"""The figures of a run on W&B: its progress, its rounds, and its end."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections import Counter
 from typing import Any
 
 from evaluators.records.evaluation import Status
+from search.observers.progress_items import ModelProgress, RoundSummary
 from search.observers.run_progress import Progress
-from search.observers.run_progress_records import ModelProgress, RoundSummary
 from search.records.events import RunStarted
 from search.records.model_calls import Spending
 from search.records.ranking import unconfirmed
 
 
 def standing(progress: Progress) -> dict[str, float]:
-    """Where a run stands: `best_*` of the best kernel so far, and what was spent until then."""
+    """The progress of a run: `best_*` of the best kernel so far, and the cost until then."""
     figures = {
         "evaluations_so_far": float(progress.evaluations),
         "elapsed_s": progress.state.used_s,
@@ -22,9 +22,7 @@ def standing(progress: Progress) -> dict[str, float]:
     }
     if (spent := progress.spent).calls:
         figures |= {f"{figure}_so_far": value for figure, value in cost_figures(spent).items()}
-    best = progress.best
-    timing = best.evaluation.timing if best and best.evaluation else None
-    if timing is not None:
+    if progress.best is not None and (timing := progress.best.timing) is not None:
         figures["best_ms"] = timing.kernel_ms
         figures["best_speedup"] = timing.speedup
         figures["best_speedup_low"] = timing.speedup_low
@@ -33,7 +31,7 @@ def standing(progress: Progress) -> dict[str, float]:
 
 
 def round_metrics(summary: RoundSummary) -> dict[str, float]:
-    """What a closed round had itself; `models/*` is of the run until then."""
+    """The metrics of a closed round; `models/*` covers the run until then."""
     metrics = {
         "round": float(summary.round),
         "ideas": float(summary.ideas),
@@ -50,14 +48,14 @@ def round_metrics(summary: RoundSummary) -> dict[str, float]:
 
 
 def model_figures(model: ModelProgress) -> dict[str, float]:
-    """What a model's calls cost, how many ideas it had, and its best speedup where it has any."""
+    """The cost of a model's calls, the number of its ideas, and its best speedup if it has one."""
     figures = {**cost_figures(model.spending), "ideas": float(model.ideas)}
-    timing = model.best.evaluation.timing if model.best and model.best.evaluation else None
+    timing = model.best.timing if model.best else None
     return figures | {"best_speedup": timing.speedup} if timing else figures
 
 
 def cost_figures(spent: Spending) -> dict[str, float]:
-    """Calls, those of them that failed, tokens and dollars."""
+    """Calls, failed calls, tokens and dollars."""
     return {
         "calls": float(spent.calls),
         "failed_calls": float(spent.failed),
@@ -105,7 +103,7 @@ def _by_name(statuses: Counter[Status]) -> dict[str, int]:
 
 
 def facts(event: RunStarted) -> dict[str, Any]:
-    """What a run says of itself, beside its config."""
+    """Facts about a run, in addition to its config."""
     return {
         "problem": event.problem.name,
         "problem_id": event.problem.id,

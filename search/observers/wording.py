@@ -1,4 +1,4 @@
-"""How the observers word figures, ideas and the closing table; plain strings, one line each."""
+"""The observers' wording of figures, ideas and the closing table: plain strings, one line each."""
 
 from __future__ import annotations
 
@@ -7,23 +7,34 @@ from collections.abc import Callable, Mapping, Sequence
 
 from evaluators.base.cause import printable
 from evaluators.records.evaluation import Evaluation, Status, Timing
+from search.observers.progress_items import ModelProgress, RoundSummary
 from search.observers.run_progress import Progress
-from search.observers.run_progress_records import ModelProgress, RoundSummary
 from search.records.model_calls import Cause, ModelCall, Spending
 from search.records.ranking import unconfirmed
 from search.records.tree import Variant
 
+REASONS = {
+    "rounds": "all rounds are done",
+    "evaluations": "all evaluations are used",
+    "seconds": "the time is up",
+    "calls": "all model calls are used",
+    "tokens": "all tokens are used",
+    "dollars": "the dollars are used",
+    "exhausted": "the proposer has no more ideas",
+}
+"""Why a run ended, in words; other reasons stand for themselves."""
+
 COLUMNS = ("round", "ideas", "evals", "correct", "best ms", "speedup", "95 % interval", "idea")
-"""Of the trajectory table."""
+"""Columns of the trajectory table."""
 
 
 def shorten(text: str, width: int) -> str:
-    """The text in at most `width` characters, cut with three dots."""
+    """The text in at most `width` characters, ending in three dots if it was cut."""
     return text if len(text) <= width else text[: max(0, width - 3)].rstrip() + "..."
 
 
 def short_id(id: str) -> str:
-    """Enough of an id to find it in the journal; library entries keep their names; the reference is `ref`."""
+    """Enough of an id to find it in the journal. Library entries keep their names; the reference is `ref`."""
     is_hash = len(id) == 12 and all(char in "0123456789abcdef" for char in id)
     return (id[:6] if is_hash else printable(id)) or "ref"
 
@@ -45,7 +56,7 @@ def interval(timing: Timing) -> str:
 
 
 def gain(timing: Timing) -> str:
-    """Time, speedup and interval of a kernel."""
+    """The time, speedup and interval of a kernel."""
     return f"{milliseconds(timing.kernel_ms)} ms  {times(timing.speedup)} {interval(timing)}"
 
 
@@ -60,7 +71,7 @@ def duration(seconds: float) -> str:
 
 
 def share(value: float | None) -> str:
-    """A share in per cent, `-` where there is none."""
+    """A share in per cent, `-` if there is none."""
     return "-" if value is None else f"{100 * value:.0f} %"
 
 
@@ -78,7 +89,7 @@ def amount(number: float) -> str:
 
 
 def dollars(value: float) -> str:
-    """$0.42; four digits of less than a cent."""
+    """$0.42; four decimals below a cent."""
     return f"${value:.4f}" if 0 < value < 0.01 else f"${value:,.2f}"
 
 
@@ -89,8 +100,8 @@ def cost(
     of: str = "/",
     causes: Counter[Cause] | None = None,
 ) -> list[str]:
-    """Calls, tokens and dollars; `of` stands between each and its limit, where there is one. No dollars where
-    no price is known. `causes` say why calls failed."""
+    """Calls, tokens and dollars, each with its limit, if any, after `of`. Dollars are left out if no price is
+    known. `causes` says why calls failed."""
 
     def used(number: float, what: str, word: Callable[[float], str]) -> str:
         limit = (limits or {}).get(what)
@@ -108,19 +119,19 @@ def cost(
 
 
 def failure(call: ModelCall) -> str:
-    """A call that brought nothing, with its cause and what the provider said."""
+    """A failed call, with its cause and the provider's message."""
     text = f"{printable(call.model)} {call.cause} (attempt {call.attempt})"
     return f"{text}: {printable(call.detail)}" if call.detail else text
 
 
 def short_model(name: str) -> str:
-    """A model's name without its provider's."""
+    """A model's name without its provider."""
     return printable(name).rpartition("/")[2]
 
 
 def label(progress: Progress, idea_id: str, *, with_model: bool = False) -> str:
-    """An idea as category and text; by its id where the rest is not known. Its model is named where there
-    are several, or `with_model`."""
+    """An idea as category and text, or its id if nothing else is known. Its model is named if there are
+    several, or with `with_model`."""
     item = progress.ideas.get(idea_id)
     if item is None or item.idea is None:
         return f"idea {short_id(idea_id)}"
@@ -130,12 +141,12 @@ def label(progress: Progress, idea_id: str, *, with_model: bool = False) -> str:
 
 
 def counts(statuses: Counter[Status]) -> str:
-    """How many of each status, in the order of the statuses."""
-    return ", ".join(f"{status.value} {statuses[status]}" for status in Status if statuses[status]) or "none"
+    """The number of each status, in the order of the statuses."""
+    return ", ".join(f"{statuses[status]} {status.value}" for status in Status if statuses[status]) or "none"
 
 
 def device(progress: Progress) -> str:
-    """The device's name, or what the problem asks for where the environment does not name it."""
+    """The device's name, or the problem's device if the environment does not name it."""
     if progress.started is None:
         return ""
     return printable(progress.started.environment.get("device", "")) or progress.started.problem.device
@@ -147,53 +158,53 @@ def why_not_correct(evaluation: Evaluation) -> str:
 
 
 def repairs(variant: Variant) -> str:
-    """What follows a variant that is the repair of another."""
+    """The note after a variant that repairs another."""
     return f" (repairs {short_id(variant.repairs)})" if variant.repairs else ""
 
 
 def trajectory(progress: Progress) -> list[tuple[str, ...]]:
-    """One row a round, its cells in the order of `COLUMNS`; times and speedups are the best so far."""
+    """One row per round, its cells in the order of `COLUMNS`; times and speedups are the best so far."""
     return [_row(progress, summary) for summary in progress.summaries]
 
 
 def aligned(rows: Sequence[tuple[str, ...]], *, gap: str = "  ") -> list[str]:
-    """The figures of rows, all but the last cell, right-aligned in columns."""
+    """The rows' figures, all but the last cell, right-aligned in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     return [gap.join(cell.rjust(width) for cell, width in zip(row, widths, strict=False)) for row in rows]
 
 
 def _row(progress: Progress, summary: RoundSummary) -> tuple[str, ...]:
     best = summary.best
-    timing = best.evaluation.timing if best and best.evaluation else None
+    timing = best.timing if best else None
     number = str(summary.round) if summary.round in progress.rounds else f"{summary.round} (open)"
     figures = (number, str(summary.ideas), str(summary.evaluations), share(summary.correct_share))
     if best is None or timing is None:
         return (*figures, "-", "-", "-", "no correct kernel yet")
-    idea = label(progress, best.idea) if summary.improved else f"as in round {best.round}"
+    idea = label(progress, best.idea) if summary.improved else f"unchanged since round {best.round}"
     return (*figures, milliseconds(timing.kernel_ms), times(timing.speedup), interval(timing), idea)
 
 
 def winner(progress: Progress) -> list[tuple[str, str]]:
-    """The closing lines below the table, each a heading and what it says."""
+    """The closing lines below the table, each a heading and its text."""
     best = progress.best
     lines = [] if best is None else _winner_lines(progress, best)
     if best is None:
         lines.append(("winner", "none: no kernel was correct"))
     lines.append(
-        ("statuses", counts(progress.statuses) + (f"; reused {progress.reused}" * bool(progress.reused)))
+        ("verdicts", counts(progress.statuses) + (f"; {progress.reused} reused" * bool(progress.reused)))
     )
-    reason = progress.finished.reason if progress.finished else "stopped before it was finished"
+    reason = progress.finished.reason if progress.finished else "stopped early"
     elapsed_s = progress.elapsed_s
-    spent = f"{progress.evaluations} evaluations in {duration(elapsed_s)}"
+    spent = f"{many(progress.evaluations, 'evaluation')} in {duration(elapsed_s)}"
     if elapsed_s > 0 and not progress.recorded:
         rate, busy = progress.evaluations / elapsed_s * 60, progress.device_s / elapsed_s
-        spent += f", {rate:.3g} a minute; the device was held {busy:.0%} of the time"
-    lines.append(("ended", f"{reason}; {spent}"))
+        spent += f" ({rate:.3g} per minute), devices busy {busy:.0%} of the time"
+    lines.append(("ended", f"{REASONS.get(reason, reason)}; {spent}"))
     return lines + _models_lines(progress)
 
 
 def _models_lines(progress: Progress) -> list[tuple[str, str]]:
-    """What the models cost, and of several what each one did."""
+    """The cost of all models and, if there are several, a line for each."""
     lines = []
     if progress.spent.calls:
         lines.append(("cost", "; ".join(cost(progress.spent, causes=progress.causes))))
@@ -203,7 +214,7 @@ def _models_lines(progress: Progress) -> list[tuple[str, str]]:
 
 
 def _model_line(name: str, model: ModelProgress) -> str:
-    timing = model.best.evaluation.timing if model.best and model.best.evaluation else None
+    timing = model.best.timing if model.best else None
     best = f", best {times(timing.speedup)}" if timing else ", none correct" * (model.ideas > 0)
     parts = [many(model.ideas, "idea") + best, *(cost(model.spending) if model.spending.calls else [])]
     return f"{printable(name)}: {'; '.join(parts)}"
@@ -217,33 +228,33 @@ def _winner_lines(progress: Progress, best: Variant) -> list[tuple[str, str]]:
         ("idea", label(progress, best.idea)),
     ]
     lines.append(("confirmed", _confirmed(confirmed)))
-    if best.evaluation and best.evaluation.timing:
-        timing = best.evaluation.timing
-        lines.append(("in search", _against_baselines(timing)))
+    if (timing := best.timing) is not None:
+        lines.append(("in search", _over_baselines(timing)))
         first = progress.first
-        if first and first.id != best.id and first.evaluation and first.evaluation.timing:
-            began_ms = first.evaluation.timing.kernel_ms
-            gain = began_ms / timing.kernel_ms
-            change = f"{times(gain)} faster" if gain >= 1 else f"{times(1 / gain)} slower"
-            lines.append(("began at", f"{milliseconds(began_ms)} ms, the first idea's kernel: {change}"))
+        if first and first.id != best.id and first.timing:
+            first_ms = first.timing.kernel_ms
+            gained = first_ms / timing.kernel_ms
+            change = f"{times(gained)} as fast" if gained >= 1 else f"{times(1 / gained)} slower"
+            text = f"{milliseconds(first_ms)} ms, the first idea's kernel; the winner is {change}"
+            lines.append(("began at", text))
     return lines
 
 
 def _confirmed(evaluation: Evaluation | None) -> str:
-    """The figures of the final measurement, after the reason why they confirm nothing, where there is one."""
+    """Whether the final measurement confirms the kernel, why not, and its figures."""
     why = unconfirmed(evaluation)
     if evaluation is None:
         return f"no: {why}"
     if evaluation.timing is None:
         reason = why_not_correct(evaluation)
-        return f"NO, {why}" + f": {reason}" * bool(reason)
-    figures = _against_baselines(evaluation.timing)
-    return f"not confirmed, {why}: {figures}" if why else figures
+        return f"NO: {why}" + f": {reason}" * bool(reason)
+    figures = _over_baselines(evaluation.timing)
+    return f"no, {why}: {figures}" if why else f"yes, {figures}"
 
 
-def _against_baselines(timing: Timing) -> str:
-    eager = f"{gain(timing)} against eager's {milliseconds(timing.eager_ms)} ms"
+def _over_baselines(timing: Timing) -> str:
+    eager = f"{gain(timing)} over eager ({milliseconds(timing.eager_ms)} ms)"
     if timing.compile_ms is None or timing.speedup_vs_compile is None:
         return eager
-    compiled = f"compile's {milliseconds(timing.compile_ms)} ms"
-    return f"{eager}; {times(timing.speedup_vs_compile)} against {compiled}"
+    compiled = f"compile ({milliseconds(timing.compile_ms)} ms)"
+    return f"{eager}, {times(timing.speedup_vs_compile)} over {compiled}"

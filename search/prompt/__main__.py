@@ -1,12 +1,12 @@
 """Shows what a model is asked, without asking it:
 
     python -m search.prompt problem=level1/conv2d                   the first question for ideas
-    python -m search.prompt run=outputs/…                           the next question for ideas of a run
+    python -m search.prompt run=outputs/…                           a run's next question for ideas
     python -m search.prompt run=outputs/… idea=<id>                 the question for an idea's code
     python -m search.prompt run=outputs/… variant=<id>              the question for a variant's repair
-    python -m search.prompt run=outputs/… call=000012               a call that was made, as it was made
+    python -m search.prompt run=outputs/… call=000012               a recorded call, unchanged
 
-Further keys are those of search.run: `history=summary proposer.examples=false problem.sizes.n=512 …`.
+All keys of `ideatree run` work too: `history=summary proposer.examples=false problem.sizes.n=512 …`.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ OWN = ("run", "idea", "variant", "call")
 
 @dataclass
 class PromptConfig(RunConfig):
-    """The config of the command."""
+    """The command's config."""
 
     proposer: Any = group("llm")
-    run: str | None = option(None, "a run, whose next question is shown")
-    idea: str | None = option(None, "one of the run's, whose code is asked for")
-    variant: str | None = option(None, "one of the run's, whose repair is asked for")
-    call: str | None = option(None, "one of the run's, as it was made")
+    run: str | None = option(None, "run folder whose next question to show; null: a new search's first")
+    idea: str | None = option(None, "id of the run's idea whose code question to show")
+    variant: str | None = option(None, "id of the run's variant whose repair question to show")
+    call: str | None = option(None, "number of the run's recorded call to show, such as 000012")
     hydra: Any = hydra_settings(NO_FOLDER)
 
 
 def expand(overrides: Sequence[str]) -> CommandCall:
-    """Of a run its own config, with a proposer that renders prompts, whoever proposed in it. Raises
-    UsageError."""
+    """A run uses its stored config. If its proposer was not a language model, the default one renders the
+    prompts. Raises UsageError."""
     own = {key: value for key in OWN if (value := value_of(overrides, key)) is not None}
     others = [each for each in overrides if each.partition("=")[0] not in OWN]
     given = [*others, *(f"{key}={quoted(value)}" for key, value in own.items())]
     if "run" not in own:
         for key in own:
-            raise UsageError(f"{key}=… is one of a run: give run=<its folder>, too")
+            raise UsageError(f"{key}=… belongs to a run; also give run=<its folder>")
         return CommandCall(overrides=given)
     stored = stored_config(Path(own["run"]), "run", PromptConfig)
     if "prompts" not in stored.proposer:
@@ -71,18 +71,18 @@ def expand(overrides: Sequence[str]) -> CommandCall:
 
 @command("search.prompt", PromptConfig, __doc__, ValueError, expand=expand)
 def main(config: DictConfig) -> int:
-    """The command; returns its exit status."""
+    """Runs the command; returns its exit status."""
     folder = Path(config.run) if config.run is not None else None
     if folder is not None and config.call is not None:
-        print(_recorded(folder, config.call))  # noqa: T201  (what it is for)
+        print(_recorded(folder, config.call))  # noqa: T201  (the command's output)
     else:
         question = _question(config, folder)
-        print(f"{question.system}\n{question.prompt}")  # noqa: T201  (what it is for)
+        print(f"{question.system}\n{question.prompt}")  # noqa: T201  (the command's output)
     return 0
 
 
 def _question(config: DictConfig, folder: Path | None) -> Question:
-    """What a search of this config, at the place where the run is, would ask next. Raises UsageError."""
+    """What a search with this config would ask next, at the point where the run is. Raises UsageError."""
     state = rebuild(replay(folder / "journal.jsonl")) if folder else RunState()
     problem: Problem = state.started.problem if state.started else _problem(config)
     proposer: LLMProposer = build(config.proposer)
@@ -113,7 +113,7 @@ def _question(config: DictConfig, folder: Path | None) -> Question:
     )
     asked = strategy.ask(view, random.Random(f"{config.seed}/{number}/0/select"))
     if asked is None:
-        raise UsageError("the strategy has nothing to ask for now")
+        raise UsageError("the strategy has nothing to ask for at this point")
     expansion = replace(asked, round=number)
     history = shown_history(tree.before(number).history(), config.history)
     return proposer.ideas_question(problem, expansion, history, expansion.ideas)
@@ -126,10 +126,10 @@ def _problem(config: DictConfig) -> Problem:
 
 
 def _context(problem: Problem, folder: Path | None, state: RunState, history: str) -> RunContext:
-    """Of a run in which nothing is called."""
+    """The context of a run in which no model is called."""
 
     def never(_: object) -> None:
-        raise AssertionError("nothing is called here")
+        raise AssertionError("no model is called here")
 
     path = (folder or Path()) / "model_calls.jsonl"
     return RunContext(
@@ -144,10 +144,10 @@ def _context(problem: Problem, folder: Path | None, state: RunState, history: st
 
 
 def _recorded(folder: Path, id: str) -> str:
-    """A call of the run's record. Raises UsageError."""
+    """A recorded call of the run. Raises UsageError."""
     path = folder / "model_calls.jsonl"
     if not path.exists():
-        raise UsageError(f"{path} is not there: the run has called no model")
+        raise UsageError(f"{path} does not exist: the run has called no model")
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             call = json.loads(line)
@@ -157,5 +157,5 @@ def _recorded(folder: Path, id: str) -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is not an error
     sys.exit(main())

@@ -1,11 +1,11 @@
-"""A synthetic landscape: kernels whose speed is known, ideas with a hidden worth, variants with noise,
-failures at a rate. Thousands of searches take minutes and cost nothing: policies are tuned there, and
-confirmed on kernels.
+"""A synthetic landscape: kernels of known speed, ideas with a hidden worth, noisy variants, and a failure
+rate. Thousands of searches take minutes and cost nothing. Strategies are tuned here and confirmed on real
+kernels.
 
-A kernel is a set of *moves*. Each move has a worth, a gain in the logarithm of the speed, that holds once
-the move that it needs is there; some pairs clash. An idea adds moves to its parent's, takes some of them
-away, or does both and so replaces one by another. A kernel's speed is
-that of its moves times the quality of the implementation, of which it inherits a half.
+A kernel is a set of *moves*. Each move has a worth: a gain in the logarithm of the speed, which applies once
+the move that it needs is present. Some pairs of moves clash. An idea adds moves to its parent's, removes
+some, or replaces one by another. A kernel's speed is that of its moves times the quality of the
+implementation, half of which it inherits.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from search.protocols import RunContext
 from search.records.tree import Category, Expansion, Idea, Outcome, Seed, Variant
 
 MOVES_AT_MOST = 16
-"""So many can be tried in all combinations, which tells the optimum."""
+"""With this many moves, all combinations can still be tried to find the optimum."""
 EAGER_MS = 1.0
 MORE = 0.3
-"""How likely an idea changes one more move."""
+"""The probability that an idea changes one more move."""
 TRIES = 50
-"""How often an idea is drawn that may have been had before."""
+"""Draws per idea, because a drawn idea may have been tried before."""
 START = 0.5
-"""Speedup of a plain first kernel."""
+"""The speedup of a plain first kernel."""
 FAILURES = (Status.COMPILE_ERROR, Status.INCORRECT, Status.RUNTIME_ERROR)
 
 
 def landscape_problem(name: str = "landscape", path: None = None, device: str = "cpu") -> Problem:
-    """What is searched there; there is nothing to run."""
+    """The problem of a landscape search; there is nothing to run."""
     source = "# A synthetic landscape: see search/proposers/landscape.py.\n"
     return Problem(name=name, source=source, device=device)
 
 
 class Landscape:
-    """The hidden truth, drawn from a seed. `spread` is the standard deviation of the moves' worths around
-    their mean; a share `needy` of the moves needs another one first, and a share `clashing` of the pairs
+    """The hidden truth, drawn from a seed. `mean` and `spread` are the mean and standard deviation of the
+    moves' worths; a share `needy` of the moves needs another move, and a share `clashing` of the pairs
     clash."""
 
     def __init__(
         self, seed: int, *, moves: int, mean: float, spread: float, needy: float, clashing: float
     ) -> None:
         if not 1 <= moves <= MOVES_AT_MOST:
-            raise ValueError(f"landscape.moves is {moves}; it must be from 1 to {MOVES_AT_MOST}")
+            raise ValueError(f"landscape.moves is {moves}; it must be between 1 and {MOVES_AT_MOST}")
         rng = random.Random(f"landscape/{seed}")
         self.moves = range(moves)
         self.worth = [rng.gauss(mean, spread) for _ in self.moves]
@@ -61,7 +61,7 @@ class Landscape:
         self.clashes = {pair for pair in itertools.combinations(self.moves, 2) if rng.random() < clashing}
 
     def gain(self, moves: frozenset[int]) -> float:
-        """What these moves change in the logarithm of the speed."""
+        """The change that these moves make to the logarithm of the speed."""
         gains = (self._worth_among(each, moves) for each in moves)
         clashing = sum(pair[0] in moves and pair[1] in moves for pair in self.clashes)
         return sum(gains) - 0.2 * clashing
@@ -72,7 +72,7 @@ class Landscape:
 
     @cached_property
     def optimum(self) -> float:
-        """The speedup of the best set of moves, implemented neither better nor worse than usual."""
+        """The speedup of the best set of moves, implemented with average quality."""
         sets = itertools.chain.from_iterable(
             itertools.combinations(self.moves, size) for size in range(len(self.moves) + 1)
         )
@@ -80,10 +80,11 @@ class Landscape:
 
 
 class LandscapeProposer:
-    """Draws moves to add, and moves of the seed to take away: one of these is `undoing` times as likely as
-    one that the seed lacks. `insight`, from 0 to 1, is how much its choice follows the hidden worths;
-    `noise` the standard deviation of the quality of implementations, in the logarithm, and `measurement`
-    that of times; `failures` the share of variants that fail. Raises ValueError for others."""
+    """Draws moves to add, and moves of the seed to remove: a move of the seed is `undoing` times as likely as
+    one that it lacks. `insight`, from 0 to 1, is how much the choice follows the hidden worths. `noise` and
+    `measurement` are the standard deviations of an implementation's quality and of a measured time, in the
+    logarithm; `failures` is the share of variants that fail. Raises ValueError for a value out of its
+    range."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class LandscapeProposer:
         shares["undoing"] = undoing
         for name, share in shares.items():
             if not 0 <= share <= 1:
-                raise ValueError(f"landscape.{name} is {share}; it must be from 0 to 1")
+                raise ValueError(f"landscape.{name} is {share}; it must be between 0 and 1")
         for name, value in {"spread": spread, "noise": noise, "measurement": measurement}.items():
             if not value >= 0:
                 raise ValueError(f"landscape.{name} is {value}; it must not be negative")
@@ -113,28 +114,28 @@ class LandscapeProposer:
         )
         self._insight, self._undoing, self._noise, self._failures = insight, undoing, noise, failures
         self.evaluator = LandscapeEvaluator(self.landscape, seed=seed, measurement=measurement)
-        """Where its kernels get their verdicts."""
+        """Gives the verdicts on its kernels."""
         self.entries: tuple[Seed, ...] = ()
 
     def refusal(self, problem: Problem) -> str | None:
-        """A line for any other problem."""
-        return None if problem.name == "landscape" else "proposer=landscape goes with problem=landscape alone"
+        """Refuses any other problem."""
+        return None if problem.name == "landscape" else "proposer=landscape only works with problem=landscape"
 
     def extends(self, problem: Problem, kernel: Kernel) -> bool:
-        """All of its own."""
+        """Accepts every kernel."""
         return True
 
     def begin(self, run: RunContext) -> None:
-        """Nothing to remember."""
+        """Does nothing; part of the protocol."""
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing; part of the protocol."""
 
     async def propose(
         self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
     ) -> list[Idea]:
-        """Changes of the seed's moves, mostly one at a time, drawn by what they seem to be worth; none that
-        were tried on it."""
+        """Changes of the seed's moves, mostly one at a time, drawn by their apparent worth; none that were
+        tried for it."""
         there = moves_of(expansion.seed)
         parent = expansion.seed.id if expansion.seed else ""
         likely = [self._likely(move, there) for move in self.landscape.moves]
@@ -163,7 +164,7 @@ class LandscapeProposer:
         return ideas
 
     def _likely(self, move: int, there: frozenset[int]) -> float:
-        """How likely the move is added or, where it is there, taken away, relative to the others."""
+        """The relative probability of adding the move or, if it is present, of removing it."""
         worth = 4 * self._insight * self.landscape.worth[move]
         return self._undoing * math.exp(-worth) if move in there else math.exp(worth)
 
@@ -176,7 +177,7 @@ class LandscapeProposer:
         written: Sequence[Kernel],
         rng: random.Random,
     ) -> AsyncIterator[Kernel]:
-        """The parent's moves as the idea changes them; some fail."""
+        """The parent's moves with the idea's changes; some variants fail."""
         inherited = 0.5 * contents(parent.kernel)["quality"] if parent else 0.0
         moves = sorted(moves_of(parent) ^ {*json.loads(idea.plan)})
         for number in range(n):
@@ -188,20 +189,20 @@ class LandscapeProposer:
     async def repair(
         self, problem: Problem, idea: Idea, failed: Variant, rng: random.Random
     ) -> Kernel | None:
-        """None: a failure stays one."""
+        """Returns None: nothing is repaired."""
         return None
 
 
 class LandscapeEvaluator:
-    """Verdicts on kernels of a landscape: a second of a device each, the same whenever it is asked."""
+    """The verdicts on kernels of a landscape: one second of device time each, and always the same."""
 
     def __init__(self, landscape: Landscape, *, seed: int, measurement: float) -> None:
         self._landscape, self._seed, self._measurement = landscape, seed, measurement
 
     def true_speedup(self, kernel: Kernel) -> float:
-        """Without the noise of a measurement."""
-        held = contents(kernel)
-        return START * math.exp(self._landscape.gain(frozenset(held["moves"])) + held["quality"])
+        """The speedup without measurement noise."""
+        content = contents(kernel)
+        return START * math.exp(self._landscape.gain(frozenset(content["moves"])) + content["quality"])
 
     async def describe(self, problem: Problem) -> dict[str, str]:
         """There is no device."""
@@ -215,7 +216,7 @@ class LandscapeEvaluator:
         thorough: bool = False,
         on_stage: Callable[[str], None] | None = None,
     ) -> Evaluation:
-        """See `Evaluator`; a thorough measurement has a quarter of the noise."""
+        """See `KernelEvaluator`; a thorough measurement has a quarter of the noise."""
         if fails := contents(kernel)["fails"]:
             return Evaluation(status=Status(fails), log="It fails.", device_s=1.0)
         noise = self._measurement / 4 if thorough else self._measurement
@@ -231,7 +232,7 @@ class LandscapeEvaluator:
         return Evaluation(status=Status.CORRECT, timing=timing, device_s=1.0)
 
     async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:
-        """Each measured thoroughly."""
+        """Measures each kernel thoroughly."""
         return [await self.evaluate(problem, kernel, thorough=True) for kernel in kernels]
 
 
@@ -242,17 +243,17 @@ def _in_words(moves: Sequence[int], there: frozenset[int]) -> str:
 
 
 def kernel_of(moves: Sequence[int], quality: float, fails: Status | None) -> Kernel:
-    """A kernel that says what it is."""
-    held = {"moves": [*moves], "quality": round(quality, 6), "fails": fails.value if fails else ""}
-    return Kernel(source=f"# {json.dumps(held)}\n", language="cpp")
+    """A kernel whose source states its contents."""
+    content = {"moves": [*moves], "quality": round(quality, 6), "fails": fails.value if fails else ""}
+    return Kernel(source=f"# {json.dumps(content)}\n", language="cpp")
 
 
 def contents(kernel: Kernel) -> Mapping[str, Any]:
-    """What a kernel says of itself."""
-    held: Mapping[str, Any] = json.loads(kernel.source.removeprefix("# "))
-    return held
+    """The contents that a kernel's source states."""
+    content: Mapping[str, Any] = json.loads(kernel.source.removeprefix("# "))
+    return content
 
 
 def moves_of(seed: Seed | None) -> frozenset[int]:
-    """Those of the reference are none."""
+    """The moves of a seed; the reference has none."""
     return frozenset(contents(seed.kernel)["moves"]) if seed else frozenset()

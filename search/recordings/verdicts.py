@@ -1,5 +1,5 @@
-"""Recorded runs: where they are, and the evaluator that gives their verdicts; with a run's ideas replayed, it
-repeats exactly."""
+"""Recorded runs that ship with the package, and the evaluator that returns recorded verdicts, so that a run
+whose ideas are replayed repeats exactly."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel, Problem
 from search.records.run_state import RunState
+from search.records.tree import Variant
 
 RECORDINGS = Path(__file__).parent
-"""Those that are shipped."""
+"""The folder of the shipped recordings."""
 
 
 def shipped_recordings() -> list[str]:
@@ -20,15 +21,15 @@ def shipped_recordings() -> list[str]:
 
 
 def recording_folder(run: str) -> Path:
-    """The folder of a recorded run, which may be given by the name, or the path in a checkout, of one that is
-    shipped."""
+    """The folder of a recorded run. A shipped recording may be given by its name, or by its path in a
+    checkout."""
     shipped = RECORDINGS / Path(run).name
     return shipped if not Path(run).exists() and shipped.is_dir() else Path(run)
 
 
 class RecordedEvaluations:
-    """Answers by the kernel's id, as the run was answered, or the first one of several that knows it.
-    `final_as_measured`: a kernel that was not measured again has its first verdict for a final one, too."""
+    """Returns the recorded verdict of each kernel, by kernel id, from the first of several runs that has one.
+    With `final_as_measured`, a kernel without a final measurement has its first verdict instead."""
 
     def __init__(self, *runs: RunState, final_as_measured: bool = False) -> None:
         self._verdicts = _joined(run.verdicts for run in runs)
@@ -50,23 +51,28 @@ class RecordedEvaluations:
         thorough: bool = False,
         on_stage: Callable[[str], None] | None = None,
     ) -> Evaluation:
-        """The recorded verdict; our own failure where there is none."""
+        """The recorded verdict; an infrastructure error if there is none."""
         found = (self._confirmed if thorough else self._verdicts).get(kernel.id)
         if found is None:
-            log = (
-                f"the recording has no {'final measurement' if thorough else 'verdict'} of kernel {kernel.id}"
-            )
+            missing = "final measurement" if thorough else "verdict"
+            log = f"the recording has no {missing} for kernel {kernel.id}"
             return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=log)
         return found
 
     async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:
-        """What the recording found when it measured these together; our own failure where it never did."""
+        """The recorded comparison of exactly these kernels; infrastructure errors if there is none."""
         ids = [kernel.id for kernel in kernels]
         for each in self._compared:
             if set(ids) == set(each.evaluations):
                 return [each.evaluations[id] for id in ids]
-        log = f"the recording never measured the kernels {', '.join(ids)} together"
+        log = f"the recording has no comparison of the kernels {', '.join(ids)}"
         return [Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=log) for _ in kernels]
+
+
+def recorded_repair(recorded: Sequence[Variant], failed: Variant) -> Kernel | None:
+    """The kernel that repaired an equal kernel among the `recorded` variants of the same idea."""
+    was = {variant.id for variant in recorded if variant.kernel.id == failed.kernel.id}
+    return next((variant.kernel for variant in recorded if variant.repairs in was), None)
 
 
 def _joined(verdicts: Iterable[Mapping[str, Evaluation]]) -> dict[str, Evaluation]:

@@ -1,6 +1,6 @@
-"""How much a run may use: rounds, evaluations, seconds, and of models calls, tokens and dollars.
+"""How much a run may use: rounds, evaluations, seconds, and the calls, tokens and dollars of language models.
 
-Checked as work is submitted, not after.
+Limits are checked before work is submitted, not after.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from decimal import Decimal
 
 
 class BudgetSpent(Exception):
-    """A limit allows nothing more; `limit` is its name."""
+    """A limit forbids more work; `limit` is its name."""
 
     def __init__(self, limit: str) -> None:
         super().__init__(f"budget.{limit} is used up")
@@ -22,21 +22,42 @@ class BudgetSpent(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Of one model call: what it cost, or may cost at most."""
+    """The calls, tokens and US dollars of model calls, actual or at most."""
 
+    calls: int = 1
     tokens: int
     dollars: Decimal
 
+    def __add__(self, other: Cost) -> Cost:
+        tokens, dollars = self.tokens + other.tokens, self.dollars + other.dollars
+        return Cost(calls=self.calls + other.calls, tokens=tokens, dollars=dollars)
+
+    def __sub__(self, other: Cost) -> Cost:
+        tokens, dollars = self.tokens - other.tokens, self.dollars - other.dollars
+        return Cost(calls=self.calls - other.calls, tokens=tokens, dollars=dollars)
+
+
+NOTHING = Cost(calls=0, tokens=0, dollars=Decimal(0))
+
 
 class Budget:
-    """Limits of a run, and what it has used of them; None is no limit.
+    """The limits of a run, and how much of each it has used. None means no limit.
 
-    An evaluation is reserved before it is submitted, and settled when its verdict is in; so is a model call,
-    at the most that it can cost. Reserved and spent together never pass a limit. `clock` gives seconds from
-    any origin; time counts from `start`, which also carries over what an earlier process of the same run has
-    used.
+    Each evaluation is reserved before it is submitted and settled when its verdict arrives. Each model call
+    is reserved at its maximum possible cost, and settled at its actual cost. What is reserved and spent
+    together never exceeds a limit.
 
-    Raises ValueError for a limit that is not positive.
+    Args:
+        rounds: Rounds to run.
+        evaluations: Evaluations, not counting reused verdicts.
+        seconds: Seconds of work from `start`, including the time that earlier processes of the run used.
+        calls: Calls to language models.
+        tokens: Tokens of all calls, input and output.
+        dollars: US dollars of all calls.
+        clock: Returns seconds from any origin.
+
+    Raises:
+        ValueError: If a limit is not positive.
     """
 
     def __init__(
@@ -61,41 +82,22 @@ class Budget:
         for name, limit in limits.items():
             if limit is not None and not limit > 0:
                 raise ValueError(f"budget.{name} is {limit}; it must be positive, or null for no limit")
-        self.rounds = rounds
-        self.evaluations = evaluations
-        self.seconds = seconds
-        self.calls = calls
-        self.tokens = tokens
+        self.rounds, self.evaluations, self.seconds = rounds, evaluations, seconds
+        self.calls, self.tokens = calls, tokens
         self.dollars = None if dollars is None else Decimal(str(dollars))
-        self.spent = 0
-        self.reserved = 0
-        self.calls_spent = self.calls_reserved = 0
-        self.tokens_spent = self.tokens_reserved = 0
-        self.dollars_spent = self.dollars_reserved = Decimal(0)
-        self._refused: str | None = None
         self._clock = clock
-        self._origin_s = clock()
+        self.start()
 
-    def start(
-        self,
-        *,
-        used_s: float = 0.0,
-        evaluations: int = 0,
-        calls: int = 0,
-        tokens: int = 0,
-        dollars: Decimal = Decimal(0),
-    ) -> None:
-        """Starts the clock, with what the run had used before (zero for a new one)."""
+    def start(self, *, used_s: float = 0.0, evaluations: int = 0, cost: Cost = NOTHING) -> None:
+        """Starts the clock, given what the run has used before (nothing for a new run)."""
         self._origin_s = self._clock() - used_s
         self.spent, self.reserved = evaluations, 0
-        self.calls_spent, self.calls_reserved = calls, 0
-        self.tokens_spent, self.tokens_reserved = tokens, 0
-        self.dollars_spent, self.dollars_reserved = dollars, Decimal(0)
-        self._refused = None
+        self.cost_spent, self.cost_reserved = cost, NOTHING
+        self._refused: str | None = None
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds of work on this run, earlier processes included."""
+        """Seconds of work on this run, including earlier processes."""
         return self._clock() - self._origin_s
 
     @property
@@ -105,12 +107,12 @@ class Budget:
 
     @property
     def timed_out(self) -> bool:
-        """Whether the seconds are used up."""
+        """Whether the time is up."""
         return self.remaining_s == 0
 
     @property
     def available(self) -> int:
-        """How many evaluations may be reserved now."""
+        """The number of evaluations that may be reserved now."""
         if self.timed_out:
             return 0
         if self.evaluations is None:
@@ -118,48 +120,48 @@ class Budget:
         return max(0, self.evaluations - self.spent - self.reserved)
 
     def reserve(self, n: int) -> int:
-        """Reserves n evaluations, or as many as there are; returns how many."""
+        """Reserves up to `n` evaluations; returns the number reserved."""
         granted = min(n, self.available)
         self.reserved += granted
         return granted
 
     def settle(self, *, spent: bool) -> None:
-        """Ends a reservation: its evaluation took place or was not needed. Raises ValueError without one."""
+        """Ends a reservation. `spent` says whether its evaluation took place. Raises ValueError without
+        one."""
         if self.reserved < 1:
-            raise ValueError("an evaluation was settled that had not been reserved")
+            raise ValueError("settled an evaluation that was not reserved")
         self.reserved -= 1
         self.spent += spent
 
     def reserve_call(self, most: Cost) -> bool:
-        """Reserves a model call at the most that it can cost. False while those under way, which may turn
-        out to cost less, leave no room for it. Raises BudgetSpent when none is under way and there is no
-        room, either."""
+        """Reserves a model call at its maximum possible cost.
+
+        Returns:
+            False if there is no room for it now, but calls in flight may turn out cheaper and leave room.
+
+        Raises:
+            BudgetSpent: If there is no room and no call is in flight.
+        """
         if self.timed_out:
             raise BudgetSpent("seconds")
         limit = self._too_much(most)
         if limit is None:
-            self.calls_reserved += 1
-            self.tokens_reserved += most.tokens
-            self.dollars_reserved += most.dollars
+            self.cost_reserved += most
             return True
-        if self.calls_reserved:
+        if self.cost_reserved.calls:
             return False
         self._refused = limit
         raise BudgetSpent(limit)
 
     def settle_call(self, most: Cost, spent: Cost) -> None:
         """Ends the reservation of a call. Raises ValueError without one."""
-        if self.calls_reserved < 1:
-            raise ValueError("a call was settled that had not been reserved")
-        self.calls_reserved -= 1
-        self.tokens_reserved -= most.tokens
-        self.dollars_reserved -= most.dollars
-        self.calls_spent += 1
-        self.tokens_spent += spent.tokens
-        self.dollars_spent += spent.dollars
+        if self.cost_reserved.calls < 1:
+            raise ValueError("settled a call that was not reserved")
+        self.cost_reserved -= most
+        self.cost_spent += spent
 
     def exhausted(self, rounds_closed: int) -> str | None:
-        """The name of the limit that forbids another round, None when there may be one."""
+        """The name of the limit that forbids another round; None if another round may start."""
         if self.rounds is not None and rounds_closed >= self.rounds:
             return "rounds"
         if self.evaluations is not None and self.spent >= self.evaluations:
@@ -167,10 +169,10 @@ class Budget:
         return "seconds" if self.timed_out else self._refused
 
     def _too_much(self, most: Cost) -> str | None:
-        """The limit that one more call could pass."""
-        if self.calls is not None and self.calls_spent + self.calls_reserved >= self.calls:
-            return "calls"
-        if self.tokens is not None and self.tokens_spent + self.tokens_reserved + most.tokens > self.tokens:
-            return "tokens"
-        dollars = self.dollars_spent + self.dollars_reserved + most.dollars
-        return "dollars" if self.dollars is not None and dollars > self.dollars else None
+        """The limit that one more call could exceed."""
+        after = self.cost_spent + self.cost_reserved + most
+        for name in ("calls", "tokens", "dollars"):
+            limit = getattr(self, name)
+            if limit is not None and getattr(after, name) > limit:
+                return name
+        return None

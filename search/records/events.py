@@ -1,4 +1,4 @@
-"""What happens in a run, as records: the journal's lines and what observers see."""
+"""The events of a run: the lines of its journal, and what observers receive."""
 
 from __future__ import annotations
 
@@ -13,14 +13,29 @@ from search.records.tree import Idea, Seed, Variant
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """`at_s` is seconds of work since the run began, pauses between stop and resume not counted."""
+    """Something that happened in a run.
+
+    Attributes:
+        at_s: Seconds of work since the run began; pauses between a stop and a resume do not count.
+    """
 
     at_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(Event):
-    """First line of a journal, and again at every resume."""
+    """The first line of a journal, written again at each resume.
+
+    Attributes:
+        problem: The problem of the run.
+        proposer: The class name of the proposer.
+        strategy: The class name of the strategy.
+        rounds: The limit of rounds; 0 for none.
+        seed: The seed of the run's random choices.
+        environment: Facts that are the same for all evaluations: the device's name, software versions.
+        entries: The library's hits when the run began; a resumed run keeps them.
+        ranking: How the run ranks its kernels (see `search.records.ranking`); a resumed run keeps it.
+    """
 
     problem: Problem
     proposer: str
@@ -28,18 +43,23 @@ class RunStarted(Event):
     rounds: int
     seed: int
     environment: dict[str, str]
-    """What is the same for all evaluations: device's name, versions."""
     entries: tuple[Seed, ...] = ()
-    """The library's hits when the run began; a resumed run keeps to them."""
     ranking: str = LOWER_END
-    """What the run ranks its kernels by (see `search.records.ranking`); a resumed run keeps to that."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpansionAsked(Event):
-    """A strategy without synchronous rounds has asked for an expansion, having seen all that comes before
-    in the journal. `number` counts them from 0 in the run; `seed` is the id of its seed, "" for the
-    reference."""
+    """A strategy without synchronous rounds has requested an expansion, having seen everything before it in
+    the journal.
+
+    Attributes:
+        number: Counts the expansions of the run from 0.
+        seed: The id of the expansion's seed, "" for the reference.
+        ideas: The number of ideas requested.
+        variants: The number of variants per idea.
+        round: The round that the ideas belong to.
+        as_it_is: Whether the seed itself is to be measured, without new ideas.
+    """
 
     number: int
     seed: str
@@ -51,9 +71,15 @@ class ExpansionAsked(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class IdeaProposed(Event):
-    """`number` counts the ideas of the round from 1; `expansion` is the number of its expansion, from 0 in
-    the round or, where it was recorded (`ExpansionAsked`), in the run; `of` is how many ideas that
-    expansion brought in the same answer."""
+    """The proposer had an idea.
+
+    Attributes:
+        idea: The idea.
+        number: Counts the ideas of the round from 1.
+        expansion: The number of its expansion, from 0: within the run after an `ExpansionAsked`, otherwise
+            within the round.
+        of: The number of ideas that the expansion got in the same answer.
+    """
 
     idea: Idea
     number: int
@@ -63,7 +89,8 @@ class IdeaProposed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SeedExhausted(Event):
-    """The proposer, asked in this round, had no new idea on the seed: its id, "" for the reference."""
+    """The proposer, asked in this round, had no new idea for the seed. `seed` is its id, "" for the
+    reference."""
 
     seed: str
     round: int
@@ -71,7 +98,7 @@ class SeedExhausted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class VariantWritten(Event):
-    """`number` counts the variants of the idea from 1."""
+    """A kernel was written. `number` counts the variants of its idea from 1."""
 
     variant: Variant
     number: int
@@ -79,7 +106,8 @@ class VariantWritten(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class IdeaImplemented(Event):
-    """The proposer will write no more variants of the idea by itself: it has written so many."""
+    """The proposer will write no more variants of the idea unless asked for a repair; it has written
+    `variants`."""
 
     idea_id: str
     variants: int
@@ -87,14 +115,14 @@ class IdeaImplemented(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCalled(Event):
-    """A call of a model has ended, with an answer or without."""
+    """A call to a language model has ended, with or without an answer."""
 
     call: ModelCall
 
 
 @dataclass(frozen=True, kw_only=True)
 class VariantStage(Event):
-    """Not journaled: where a variant is on its way to a verdict: `queued`, `building`, `measuring`."""
+    """Where a variant is on its way to a verdict: `queued`, `building` or `measuring`. Not in the journal."""
 
     variant_id: str
     stage: str
@@ -102,7 +130,7 @@ class VariantStage(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class VariantEvaluated(Event):
-    """`reused` when an equal kernel had been evaluated before and its verdict was taken over."""
+    """A variant has its verdict. `reused`: the verdict is that of an equal kernel evaluated before."""
 
     variant: Variant
     reused: bool = False
@@ -110,32 +138,37 @@ class VariantEvaluated(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundClosed(Event):
-    """All variants of the round have their verdicts, or the budget ran out. `best` is the run's so far."""
+    """All variants of the round have their verdicts, or the budget ran out.
+
+    Attributes:
+        round: The number of the round, from 1.
+        best: The fastest variant of the run so far; None if none is correct.
+        evaluations: Verdicts of the run so far, not counting reused ones.
+    """
 
     round: int
     best: Variant | None
     evaluations: int
-    """Verdicts so far, reused ones not counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeadersCompared(Event):
     """The variants that may be the fastest were measured against one another in one session, before a round
-    starts from them or one is confirmed. `evaluations` are theirs, in the same order."""
+    starts from them or one of them is confirmed. `evaluations` has the same order as `variants`."""
 
     variants: tuple[Variant, ...]
     evaluations: tuple[Evaluation, ...]
 
     @property
     def by_kernel(self) -> dict[str, Evaluation]:
-        """What was found, by kernel id."""
+        """The evaluations by kernel id."""
         found = zip(self.variants, self.evaluations, strict=True)
         return {variant.kernel.id: evaluation for variant, evaluation in found}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BestConfirmed(Event):
-    """The final re-measurement of a winner, in a fresh process with new inputs."""
+    """The final measurement of a winner, in a new process with new inputs."""
 
     variant: Variant
     evaluation: Evaluation
@@ -143,7 +176,13 @@ class BestConfirmed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunFinished(Event):
-    """`reason`: why it ended (`rounds`, `evaluations`, `seconds`, `interrupted`, `exhausted`, ...)."""
+    """The run has ended.
+
+    Attributes:
+        reason: Why it ended: `rounds`, `evaluations`, `seconds`, `interrupted`, `exhausted`, ...
+        best: The winner; None if no kernel was correct.
+        confirmed: The winner's final measurement; None if there was none.
+    """
 
     reason: str
     best: Variant | None

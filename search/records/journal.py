@@ -1,7 +1,7 @@
-"""The record of a run: an append-only file, one event a line, from which all state is replayed.
+"""The record of a run: an append-only file with one event per line, from which all state is replayed.
 
-What is appended is with the operating system before anything else sees it: a killed process loses only
-the work in flight. (The idea of optuna's `storages/journal/_file.py`.) The lines are `journal_codec`'s.
+Each event is handed to the operating system before any other part sees it, so a killed process loses only the
+work in flight. (After optuna's `storages/journal/_file.py`.) `journal_codec` defines the format of a line.
 """
 
 from __future__ import annotations
@@ -22,14 +22,21 @@ logger = logging.getLogger(__name__)
 
 
 class JournalError(ValueError):
-    """A journal that cannot be read or written; the message says where and why."""
+    """A journal cannot be read or written; the message says where and why."""
 
 
 class Journal:
-    """Appends events to the file at `path`, which is created, or continued after its last whole batch.
+    """Appends events to a file, which is created, or continued after its last complete batch.
 
-    `past` holds the events that were there. One process at a time: raises JournalError when another has
-    the journal open, when a line before the last is corrupt, or when a newer program wrote the file.
+    Only one process at a time can have a journal open.
+
+    Attributes:
+        path: The journal's file.
+        past: The events that the file had when it was opened.
+
+    Raises:
+        JournalError: If another process has the journal open, a line before the last is corrupt, or a newer
+            version of Ideatree wrote the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,9 +55,11 @@ class Journal:
         self.past: tuple[Event, ...] = tuple(events)
 
     def append(self, events: Iterable[Event]) -> None:
-        """Writes a batch of events with one system call: after a crash it is there as a whole or not at all.
+        """Writes a batch of events with one system call: after a crash, all of the batch is there or none of
+        it.
 
-        Raises OSError when the disk does not take it; the journal is then as it was before.
+        Raises:
+            OSError: If the disk does not accept it; the journal is then unchanged.
         """
         data = b"".join(json.dumps(encode(event)).encode() + b"\n" for event in events)
         try:
@@ -63,11 +72,11 @@ class Journal:
         self._size += len(data)
 
     def sync(self) -> None:
-        """Waits until the disk has what was appended: survives a power loss, not only a killed process."""
+        """Waits until the disk has the events, so that they survive a power loss too."""
         os.fsync(self._fd)
 
     def close(self) -> None:
-        """Syncs, and lets another process have the journal."""
+        """Syncs and releases the journal."""
         self.sync()
         os.close(self._fd)
 
@@ -81,16 +90,18 @@ class Journal:
 
 
 def replay(path: Path) -> list[Event]:
-    """The events of a journal, oldest first; reads only, also while a search is writing.
+    """Reads the events of a journal, oldest first; also works while a search is writing it.
 
-    Left out with a warning: a torn last line, and the ideas of a last answer of which only a part is there.
-    Raises JournalError naming the line for anything else that is not an event, and for a newer format.
+    A torn last line, and the ideas of an incomplete last answer, are left out with a warning.
+
+    Raises:
+        JournalError: If any other line is not an event, or a newer version of Ideatree wrote the file.
     """
     return _read(path)[0]
 
 
 def _read(path: Path) -> tuple[list[Event], int]:
-    """The events of whole batches, and how many bytes of the file they take."""
+    """The events of complete batches, and the number of bytes that they take in the file."""
     decoder = Decoder()
     events: list[Event] = []
     ends = [0]
@@ -100,7 +111,7 @@ def _read(path: Path) -> tuple[list[Event], int]:
             if data is None and file.read(1):
                 raise JournalError(f"{path}, line {number} is corrupt: {line[:60]!r}")
             if data is None:
-                logger.warning("%s: line %d is torn and left out: %.60r", path, number, line)
+                logger.warning("%s: left out line %d, which is incomplete: %.60r", path, number, line)
                 break
             try:
                 events.append(decoder.decode(data))
@@ -112,13 +123,13 @@ def _read(path: Path) -> tuple[list[Event], int]:
             ends.append(ends[-1] + len(line))
     partial = _partial_batch(events)
     if partial:
-        logger.warning("%s: the last answer is there in part; its %d lines are left out", path, partial)
+        logger.warning("%s: left out the last answer, of which only %d lines are there", path, partial)
     whole = len(events) - partial
     return events[:whole], ends[whole]
 
 
 def _parse(line: bytes) -> Any:
-    """The line's JSON; None for a line without an end, or that is not JSON."""
+    """The line's JSON; None for a line without a line end or with invalid JSON."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -128,7 +139,7 @@ def _parse(line: bytes) -> Any:
 
 
 def _partial_batch(events: list[Event]) -> int:
-    """How many events at the end belong to a batch that was not written to its end; 0 if there is none."""
+    """The number of events at the end that belong to an incomplete batch."""
     last = events[-1] if events else None
     if not isinstance(last, IdeaProposed):
         return 0

@@ -1,7 +1,8 @@
-"""What is asked of a language model and what it answers: records, and the protocol of a provider.
+"""Questions to language models, answers and prices: the records, and the protocol of a provider.
 
-Providers live in `llms/`, one file each. They make one call and say what became of it; retries, limits on
-concurrency, the budget and the record of calls are the model client's (`model_client.py`).
+Providers live in `search/models/providers/`, one per file. A provider makes one call and reports how it
+ended; the model client (`search/models/client.py`) owns retries, concurrency, the budget and the record of
+calls.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any, Protocol
 
 MILLION = 1_000_000
 WRAPPING_TOKENS = 256
-"""More than any chat template puts around a prompt and its schema."""
+"""More than any chat template adds to a prompt and its schema."""
 
 
 class Purpose(StrEnum):
-    """What a call is for."""
+    """The purpose of a call."""
 
     IDEAS = "ideas"
     CODE = "code"
@@ -28,12 +29,12 @@ class Purpose(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why a call brought nothing that can be used."""
+    """Why a call gave no usable answer."""
 
     RATE_LIMITED = "rate limited"
     SERVER_ERROR = "server error"
     UNREACHABLE = "unreachable"
-    """Nothing was sent: it costs nothing."""
+    """Nothing was sent, so the call costs nothing."""
     CONNECTION = "connection lost"
     TIMEOUT = "timed out"
     EMPTY = "empty answer"
@@ -46,12 +47,12 @@ class Cause(StrEnum):
 
     @property
     def passing(self) -> bool:
-        """Whether the same call may well succeed when it is made again."""
+        """Whether the same call may well succeed on another try."""
         return self not in (Cause.BAD_REQUEST, Cause.DENIED, Cause.SKIPPED)
 
     @property
     def outage(self) -> bool:
-        """Whether the provider, or the way to it, is the reason: it may be gone in some minutes or hours."""
+        """Whether the provider or the connection to it is the cause; it may pass in minutes or hours."""
         return self in (
             Cause.UNREACHABLE,
             Cause.CONNECTION,
@@ -62,14 +63,19 @@ class Cause(StrEnum):
 
     @property
     def lost(self) -> bool:
-        """Whether the model may have written an answer, and the provider charge for it, all the same."""
+        """Whether the model may have written an answer anyway, which the provider may charge for."""
         return self in (Cause.CONNECTION, Cause.TIMEOUT)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Tokens as the provider reports them. `cached_tokens` is the part of `input_tokens` that it had cached;
-    `output_tokens` include what the model thought."""
+    """The tokens of a call, as the provider reports them.
+
+    Attributes:
+        input_tokens: All input tokens.
+        cached_tokens: The part of `input_tokens` that the provider had cached.
+        output_tokens: All output tokens, including the model's thinking.
+    """
 
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -77,18 +83,26 @@ class Usage:
 
     @property
     def tokens(self) -> int:
-        """All of them."""
+        """Input and output tokens together."""
         return self.input_tokens + self.output_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """Dollars per million tokens; None: not known. Raises ValueError for a negative one."""
+    """The price of a model, in dollars per million tokens; None if unknown.
+
+    Attributes:
+        input: The price of input tokens.
+        output: The price of output tokens.
+        cached_input: The price of cached input tokens; None if they cost the same as others.
+
+    Raises:
+        ValueError: If a price is negative.
+    """
 
     input: float | None = None
     output: float | None = None
     cached_input: float | None = None
-    """None: as any other input."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -97,11 +111,11 @@ class Price:
 
     @property
     def known(self) -> bool:
-        """Whether a call's dollars can be told."""
+        """Whether the dollars of a call can be computed."""
         return self.input is not None and self.output is not None
 
     def dollars(self, usage: Usage) -> Decimal:
-        """What so many tokens cost, exactly; 0 where the price is not known."""
+        """The exact cost of these tokens in dollars; 0 if the price is unknown."""
         if self.input is None or self.output is None:
             return Decimal(0)
         cached = self.input if self.cached_input is None else self.cached_input
@@ -114,15 +128,24 @@ class Price:
         return sum((tokens * Decimal(str(each)) for tokens, each in parts), Decimal(0)) / MILLION
 
     def at_most(self, usage: Usage) -> Decimal:
-        """The same where nobody knows what was cached."""
+        """The largest possible cost in dollars, no matter which tokens were cached."""
         dearest = max(self.input or 0.0, self.cached_input or 0.0)
         return Price(input=dearest, output=self.output or 0.0).dollars(usage)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Of one model's calls: tokens of an answer, seconds until it must be there, calls at a time, and how
-    often a question is asked before it is given up. Raises ValueError for a limit that is not positive."""
+    """The limits of one model's calls.
+
+    Attributes:
+        output_tokens: Tokens of one answer.
+        timeout_s: Seconds to wait for an answer.
+        concurrency: Calls at a time.
+        tries: Calls per question before giving up.
+
+    Raises:
+        ValueError: If a limit is not positive.
+    """
 
     output_tokens: int = 32_000
     timeout_s: float = 600.0
@@ -137,8 +160,15 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One prompt. With a `schema` (JSON schema) the answer is to be JSON that keeps to it. `about` says in
-    the records what the question is about: an idea's or a variant's id, or a round."""
+    """One prompt.
+
+    Attributes:
+        purpose: What the answer is for.
+        system: The system prompt.
+        prompt: The user prompt.
+        about: What the question is about, for the records: the id of an idea or a variant, or a round.
+        schema: A JSON schema that the answer has to follow; None for plain text.
+    """
 
     purpose: Purpose
     system: str
@@ -147,7 +177,7 @@ class Question:
     schema: Mapping[str, Any] | None = None
 
     def most_tokens(self, limits: Limits) -> Usage:
-        """What it can cost at most: no tokenizer makes more tokens than there are bytes."""
+        """The largest possible usage; no tokenizer produces more tokens than the text has bytes."""
         texts = (self.system, self.prompt, json.dumps(self.schema) if self.schema else "")
         input_tokens = sum(len(text.encode()) for text in texts) + WRAPPING_TOKENS
         return Usage(input_tokens=input_tokens, output_tokens=limits.output_tokens)
@@ -155,15 +185,22 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a model wrote, and what it used for it; None where the provider does not say."""
+    """The text that a model wrote, and its usage; None if the provider does not report it."""
 
     text: str
     usage: Usage | None
 
 
 class CallFailed(Exception):
-    """A call that brought nothing usable. `usage` is None where the provider reported none; `text` holds what
-    came, if anything did; `retry_after_s` is the provider's wish."""
+    """A call gave no usable answer.
+
+    Attributes:
+        cause: Why.
+        detail: The provider's message, or more about the cause.
+        usage: The usage; None if the provider reported none.
+        text: The text that arrived, if any.
+        retry_after_s: Seconds that the provider asks to wait before the next call.
+    """
 
     def __init__(
         self,
@@ -181,10 +218,20 @@ class CallFailed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCall:
-    """One call as the journal has it; `model_calls.jsonl` has the texts under the same id.
+    """One call as recorded in the journal; `model_calls.jsonl` has its texts under the same id.
 
-    `cause` is None for a call whose answer was used. `estimated`: the provider reported nothing, so the
-    figures are the most that it can have been. `seconds` of waiting for the answer.
+    Attributes:
+        id: The number of the call in the run, six digits.
+        model: The model, as `provider/model`.
+        purpose: What the answer was for.
+        about: What the question was about; see `Question`.
+        attempt: Counts the calls for the same question from 1.
+        usage: The tokens used.
+        dollars: The cost in dollars.
+        seconds: Seconds until the answer.
+        estimated: Whether the provider reported no usage, so that the figures are the largest possible ones.
+        cause: Why the answer was not used; None if it was.
+        detail: The provider's message, or more about the cause.
     """
 
     id: str
@@ -201,7 +248,7 @@ class ModelCall:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ModelCall:
-        """Restores what `dataclasses.asdict` writes. Raises TypeError, ValueError or KeyError."""
+        """Restores the output of `dataclasses.asdict`. Raises TypeError, ValueError or KeyError."""
         body = dict(data)
         usage, purpose = Usage(**body.pop("usage")), Purpose(body.pop("purpose"))
         cause = body.pop("cause")
@@ -210,8 +257,8 @@ class ModelCall:
 
 @dataclass(kw_only=True)
 class Spending:
-    """What calls have cost so far, or may have cost at most: `estimated` counts those whose cost the provider
-    did not report."""
+    """The cost of calls so far, or its upper bound: `estimated` counts the calls whose usage the provider did
+    not report."""
 
     calls: int = 0
     failed: int = 0
@@ -220,7 +267,7 @@ class Spending:
     dollars: Decimal = field(default_factory=Decimal)
 
     def add(self, call: ModelCall) -> None:
-        """Takes one more call in."""
+        """Adds one call."""
         self.calls += 1
         self.failed += call.cause is not None
         self.estimated += call.estimated
@@ -229,7 +276,7 @@ class Spending:
 
     @classmethod
     def total(cls, several: Iterable[Spending]) -> Spending:
-        """What they come to together."""
+        """The sum of several."""
         total = cls()
         for each in several:
             total.calls += each.calls
@@ -241,25 +288,30 @@ class Spending:
 
 
 class LLM(Protocol):
-    """A provider's model. The provider's SDK is imported, and the key read, when they are needed first."""
+    """A provider's model. Its SDK is imported, and its key read, only when first needed.
+
+    Attributes:
+        name: The name in journals and reports, as `provider/model`.
+        price: The price of its tokens.
+        limits: The limits of its calls.
+    """
 
     name: str
-    """As journal and reports have it: `provider/model`."""
     price: Price
     limits: Limits
 
     def refusal(self) -> str | None:
-        """Why it cannot be called, in one line that says what to install or set; None if it can."""
+        """Returns in one line what to install or set before it can be called; None if it can be called."""
         ...
 
     def begin(self, folder: Path) -> None:
-        """Called once, before the first question, with the folder of the run."""
+        """Called once, before the first question, with the run's folder."""
         ...
 
     async def complete(self, question: Question) -> Answer:
-        """Makes one call, without retries. Raises CallFailed for whatever becomes of it but a usable text."""
+        """Makes one call, without retries. Raises CallFailed if it gives no usable text."""
         ...
 
     async def close(self) -> None:
-        """Lets go of connections."""
+        """Closes connections."""
         ...

@@ -1,8 +1,9 @@
-"""Which of several kernels is the fastest, by what is sure of them. Pure: kernel ids and evaluations.
+"""Which of several kernels is the fastest, given the uncertainty of their timings. Pure: kernel ids and
+evaluations.
 
-A kernel stands where the lower end of its speedup's 95 % interval puts it: of many noisy medians the largest
-is the luckiest. Kernels that were measured against one another in one session are ordered by that session: a
-kernel that was faster there than another stands before it, and at least where the other would.
+A kernel ranks by the lower end of its speedup's 95 % interval, because the largest of many noisy medians is
+mostly the luckiest. Kernels that were measured against one another in one session are ordered by that
+session: the faster one ranks before the other, and no later than the other would.
 """
 
 from __future__ import annotations
@@ -19,39 +20,41 @@ from evaluators.records.timing import MIN_PAIRS, interval, paired_speedup
 
 LOWER_END, MEDIAN = "lower_end", "median"
 RANKINGS = (LOWER_END, MEDIAN)
-"""What a run ranks by. Journals from before there was a choice rank by the median, and compare nothing: so
-they are resumed and replayed as they began."""
+"""What a run ranks by. Older journals, from before there was a choice, rank by the median and compare
+nothing, so that they resume and replay as they began."""
 
 LEADERS_AT_MOST = 5
-"""How many kernels are measured in one session: each of its turns has a block of every one of them."""
+"""The number of kernels measured in one session; each turn has a block for each of them."""
 
 SESSIONS_AT_MOST = 3
-"""How often the same kernels are measured together while that tells too little."""
+"""The number of sessions with the same kernels if the earlier ones do not settle their order."""
 
 NARROW = 0.05
-"""Half the width of an interval that tells enough though it holds 1: the rest is not worth a session."""
+"""Half the width at which an interval around 1 is narrow enough: what is left does not justify another
+session."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderComparison:
-    """Several kernels, measured in alternating blocks of one session: their evaluations by kernel id. The
-    samples of those that are correct belong together turn by turn. Raises ValueError where they cannot."""
+    """Several kernels measured in alternating blocks of one session: their evaluations by kernel id. Timing
+    samples of correct kernels with the same index belong to the same turn. Raises ValueError if the numbers
+    of turns differ."""
 
     evaluations: Mapping[str, Evaluation]
 
     def __post_init__(self) -> None:
         turns = {len(each.timing.kernel_samples_ms) for each in self.evaluations.values() if each.timing}
         if len(turns) > 1:
-            raise ValueError(f"kernels that were measured together have {sorted(turns)} turns")
+            raise ValueError(f"kernels of one session must have equal numbers of turns, not {sorted(turns)}")
 
     @cached_property
     def found(self) -> Mapping[str, Evaluation]:
-        """Those that say something of their kernels: without our own failures."""
+        """The evaluations that say something about their kernels, that is, without infrastructure errors."""
         return {kernel: each for kernel, each in self.evaluations.items() if each.status.is_of_the_kernel}
 
     def speedup(self, kernel: str, over: str) -> tuple[float, float, float] | None:
-        """How many times as fast the one is as the other, with the 95 % interval; None where this session
-        did not time both, or in too few turns."""
+        """The speedup of `kernel` over another with its 95 % interval; None if this session did not time
+        both, or in too few turns."""
         one, other = (self.found[each].timing if each in self.found else None for each in (kernel, over))
         if one is None or other is None or len(one.kernel_samples_ms) < MIN_PAIRS:
             return None
@@ -59,8 +62,8 @@ class LeaderComparison:
 
 
 def unconfirmed(evaluation: Evaluation | None) -> str:
-    """Why a final measurement does not confirm a kernel, in words; "" where its interval clears 1.00 against
-    eager. None: there was none."""
+    """Why a final measurement does not confirm a kernel; "" if it does, that is, if the interval of its
+    speedup over eager lies above 1.00. None means that there was no final measurement."""
     if evaluation is None:
         return "it was not measured again"
     if (timing := evaluation.timing) is None:
@@ -69,8 +72,8 @@ def unconfirmed(evaluation: Evaluation | None) -> str:
     if timing.speedup_low > 1:
         return ""
     if timing.speedup_high < 1:
-        return f"it is slower than eager, {interval} lies below 1.00"
-    return f"{interval} says nothing" if timing.speedup_low < 0.005 else f"{interval} holds 1.00"
+        return f"it is slower than eager: {interval} lies below 1.00"
+    return f"{interval} {'is too wide' if timing.speedup_low < 0.005 else 'contains 1.00'}"
 
 
 class Ranking:
@@ -82,17 +85,17 @@ class Ranking:
         self.by = by
         self.comparisons: list[LeaderComparison] = []
         self._last: dict[str, LeaderComparison] = {}
-        """By kernel id, the last comparison that says something of it."""
+        """By kernel id, the last comparison with a result for it."""
         self._ratios: dict[tuple[str, str], list[float]] = {}
-        """For two kernels, in either order: the second one's time over the first one's, turn by turn, of all
-        sessions that timed both."""
+        """For each ordered pair of kernels: the second one's time divided by the first one's, turn by turn,
+        over all sessions that timed both."""
         self._call_ms: dict[tuple[str, str], float] = {}
-        """For two kernels, what a call of the faster one takes."""
+        """For each pair of kernels, the call time of the faster one."""
         self._faster: dict[str, set[str]] = {}
-        """By kernel id, those that were faster, by the median of these ratios."""
+        """By kernel id, the kernels that were faster, by the median of these ratios."""
 
     def add(self, comparison: LeaderComparison) -> None:
-        """Takes in the next one."""
+        """Adds the next comparison."""
         self.comparisons.append(comparison)
         self._last |= dict.fromkeys(comparison.found, comparison)
         timings = {
@@ -107,19 +110,19 @@ class Ranking:
                 self._faster[other].add(one)
 
     def evaluation(self, kernel: str, own: Evaluation) -> Evaluation:
-        """What counts of a kernel with this evaluation of its own: what the last comparison found, if any."""
+        """The evaluation to rank a kernel by: the last comparison's if there is one, otherwise its own."""
         last = self._last.get(kernel)
         return own if last is None else last.found[kernel]
 
     def order(self, own: Mapping[str, Evaluation]) -> list[str]:
-        """The correct ones of these kernels, the fastest first; equal ones in the order of `own`."""
+        """The correct kernels among these, fastest first; ties in the order of `own`."""
         sure = self._sure(own)
         places = {kernel: place for place, kernel in enumerate(sorted(sure, key=lambda each: -sure[each]))}
         seen: set[str] = set()
         ordered: list[str] = []
 
         def put(kernel: str) -> None:
-            """After those that were faster, but for sessions that contradict one another in a circle."""
+            """Puts the faster kernels first, unless sessions contradict one another in a circle."""
             if kernel in seen:
                 return
             seen.add(kernel)
@@ -133,9 +136,10 @@ class Ranking:
         return ordered
 
     def leaders(self, own: Mapping[str, Evaluation]) -> list[str]:
-        """The best and those that may be faster, to be measured against one another: their intervals reach up
-        to what the best surely has, and no faster one is told from them yet. At most `LEADERS_AT_MOST`; none
-        where the best is clear, or these were measured together `SESSIONS_AT_MOST` times."""
+        """The kernels to measure against one another: the best, and those that may be faster, because their
+        intervals reach the lower end of the best's and no faster one is told apart from them yet. At most
+        `LEADERS_AT_MOST`; none if the best is clear or these were measured together `SESSIONS_AT_MOST`
+        times."""
         order = self.order(own)
         if self.by != LOWER_END or not order:
             return []
@@ -150,18 +154,19 @@ class Ranking:
         return [] if len(leaders) < 2 or sessions >= SESSIONS_AT_MOST else leaders
 
     def speedup(self, kernel: str, over: str) -> tuple[float, float, float] | None:
-        """How many times as fast the one is as the other, with the 95 % interval, by all sessions that timed
-        both; None where that was in too few turns."""
+        """The speedup of `kernel` over another with its 95 % interval, from all sessions that timed both;
+        None if they had too few turns."""
         ratios = self._ratios.get((kernel, over), [])
         return interval(ratios, self._call_ms[kernel, over]) if len(ratios) >= MIN_PAIRS else None
 
     def _is_behind(self, kernel: str, there: set[str]) -> bool:
-        """Whether one of these is surely faster, or faster and so near that it does not matter."""
+        """Whether one of these kernels is significantly faster, or faster by so little that it does not
+        matter."""
         found = (self.speedup(faster, kernel) for faster in self._faster.get(kernel, set()) & there)
         return any(each is not None and (each[1] > 1 or each[2] - each[1] < 2 * NARROW) for each in found)
 
     def _sure(self, own: Mapping[str, Evaluation]) -> dict[str, float]:
-        """What the speedup of each correct kernel is at least."""
+        """The speedup that each correct kernel ranks by."""
         counts = {kernel: self.evaluation(kernel, each) for kernel, each in own.items()}
         correct = {kernel: each for kernel, each in counts.items() if each.status is Status.CORRECT}
         if self.by == MEDIAN:

@@ -1,4 +1,4 @@
-"""What the events of a run add up to. A search, a journal's replay and the observers fold them alike."""
+"""The state that the events of a run add up to. Searches, journal replays and observers all use it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from search.records.tree import Expansion, Idea, Seed, Tree, Variant
 
 @dataclass
 class Asked:
-    """An expansion that a strategy without synchronous rounds has asked for, with the ideas that came."""
+    """An expansion requested by a strategy without synchronous rounds, and its ideas."""
 
     event: ExpansionAsked
     ideas: list[Idea] = field(default_factory=list)
 
     def expansion(self, seeds: Mapping[str, Seed]) -> Expansion:
-        """The same, with its seed out of these."""
+        """The expansion, with its seed taken from `seeds`."""
         asked = self.event
         return Expansion(
             seed=seeds[asked.seed] if asked.seed else None,
@@ -50,48 +50,49 @@ class Asked:
 
 @dataclass
 class RunState:
-    """What a run knows of itself: the tree, and what the engine needs to go on from here."""
+    """The state of a run: the tree, and what the engine needs to continue."""
 
     tree: Tree = field(default_factory=Tree)
     started: RunStarted | None = None
-    """The first start: what the run is about."""
+    """The first start, which says what the run searches."""
     finished: RunFinished | None = None
-    """How it ended; None while it is running, again or for the first time."""
+    """How the run ended; None while it is running."""
     proposed: dict[int, list[Idea]] = field(default_factory=dict)
     """The ideas of the open round, by the index of their expansion."""
     asked: dict[int, Asked] = field(default_factory=dict)
-    """By their numbers."""
+    """The requested expansions, by their numbers."""
     answers: dict[str, dict[int, bool]] = field(default_factory=dict)
-    """By kernel id, "" for the reference: by round, whether the proposer's last answer had an idea on it."""
+    """By kernel id ("" for the reference) and round: whether the proposer's last answer had an idea for
+    it."""
     implemented: set[str] = field(default_factory=set)
-    """Ids of the ideas of which the proposer has written all variants that it will."""
+    """Ids of the ideas whose variants are all written."""
     spending: dict[str, Spending] = field(default_factory=dict)
-    """On calls, by model."""
+    """The cost of model calls, by model."""
     calls: set[str] = field(default_factory=set)
-    """The ids of all calls."""
+    """The ids of all model calls."""
     verdicts: dict[str, Evaluation] = field(default_factory=dict)
-    """By kernel id: what an equal kernel may take over. Our own failures are not among them."""
+    """Verdicts by kernel id, for equal kernels to reuse. Infrastructure errors are not included."""
     confirmed: dict[str, Evaluation] = field(default_factory=dict)
-    """By kernel id: final measurements, our own failures left out."""
+    """Final measurements by kernel id, without infrastructure errors."""
     statuses: Counter[Status] = field(default_factory=Counter)
-    """Of all evaluations, those taken over not counted."""
+    """Counts of the statuses of all evaluations, not counting reused verdicts."""
     evaluations: int = 0
     device_s: float = 0.0
     used_s: float = 0.0
 
     @property
     def spent(self) -> Spending:
-        """On the calls of all models."""
+        """The cost of all model calls."""
         return Spending.total(self.spending.values())
 
     @property
     def compared_s(self) -> float:
-        """Of `device_s`, in which leaders were compared."""
+        """The part of `device_s` that went into comparing leaders."""
         found = (each.evaluations.values() for each in self.tree.ranking.comparisons)
         return sum(each.device_s for each in itertools.chain.from_iterable(found))
 
     def apply(self, event: Event) -> None:
-        """Takes in the next event. Raises ValueError or KeyError for one that cannot follow."""
+        """Applies the next event. Raises ValueError or KeyError if it cannot follow the earlier ones."""
         self.used_s = max(self.used_s, event.at_s)
         match event:
             case RunStarted():
@@ -130,7 +131,7 @@ class RunState:
                 self.finished = event
 
     def knows(self, event: Event) -> bool:
-        """Whether the event was taken in before, and would be refused or count twice if it were again."""
+        """Whether the event was applied before, and would be refused or counted twice if applied again."""
         match event:
             case ModelCalled(call=call):
                 return call.id in self.calls
@@ -150,7 +151,7 @@ class RunState:
         return False
 
     def is_pending(self, asked: Asked) -> bool:
-        """Whether the tree does not have all verdicts of the expansion's ideas yet."""
+        """Whether the tree lacks some verdicts of the expansion's ideas."""
         return any(
             idea.id not in self.implemented
             or any(each.evaluation is None for each in self.tree.variants_of(idea.id))
@@ -158,8 +159,8 @@ class RunState:
         )
 
     def exhausted(self, before: int = sys.maxsize) -> frozenset[str]:
-        """The kernels, by id, on which the proposer had no idea when it was last asked in a round before this
-        one; "" for the reference."""
+        """Ids of the kernels ("" for the reference) for which the proposer had no idea when last asked in a
+        round before this one."""
         found = []
         for kernel, by_round in self.answers.items():
             last = max((number for number in by_round if number < before), default=None)
@@ -189,7 +190,8 @@ class RunState:
 
 
 def rebuild(events: Iterable[Event]) -> RunState:
-    """The state of a run after these events. Raises ValueError or KeyError where they cannot be one run's."""
+    """The state of a run after these events. Raises ValueError or KeyError if they cannot belong to one
+    run."""
     state = RunState()
     for event in events:
         state.apply(event)

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
-from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.evaluation import Evaluation, Status, Timing
 from evaluators.records.problem import Kernel, content_id
 from search.records.ranking import LeaderComparison, Ranking
 
 HISTORY = ("all", "best", "summary", "none")
 BEST_SHOWN = 8
 LIBRARY = "library"
-"""The proposer of the ideas by which a search takes over the library's kernels as they are."""
+"""The proposer of the ideas that measure a library kernel unchanged."""
 
 
 class Category(StrEnum):
-    """The six categories of optimisation ideas, those of the method's authors."""
+    """The six categories of optimisation ideas, as defined by the method's authors."""
 
     MEMORY = "memory access"
     LATENCY = "asynchrony and latency hiding"
@@ -32,9 +32,12 @@ class Category(StrEnum):
 class Seed:
     """A kernel that a round starts from: a variant of an earlier round or a library entry.
 
-    `id` is the variant's or the entry's. `evaluation` is None for an entry not measured on this machine.
-    `why` says what the library found an entry for. One that is no `drop_in` is a kernel for another problem:
-    shown to the proposer, never expanded.
+    Attributes:
+        id: The id of the variant or the entry.
+        kernel: The kernel.
+        evaluation: Its evaluation; None for an entry that was not measured on this machine.
+        why: Why the library suggested the entry.
+        drop_in: Whether it solves this problem. Other entries are shown to the proposer but never expanded.
     """
 
     id: str
@@ -46,10 +49,17 @@ class Seed:
 
 @dataclass(frozen=True, kw_only=True)
 class Expansion:
-    """What a strategy asks for: `ideas` ideas on one seed (none: from the reference), `variants` of each.
+    """A strategy's request for ideas.
 
-    The engine fills in `round`, from 1; strategies leave it alone. With `as_it_is` nobody is asked for ideas:
-    the seed itself is to be measured.
+    Attributes:
+        seed: The kernel that the ideas start from; None for the reference.
+        ideas: The number of ideas, 1 or more.
+        variants: The number of variants per idea, 1 or more.
+        round: The round, from 1. The engine sets it; strategies leave it at 0.
+        as_it_is: Whether to measure the seed itself instead of asking for ideas.
+
+    Raises:
+        ValueError: If `ideas` or `variants` is less than 1.
     """
 
     seed: Seed | None
@@ -65,7 +75,20 @@ class Expansion:
 
 @dataclass(frozen=True, kw_only=True)
 class Idea:
-    """One optimisation hypothesis. `parent` is the id of its seed, "" for the reference itself."""
+    """One optimisation hypothesis.
+
+    Attributes:
+        text: The hypothesis, in one or two sentences.
+        category: Its category.
+        parent: The id of the kernel that it starts from, "" for the reference.
+        round: The round in which it was proposed, from 1.
+        proposer: The name of the proposer.
+        model: The language model that had the idea, if any.
+        known_ideas: Ids of the ideas that the proposer was shown.
+        expected: The effect that the proposer expects, in its words.
+        builds_on: The id of a library entry that the idea uses in addition to its parent; "" for none.
+        plan: Private notes of the proposer for `implement`.
+    """
 
     text: str
     category: Category
@@ -74,24 +97,28 @@ class Idea:
     proposer: str
     model: str = ""
     known_ideas: tuple[str, ...] = ()
-    """Ids of the ideas that the proposer knew when it had this one."""
     expected: str = ""
-    """The effect that the proposer expects, in its words."""
     builds_on: str = ""
-    """Id of a library entry that the idea takes up besides its parent."""
     plan: str = ""
-    """What the proposer wants to remember for `implement`; opaque to everybody else."""
 
     @cached_property
     def id(self) -> str:
-        """From the content and the place in the tree."""
+        """Derived from the content and the place in the tree."""
         return content_id("idea", self.text, self.category, self.parent, str(self.round), self.proposer)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One kernel written for one idea; `evaluation` is None until the verdict is in. `repairs` is the id of
-    the failed variant that it mends, "" for one written for the idea alone."""
+    """One kernel written for one idea.
+
+    Attributes:
+        kernel: The kernel.
+        idea: The id of the idea.
+        parent: The id of the kernel that the idea starts from, "" for the reference.
+        round: The round, from 1.
+        repairs: The id of the failed variant that this one repairs; "" for none.
+        evaluation: The verdict; None until there is one.
+    """
 
     kernel: Kernel
     idea: str
@@ -102,18 +129,23 @@ class Variant:
 
     @cached_property
     def id(self) -> str:
-        """One idea writes a kernel once, so idea and kernel name the variant."""
+        """Derived from the idea and the kernel: an idea never has the same kernel twice."""
         return content_id("variant", self.idea, self.kernel.id)
 
     @property
+    def timing(self) -> Timing | None:
+        """The timing of a correct kernel."""
+        return self.evaluation.timing if self.evaluation else None
+
+    @property
     def seed(self) -> Seed:
-        """This variant as the start of a later round."""
+        """This variant as the seed of a later round."""
         return Seed(id=self.id, kernel=self.kernel, evaluation=self.evaluation)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """An idea together with what became of it: its best variant so far, None where none is correct."""
+    """An idea with its variants and the best of them; None if none is correct."""
 
     idea: Idea
     best: Variant | None
@@ -121,12 +153,12 @@ class Outcome:
 
 
 def drop_ins(entries: Sequence[Seed]) -> list[Seed]:
-    """Those that a round may start from."""
+    """The entries that a round may start from."""
     return [entry for entry in entries if entry.drop_in]
 
 
 def library_idea(seed: Seed, round: int) -> Idea:
-    """The idea of measuring a kernel of the library as it is: what comes after has that to beat."""
+    """The idea of measuring a library kernel unchanged, so that the search has its speed to beat."""
     why = f" ({seed.why})" if seed.why else ""
     return Idea(
         text=f"Take over the library's {seed.id} as it is{why}.",
@@ -158,9 +190,15 @@ def shown_history(history: Sequence[Outcome], how: str, under_way: Iterable[Idea
 class Tree:
     """Everything tried so far, in the order in which it was proposed.
 
-    Only the engine and the journal's replay add to it; strategies and proposers read it. `variants` have the
-    verdicts that they were given. The best variants that `best` and `history` name have what was found when
-    kernels were measured against one another, where that was done.
+    Only the engine and the journal's replay add to it; strategies and proposers read it. `best` and `history`
+    return variants with the evaluations that they are ranked by: the last comparison of leaders, if there was
+    one, instead of the variant's own verdict.
+
+    Attributes:
+        ideas: All ideas by id.
+        variants: All variants by id, with their own verdicts.
+        rounds_closed: The number of closed rounds.
+        ranking: The order of the kernels.
     """
 
     def __init__(self) -> None:
@@ -169,29 +207,30 @@ class Tree:
         self.rounds_closed = 0
         self.ranking = Ranking()
         self._compared_after: list[int] = []
-        """For each comparison of the ranking, how many rounds were closed."""
+        """For each comparison of the ranking, the number of rounds closed before it."""
         self._variants_of: dict[str, list[str]] = {}
 
     def add_idea(self, idea: Idea) -> None:
-        """Raises ValueError for an idea that is already there."""
+        """Adds an idea. Raises ValueError if it is already in the tree."""
         if idea.id in self.ideas:
             raise ValueError(f"idea {idea.id} is already in the tree")
         self.ideas[idea.id] = idea
         self.expect_idea(idea.id)
 
     def expect_idea(self, idea_id: str) -> None:
-        """Lets an idea have variants that is not in the tree, or not yet: for those who saw only a part."""
+        """Allows variants of an idea that is not in the tree (yet), for callers that saw only a part of the
+        run."""
         self._variants_of.setdefault(idea_id, [])
 
     def add_variant(self, variant: Variant) -> None:
-        """Raises ValueError for a variant that is already there, KeyError for one whose idea is not."""
+        """Adds a variant. Raises ValueError if it is already in the tree, KeyError if its idea is not."""
         if variant.id in self.variants:
             raise ValueError(f"variant {variant.id} is already in the tree")
         self._variants_of[variant.idea].append(variant.id)
         self.variants[variant.id] = variant
 
     def evaluate(self, variant_id: str, evaluation: Evaluation) -> Variant:
-        """Gives a variant its verdict. Raises ValueError when it already has one."""
+        """Gives a variant its verdict. Raises ValueError if it already has one."""
         variant = self.variants[variant_id]
         if variant.evaluation is not None:
             raise ValueError(f"variant {variant_id} already has an evaluation")
@@ -199,8 +238,8 @@ class Tree:
         return self.variants[variant_id]
 
     def compare(self, evaluations: Mapping[str, Evaluation]) -> None:
-        """Takes in what several kernels, by their ids, did when they were measured against one another.
-        Raises ValueError for samples that do not belong together."""
+        """Adds the result of measuring several kernels, by their ids, against one another. Raises ValueError
+        if their numbers of samples differ."""
         self.ranking.add(LeaderComparison(evaluations=evaluations))
         self._compared_after.append(self.rounds_closed)
 
@@ -213,22 +252,22 @@ class Tree:
         return fastest(self.variants.values(), k, self.ranking)
 
     def leaders(self, usable: Callable[[Kernel], bool] = lambda kernel: True) -> list[Variant]:
-        """Of those with `usable` kernels, the ones to be measured against one another before one of them is
-        relied on; none where the best is clear (see `search.records.ranking`)."""
+        """The variants with `usable` kernels to measure against one another before one of them is relied on;
+        none if the best is clear (see `search.records.ranking`)."""
         found = _by_kernel(self.variants.values())
         found = {id: variant for id, variant in found.items() if usable(variant.kernel)}
         own = _evaluations(found)
         return [_ranked(found[kernel], self.ranking) for kernel in self.ranking.leaders(own)]
 
     def lineage(self, variant: Variant) -> list[Variant]:
-        """The variants that led to this one, the first one first, itself the last."""
+        """The variants that led to this one, oldest first, and this one last."""
         line = [variant]
         while (parent := self.variants.get(line[0].parent)) is not None:
             line.insert(0, parent)
         return line
 
     def history(self) -> list[Outcome]:
-        """Every idea with what became of it, oldest first: what a proposer may be shown."""
+        """All ideas with their variants, oldest first."""
         outcomes = []
         for idea in self.ideas.values():
             variants = self.variants_of(idea.id)
@@ -237,9 +276,9 @@ class Tree:
         return outcomes
 
     def before(self, round: int, usable: Callable[[Kernel], bool] = lambda kernel: True) -> Tree:
-        """The tree as it stood when `round` (counted from 1) began, without kernels that are not `usable`.
+        """The tree as it was when `round` (counted from 1) began, without kernels that are not `usable`.
 
-        Its variants stand in the order of their ideas, whatever the order in which they were written.
+        Its variants are in the order of their ideas, no matter when they were written.
         """
         earlier = Tree()
         earlier.ranking = Ranking(self.ranking.by)
@@ -258,10 +297,10 @@ class Tree:
 
 
 def fastest(variants: Iterable[Variant], k: int, ranking: Ranking | None = None) -> list[Variant]:
-    """The k fastest correct variants with pairwise different kernels, fastest first: by the ranking or, where
-    none is given, by the lower ends of their intervals. Each has the evaluation that it is ranked by.
+    """The k fastest correct variants with different kernels, fastest first, by the ranking or, without one,
+    by the lower ends of their intervals. Each has the evaluation that it is ranked by.
 
-    The answer does not depend on the order of `variants`: ties go to the earlier round, then by id.
+    The result does not depend on the order of `variants`: ties go to the earlier round, then by id.
     """
     ranking = ranking or Ranking()
     found = _by_kernel(variants)
@@ -277,7 +316,7 @@ def _ranked(variant: Variant, ranking: Ranking) -> Variant:
 
 
 def _by_kernel(variants: Iterable[Variant]) -> dict[str, Variant]:
-    """The correct ones by kernel id; of equal kernels the one of the earliest round."""
+    """The correct variants by kernel id; of equal kernels, the one of the earliest round."""
     found: dict[str, Variant] = {}
     for variant in sorted(variants, key=lambda each: (each.round, each.id)):
         if variant.evaluation is not None and variant.evaluation.status is Status.CORRECT:
@@ -290,9 +329,8 @@ def _evaluations(variants: Mapping[str, Variant]) -> dict[str, Evaluation]:
 
 
 def speedups_of(measured: Iterable[Seed | Variant], history: Iterable[Outcome] = ()) -> dict[str, float]:
-    """By id, those over eager of all that have a verdict; 0 for what is not correct. An entry of the library
-    has what this search measured of it, and the best variants of ideas what was last found of them, as far as
-    its `history` knows."""
+    """Speedups over eager by id; 0 if not correct. A library entry has this search's measurement of it, and
+    the best variants of the ideas in `history` have their last measurement."""
     found = {each.id: each.evaluation.speedup for each in measured if each.evaluation is not None}
     for outcome in history:
         if outcome.best is not None and outcome.best.evaluation:

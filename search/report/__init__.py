@@ -1,2 +1,1 @@
-"""The report of a run: `frames` reads its folder, `page` makes a file of it, `observer` keeps that fresh;
-`fresh_page` keeps those of comparisons and campaigns fresh."""
+"""The command `ideatree report`: the report of a run, comparison, campaign or profile as one HTML file."""

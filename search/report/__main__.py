@@ -1,5 +1,5 @@
-"""The report of a run, comparison or campaign, in progress or ended, or of a model's profile, as one HTML
-file that needs no network:
+"""Writes the report of a run, a comparison, a campaign or a model's profile as one HTML file that needs no
+network. The search may still be in progress.
 
     python -m search.report outputs/level1/conv2d/2026-01-31_12-00-00
     python -m search.report conv2d_h200 out=conv2d.html
@@ -7,8 +7,8 @@ file that needs no network:
     python -m search.report outputs/campaign/2026-01-31_12-00-00
     python -m search.report outputs/optimize/2026-01-31_12-00-00
 
-The first writes `report.html` into the run folder, the last, of `search.optimize`, `profile.html`; the name
-of a shipped recording stands for its folder. Exit status 0, or 2 when the call was wrong.
+The report goes to `report.html` in the folder (`profile.html` for `ideatree optimize`). A shipped recording
+can be given by its name. Exit status 0, or 2 for an invalid call.
 """
 
 from __future__ import annotations
@@ -40,31 +40,33 @@ from search.report.run_page import write_report
 
 @dataclass
 class ReportConfig:
-    """The config of the command."""
+    """The command's config."""
 
     run: str = option(
-        MISSING, "the folder of a run, comparison, campaign or profile, or the name of a shipped recording"
+        MISSING, "folder of a run, comparison, campaign or profile, or the name of a shipped recording"
     )
-    out: str | None = option(None, "another file than report.html (of a profile profile.html) in its folder")
+    out: str | None = option(
+        None, "file to write; null: report.html in the folder, profile.html for a profile"
+    )
     hydra: Any = hydra_settings(NO_FOLDER)
 
 
 def expand(overrides: Sequence[str]) -> CommandCall:
-    """The run stands alone, without its key. Raises UsageError unless there is one."""
+    """Accepts the run without its key. Raises UsageError unless there is exactly one."""
     runs = [each for each in overrides if "=" not in each]
     others = [each for each in overrides if "=" in each]
     if len(runs) + sum(each.startswith("run=") for each in others) != 1:
         shipped = ", ".join(shipped_recordings())
-        raise UsageError(f"give one run: its folder, or the name of a shipped recording ({shipped})")
+        raise UsageError(f"give exactly one run: its folder, or the name of a shipped recording ({shipped})")
     return CommandCall(overrides=[*others, *(f"run={quoted(each)}" for each in runs)])
 
 
 @command("search.report", ReportConfig, __doc__, JournalError, expand=expand)
 def main(config: DictConfig) -> int:
-    """The command; returns its exit status."""
+    """Runs the command; returns its exit status."""
     log_to(Console(stderr=True))
     if missing := missing_packages():
-        raise UsageError(f"search.report needs {' and '.join(missing)}; pip install 'ideatree[report]'")
+        raise UsageError(f"search.report needs {' and '.join(missing)}; pip install -e '.[report]'")
     folder = recording_folder(config.run)
     try:
         place = _writer(folder, config.run)(folder, Path(config.out) if config.out else None)
@@ -72,12 +74,12 @@ def main(config: DictConfig) -> int:
         raise UsageError(f"{error.filename} cannot be written: {error.strerror}") from error
     except BadProfile as error:
         raise UsageError(f"run={config.run}: {error}") from error
-    print(shown(place.resolve()))  # noqa: T201  (what it is for)
+    print(shown(place.resolve()))  # noqa: T201  (the command's output)
     return 0
 
 
 def _writer(folder: Path, called: str) -> Callable[[Path, Path | None], Path]:
-    """What writes the report of what is in the folder. Raises UsageError where that is nothing."""
+    """The function that writes the report of the folder. Raises UsageError if there is nothing to report."""
     if has_comparison(folder):
         return write_comparison
     if has_campaign(folder):
@@ -87,11 +89,10 @@ def _writer(folder: Path, called: str) -> Callable[[Path, Path | None], Path]:
     if has_profile(folder):
         return write_profile
     if (folder / "searches.jsonl").exists():
-        goes_on = f"python -m search.compare resume={folder} goes on with it"
-        raise UsageError(f"run={called}: the comparison has not ended; {goes_on}")
+        to_do = f"continue it with ideatree compare resume={folder}"
+        raise UsageError(f"run={called}: the comparison has not ended; {to_do}")
     raise UsageError(
-        f"run={called}: no run folder (it has no journal.jsonl), and no comparison's or campaign's, "
-        "nor a profile's"
+        f"run={called}: not the folder of a run (it has no journal.jsonl), comparison, campaign or profile"
     )
 
 

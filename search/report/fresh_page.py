@@ -1,4 +1,4 @@
-"""Keeps the page of a folder fresh while searches go on there side by side."""
+"""Keeps a folder's report up to date while searches run there."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LOOK_S = 5.0
 
 
 class FreshPage:
-    """A page that is written again when something has changed, at most once in EVERY_S. It is written in the
-    thread that tells of the change; one that cannot be written is a warning, and ends nothing."""
+    """A page that is rewritten after changes, at most once per EVERY_S. It is written in the thread that
+    reports the change. If it cannot be written, a warning is logged and the searches continue."""
 
     def __init__(self, write: Callable[[], object], *, wanted: bool) -> None:
         """`write` writes the page. None is written unless it is `wanted`, and its packages are there."""
@@ -28,13 +28,13 @@ class FreshPage:
         self._written_at: float | None = None
 
     def change(self) -> None:
-        """Something is new, which the page does not show yet."""
+        """Reports a change that the page does not show yet."""
         self._changed = True
         self._look()
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
-        """While the block goes on, a change that came too soon after another is shown in its turn."""
+        """While the block runs, a change that came too soon after another is written later."""
         looking = asyncio.create_task(self._look_on())
         try:
             yield
@@ -57,5 +57,5 @@ class FreshPage:
         try:
             self._write()
         except OSError as error:
-            logger.warning("the report cannot be written: %s", error)
+            logger.warning("cannot write the report: %s", error)
         self._written_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""What each category and each model gained."""
+"""The gains of each category and each model."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 def gains_by(frames: RunFrames, key: str) -> pd.DataFrame:
     """One row for each `category` or `model`, in the order of their first ideas.
 
-    `ideas`, `variants` and `correct` count; `new_bests` are variants that became the run's best when their
-    verdict came; `gain` is the median of the ideas' gains over their seeds; `on_path` is the factor by which
-    its ideas on the winner's path made that faster, 1 where none is; `dollars` is what all calls of a model
-    cost, for a category that of the calls about its ideas.
+    `ideas`, `variants` and `correct` are counts; `new_bests` counts variants that became the run's best when
+    evaluated; `gain` is the median of the ideas' gains over their seeds; `on_path` is the factor by which its
+    ideas on the winner's path made it faster, 1 without any; `dollars` is the cost of all calls of a model,
+    or of the calls about a category's ideas.
     """
     import pandas as pd
 
@@ -48,8 +48,8 @@ def gains_by(frames: RunFrames, key: str) -> pd.DataFrame:
 
 
 def path_factors(frames: RunFrames) -> dict[str, float]:
-    """By id, how much faster each variant of the winner's path is than the one before; the first one, with
-    which it begins, is left out. Together they say how much faster the winner is than that."""
+    """By id, how many times as fast as its predecessor each variant on the winner's path is, without the
+    first. Their product is how many times as fast the winner is as the first."""
     best = frames.progress.best
     if best is None:
         return {}

@@ -1,4 +1,4 @@
-"""One HTML file that needs no network, made of data, a template and scripts of `page/`."""
+"""One HTML file that needs no network, made from data, a template and scripts of `assets/`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PARTS = Path(__file__).with_name("assets")
 def render_page(
     template: str, scripts: Sequence[str], *, name: str, title: str, data: Any, **parts: str
 ) -> str:
-    """The page of a template and scripts of `page/`. `data`: what they show, plain JSON types; the browser
-    sets its texts as text, never as markup. `name` begins the names of files that a reader saves; `parts`:
-    what else the template has a place for."""
+    """Renders a template with scripts, both from `assets/`. `data`: what they show, as plain JSON types; the
+    browser shows its texts as text, never as markup. `name` begins the names of files that a reader saves;
+    `parts` are values for other places in the template."""
     plotly, script = _plotly(), _script(tuple(scripts))
     shown = {
         "name": name,
@@ -38,8 +38,8 @@ def render_page(
 
 
 def plain(value: Any, *, digits: int | None = 6) -> Any:
-    """As a page's data may have it: numbers of so many digits (None: all), and what JSON has no word for as
-    null."""
+    """Converts a value for a page's data: numbers with `digits` significant digits (None: all), and null for
+    values that JSON does not have."""
     if isinstance(value, Mapping):
         return {str(key): plain(each, digits=digits) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -51,12 +51,13 @@ def plain(value: Any, *, digits: int | None = 6) -> Any:
 
 
 def link_to(folder: Path, path: str) -> str | None:
-    """From a page in the folder to a file below it; None where that is not there."""
+    """A link from a page in the folder to a file below it; None if the file does not exist."""
     return f"./{quote(path)}" if (folder / path).exists() else None
 
 
 def _policy(*scripts: str) -> str:
-    """Nothing from outside, and no script but these; styles may stand in the page, where Plotly puts some."""
+    """Allows nothing from outside and no other scripts; inline styles are allowed, because Plotly adds
+    some."""
     hashes = (base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts)
     allowed = " ".join(f"'sha256-{each}'" for each in hashes)
     return (
@@ -79,7 +80,7 @@ def _script(names: tuple[str, ...]) -> str:
 
 
 def _inlined(script: str) -> str:
-    """As it may stand between the tags of a script. A browser hashes it with plain line ends."""
+    """A script in a form that may stand between script tags. A browser hashes it with plain line ends."""
     return re.sub("<(/script|!--)", r"\\x3c\1", script.replace("\r\n", "\n"), flags=re.IGNORECASE)
 
 

@@ -1,4 +1,4 @@
-"""What the page shows, as plain JSON types: made of the frames and of nothing else."""
+"""The contents of a run's page as plain JSON types, made only from the frames."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CAUSES_SHOWN = 20
-"""Causes of failures that have a bar of their own."""
+"""Causes of failures with a separate bar."""
 LINEAGE = ("known_ideas", "parent_idea", "start", "depth", "lineage")
-"""Columns of ideas that the page does without: it has the tree."""
+"""Columns of ideas that the page leaves out, because it has the tree."""
 TEXTS = ("source", "log")
 """Columns of variants that the page has as texts."""
 
 
 def page_data(frames: RunFrames, texts: Texts) -> dict[str, Any]:
-    """Everything but the long texts, which are added to `texts`; the data has their numbers."""
+    """Everything except the long texts, which are added to `texts`; the data has their numbers."""
     calls = _records(frames.calls)
     for call in calls:
         said = frames.texts.get(call["id"])
@@ -58,7 +58,7 @@ def page_data(frames: RunFrames, texts: Texts) -> dict[str, Any]:
 def _run(frames: RunFrames, texts: Texts) -> dict[str, Any]:
     progress = frames.progress
     started = progress.state.started
-    assert started is not None, "a run without a start is no run"
+    assert started is not None, "every run has a start"
     columns, *rows = (wording.COLUMNS, *wording.trajectory(progress))
     facts = {"proposer": started.proposer, "strategy": started.strategy, "seed": str(started.seed)}
     limits: dict[str, float | None] = {"rounds": progress.rounds_limit, "seconds": progress.seconds_limit}
@@ -81,7 +81,7 @@ def _run(frames: RunFrames, texts: Texts) -> dict[str, Any]:
 
 
 def _winner(frames: RunFrames) -> dict[str, Any] | None:
-    """The fastest kernel so far with the figures that count: of its final measurement, where there is one."""
+    """The fastest kernel so far, with the figures of its final measurement if there is one."""
     progress = frames.progress
     if (best := progress.best) is None:
         return None
@@ -119,7 +119,7 @@ def _entries(frames: RunFrames, texts: Texts) -> list[dict[str, Any]]:
 
 
 def _failures(frames: RunFrames) -> list[dict[str, Any]]:
-    """Of the evaluations that the console counts: how many of each status, for failures by their cause."""
+    """Counts of evaluations by status and, for failures, by cause."""
     own = frames.variants[(frames.variants["status"] != "") & ~frames.variants["reused"].astype(bool)]
     counted = Counter(zip(own["status"], own["cause"], strict=True))
     shown = set(dict(counted.most_common(CAUSES_SHOWN)))
@@ -130,7 +130,7 @@ def _failures(frames: RunFrames) -> list[dict[str, Any]]:
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows, with what JSON has no word for as null."""
+    """The rows, with null for values that JSON does not have."""
     rows = frame.reset_index().to_dict(orient="records")
     return [{str(name): _plain(value) for name, value in row.items()} for row in rows]
 

@@ -19,19 +19,29 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LIMITS = ("evaluations", "seconds", "calls", "tokens", "dollars")
-"""Of a budget, besides its rounds."""
+"""The limits of a budget, except rounds."""
 NUMBERS = (
     *("kernel_ms", "eager_ms", "compile_ms", "speedup", "speedup_low", "speedup_high"),
     *("speedup_vs_compile", "roofline_share", "own_share", "device_s", "build_s", "written_s"),
     *("evaluated_s", "gain", "correct_share", "wall_s", "elapsed_s", "dollars", "seconds", "at_s"),
 )
-"""Columns of floating-point numbers, not-a-number where nothing is known."""
+"""Columns of floating-point numbers; NaN where nothing is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFrames:
-    """One run. Ideas, variants and calls are indexed by id, rounds by number; `docs/report.md` has the
-    columns. `progress` is the run's state as the console shows it, and `texts` what models were asked."""
+    """One run as data frames. Ideas, variants and calls are indexed by id, rounds by number;
+    `docs/guides/report.md` lists the columns.
+
+    Attributes:
+        folder: The run's folder.
+        ideas: One row per idea.
+        variants: One row per variant.
+        rounds: One row per round.
+        calls: One row per model call.
+        progress: The state of the run as the console shows it.
+        texts: The questions and answers of models, by call id.
+    """
 
     folder: Path
     ideas: pd.DataFrame
@@ -43,12 +53,16 @@ class RunFrames:
 
 
 def load_run(folder: str | Path) -> RunFrames:
-    """The run in a folder, in progress or ended. Needs pandas. Raises OSError where there is no journal, and
-    JournalError for one that cannot be read, or that has no run yet."""
+    """Loads the run in a folder, in progress or ended. Needs pandas.
+
+    Raises:
+        OSError: If there is no journal.
+        JournalError: If the journal cannot be read, or is empty.
+    """
     place = Path(folder)
     events = replay(place / "journal.jsonl")
     if not events:
-        raise JournalError(f"{place / 'journal.jsonl'} is empty: the run has not begun")
+        raise JournalError(f"{place / 'journal.jsonl'} is empty: the run has not started")
     return frames_of(events, place, read_texts(place))
 
 
@@ -69,7 +83,7 @@ def frames_of(events: Iterable[Event], folder: Path, texts: Mapping[str, CallTex
 
 
 def _frame(rows: Iterable[dict[str, Any]], columns: str) -> pd.DataFrame:
-    """Indexed by the first of its columns."""
+    """A frame, indexed by the first of its columns."""
     import pandas as pd
 
     index, *others = columns.split()
@@ -79,7 +93,7 @@ def _frame(rows: Iterable[dict[str, Any]], columns: str) -> pd.DataFrame:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """What the run folder's config says of limits, and whether the verdicts are a recording's."""
+    """The limits from the run folder's config, and whether the verdicts come from a recording."""
     path = folder / ".hydra" / "config.yaml"
     config = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
     if not isinstance(config, dict):

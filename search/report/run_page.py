@@ -1,4 +1,4 @@
-"""Makes `report.html` of a run."""
+"""Writes `report.html` of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from search.report.run_frames import RunFrames, load_run
 from search.report.texts import Texts
 
 MOST_BYTES = 7_000_000
-"""Of the page; the long texts are cut until it fits."""
+"""The largest size of a page; long texts are cut until it fits."""
 SCRIPTS = (
     *("elements.js", "code.js", "layout.js", "tree.js", "details.js"),
     *("list.js", "plots.js", "charts.js", "main.js"),
@@ -20,15 +20,15 @@ SCRIPTS = (
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Writes the report of the run in the folder, `report.html` there unless `out` says otherwise; returns
-    the file. Raises OSError and JournalError."""
+    """Writes the report of the run in the folder to `out` (default `report.html` there); returns the file.
+    Raises OSError and JournalError."""
     place = out or folder / "report.html"
     write_atomically(place, render(load_run(folder)))
     return place
 
 
 def render(frames: RunFrames) -> str:
-    """The page as a whole."""
+    """The whole page."""
     texts = Texts()
     data = page_data(frames, texts)
     run = data["run"]

@@ -1,1 +1,1 @@
-"""Tree-search policies, one a file."""
+"""Tree-search policies, one per file."""

@@ -1,8 +1,8 @@
 """AB-MCTS: a tree search that draws at each node whether to go wider or deeper.
 
-The form with node aggregation (AB-MCTS-A) of Inoue et al., 2025, "Wider or Deeper? Scaling LLM Inference-Time
-Compute with Adaptive Branching Tree Search" (arXiv:2503.04412), with the priors of its implementation
-TreeQuest, against which a test holds it.
+This is the form with node aggregation (AB-MCTS-A) of Inoue et al., 2025, "Wider or Deeper? Scaling LLM
+Inference-Time Compute with Adaptive Branching Tree Search" (arXiv:2503.04412), with the priors of its
+implementation TreeQuest. A test compares it with TreeQuest.
 """
 
 from __future__ import annotations
@@ -17,53 +17,55 @@ from search.strategies.values import IdeaNode, idea_nodes_of, is_exhausted, is_l
 
 POSTERIORS = ("gaussian", "beta")
 PRIOR_MEAN, PRIOR_COUNT, PRIOR_DEGREES, PRIOR_VARIANCE = 0.0, 1.0, 1.0, 0.1
-"""Of the normal-inverse-gamma distribution: that of TreeQuest."""
+"""The normal-inverse-gamma prior of TreeQuest."""
 PRIOR_SUCCESSES = PRIOR_FAILURES = 0.5
-"""Of the beta distribution: Jeffreys' prior."""
+"""The beta prior: Jeffreys' prior."""
 
 
 @dataclass
 class Scores:
-    """Number, sum and sum of squares of some scores from 0 to 1."""
+    """The number, sum and sum of squares of scores from 0 to 1."""
 
     number: int = 0
     sum: float = 0.0
     squares: float = 0.0
 
     def add(self, other: Scores, but: Scores | None = None) -> None:
-        """Takes in other scores, but for some of them."""
+        """Adds other scores, except those in `but`."""
         but = but or Scores()
         self.number += other.number - but.number
         self.sum += other.sum - but.sum
         self.squares += other.squares - but.squares
 
 
+@dataclass(eq=False)
 class AbMcts:
     """Walks down from the reference by Thompson sampling.
 
-    At each node a mean score is drawn from the posterior of a new idea here (the scores of the children) and
-    from that of going on with a child (the scores of all below the children). If the new idea wins, the node
-    is expanded. Otherwise a child is chosen by draws from the children's posteriors (its own score and all
-    below it). An idea's score is its best variant's speedup over the best of all, 0 for one without a
-    correct variant; such an idea is never gone on with, but for what was built on it (on an entry of the
-    library that fails here), nor one of which all is exhausted. Ideas that have
-    no verdict yet do not count: since each choice is drawn, those made meanwhile differ.
+    At each node two mean scores are drawn: one from the posterior of a new idea here (the scores of the
+    children), one from that of continuing with a child (the scores of everything below the children). If the
+    new idea wins, the node is expanded. Otherwise a child is chosen by draws from the children's posteriors
+    (the child's own score and everything below it). `posterior` is gaussian (normal-inverse-gamma) or beta.
 
-    Raises ValueError for a number below one, or an unknown `posterior`.
+    An idea's score is its best variant's speedup divided by the best of all, 0 without a correct variant.
+    Such an idea is never expanded, but ideas built on it may be (on a library entry that fails here). Nodes
+    where everything is exhausted are skipped. Ideas without a verdict do not count: because each choice is
+    drawn, choices made in the meantime differ anyway.
     """
 
     synchronous = False
 
-    def __init__(self, ideas: int, branch: int, posterior: str) -> None:
-        require("ab_mcts", 1, ideas=ideas, branch=branch)
-        if posterior not in POSTERIORS:
-            raise ValueError(f"ab_mcts.posterior is {posterior!r}; it must be gaussian or beta")
-        self.ideas = ideas
-        self.branch = branch
-        self.posterior = posterior
+    ideas: int
+    branch: int
+    posterior: str
+
+    def __post_init__(self) -> None:
+        require("ab_mcts", 1, ideas=self.ideas, branch=self.branch)
+        if self.posterior not in POSTERIORS:
+            raise ValueError(f"ab_mcts.posterior is {self.posterior!r}; it must be gaussian or beta")
 
     def ask(self, view: View, rng: random.Random) -> Expansion:
-        """One idea on the node at which the walk ends."""
+        """One idea for the node at which the walk ends."""
         nodes = idea_nodes_of(view)
         own, under = _scores(nodes)
         node, left = nodes[0], _with_ideas_left(nodes, view)
@@ -81,16 +83,16 @@ class AbMcts:
         under: dict[IdeaNode, Scores],
         rng: random.Random,
     ) -> bool:
-        """Whether a new idea on the node is drawn rather than one of its children."""
+        """Whether a new idea for the node is drawn rather than one of its children."""
         new, on = Scores(), Scores()
         for child in node.children:
-            if not is_library(child.idea):  # a kernel as it is says nothing of what an idea would gain
+            if not is_library(child.idea):  # its score says nothing about ideas
                 new.add(own[child])
             on.add(under[child], but=own[child])
         return self._draw(new, rng) >= self._draw(on, rng)
 
     def _draw(self, scores: Scores, rng: random.Random) -> float:
-        """A mean score from its posterior."""
+        """A mean score, drawn from its posterior."""
         if self.posterior == "beta":
             failures = max(scores.number - scores.sum, 0.0)
             return rng.betavariate(PRIOR_SUCCESSES + max(scores.sum, 0.0), PRIOR_FAILURES + failures)
@@ -111,14 +113,14 @@ def normal_inverse_gamma(scores: Scores) -> tuple[float, float, float, float]:
 
 
 def _can_be_expanded(node: IdeaNode, view: View) -> bool:
-    """Whether there is a kernel to start from, or it is the reference, and the proposer has ideas on it."""
+    """Whether the node is the reference or has a kernel to start from, and the proposer has ideas for it."""
     return (node.seed is not None or node.idea is None) and not is_exhausted(node.seed, view)
 
 
 def _with_ideas_left(nodes: list[IdeaNode], view: View) -> set[IdeaNode]:
-    """Those that are not exhausted, and what leads to them."""
+    """The nodes that are not exhausted, and their ancestors."""
     found: set[IdeaNode] = set()
-    for node in reversed(nodes):  # children stand after their parents
+    for node in reversed(nodes):  # children come after their parents
         if node in found or (node.idea is not None and _can_be_expanded(node, view)):
             found.add(node)
             if node.parent is not None:
@@ -127,7 +129,7 @@ def _with_ideas_left(nodes: list[IdeaNode], view: View) -> set[IdeaNode]:
 
 
 def _scores(nodes: list[IdeaNode]) -> tuple[dict[IdeaNode, Scores], dict[IdeaNode, Scores]]:
-    """Of each idea its own score, none without a verdict, and that with all below it."""
+    """The score of each idea (none without a verdict), and its scores together with everything below it."""
     best = max((node.value for node in nodes[1:]), default=0.0) or 1.0
     own: dict[IdeaNode, Scores] = {}
     for node in nodes:
@@ -135,7 +137,7 @@ def _scores(nodes: list[IdeaNode]) -> tuple[dict[IdeaNode, Scores], dict[IdeaNod
         counts = node.idea is not None and (node.is_settled or node.seed is not None)
         own[node] = Scores(1, score, score * score) if counts else Scores()
     under = {node: Scores(**vars(scores)) for node, scores in own.items()}
-    for node in reversed(nodes):  # children stand after their parents
+    for node in reversed(nodes):  # children come after their parents
         if node.parent is not None:
             under[node.parent].add(under[node])
     return own, under

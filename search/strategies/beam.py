@@ -1,38 +1,40 @@
-"""Beam search: the best kernels of the last round are expanded evenly, and nothing else is.
+"""Beam search: only the best kernels of the last round are expanded, evenly.
 
-Lowerre, 1976, "The HARPY speech recognition system"; for kernels KernelAgent (Meta,
-2025), with a beam of two.
+Lowerre, 1976, "The HARPY speech recognition system"; for kernels, KernelAgent (Meta, 2025), with a beam of
+two.
 """
 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 from search.protocols import View
 from search.records.tree import Expansion, Seed, fastest
 from search.strategies.values import is_exhausted, open_seeds, require
 
 
+@dataclass(eq=False)
 class Beam:
-    """Each round starts from the best `width` kernels of the round before.
+    """Starts each round from the best `width` kernels of the round before.
 
-    A round in which nothing was correct, or of which all is exhausted, is passed over. Before there is any,
-    the beam is the best of the library, or the reference. A round's ideas are shared evenly, what is left
-    over goes to the best ones.
-
-    Raises ValueError for a number below one.
+    A round without a correct kernel, or in which all kernels are exhausted, is skipped. Before the first such
+    round, the beam is the best of the library, or the reference. A round's ideas are shared evenly; the
+    remainder goes to the best kernels.
     """
 
     synchronous = True
 
-    def __init__(self, ideas: int, branch: int, width: int) -> None:
-        require("beam", 1, ideas=ideas, branch=branch, width=width)
-        self.ideas = ideas
-        self.branch = branch
-        self.width = width
+    ideas: int
+    branch: int
+    width: int
+
+    def __post_init__(self) -> None:
+        require("beam", 1, ideas=self.ideas, branch=self.branch, width=self.width)
 
     def ask(self, view: View, rng: random.Random) -> Expansion | None:
-        """One expansion for each kernel of the beam, the best first, without those that get no idea."""
+        """One expansion for each kernel of the beam, the best first; kernels that get no idea are left
+        out."""
         rank, seeds = len(view.pending), self._beam(view)[: self.ideas]
         if rank >= len(seeds):
             return None

@@ -1,4 +1,4 @@
-"""Islands of MAP-Elites archives, with parents drawn by their score and against those used already.
+"""Islands of MAP-Elites archives; parents are drawn by score, with a penalty for those used already.
 
 Islands and archives as in AlphaEvolve (Novikov et al., 2025, arXiv:2506.13131) and OpenEvolve; cells after
 MAP-Elites (Mouret and Clune, 2015, arXiv:1504.04909); the weights of parents are those of ShinkaEvolve (Lange
@@ -11,6 +11,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from evaluators.records.problem import content_id
 from search.protocols import View
@@ -18,39 +19,39 @@ from search.records.tree import Expansion
 from search.strategies.values import Node, is_exhausted, nodes_of, pending_only, require, standardised
 
 HASHES = 16**8
-"""How many there are of the hashes of eight digits that decide who migrates."""
+"""The number of different eight-digit hashes, which decide which ideas migrate."""
 
 
+@dataclass(eq=False)
 class Islands:
     """Takes the islands in turn and builds on one of the island's elites.
 
-    An idea from the reference founds a lineage on the island with the fewest ideas. Any other is on the
-    island of the kernel that it builds on, or with probability `migration`, by the hash of its id, on the
-    next one. So all of it follows from the tree.
+    An idea from the reference founds a lineage on the island with the fewest ideas. Any other idea belongs to
+    the island of the kernel that it builds on or, with probability `migration`, decided by the hash of its
+    id, to the next island. Everything follows from the tree.
 
-    It is the turn of the island with the fewest ideas, with those under way; one without a correct kernel
-    begins with the reference. Its elites are the fastest kernel of each category and language that is not
-    exhausted. One is drawn with the weight sigmoid(`sharpness` * score) / (1 + ideas on it), where the score
-    is the speedup in median absolute deviations above the elites' median.
-
-    Raises ValueError for a number below one, a negative `sharpness`, or a `migration` that is no probability.
+    The island with the fewest ideas, including those in flight, is next; without a correct kernel it starts
+    from the reference. Its elites are the fastest kernel of each category and language that is not exhausted.
+    One is drawn with the weight sigmoid(`sharpness` * score) / (1 + its ideas), where the score is the
+    speedup in median absolute deviations above the elites' median.
     """
 
     synchronous = False
 
-    def __init__(self, ideas: int, branch: int, islands: int, sharpness: float, migration: float) -> None:
-        require("islands", 1, ideas=ideas, branch=branch, islands=islands)
-        require("islands", 0, sharpness=sharpness)
-        if not 0 <= migration <= 1:
-            raise ValueError(f"islands.migration is {migration}; it must be from 0 to 1")
-        self.ideas = ideas
-        self.branch = branch
-        self.islands = islands
-        self.sharpness = sharpness
-        self.migration = migration
+    ideas: int
+    branch: int
+    islands: int
+    sharpness: float
+    migration: float
+
+    def __post_init__(self) -> None:
+        require("islands", 1, ideas=self.ideas, branch=self.branch, islands=self.islands)
+        require("islands", 0, sharpness=self.sharpness)
+        if not 0 <= self.migration <= 1:
+            raise ValueError(f"islands.migration is {self.migration}; it must be between 0 and 1")
 
     def ask(self, view: View, rng: random.Random) -> Expansion:
-        """One idea on one of the elites of the island whose turn it is."""
+        """One idea for one of the elites of the island whose turn it is."""
         nodes = nodes_of(view)
         home, crowd = self.settle(view, nodes)
         turn = min(range(self.islands), key=lambda island: crowd[island])
@@ -62,7 +63,7 @@ class Islands:
         return Expansion(seed=seed, ideas=1, variants=self.branch)
 
     def settle(self, view: View, nodes: Sequence[Node]) -> tuple[dict[str, int], list[int]]:
-        """The island of each idea, and how many ideas each island has."""
+        """The island of each idea, and the number of ideas on each island."""
         home: dict[str, int] = {}
         crowd: Counter[int] = Counter()
 
@@ -87,7 +88,7 @@ class Islands:
 
 
 def _elites(view: View, nodes: Sequence[Node]) -> list[Node]:
-    """The fastest of each category and language."""
+    """The fastest kernel of each category and language."""
     cells: dict[tuple[str, str], Node] = {}
     for node in nodes:
         if node.seed is not None:
@@ -98,7 +99,7 @@ def _elites(view: View, nodes: Sequence[Node]) -> list[Node]:
 
 
 def weights(elites: Sequence[Node], sharpness: float) -> list[float]:
-    """How likely each of the elites is drawn, relative to the others."""
+    """The relative probability of drawing each of the elites."""
     scores = standardised([node.value for node in elites])
     return [
         _sigmoid(sharpness * score) / (1 + node.tries) for score, node in zip(scores, elites, strict=True)

@@ -1,8 +1,8 @@
-"""PUCT over all kernels found, as TTT-Discover reuses its states.
+"""PUCT over all kernels found, in the way TTT-Discover reuses its states.
 
-A kernel's score is Q + c * range * P * sqrt(1 + T) / (1 + n). Q is the best that came of it, not the mean:
+A kernel's score is Q + c * range * P * sqrt(1 + T) / (1 + n). Q is its best offspring, not the mean, because
 one is enough. From Yuksekgonul et al., 2026, "Learning to Discover at Test Time" (arXiv:2601.16175), after
-Rosin's PUCT (2011). There a pick is a group of rollouts; here it is an idea with its variants.
+Rosin's PUCT (2011). A pick there is a group of rollouts; here it is an idea with its variants.
 """
 
 from __future__ import annotations
@@ -10,48 +10,51 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
+from dataclasses import dataclass
 
 from search.protocols import View
 from search.records.tree import Expansion
 from search.strategies.values import Node, is_exhausted, nodes_of, pending_on, require
 
 
+@dataclass(eq=False)
 class Puct:
     """Expands the kernel with the highest score.
 
-    Q is the value of its best child, its own while no child is correct. P falls with its rank in the buffer,
-    linearly. n counts the ideas on it and on all that came of it, T all ideas, both with those under way.
-    The range is that of the values in the buffer. The buffer holds the best `per_idea` variants of each idea,
-    the best `buffer` of all, and the reference. No two ideas are under way in one lineage: a kernel, what
-    it came from and what came of it. Only the reference, from which all came, is taken as often as needed
-    where nothing else is free; what is under way on it is a lineage of its own.
+    Q is the value of the kernel's best child, or its own without a correct child. P falls linearly with its
+    rank in the buffer. n counts the ideas for it and for all its descendants, T all ideas, both including
+    those in flight. The range is that of the values in the buffer.
 
-    Nothing is left to chance: ties go to the faster kernel.
+    The buffer has the best `per_idea` variants of each idea, the best `buffer` of those, and the reference.
+    No two ideas are in flight in one lineage: a kernel, its ancestors and its descendants. Only the
+    reference, the ancestor of everything, is taken as often as needed while nothing else is free; ideas in
+    flight for it count as a separate lineage.
 
-    Raises ValueError for a number below one, or a negative c.
+    Nothing is random: ties go to the faster kernel.
     """
 
     synchronous = False
 
-    def __init__(self, ideas: int, branch: int, c: float, per_idea: int, buffer: int) -> None:
-        require("puct", 1, ideas=ideas, branch=branch, per_idea=per_idea, buffer=buffer)
-        require("puct", 0, c=c)
-        self.ideas = ideas
-        self.branch = branch
-        self.c = c
-        self.per_idea = per_idea
-        self.buffer = buffer
+    ideas: int
+    branch: int
+    c: float
+    per_idea: int
+    buffer: int
+
+    def __post_init__(self) -> None:
+        require("puct", 1, ideas=self.ideas, branch=self.branch, per_idea=self.per_idea, buffer=self.buffer)
+        require("puct", 0, c=self.c)
 
     def ask(self, view: View, rng: random.Random) -> Expansion:
-        """One idea on the kernel with the highest score of those that are free."""
+        """One idea for the kernel with the highest score among those that are free."""
         nodes = nodes_of(view)
         visits, buffer = _visits(nodes), self._buffer(nodes)
         buffer = [node for node in buffer if not is_exhausted(node.seed, view)] or buffer
         free = _free(nodes, set(pending_on(view))) & set(buffer)
         free = free or {nodes[0]} & set(buffer) or set(buffer)
         total = visits[nodes[0]]
-        of_the_buffer = [node.value for node in buffer]
-        weight = self.c * (max(of_the_buffer) - min(of_the_buffer)) * math.sqrt(1 + total)
+        values = [node.value for node in buffer]
+        weight = self.c * (max(values) - min(values)) * math.sqrt(1 + total)
         ranks = len(buffer) * (len(buffer) + 1) / 2
 
         def score(rank: int) -> float:
@@ -62,7 +65,7 @@ class Puct:
         return Expansion(seed=buffer[chosen].seed, ideas=1, variants=self.branch)
 
     def _buffer(self, nodes: list[Node]) -> list[Node]:
-        """The best first."""
+        """The buffer, the best kernel first."""
         of_ideas: dict[str, list[Node]] = defaultdict(list)
         for node in sorted(nodes[1:], key=lambda each: -each.value):
             siblings = of_ideas[node.idea]
@@ -77,16 +80,16 @@ def _quality(node: Node) -> float:
 
 
 def _visits(nodes: list[Node]) -> dict[Node, int]:
-    """The ideas on each kernel and on all that came of it."""
+    """The number of ideas for each kernel and its descendants."""
     visits = {node: node.tries for node in nodes}
-    for node in reversed(nodes):  # children stand after their parents
+    for node in reversed(nodes):  # children come after their parents
         if node.parent is not None:
             visits[node.parent] += visits[node]
     return visits
 
 
 def _free(nodes: list[Node], pending: set[str]) -> set[Node]:
-    """Those with no idea under way on them, on what they came from, or on what came of them."""
+    """The kernels without ideas in flight for themselves, their ancestors and their descendants."""
     below: set[Node] = set()
     above: set[Node] = set()
     for node in nodes[1:]:

@@ -1,7 +1,7 @@
-"""A relay: several strategies in turn, each from the best kernel of those before.
+"""A relay: several strategies in turn, each starting from the best kernel of those before.
 
-After the relay of optimisers in GEPA's `optimize_anything` (Agrawal et al., 2026), which begins afresh from
-the best found. A new start forgets what a search has settled on, and keeps what it has reached.
+After the relay of optimisers in GEPA's `optimize_anything` (Agrawal et al., 2026), which starts again from
+the best found. A new start forgets what a search has settled on but keeps what it has reached.
 """
 
 from __future__ import annotations
@@ -16,25 +16,23 @@ from search.strategies.values import is_exhausted, is_library, pending_only, req
 
 
 class Relay:
-    """Hands over after each `stage` ideas, to the first strategy again after the last.
+    """Hands over after every `stage` ideas; after the last strategy comes the first again.
 
-    A strategy sees what its own stage has found and, as an entry of the library, the best kernel of all
-    stages before. Where it would start from the reference, it starts from that kernel. The next stage begins
-    when nothing of the one before is under way, so that it begins with the best. With synchronous strategies
-    stages end with rounds.
-
-    Raises ValueError for a number below one, for no strategies, for strategies of which some are synchronous
-    and others not, or whose rounds have other ideas than the relay's.
+    A strategy sees the results of its own stage and, as a library entry, the best kernel of all earlier
+    stages. Where it would start from the reference, it starts from that kernel. The next stage begins when
+    nothing of the one before is in flight, so that it starts from the best. With synchronous strategies,
+    stages end with rounds. Either all strategies are synchronous or none, and their rounds have the relay's
+    number of ideas.
     """
 
     def __init__(self, ideas: int, stage: int, strategies: Sequence[Strategy]) -> None:
         require("relay", 1, ideas=ideas, stage=stage)
         if not strategies:
-            raise ValueError("relay.strategies is empty; it must name at least one")
+            raise ValueError("relay.strategies is empty; name at least one strategy")
         for each in strategies:
             if each.synchronous != strategies[0].synchronous:
                 one, other = type(strategies[0]).__name__, type(each).__name__
-                raise ValueError(f"relay.strategies: of {one} and {other} one is synchronous, the other not")
+                raise ValueError(f"relay.strategies: {one} and {other} must both be synchronous, or neither")
             if each.ideas != ideas:
                 name = type(each).__name__
                 raise ValueError(f"relay.strategies: {name}.ideas is {each.ideas}; it must be {ideas}")
@@ -44,7 +42,7 @@ class Relay:
         self.synchronous = strategies[0].synchronous
 
     def ask(self, view: View, rng: random.Random) -> Expansion | None:
-        """What the strategy of this stage asks for; None at the end of a stage that has not ended."""
+        """Asks the strategy of this stage; None until the stage before has ended."""
         had = sum(not is_library(idea) for idea in view.tree.ideas.values())
         if not self.synchronous:
             had += pending_only(view).total()
@@ -59,7 +57,7 @@ class Relay:
         start = next((each for each in bests if not is_exhausted(each, view)), next(iter(bests), None))
         tried = {each.kernel.id for each in before.variants.values() if each.evaluation is not None}
         entries, exhausted = [each for each in view.entries if each.kernel.id not in tried], view.exhausted
-        if start is not None:  # it is the reference of this stage
+        if start is not None:  # it replaces the reference in this stage
             entries = [start]
             exhausted = (exhausted - {""}) | ({""} if is_exhausted(start, view) else set())
         strategy = self.strategies[number % len(self.strategies)]
@@ -93,7 +91,7 @@ class Relay:
 
 
 def _like(tree: Tree) -> Tree:
-    """An empty tree that ranks as the other does."""
+    """An empty tree with the other's ranking."""
     new = Tree()
     new.ranking = tree.ranking
     new.rounds_closed = tree.rounds_closed

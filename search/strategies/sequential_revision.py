@@ -7,6 +7,7 @@ Each try starts from the one before and its verdict, as in KernelBench's iterati
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 from search.protocols import View
 from search.records.tree import Expansion, Seed, fastest
@@ -15,27 +16,27 @@ from search.strategies.values import is_exhausted, is_library, open_seeds, requi
 BUILD_ON = ("last", "best")
 
 
+@dataclass(eq=False)
 class SequentialRevision:
-    """Builds on the `last` correct kernel or on the `best` one, one idea at a time.
+    """Builds on the last correct kernel or on the best one (`build_on`), one idea at a time.
 
-    The last one is the best variant of the last idea that has a correct one that is not exhausted. Until
-    there is any, the chain begins with the best kernel of the library, or the reference.
-
-    Raises ValueError for a number below one, or an unknown `build_on`.
+    The last one is the best variant of the last idea that has a correct variant that is not exhausted. Until
+    there is one, the chain starts from the best kernel of the library, or the reference.
     """
 
     synchronous = False
 
-    def __init__(self, ideas: int, branch: int, build_on: str) -> None:
-        require("sequential_revision", 1, ideas=ideas, branch=branch)
-        if build_on not in BUILD_ON:
-            raise ValueError(f"sequential_revision.build_on is {build_on!r}; it must be last or best")
-        self.ideas = ideas
-        self.branch = branch
-        self.build_on = build_on
+    ideas: int
+    branch: int
+    build_on: str
+
+    def __post_init__(self) -> None:
+        require("sequential_revision", 1, ideas=self.ideas, branch=self.branch)
+        if self.build_on not in BUILD_ON:
+            raise ValueError(f"sequential_revision.build_on is {self.build_on!r}; it must be last or best")
 
     def ask(self, view: View, rng: random.Random) -> Expansion | None:
-        """The next edit; None while one is under way."""
+        """The next edit; None while one is in flight."""
         if view.pending:
             return None
         seed = self._last(view) if self.build_on == "last" else None

@@ -1,6 +1,6 @@
-"""What strategies compute of a tree, and share: seeds in order, values of kernels and ideas, visit counts.
+"""Statistics of a tree that strategies share: seeds in order, values of kernels and ideas, visit counts.
 
-All of it is made anew of a view whenever a strategy is asked: strategies keep nothing.
+Everything is computed from the view each time a strategy is asked; strategies have no state.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from search.records.ranking import MEDIAN
 from search.records.tree import LIBRARY, Idea, Seed, Tree, Variant
 
 REFERENCE = 1.0
-"""The value of the reference: its speedup over itself. Also that of a library entry nobody has measured."""
+"""The value of the reference, its speedup over itself, and of a library entry that was never measured."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Node:
     """A correct kernel of the tree, a library entry, or the reference, for which `seed` is None.
 
-    `value` is the speedup that it surely has. `parent` is the kernel that it was first written from. `tries`
-    are the ideas had on it so far, with those under way.
+    `value` is the speedup that it ranks by, `parent` the kernel that it was first written from. `tries`
+    counts its ideas so far, including those in flight.
     """
 
     seed: Seed | None
@@ -39,8 +39,8 @@ class Node:
 class IdeaNode:
     """An idea with its best variant, or the reference, for which `idea` is None.
 
-    `value` is that of the best variant, `seed` that variant as a start: 0 and None where none is correct yet.
-    `is_settled`: it has verdicts, and none is missing, as far as the tree tells.
+    `value` is that of the best variant, `seed` that variant as a seed; without a correct variant they are 0
+    and None. `is_settled`: it has verdicts and, as far as the tree shows, none is missing.
     """
 
     idea: Idea | None
@@ -52,7 +52,7 @@ class IdeaNode:
 
 
 def require(strategy: str, least: float, **numbers: float) -> None:
-    """Raises ValueError for the first of these parameters of a strategy that is below `least`."""
+    """Raises ValueError for the first of these parameters of a strategy that is less than `least`."""
     must = "not be negative" if least == 0 else f"be at least {least:g}"
     for name, number in numbers.items():
         if not number >= least:
@@ -60,11 +60,11 @@ def require(strategy: str, least: float, **numbers: float) -> None:
 
 
 def ranked_seeds(tree: Tree, entries: Sequence[Seed], k: int) -> list[Seed]:
-    """The k best kernels of the tree and of the library, the best first.
+    """The k best kernels of the tree and the library, the best first.
 
-    The order is the tree's (see `search.records.ranking`). Library entries stand among the variants by their
-    evaluation until they are measured in this run; those that were never measured come after everything that
-    was. Ties go to variants, then by id.
+    The order is the tree's (see `search.records.ranking`). Library entries rank by their recorded evaluation
+    until they are measured in this run; entries that were never measured come last. Ties go to variants, then
+    by id.
     """
     tried = {v.kernel.id for v in tree.variants.values() if v.evaluation is not None}
     untried = [seed for seed in entries if seed.kernel.id not in tried]
@@ -81,8 +81,8 @@ def ranked_seeds(tree: Tree, entries: Sequence[Seed], k: int) -> list[Seed]:
 
 
 def open_seeds(view: View, k: int) -> list[Seed | None]:
-    """Where a round may start: the k best kernels, as `ranked_seeds` has them, without exhausted ones; the
-    reference where that leaves none. Where that is exhausted, too, all are as good as before."""
+    """The kernels that a round may start from: the k best of `ranked_seeds` that are not exhausted; the
+    reference if none is left; if that is exhausted too, the k best regardless."""
     ranked = ranked_seeds(view.tree, view.entries, len(view.tree.variants) + len(view.entries))
     found = [seed for seed in ranked if not is_exhausted(seed, view)]
     if not found and is_exhausted(None, view):
@@ -91,7 +91,7 @@ def open_seeds(view: View, k: int) -> list[Seed | None]:
 
 
 def is_exhausted(seed: Seed | None, view: View) -> bool:
-    """Whether the proposer had no more ideas on the kernel; None: on the reference."""
+    """Whether the proposer has no more ideas for the kernel; None stands for the reference."""
     return (seed.kernel.id if seed else "") in view.exhausted
 
 
@@ -118,7 +118,7 @@ def nodes_of(view: View) -> list[Node]:
 
 
 def _put(nodes: dict[str, Node], kernel: str, parent: str, node: Node) -> None:
-    """Parents are looked for among the nodes before, so that equal kernels make no circle."""
+    """Looks for the parent among earlier nodes only, so that equal kernels form no circle."""
     node.parent = nodes.get(parent, nodes[""])
     node.parent.children.append(node)
     nodes[kernel] = node
@@ -146,27 +146,27 @@ def idea_nodes_of(view: View) -> list[IdeaNode]:
         node.parent.children.append(node)
         nodes[idea.id] = node
         if idea.proposer == LIBRARY:
-            nodes.setdefault(idea.parent, node)  # what is built on the entry is built on this
+            nodes.setdefault(idea.parent, node)  # ideas built on the entry are built on this one
     return list(dict.fromkeys(nodes.values()))
 
 
 def is_library(idea: Idea | None) -> bool:
-    """Whether the idea is to measure a kernel of the library as it is."""
+    """Whether the idea is to measure a library kernel unchanged."""
     return idea is not None and idea.proposer == LIBRARY
 
 
 def tries(view: View) -> Counter[str]:
-    """How many ideas were had on each kernel, with those under way: by its id, "" for the reference."""
+    """The number of ideas for each kernel, including those in flight, by kernel id ("" for the reference)."""
     kernels = _kernels(view)
     had = (kernels.get(idea.parent, "") for idea in view.tree.ideas.values() if not is_library(idea))
     return Counter(had) + pending_only(view)
 
 
 def pending_only(view: View) -> Counter[str]:
-    """How many ideas are pending on each kernel, without those that the tree has already.
+    """The number of ideas pending for each kernel, without those that the tree has already.
 
-    Nothing says which of the tree's ideas are those of which expansion. As such count the ideas of rounds
-    that are not closed, as far as they wait for a variant or a verdict.
+    Nothing records which of the tree's ideas belong to which expansion. Ideas of open rounds that wait for a
+    variant or a verdict are taken as the pending ones.
     """
     pending = pending_on(view)
     if not pending:
@@ -182,7 +182,7 @@ def pending_only(view: View) -> Counter[str]:
 
 
 def pending_on(view: View) -> Counter[str]:
-    """How many ideas are pending on each kernel: by its id, "" for the reference."""
+    """The number of ideas pending for each kernel, by kernel id ("" for the reference)."""
     found = Counter[str]()
     for each in view.pending:
         if not each.as_it_is:
@@ -191,7 +191,7 @@ def pending_on(view: View) -> Counter[str]:
 
 
 def standardised(values: Sequence[float]) -> list[float]:
-    """How many median absolute deviations each of the values, one at least, lies above their median."""
+    """How many median absolute deviations each value lies above the median; there must be at least one."""
     median = statistics.median(values)
     deviation = statistics.median(abs(each - median) for each in values)
     return [(each - median) / max(deviation, 1e-9) for each in values]
@@ -202,13 +202,13 @@ def _in_progress(variants: Sequence[Variant]) -> bool:
 
 
 def _kernels(view: View) -> dict[str, str]:
-    """The kernel's id by that of a variant or entry."""
+    """Kernel ids by the id of the variant or entry."""
     found = {each.id: each.kernel.id for each in view.entries}
     return found | {id: each.kernel.id for id, each in view.tree.variants.items()}
 
 
 def _values(tree: Tree, best: Iterable[Variant]) -> Mapping[str, float]:
-    """By kernel id, of these in their order: none is below one that stands after it."""
+    """The values of these kernels by kernel id; none is lower than that of a kernel after it."""
     values: dict[str, float] = {}
     least = 0.0
     for variant in reversed(list(best)):

@@ -90,7 +90,9 @@ def test_the_proposer_gives_each_file_once(tmp_path: Path, example: Any) -> None
 
 def provider(example: Any, *command: str, timeout_s: float = 20.0) -> Any:
     limits = Limits(timeout_s=timeout_s)
-    return example("search/models/providers/command.py").Command(command=command, price=Price(), limits=limits)
+    return example("search/models/providers/command.py").Command(
+        command=command, price=Price(), limits=limits
+    )
 
 
 def test_the_provider_passes_the_prompt_on(example: Any) -> None:

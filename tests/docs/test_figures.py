@@ -61,7 +61,10 @@ def test_the_tables_are_those_of_the_cards(name: str) -> None:
 def test_the_comparison_on_kernels_is_that_of_its_data(name: str) -> None:
     folder = DOCS / "pictures" / name
     assert (DOCS / "pictures" / f"{name}.svg").read_text() == comparing.curves(folder)
-    said, page = json.loads((folder / "comparison.json").read_text()), (DOCS / "results" / "strategies.md").read_text()
+    said, page = (
+        json.loads((folder / "comparison.json").read_text()),
+        (DOCS / "results" / "strategies.md").read_text(),
+    )
     for arm, mean in said["arms"].items():
         assert re.search(
             rf"\| {arm} \| {mean['value']:.2f} \[{mean['low']:.2f}, {mean['high']:.2f}\] \|", page

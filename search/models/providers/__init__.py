@@ -1,1 +1,1 @@
-"""Providers of language models, one file each: they make one call, and say what became of it."""
+"""Providers of language models, one per file. A provider makes one call and reports how it ended."""

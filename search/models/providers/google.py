@@ -1,4 +1,4 @@
-"""Google's Gemini models, on the official SDK google-genai.
+"""Google's Gemini models, through the official SDK google-genai.
 
 https://ai.google.dev/api/generate-content
 """
@@ -23,17 +23,16 @@ UNFINISHED = {
     "MALFORMED_FUNCTION_CALL": Cause.MALFORMED,
     "UNEXPECTED_TOOL_CALL": Cause.MALFORMED,
 }
-"""The other reasons to finish are refusals: SAFETY, RECITATION, PROHIBITED_CONTENT, …"""
+"""The other finish reasons are refusals: SAFETY, RECITATION, PROHIBITED_CONTENT, …"""
 
 
 class Google:
-    """A Gemini model, through `generateContent`.
+    """A Gemini model, called through `generateContent`. `base_url`: None for Google itself. `key_variable`:
+    the environment variable with the key. `temperature` and `reasoning_effort` (the thinking level: `low`,
+    `medium`, `high`, …): None for the model's default.
 
-    `base_url`: None for Google itself. `key_variable`: the environment variable with the key. `temperature`
-    and `reasoning_effort` (its thinking level: `low`, `medium`, `high`, …) are left out when None.
-
-    A failure that may be charged for, without its usage, is taken to have used the most that the question
-    allows: more than it was, so that no budget is passed.
+    A failure that may be charged for, but has no usage, counts as the most that the question allows, so that
+    no budget is exceeded.
     """
 
     def __init__(
@@ -57,14 +56,14 @@ class Google:
         self._transport: Any = None
 
     def refusal(self) -> str | None:
-        """Which package to install or which variable to set; None if it can be called."""
+        """See `LLM`."""
         return self._access.refusal(self.name)
 
     def begin(self, folder: Path) -> None:
-        """Needs nothing of the run."""
+        """Does nothing; part of the protocol."""
 
     async def complete(self, question: Question) -> Answer:
-        """One call. Raises CallFailed."""
+        """See `LLM`."""
         import httpx2
         from google.genai.errors import APIError
 
@@ -73,22 +72,22 @@ class Google:
                 model=self._model, contents=question.prompt, config=self._config(question)
             )
         except httpx2.TimeoutException as error:
-            # `from None`, here and below: what the SDK's error holds may hold the key.
+            # `from None`, here and below: the SDK's error may contain the key.
             cause = lost_or_unreachable(error, Cause.TIMEOUT)
-            raise self._access.failed(cause, f"silent for {self.limits.timeout_s:g} s") from None
+            raise self._access.failed(cause, f"no response for {self.limits.timeout_s:g} s") from None
         except httpx2.TransportError as error:
             raise self._access.failed(lost_or_unreachable(error, Cause.CONNECTION), error) from None
         except APIError as error:
             raise self._failed(error) from None
         except (ValueError, TypeError) as error:
-            # Status 200, so it may well be charged for, but nothing that the SDK can take apart.
+            # Status 200, so it may be charged for, but the SDK cannot parse it.
             failed = self._access.failed(Cause.SERVER_ERROR, f"not a completion: {error}")
             failed.usage = question.most_tokens(self.limits)
             raise failed from None
         return self._answer(reply, question)
 
     async def close(self) -> None:
-        """Lets go of connections."""
+        """See `LLM`."""
         if self._client is not None:
             await self._client.aio.aclose()
             await self._transport.aclose()
@@ -100,8 +99,8 @@ class Google:
         from google.genai import Client, types
 
         if self._client is None:
-            # Its own transport: with another HTTP library installed, the SDK would raise that one's errors,
-            # and call again by itself.
+            # A separate transport: with another HTTP library installed, the SDK would raise that library's
+            # errors, and retry by itself.
             self._transport = httpx2.AsyncClient()
             self._client = Client(
                 vertexai=False,
@@ -110,7 +109,7 @@ class Google:
                     base_url=self._base_url,
                     timeout=round(self.limits.timeout_s * 1000),
                     httpx_async_client=self._transport,
-                    retry_options=types.HttpRetryOptions(attempts=1),  # retries are the model client's
+                    retry_options=types.HttpRetryOptions(attempts=1),  # the model client retries
                 ),
             )
         return self._client
@@ -122,7 +121,7 @@ class Google:
             system_instruction=question.system,
             temperature=self._temperature,
             max_output_tokens=self.limits.output_tokens,
-            automatic_continuation=False,  # it would make calls that nobody reserved
+            automatic_continuation=False,  # it would make calls that are not reserved
         )
         if question.schema:
             config.response_mime_type = "application/json"
@@ -147,7 +146,7 @@ class Google:
             detail = f"longer than {self.limits.output_tokens} tokens" if finish == "MAX_TOKENS" else finish
             raise CallFailed(cause, candidate.finish_message or detail, usage=usage, text=text)
         if not text.strip():
-            raise CallFailed(Cause.EMPTY, f"it ended with {finish}", usage=usage)
+            raise CallFailed(Cause.EMPTY, f"finish reason: {finish}", usage=usage)
         return Answer(text=text, usage=_usage(reply))
 
     def _failed(self, error: APIError) -> CallFailed:
@@ -174,7 +173,7 @@ def _usage(reply: Any) -> Usage | None:
 
 
 def _details(error: APIError) -> list[dict[str, Any]]:
-    """What stands under `error.details` (google.rpc.Status), where a gateway may have put anything."""
+    """The entries of `error.details` (google.rpc.Status). A gateway may have put anything there."""
     body = error.details.get("error") if isinstance(error.details, dict) else None
     details = body.get("details") if isinstance(body, dict) else None
     return [each for each in details if isinstance(each, dict)] if isinstance(details, list) else []

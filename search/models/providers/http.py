@@ -1,4 +1,4 @@
-"""What providers over HTTP do alike: a key from the environment, and failures that tell their cause."""
+"""What the HTTP providers share: a key from the environment, and failures with a cause."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from email.utils import parsedate_to_datetime
 from search.records.model_calls import CallFailed, Cause
 
 LONGEST_DETAIL = 500
-"""Characters: a gateway's error may be a whole page."""
+"""Characters; a gateway's error may be a whole page."""
 
 
 class Access:
-    """To one provider: its SDK's `module`, from the `package` to install, and the environment variable with
-    the key; "" where none is needed."""
+    """Access to one provider: its SDK's `module`, the `package` to install, and the environment variable with
+    the key ("" if none is needed)."""
 
     def __init__(self, *, module: str, package: str, key_variable: str) -> None:
         self._module, self._package, self._variable = module, package, key_variable
@@ -24,13 +24,13 @@ class Access:
 
     @property
     def key(self) -> str:
-        """Read where it is first needed; "" without one."""
+        """The key, read when first needed; "" without one."""
         if self._variable and not self._key:
             self._key = os.environ.get(self._variable, "").strip()
         return self._key
 
     def refusal(self, name: str) -> str | None:
-        """What has to be installed or set before the model `name` can be called, None if nothing has."""
+        """What to install or set before the model `name` can be called; None if nothing is missing."""
         try:
             importlib.import_module(self._module)
         except ImportError:
@@ -40,7 +40,7 @@ class Access:
         return None
 
     def failed(self, cause: Cause, said: object, *, retry_after_s: float | None = None) -> CallFailed:
-        """A failure with what was said about it, in one line, shortened, and without the key."""
+        """A failure with the provider's message: in one line, shortened, and without the key."""
         detail = " ".join(
             (f"{type(said).__name__}: {said}" if isinstance(said, Exception) else str(said)).split()
         )
@@ -50,13 +50,13 @@ class Access:
 
 
 def lost_or_unreachable(error: BaseException | None, otherwise: Cause) -> Cause:
-    """UNREACHABLE for an error of httpx, or of the like, by which no connection came about: nothing was sent,
-    and nobody charges for it."""
+    """UNREACHABLE for an error of httpx, or a similar library, in which no connection was made: nothing was
+    sent, so nothing is charged."""
     return Cause.UNREACHABLE if type(error).__name__ in ("ConnectError", "ConnectTimeout") else otherwise
 
 
 def cause_of(status: int) -> Cause:
-    """What an HTTP status other than success means for a call."""
+    """The cause of a failed call, given its HTTP status."""
     if status == 429:
         return Cause.RATE_LIMITED
     if status in (401, 402, 403):  # 402: the account is empty
@@ -67,8 +67,8 @@ def cause_of(status: int) -> Cause:
 
 
 def retry_after_s(header: str | None) -> float | None:
-    """Seconds from now until the time in a Retry-After header, which has either seconds or a date (RFC 9110,
-    10.2.3). None without one, or when it makes no sense."""
+    """Seconds until the time in a Retry-After header, which has seconds or a date (RFC 9110, 10.2.3). None
+    without a valid header."""
     if header is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""A person or an agent in a model's place: questions are files, and so are the answers put beside them."""
+"""A person or an agent in place of a model: questions are files, and the answers are files next to them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from search.records.model_calls import Answer, CallFailed, Cause, Limits, Price,
 
 POLL_EVERY_S = 0.3
 SETTLED_POLLS = 2
-"""An answer is taken when it has not changed for so many polls: it may be written bit by bit."""
+"""An answer is read once it is unchanged for this number of polls, because it may be written bit by bit."""
 
 
 class Mailbox:
-    """Writes each question to `mailbox/<number>-<purpose>-<hash>.md` in the run's folder, and waits for the
-    answer in the file of the same name that ends in `.answer.md`.
+    """Writes each question to `mailbox/<number>-<purpose>-<hash>.md` in the run's folder and waits for the
+    answer in a file of the same name that ends in `.answer.md`.
 
-    A question that was asked before has its file still: when a run goes on, an answer that came in between
-    is found. One that could not be used is waited for to be changed. The answer `skip` leaves a question
-    out. `sleep` is the pause between two polls, passed in for tests.
+    A question that was asked before still has its file, so a resumed run finds an answer that arrived in
+    between. After an unusable answer, it waits until the file changes. The answer `skip` skips the question.
+    `sleep` pauses between two polls; tests replace it.
     """
 
     def __init__(
@@ -38,18 +38,18 @@ class Mailbox:
         self._sleep = sleep
         self._folder: Path | None = None
         self._taken: dict[Path, int] = {}
-        """When the answers that were taken had been written, in ns."""
+        """The modification times, in ns, of the answers read so far."""
 
     def refusal(self) -> str | None:
-        """Never: nothing is needed."""
+        """Returns None: nothing has to be installed or set."""
         return None
 
     def begin(self, folder: Path) -> None:
-        """Remembers where the run's folder is."""
+        """Remembers the run's folder."""
         self._folder = folder / "mailbox"
 
     async def complete(self, question: Question) -> Answer:
-        """The content of the answer's file. Raises CallFailed for one that is not text."""
+        """Waits for the answer's file. Raises CallFailed if it is not text."""
         path = self._post(question)
         answer = path.with_suffix(".answer.md")
         seen, polls = (0, 0), 0
@@ -70,7 +70,7 @@ class Mailbox:
         return Answer(text=text, usage=Usage())
 
     async def close(self) -> None:
-        """Leaves the files where they are."""
+        """Leaves the files in place."""
 
     def _post(self, question: Question) -> Path:
         """The question's file, found or written."""
@@ -81,10 +81,10 @@ class Mailbox:
             return path
         number = len([path for path in self._folder.glob("*.md") if not path.stem.endswith(".answer")]) + 1
         path = self._folder / f"{number:04d}-{question.purpose}-{identity}.md"
-        where = f"Answer in the file `{path.stem}.answer.md` beside this one (`skip` leaves it out)."
+        where = f"Write the answer to `{path.stem}.answer.md` next to this file (`skip` skips the question)."
         text = f"{where}\n\n{question.system}\n{question.prompt}"
         if question.schema is not None:
             schema = json.dumps(question.schema, indent=2)
-            text += f"\nThe JSON's schema:\n\n```json\n{schema}\n```\n"
+            text += f"\nThe JSON schema:\n\n```json\n{schema}\n```\n"
         write_atomically(path, text)
         return path

@@ -1,4 +1,5 @@
-"""OpenAI, and every server that speaks its chat completions (vLLM, SGLang, DeepSeek, …), on the official SDK.
+"""OpenAI, and every server with its chat completions API (vLLM, SGLang, DeepSeek, …), through the official
+SDK.
 
 https://platform.openai.com/docs/api-reference/chat
 """
@@ -18,16 +19,15 @@ if TYPE_CHECKING:
 
 
 class OpenAI:
-    """A model behind the chat completions protocol.
+    """A model behind the chat completions API. `base_url`: None for OpenAI itself. `key_variable`: the
+    environment variable with the key, "" if none is needed. `structured`: how the server makes an answer
+    follow a schema: `json_schema` (enforces it), `json_object` (enforces JSON; the prompt states the schema)
+    or `none` (only the prompt states it). `output_limit_key`: the request's field for the limit, `max_tokens`
+    for older servers. `extra_body`: more fields of the request. `temperature` and `reasoning_effort`: None
+    for the server's default.
 
-    `base_url`: None for OpenAI itself. `key_variable`: the environment variable with the key, "" where none
-    is needed. `structured`: how an answer is made to keep to a schema, as far as the server can:
-    `json_schema` (enforced), `json_object` (JSON is, the schema stands in the prompt) or `none` (the prompt
-    alone). `output_limit_key`: the field for the limit, `max_tokens` for older servers. `extra_body`: further
-    fields of the request, as they are. `temperature` and `reasoning_effort` are left out when None.
-
-    A failure that may be charged for, without its usage, is taken to have used the most that the question
-    allows: more than it was, so that no budget is passed. Raises ValueError for another word in `structured`.
+    A failure that may be charged for, but has no usage, counts as the most that the question allows, so that
+    no budget is exceeded. Raises ValueError if `structured` is unknown.
     """
 
     def __init__(
@@ -57,22 +57,22 @@ class OpenAI:
         self._client: AsyncOpenAI | None = None
 
     def refusal(self) -> str | None:
-        """Which package to install or which variable to set; None if it can be called."""
+        """See `LLM`."""
         return self._access.refusal(self.name)
 
     def begin(self, folder: Path) -> None:
-        """Needs nothing of the run."""
+        """Does nothing; part of the protocol."""
 
     async def complete(self, question: Question) -> Answer:
-        """One call. Raises CallFailed."""
+        """See `LLM`."""
         from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
 
         try:
             reply: Any = await self._connected().chat.completions.create(**self._request(question))
         except APITimeoutError as error:
-            # `from None`, here and below: what the SDK's error holds may hold the key.
+            # `from None`, here and below: the SDK's error may contain the key.
             cause = lost_or_unreachable(error.__cause__, Cause.TIMEOUT)
-            raise self._access.failed(cause, f"silent for {self.limits.timeout_s:g} s") from None
+            raise self._access.failed(cause, f"no response for {self.limits.timeout_s:g} s") from None
         except APIConnectionError as error:
             cause = lost_or_unreachable(error.__cause__, Cause.CONNECTION)
             raise self._access.failed(cause, error.__cause__ or error) from None
@@ -80,12 +80,12 @@ class OpenAI:
             raise self._failed(error) from None
         except (APIError, ValueError) as error:
             raise self._unreadable(question, error) from None
-        if not getattr(reply, "choices", None):  # the SDK lets through whatever comes with status 200
+        if not getattr(reply, "choices", None):  # the SDK accepts any body that comes with status 200
             raise self._unreadable(question, getattr(reply, "error", None) or reply)
         return self._answer(reply, question)
 
     async def close(self) -> None:
-        """Lets go of connections."""
+        """See `LLM`."""
         if self._client is not None:
             await self._client.close()
             self._client = None
@@ -98,7 +98,7 @@ class OpenAI:
                 api_key=self._access.key or "none",  # the SDK insists on one
                 base_url=self._base_url,
                 timeout=self.limits.timeout_s,
-                max_retries=0,  # the model client's
+                max_retries=0,  # the model client retries
             )
         return self._client
 
@@ -109,7 +109,7 @@ class OpenAI:
             schema = {"name": "answer", "schema": dict(question.schema), "strict": True}
             request["response_format"] = {"type": "json_schema", "json_schema": schema}
         elif question.schema:
-            prompt += f"\n\nAnswer with JSON alone, by this JSON schema:\n{json.dumps(question.schema)}"
+            prompt += f"\n\nAnswer only with JSON that follows this schema:\n{json.dumps(question.schema)}"
             if self._structured == "json_object":
                 request["response_format"] = {"type": "json_object"}
         messages = [{"role": "system", "content": question.system}, {"role": "user", "content": prompt}]
@@ -126,18 +126,18 @@ class OpenAI:
             detail = f"longer than {self.limits.output_tokens} tokens"
             raise CallFailed(Cause.CUT_OFF, detail, usage=usage, text=text)
         if not text.strip():
-            raise CallFailed(Cause.EMPTY, f"it ended with {finish}", usage=usage)
+            raise CallFailed(Cause.EMPTY, f"finish reason: {finish}", usage=usage)
         return Answer(text=text, usage=_usage(reply))
 
     def _failed(self, error: APIStatusError) -> CallFailed:
         cause = cause_of(error.status_code)
-        if "insufficient_quota" in (error.code, error.type):  # a 429 that no waiting helps
+        if "insufficient_quota" in (error.code, error.type):  # a 429, but waiting does not help
             cause = Cause.DENIED
         after_s = retry_after_s(error.response.headers.get("retry-after"))
         return self._access.failed(cause, error.message, retry_after_s=after_s)
 
     def _unreadable(self, question: Question, said: object) -> CallFailed:
-        """Status 200, so it may well be charged for, but no completion."""
+        """Status 200, so it may be charged for, but no completion."""
         failed = self._access.failed(Cause.SERVER_ERROR, f"not a completion: {said}")
         failed.usage = question.most_tokens(self.limits)
         return failed

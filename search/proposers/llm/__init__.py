@@ -1,1 +1,1 @@
-"""Ideas and code from language models: prompts, what is read out of answers, and who is asked."""
+"""Ideas and code from language models: prompts, reading answers, and choosing among several models."""

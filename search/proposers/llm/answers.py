@@ -1,5 +1,5 @@
-"""What is read out of a model's answer, and how an answer is written. Those that read raise
-ValueError, in words that the model can use, for an answer that cannot be used."""
+"""Reads and writes models' answers. The readers raise ValueError for an unusable answer, in words that the
+model can act on."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from search.records.tree import Category, Idea
 FENCE = re.compile(
     r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
 )
+NO_CODE = "the answer has no code"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class Sketch:
 
 
 def ideas_schema(seed_id: str, entry_ids: Sequence[str]) -> dict[str, Any]:
-    """JSON schema of the answer with ideas; of the form that both providers' strict modes take."""
+    """The JSON schema of an answer with ideas, in the form that both providers' strict modes accept."""
     fields = {
         "text": {"type": "string"},
         "category": {"type": "string", "enum": [category.value for category in Category]},
@@ -47,7 +48,7 @@ def ideas_schema(seed_id: str, entry_ids: Sequence[str]) -> dict[str, Any]:
 
 
 def read_ideas(text: str, schema: dict[str, Any]) -> list[Sketch]:
-    """The ideas of an answer that keeps to the schema; at least one."""
+    """The ideas of an answer that follows the schema; at least one."""
     import jsonschema
 
     data = _json(text)
@@ -56,7 +57,7 @@ def read_ideas(text: str, schema: dict[str, Any]) -> list[Sketch]:
     except jsonschema.ValidationError as error:
         place = "/".join(str(part) for part in error.absolute_path)
         where = f" at {place}" if place else ""
-        raise ValueError(f"the JSON breaks the schema{where}: {error.message}") from error
+        raise ValueError(f"the JSON does not follow the schema{where}: {error.message}") from error
     ideas = [
         Sketch(
             text=" ".join(each["text"].split()),
@@ -67,12 +68,12 @@ def read_ideas(text: str, schema: dict[str, Any]) -> list[Sketch]:
         for each in data["ideas"]
     ]
     if not any(idea.text for idea in ideas):
-        raise ValueError("there is no idea in it")
+        raise ValueError("the answer has no idea")
     return [idea for idea in ideas if idea.text]
 
 
 def ideas_answer(ideas: Iterable[Idea]) -> str:
-    """The answer that `read_ideas` reads these out of."""
+    """The answer from which `read_ideas` reads these ideas."""
     stated = [
         {
             "text": idea.text,
@@ -87,27 +88,28 @@ def ideas_answer(ideas: Iterable[Idea]) -> str:
 
 
 def kernel_answer(kernel: Kernel) -> str:
-    """The answer that `read_kernel` reads this out of."""
+    """The answer from which `read_kernel` reads this kernel."""
     return f"```python\n{kernel.source.strip()}\n```"
 
 
 def read_kernel(text: str) -> Kernel:
-    """The kernel of an answer: of several blocks the last whole file, without any fence the text itself."""
+    """The kernel of an answer: the last complete file among its code blocks or, without a code block, the
+    text itself."""
     blocks = [match[2] for match in FENCE.finditer(text)] or [text]
-    reason = "there is no code in it"
+    reason = NO_CODE
     for block in reversed(blocks):
         found = _why_not(block)
         if found is None:
             source = block.strip() + "\n"
             return Kernel(source=source, language=language_of(source))
-        reason = found if "class ModelNew" in block or reason.startswith("there is no code") else reason
+        reason = found if "class ModelNew" in block or reason == NO_CODE else reason
     raise ValueError(reason)
 
 
 def _why_not(source: str) -> str | None:
-    """Why a text is no kernel."""
+    """Why a text is not a kernel; None if it is."""
     if not source.strip():
-        return "there is no code in it"
+        return NO_CODE
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
@@ -118,13 +120,13 @@ def _why_not(source: str) -> str | None:
 
 
 def _json(text: str) -> Any:
-    """The JSON of an answer, bare, in a fence, or among words."""
+    """The JSON of an answer: bare, in a code block, or surrounded by text."""
     candidates = [text, *(match[2] for match in FENCE.finditer(text))]
     candidates.append(text[text.find("{") : text.rfind("}") + 1])
-    reason = "it is no JSON"
+    reason = "the answer is not JSON"
     for candidate in candidates:
         try:
             return json.loads(candidate)
         except ValueError as error:
-            reason = f"it is no JSON: {error}"
+            reason = f"the answer is not JSON: {error}"
     raise ValueError(reason)

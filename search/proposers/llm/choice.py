@@ -1,4 +1,4 @@
-"""Which model is asked for an idea, where there are several."""
+"""Chooses which of several models to ask for an idea."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from search.records.tree import Outcome
 
 @dataclass(frozen=True, kw_only=True)
 class ModelStanding:
-    """What a model's ideas have brought: `ideas` whose variants were judged, the `gain` of all of them
-    together (log of the best variant's speedup over its parent's, where it is one), and their `dollars`."""
+    """The results of a model's ideas: `ideas` with judged variants, their summed `gain` (log of the best
+    variant's speedup over its parent's, if positive), and their cost in `dollars`."""
 
     ideas: int = 0
     gain: float = 0.0
@@ -23,21 +23,20 @@ class ModelStanding:
 
 
 class ModelChoice(Protocol):
-    """Decides by what there is; equal arguments give equal answers."""
+    """Chooses from the standings alone; equal arguments give equal answers."""
 
     def pick(self, standings: Mapping[str, ModelStanding], ideas: int, rng: random.Random) -> Counter[str]:
-        """How many of so many ideas each of the models is asked for."""
+        """How many of the `ideas` each model is asked for."""
         ...
 
 
 class Fixed:
-    """By weights (1 where none is given), drawn anew each time. Raises ValueError for a negative one, or
-    when all are 0."""
+    """Draws by weights (1 if not given). Raises ValueError for a negative weight."""
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
         self._weights = dict(weights or {})
         if any(weight < 0 for weight in self._weights.values()):
-            raise ValueError(f"weights are {self._weights}; none may be negative")
+            raise ValueError(f"choice.weights is {self._weights}; each weight must be 0 or more")
 
     def pick(self, standings: Mapping[str, ModelStanding], ideas: int, rng: random.Random) -> Counter[str]:
         """See `ModelChoice`."""
@@ -47,14 +46,13 @@ class Fixed:
 
 
 class Bandit:
-    """UCB1 (Auer, Cesa-Bianchi, Fischer 2002) on what an idea gained per dollar: what a model gained on
-    average, plus `exploration` times its uncertainty, over what one of its ideas costs. Models that were
-    never asked come first. Where nothing costs anything, the gain alone decides.
-    """
+    """UCB1 (Auer, Cesa-Bianchi, Fischer 2002) on the gain per dollar: a model's average gain, plus
+    `exploration` times its uncertainty, divided by the cost of one of its ideas. Models that were never asked
+    come first. If nothing costs anything, the gain alone decides."""
 
     def __init__(self, exploration: float = 0.2) -> None:
         if exploration < 0:
-            raise ValueError(f"exploration is {exploration}; it must not be negative")
+            raise ValueError(f"choice.exploration is {exploration}; it must be 0 or more")
         self._exploration = exploration
 
     def pick(self, standings: Mapping[str, ModelStanding], ideas: int, rng: random.Random) -> Counter[str]:
@@ -77,8 +75,8 @@ class Bandit:
         return bound / self._cost(standings, name)
 
     def _cost(self, standings: Mapping[str, ModelStanding], name: str) -> float:
-        """Of one idea, against that of the dearest model's; not below 1 %, so that a free model does not win
-        whatever it has to say."""
+        """The cost of one idea relative to the most expensive model's, at least 1 %, so that a free model
+        does not win regardless of its ideas."""
         costs = {n: s.dollars / s.ideas if s.ideas else 0.0 for n, s in standings.items()}
         dearest = max(costs.values())
         return max(0.01, costs[name] / dearest) if dearest else 1.0
@@ -90,8 +88,8 @@ def standings(
     dollars: Mapping[str, float],
     speedups: Mapping[str, float],
 ) -> dict[str, ModelStanding]:
-    """What each of the models has brought. `dollars` by model; `speedups` of all seeds by their ids: an idea
-    on the reference, or on a seed that is not among them, is held against 1."""
+    """The standing of each model. `dollars` is by model, `speedups` by seed id; an idea for the reference, or
+    for an unknown seed, is compared with 1."""
     ideas: Counter[str] = Counter()
     gains: Counter[str] = Counter()
     for outcome in outcomes:

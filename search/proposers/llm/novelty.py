@@ -1,4 +1,4 @@
-"""Which ideas were had before: by their words alone, without embeddings."""
+"""Detects repeated ideas by their words alone, without embeddings."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from search.records.tree import Idea
 
 SIMILAR = 88.0
-"""Of 100, by the tokens in common: two wordings of one idea are above, two ideas in one jargon below."""
+"""Out of 100, by common tokens: two wordings of one idea score above, two ideas in the same jargon below."""
 
 
 def repeated(text: str, earlier: Iterable[str]) -> bool:
-    """Whether a text says what an earlier one does. Other numbers make another idea: tiles of 64 are not
-    tiles of 128."""
+    """Whether a text says the same as an earlier one. Other numbers make it a different idea: tiles of 64 are
+    not tiles of 128."""
     from rapidfuzz import fuzz
 
     words, numbers = _normal(text)
@@ -28,14 +28,14 @@ def repeated(text: str, earlier: Iterable[str]) -> bool:
 
 
 def comparable(ideas: Iterable[Idea], parent: str, lineage: Iterable[str]) -> list[str]:
-    """The texts that a new idea on `parent` must not repeat: those on the same parent, and those whose
-    kernels the parent has come from (`lineage`, ids of ideas): it has them in it."""
+    """The texts that a new idea for `parent` must not repeat: those of ideas for the same parent, and of the
+    ideas (`lineage`) that led to it."""
     known = set(lineage)
     return [idea.text for idea in ideas if idea.parent == parent or idea.id in known]
 
 
 def _normal(text: str) -> tuple[str, tuple[str, ...]]:
-    """Lower-case words without marks, and the numbers apart."""
+    """The lower-case words without punctuation, and the numbers separately."""
     lowered = text.lower()
     numbers = tuple(sorted(re.findall(r"\d+(?:\.\d+)?", lowered)))
     return " ".join(re.findall(r"[a-z]+", lowered)), numbers

@@ -1,4 +1,4 @@
-"""Renders the prompts out of the Markdown templates in `search/proposers/llm/templates/`, or in a folder of the user's."""
+"""Renders the prompts from the Markdown templates in `templates/`, or from a folder given by the user."""
 
 from __future__ import annotations
 
@@ -26,34 +26,36 @@ BEST_IN_SUMMARY, LAST_IN_SUMMARY = 5, 5
 
 TOLERANCES = {
     "kernelbench": "Outputs must be within 1e-2 of the reference's, relative to each element and to the rms "
-    "of the outputs: lower precision inside is allowed as far as it keeps to that.",
+    "of the outputs. Lower precision inside the kernel is allowed as long as the outputs stay within that.",
     "kernelbench_v02": "Outputs must be within KernelBench v0.2's tolerance (1e-4 for float32, 1e-2 for half "
     "precision), relative to each element and to the rms of the outputs.",
-    "strict": "Outputs must be about as accurate as PyTorch's own at this dtype: another order of sums and "
-    "one more rounding are allowed, lower precision inside is not.",
+    "strict": "Outputs must be about as accurate as PyTorch's own at this dtype: another order of summation "
+    "and one more rounding are allowed, lower precision inside the kernel is not.",
 }
 PRECISION = (
-    "The factors of products may be rounded to {}, with sums in float32; nothing else may be of lower "
+    "The factors of products may be rounded to {}, with sums in float32; nothing else may use lower "
     "precision."
 )
 INPUTS = (
-    "That holds on every input, not on the benchmark's numbers alone: also on shifted, tiny, huge, uneven, "
-    "sparse, constant and masked (-inf) ones, with one huge element in a row, with infinities and NaN, in "
-    "the layout that the reference is given, and with other weights. After the call inputs must be as before."
+    "This must hold for all inputs, not only for the benchmark's values: also for shifted, tiny, huge, "
+    "uneven, sparse, constant and masked (-inf) ones, with one huge element in a row, with infinities and "
+    "NaN, in the layout that the reference is given, and with other weights. A call must not change its "
+    "inputs."
 )
 LIBRARIES = {
     "any": "A kernel may call libraries (cuBLAS, cuDNN, torch's own operators).",
-    "no_library": "A kernel must do the computing itself: who calls cuBLAS, cuDNN, oneDNN, MKL or torch's "
-    "own operators for it is rejected. Allocating, reshaping views and copying with torch is allowed.",
+    "no_library": "A kernel must do the computing itself: one that calls cuBLAS, cuDNN, oneDNN, MKL or "
+    "torch's own operators for it is rejected. Allocating, reshaping views and copying with torch are "
+    "allowed.",
 }
 FACTS = (
     ("device", "{}"),
     ("architecture", "compute capability {}"),
     ("multi_processor_count", "{} streaming multiprocessors"),
-    ("shared_memory_per_block_optin", "{} bytes of shared memory a block at most"),
-    ("shared_memory_per_multiprocessor", "{} bytes of shared memory a multiprocessor"),
-    ("regs_per_multiprocessor", "{} registers a multiprocessor"),
-    ("max_threads_per_multi_processor", "{} threads a multiprocessor"),
+    ("shared_memory_per_block_optin", "at most {} bytes of shared memory per block"),
+    ("shared_memory_per_multiprocessor", "{} bytes of shared memory per multiprocessor"),
+    ("regs_per_multiprocessor", "{} registers per multiprocessor"),
+    ("max_threads_per_multi_processor", "{} threads per multiprocessor"),
     ("L2_cache_size", "{} bytes of L2 cache"),
     ("total_memory", "{} bytes of memory"),
     ("copy_gb_per_s", "{} GB/s when copying (bytes read and written), measured"),
@@ -67,9 +69,9 @@ FACTS = (
 
 
 class Prompts:
-    """Renders. Without `examples` or `hardware` the languages' examples or the device's facts are left out.
-    `languages`: what kernels may be written in. Raises ValueError for a folder that is not there, or a
-    language without rules."""
+    """Renders prompts. Templates in `folder` replace the built-in ones. `examples` and `hardware` say whether to
+    include the languages' examples and the device's facts. `languages`: what kernels may be written in; empty
+    for all that fit the device. Raises ValueError for a missing folder or an unknown language."""
 
     def __init__(
         self,
@@ -81,16 +83,16 @@ class Prompts:
     ) -> None:
         self._folders = [*([folder] if folder else []), TEMPLATES]
         if folder and not folder.is_dir():
-            raise ValueError(f"proposer.prompts is {folder}: there is no such folder")
+            raise ValueError(f"proposer.prompts is {folder}; that folder does not exist")
         known = sorted(path.stem for path in (TEMPLATES / "languages").glob("*.md"))
         for language in languages:
             if not any((each / "languages" / f"{language}.md").exists() for each in self._folders):
-                raise ValueError(f"proposer.languages has {language!r}; there are {', '.join(known)}")
+                raise ValueError(f"proposer.languages has {language!r}; known: {', '.join(known)}")
         self._examples, self._hardware = examples, hardware
         self._languages = tuple(languages)
 
     def system(self) -> str:
-        """What stands before every prompt."""
+        """The system prompt."""
         return self._render("system.md")
 
     def ideas(
@@ -105,8 +107,8 @@ class Prompts:
         *,
         summary: bool = False,
     ) -> str:
-        """Asks for `count` ideas for the seed. `repeated`: texts that were proposed and are too close to
-        earlier ones; `summary`: words the history by category instead of one line per idea."""
+        """Asks for `count` ideas for the seed. `repeated` are texts that were proposed but are too close to
+        earlier ideas; `summary` words the history by category instead of one line per idea."""
         return self._render(
             "ideas.md",
             **self._about(problem, facts, seed),
@@ -129,7 +131,7 @@ class Prompts:
         number: int,
         of: int,
     ) -> str:
-        """Asks for variant `number` of `of`. `failed`: variants of the idea that have failed so far."""
+        """Asks for variant `number` of `of`. `failed` are the idea's variants that failed so far."""
         return self._render(
             "code.md",
             **self._about(problem, facts, seed),
@@ -141,7 +143,7 @@ class Prompts:
         )
 
     def repair(self, problem: Problem, facts: Mapping[str, str], idea: Idea, failed: Variant) -> str:
-        """Asks for a variant that failed, mended."""
+        """Asks for a corrected version of a failed variant."""
         assert failed.evaluation is not None
         log = _ends(failed.evaluation.log, LOG_CHARACTERS)
         kernel = {
@@ -152,11 +154,11 @@ class Prompts:
         return self._render("repair.md", **self._about(problem, facts, None), idea=idea, failed=kernel)
 
     def rules(self, problem: Problem) -> str:
-        """What a kernel has to be, by language, without a question."""
+        """The rules for a kernel in each language, without a question."""
         return self._render("rules.md", **self._about(problem, {}, None)).partition("# Answer")[0].strip()
 
     def _about(self, problem: Problem, facts: Mapping[str, str], seed: Seed | None) -> dict[str, Any]:
-        """What all prompts tell."""
+        """The values that all prompts share."""
         known = [words.format(facts[name]) for name, words in FACTS if facts.get(name)]
         return {
             "problem": {
@@ -179,7 +181,7 @@ class Prompts:
     def _tried(
         self, history: Sequence[Outcome], entries: Sequence[Seed], seed: Seed | None, *, summary: bool
     ) -> str:
-        """The history in words; "" where there is none."""
+        """The history in words; "" if there is none."""
         seeds = [*entries, *([seed] if seed else [])]
         variants = (variant for outcome in history for variant in outcome.variants)
         speedups = speedups_of([*seeds, *variants], history)
@@ -190,7 +192,7 @@ class Prompts:
     def _render(self, name: str, **values: Any) -> str:
         text = self._environment.get_template(name).render(**values).strip() + "\n"
         parts = re.split(r"(^```.*?^```)", text, flags=re.MULTILINE | re.DOTALL)
-        # Parts that a template leaves out leave blank lines, which code must keep.
+        # Parts that a template omits leave blank lines; only code keeps its blank lines.
         parts[::2] = [re.sub(r"\n{3,}", "\n\n", part) for part in parts[::2]]
         return "".join(parts)
 
@@ -209,7 +211,7 @@ class Prompts:
 
 def _kernel(seed: Seed) -> dict[str, str]:
     if not seed.drop_in:
-        verdict = "It computes something else than this problem asks for."
+        verdict = "It solves a different problem."
     elif seed.evaluation is None:
         verdict = "It has not been measured on this machine."
     else:
@@ -218,13 +220,13 @@ def _kernel(seed: Seed) -> dict[str, str]:
 
 
 def _verdict(evaluation: Evaluation) -> str:
-    """A correct kernel's figures; another's status."""
+    """The figures of a correct kernel, or the status of a failed one."""
     timing = evaluation.timing
     if timing is None:
         return f"It failed ({evaluation.status.value})."
     words = [
-        f"It takes {timing.kernel_ms:.4g} ms, {timing.speedup:.3g} times as fast as PyTorch eager's "
-        f"{timing.eager_ms:.4g} ms"
+        f"It takes {timing.kernel_ms:.4g} ms, {timing.speedup:.3g} times as fast as PyTorch eager "
+        f"({timing.eager_ms:.4g} ms)"
     ]
     if timing.compile_ms is not None:
         words.append(f"; torch.compile takes {timing.compile_ms:.4g} ms")
@@ -234,23 +236,23 @@ def _verdict(evaluation: Evaluation) -> str:
         words += ["\n\n", *(f"- {line}\n" for line in in_lines(evaluation.cases)), "\n"]
     if evaluation.roofline is not None and (share := evaluation.roofline_share) is not None:
         words.append(
-            f" That is {share:.0%} of the roofline; the problem is {evaluation.roofline.bound}-bound there."
+            f" That is {share:.0%} of the roofline; the problem is {evaluation.roofline.bound}-bound."
         )
     if (found := evaluation.correctness) is not None:
         if found.statistic is None:
-            errors = f"{found.normwise_error:.2g}, eager's own {found.eager_error:.2g}"
+            errors = f"{found.normwise_error:.2g}; that of eager is {found.eager_error:.2g}"
             words.append(f" Its error against float64 is {errors}.")
         if failing := [name for name, passed in found.distributions.items() if not passed]:
-            words.append(f" It leaves the tolerance on inputs of these kinds: {', '.join(failing)}.")
+            words.append(f" It exceeds the tolerance on inputs of these kinds: {', '.join(failing)}.")
     return "".join(words)
 
 
 def _case(case: Case) -> str:
-    return f"{case.name}, weight {case.weight:g}" if case.weight else f"{case.name}: to be right, not timed"
+    return f"{case.name}, weight {case.weight:g}" if case.weight else f"{case.name}: checked, not timed"
 
 
 def tolerance_of(problem: Problem) -> str:
-    """What counts as right, in words."""
+    """The tolerance of a problem, in words."""
     allowed = [PRECISION.format(problem.precision)] if problem.precision else []
     return " ".join([TOLERANCES[problem.tolerance], *allowed, INPUTS])
 
@@ -260,13 +262,14 @@ def _roofline(evaluation: Evaluation) -> str:
     if found is None:
         return ""
     return (
-        f"At least {found.bytes / 1e6:.4g} MB must move and the reference does {found.operations / 1e9:.4g} "
-        f"GFLOP; at what this device reaches that takes {found.floor_ms:.4g} ms ({found.bound}-bound)."
+        f"At least {found.bytes / 1e6:.4g} MB must be moved, and the reference performs "
+        f"{found.operations / 1e9:.4g} GFLOP. At this device's measured rates that takes "
+        f"{found.floor_ms:.4g} ms ({found.bound}-bound)."
     )
 
 
 def _told(outcome: Outcome, speedups: Mapping[str, float]) -> str:
-    """One idea and what became of it."""
+    """One idea and its result."""
     return f"{outcome.idea.category.value}: {outcome.idea.text} → {_result(outcome, speedups)}"
 
 
@@ -295,7 +298,7 @@ def _result(outcome: Outcome, speedups: Mapping[str, float]) -> str:
 
 
 def _summary(history: Sequence[Outcome], speedups: Mapping[str, float]) -> list[str]:
-    """By category what was tried and gained, then the best and the last ideas."""
+    """What was tried and gained in each category, then the best and the latest ideas."""
     if not history:
         return []
     groups: defaultdict[Category, list[Outcome]] = defaultdict(list)
@@ -310,8 +313,8 @@ def _summary(history: Sequence[Outcome], speedups: Mapping[str, float]) -> list[
         lines.append(f"- {category.value}: {len(outcomes)} ideas, {correct}, {helped} helped{best}")
     order = {v.id: n for n, v in enumerate(fastest((o.best for o in history if o.best), len(history)))}
     ranked = sorted((o for o in history if o.best and o.best.id in order), key=lambda o: order[o.best.id])  # type: ignore[union-attr]
-    lines += ["", "The best:"] + [f"- {_told(each, speedups)}" for each in ranked[:BEST_IN_SUMMARY]]
-    lines += ["", "The last:"] + [f"- {_told(each, speedups)}" for each in history[-LAST_IN_SUMMARY:]]
+    lines += ["", "Best ideas:"] + [f"- {_told(each, speedups)}" for each in ranked[:BEST_IN_SUMMARY]]
+    lines += ["", "Latest ideas:"] + [f"- {_told(each, speedups)}" for each in history[-LAST_IN_SUMMARY:]]
     return lines
 
 
@@ -329,7 +332,7 @@ def _failure(variant: Variant) -> str:
 
 
 def _ends(text: str, characters: int) -> str:
-    """Beginning and end of a long text."""
+    """The beginning and the end of a long text."""
     if len(text) <= characters:
         return text
     return f"{text[: characters // 3]}\n[…]\n{text[-2 * characters // 3 :]}"

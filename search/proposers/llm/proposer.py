@@ -24,18 +24,17 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 15.0, 300.0
-"""Pauses while all providers are out of service, beside those after each call."""
+"""Pauses while all providers are out of service, in addition to the pauses after each call."""
 
 
 class LLMProposer:
-    """Asks one model or several. `models` by the names that `choice` knows them by; an idea's code is asked
-    of the model that had the idea. `name` is how its ideas are marked. `examples`, `hardware`,
-    `languages` and `prompts` (a folder whose templates replace ours): see `Prompts`; `library`: whether
-    prompts show the library's entries.
+    """Asks one or several language models. The model that had an idea also writes its code. `choice` knows
+    the models by their names here; `name` marks the ideas. `examples`, `hardware`, `languages` and
+    `prompts` (a folder): see `Prompts`. `library`: whether prompts show the library's kernels.
 
-    A model that denies access is not asked again; what one fails to answer, another is asked. Where none
-    answers since all providers are out of service, they are asked again after a pause, for `patience_s` at
-    most. Raises ValueError without a model.
+    A model that denies access is not asked again; if one cannot answer, another is asked. If all providers
+    are out of service, they are asked again after a pause, for at most `patience_s` seconds. Raises
+    ValueError without a model.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class LLMProposer:
         if not models:
             raise ValueError("proposer=llm needs a model: llm=openai, llm=google, llm=[openai,google], …")
         if patience_s < 0:
-            raise ValueError(f"proposer.patience_s is {patience_s}; it cannot be negative")
+            raise ValueError(f"proposer.patience_s is {patience_s}; it must be 0 or more")
         self._models = dict(models)
         self._choice = choice or Fixed()
         self._name = name
@@ -70,11 +69,11 @@ class LLMProposer:
         self._run: RunContext | None = None
 
     def refusal(self, problem: Problem) -> str | None:
-        """The first model's that cannot be called."""
+        """The refusal of the first model that cannot be called."""
         return next((reason for model in self._models.values() if (reason := model.refusal())), None)
 
     def extends(self, problem: Problem, kernel: Kernel) -> bool:
-        """A model reads any."""
+        """Accepts every kernel."""
         return True
 
     def begin(self, run: RunContext) -> None:
@@ -84,15 +83,15 @@ class LLMProposer:
             model.begin(run.folder)
 
     async def close(self) -> None:
-        """Lets go of the models' connections."""
+        """Closes the models' connections."""
         for model in self._models.values():
             await model.close()
 
     async def propose(
         self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
     ) -> list[Idea]:
-        """Asks the chosen models at the same time, each for its share; then once more for what repeats an
-        earlier idea, and others for what a model could not answer."""
+        """Asks the chosen models at the same time, each for its share. Repeated ideas are replaced by asking
+        once more, failed answers by asking other models."""
         wanted = expansion.ideas
         earlier = self._earlier(expansion.seed)
         ideas: list[Idea] = []
@@ -126,17 +125,17 @@ class LLMProposer:
                     self._admit(name, answer, expansion, history, earlier, ideas, turned_down)
             if not any(isinstance(answer, CallFailed) for answer in answers):
                 if len(turned_down) == before or not again:
-                    break  # a model had fewer ideas than it was asked for
+                    break  # a model had fewer ideas than requested
                 again = False
         if not ideas and len({*self._denied, *failed}) == len(self._models):
             raise ProposerFailed(f"no model has an idea ({self._reasons(failed)})")
         return ideas[:wanted]
 
     async def _wait_out(self, failed: Mapping[str, CallFailed], waited_s: float) -> float:
-        """Pauses, each time as long as all pauses before. Returns for how long. Raises BudgetSpent."""
+        """Pauses for as long as all pauses before, within limits; returns the seconds. Raises BudgetSpent."""
         pause_s = min(max(waited_s, FIRST_WAIT_S), LONGEST_WAIT_S, self._patience_s - waited_s)
         logger.warning(
-            "no model answers (%s); asking again in %.0f s, and so on for %.3g h (proposer.patience_s)",
+            "no model answers (%s); asking again in %.0f s, giving up after %.3g h (proposer.patience_s)",
             self._reasons(failed),
             pause_s,
             self._patience_s / 3600,
@@ -156,7 +155,7 @@ class LLMProposer:
         written: Sequence[Kernel],
         rng: random.Random,
     ) -> AsyncIterator[Kernel]:
-        """One call a variant, all at the same time; each kernel as soon as it is there."""
+        """Makes one call per variant, all at the same time, and yields each kernel as soon as it arrives."""
         calls = [
             asyncio.create_task(
                 self._ask(idea.model, self.code_question(problem, idea, parent, number, n), read_kernel)
@@ -181,7 +180,7 @@ class LLMProposer:
     async def repair(
         self, problem: Problem, idea: Idea, failed: Variant, rng: random.Random
     ) -> Kernel | None:
-        """One call, of the model that had the idea."""
+        """Makes one call, to the model that had the idea."""
         try:
             return await self._ask(idea.model, self.repair_question(problem, idea, failed), read_kernel)
         except CallFailed as error:
@@ -196,7 +195,7 @@ class LLMProposer:
         count: int,
         turned_down: Sequence[str] = (),
     ) -> Question:
-        """What a model is asked for so many ideas."""
+        """The question for `count` ideas."""
         run = self._context
         entries = run.entries if self._library else ()
         seed = expansion.seed
@@ -214,7 +213,7 @@ class LLMProposer:
     def code_question(
         self, problem: Problem, idea: Idea, parent: Seed | None, number: int, of: int
     ) -> Question:
-        """What a model is asked for variant `number` of `of` of an idea."""
+        """The question for variant `number` of `of` of an idea."""
         run = self._context
         entry = next((each for each in run.entries if each.id == idea.builds_on), None)
         there = run.state.tree.variants_of(idea.id) if idea.id in run.state.tree.ideas else ()
@@ -225,7 +224,7 @@ class LLMProposer:
         )
 
     def repair_question(self, problem: Problem, idea: Idea, failed: Variant) -> Question:
-        """What a model is asked about a variant that failed."""
+        """The question about a failed variant."""
         prompt = self._prompts.repair(problem, self._context.facts, idea, failed)
         return Question(
             purpose=Purpose.REPAIR, system=self._prompts.system(), prompt=prompt, about=f"variant {failed.id}"
@@ -240,7 +239,7 @@ class LLMProposer:
         history: Sequence[Outcome],
         turned_down: Sequence[str],
     ) -> list[Sketch]:
-        """So many ideas at most of one model. Raises CallFailed or BudgetSpent."""
+        """At most `count` ideas from one model. Raises CallFailed or BudgetSpent."""
         question = self.ideas_question(problem, expansion, history, count, turned_down)
         schema = dict(question.schema or {})
         try:
@@ -262,7 +261,7 @@ class LLMProposer:
         ideas: list[Idea],
         turned_down: list[str],
     ) -> None:
-        """Takes the new ones among a model's ideas into `ideas`, and the others' texts into `turned_down`."""
+        """Adds a model's new ideas to `ideas`, and the texts of repeated ones to `turned_down`."""
         for sketch in sketches:
             if repeated(sketch.text, [*earlier, *(idea.text for idea in ideas)]):
                 logger.info("%s repeats an idea: %s", name, sketch.text)
@@ -283,8 +282,8 @@ class LLMProposer:
             )
 
     async def _ask(self, wanted: str, question: Question, read: Callable[[str], Result]) -> Result:
-        """Of the model with this name, or, where it denies access, of another. Raises CallFailed of the
-        last, or BudgetSpent."""
+        """Asks the model with this name or, if it denies access, another. Raises the last CallFailed, or
+        BudgetSpent."""
         names = [name for name in self._models if name not in self._denied]
         names.sort(key=lambda name: self._models[name].name != wanted)
         last: CallFailed | None = None
@@ -299,10 +298,10 @@ class LLMProposer:
         raise last or CallFailed(Cause.DENIED, "; ".join(self._denied.values()))
 
     def _note(self, name: str, error: CallFailed) -> None:
-        """Denied access takes the model out for the rest of the run."""
+        """Removes a model that denies access for the rest of the run."""
         if error.cause is Cause.DENIED and name not in self._denied:
             self._denied[name] = str(error)
-            logger.warning("model %s is not asked any more: %s", name, error)
+            logger.warning("model %s is not asked again: %s", name, error)
 
     def _standings(self, names: Sequence[str]) -> dict[str, ModelStanding]:
         state = self._context.state
@@ -315,7 +314,7 @@ class LLMProposer:
         return {by_model[model]: standing for model, standing in found.items()}
 
     def _earlier(self, seed: Seed | None) -> list[str]:
-        """Texts of the ideas that a new one on the seed must not repeat."""
+        """The texts of ideas that a new idea for the seed must not repeat."""
         tree = self._context.state.tree
         parent = seed.id if seed else ""
         variant = tree.variants.get(parent)

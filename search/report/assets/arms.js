@@ -1,4 +1,4 @@
-// What pages of several arms share: their colours, a legend that hides them, figures with intervals.
+// Shared by pages with several arms: their colours, a legend that hides them, figures with intervals.
 
 const UNIT_WORDS = { evaluations: "evaluations", device_s: "device seconds", tokens: "tokens", dollars: "dollars" };
 const DASHES = [["solid", ""], ["dash", "7 4"], ["dot", "2 3"], ["dashdot", "7 3 2 3"]];
@@ -16,7 +16,7 @@ const figure = (each, show = times) => {
 };
 const amount = (value) => (Number.isInteger(value) ? String(value) : digits(value, 4));
 
-/** Buttons that show and hide the arms; a double click leaves one alone. `redraw` draws what shows them. */
+/** Buttons that show and hide the arms; a double click shows only one. `redraw` draws the charts again. */
 function legendOf(redraw) {
   byId("legend").replaceChildren(...armNames.map((name) => {
     const line = element("svg", { width: 30, height: 10, "aria-hidden": "true" });

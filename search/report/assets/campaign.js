@@ -13,7 +13,7 @@ const whole = (value) => Math.round(value).toLocaleString("en");
 
 function head() {
   byId("title").textContent = document.title;
-  byId("state").textContent = `${data.name}: ${data.ended ? "ended" : "going on, or stopped; of the searches that have begun"}`;
+  byId("state").textContent = `${data.name}: ${data.ended ? "ended" : "running or stopped; only searches that have started are shown"}`;
   byId("facts").append(...terms([["command", element("code", {}, data.command ?? "not recorded")]]));
   const by = data.arms.length > 1 ? ", by any arm" : "", mean = total["geometric mean"];
   const unfit = total.problems - total.searched;
@@ -23,7 +23,7 @@ function head() {
     card(times(mean.value), known(mean.low) ? `[${times(mean.low)}, ${times(mean.high)}] over eager, geometric mean of ${total.correct} correct` : "geometric mean"),
     card(whole(total.evaluations), "evaluations"),
     card(dollars(total.dollars), "for models"),
-    card(hours(total.seconds), "of work"),
+    card(hours(total.seconds), "running time"),
   );
 }
 
@@ -42,7 +42,7 @@ function measureRows() {
   const counts = [["searched", "searched"], ["faster than eager", "solved"]].map(([name, key]) => ({
     group: "problems", name, values: data.arms.map((arm) => ({ value: arm[key] })), show: String,
   }));
-  return [...counts, ...baselines.flatMap(group), ...costs("spent", "spent"), ...costs("per_solved", "spent for each that is faster than eager")];
+  return [...counts, ...baselines.flatMap(group), ...costs("spent", "spent"), ...costs("per_solved", "spent per problem faster than eager")];
 }
 
 function armsTable() {
@@ -75,7 +75,7 @@ function sparkline(each) {
   return drawn;
 }
 
-/** A name that may go on in another line after a slash or an underscore. */
+/** A name that may break into another line after a slash or an underscore. */
 const breakable = (name) => name.split(/(?<=[/_])/).flatMap((part) => [part, element("wbr")]);
 const has = (key) => data.searches.some((each) => known(each[key]));
 const COLUMNS = [
@@ -163,8 +163,8 @@ function fastPChart() {
 
 function budgetChart() {
   chart("chart-budget", armsShown().map((arm) => stepLine(arm, arm.budget, "%{y:.0%} after %{x} evaluations")), {
-    title: "fast_1 over the budget: share faster than eager", showlegend: false,
-    xaxis: { title: { text: "evaluations of the arm" }, rangemode: "tozero" }, yaxis: SHARES,
+    title: "fast_1 over the budget: share of problems faster than eager", showlegend: false,
+    xaxis: { title: { text: "evaluations used by the arm" }, rangemode: "tozero" }, yaxis: SHARES,
   }, "budget");
 }
 
@@ -181,5 +181,5 @@ byId("save-arms").addEventListener("click", saveArms);
 byId("save-searches").addEventListener("click", () =>
   saveTable(`${pageName}-problems`, CSV, searchesShown().map((each) => CSV.map((key) => each[key]))));
 watchSvgButtons();
-document.body.dataset.ready = Math.round(performance.now());  // ms since the page was asked for
+document.body.dataset.ready = Math.round(performance.now());  // ms since the page was requested
 chartsOnLoad(CHARTS, legend);

@@ -46,7 +46,7 @@ function bestsChart() {
     { type: "bar", name: "became the run's best", x: rounds, y: per(data.variants.filter((each) => each.new_best)) },
     { type: "bar", name: "of the ten fastest", x: rounds, y: per(top) },
   ], {
-    title: "In which rounds the best kernels were found", barmode: "group",
+    title: "Rounds in which the best kernels were found", barmode: "group",
     xaxis: { title: { text: "round" }, dtick: rounds.length > 20 ? undefined : 1 }, yaxis: { title: { text: "kernels" }, rangemode: "tozero" },
   }, "bests");
 }
@@ -59,7 +59,7 @@ function pathChart() {
     marker: { color: data.categories.map((each) => categoryColour(each.category)).reverse() },
     hovertemplate: "%{y}: %{text}<extra></extra>",
   }], {
-    title: "By which factor each category made the winner's first ancestor faster", showlegend: false, xaxis: logAxis("factor on the winner's path", factors),
+    title: "Factor by which each category sped up the winner's path", showlegend: false, xaxis: logAxis("factor on the winner's path", factors),
   }, "path");
 }
 
@@ -73,7 +73,7 @@ function gainsChart() {
     };
   }).reverse();
   chart("chart-gains", traces, {
-    title: "What each idea's best kernel gained over its seed", showlegend: false,
+    title: "Gain of each idea's best kernel over its starting point", showlegend: false,
     xaxis: logAxis("gain", data.ideas.map((each) => each.gain)),
   }, "gains");
 }
@@ -92,7 +92,7 @@ function statusChart() {
   }], { title: `${run.evaluations} evaluations`, xaxis: { title: { text: "variants" } }, yaxis: { ticksuffix: "  " } }, "statuses");
 }
 
-/** Sums of a value over the time of the run. */
+/** Running sums of a value over the time of the run. */
 function summed(rows, at, value) {
   let total = 0;
   const sorted = rows.filter((each) => known(each[at])).sort((a, b) => a[at] - b[at]);
@@ -113,17 +113,17 @@ function budgetChart() {
   const second = { overlaying: "y", side: "right", title: { text: used }, rangemode: "tozero", tickmode: "auto", nticks: 6 };
   chart("chart-budget", traces, {
     title: limits.length ? "Budget (dotted: the limits)" : "Budget", shapes: limits,
-    xaxis: { title: { text: "minutes of work" } }, yaxis: { title: { text: "evaluations" }, rangemode: "tozero" },
+    xaxis: { title: { text: "minutes since the start" } }, yaxis: { title: { text: "evaluations" }, rangemode: "tozero" },
     ...(cost ? { yaxis2: second, margin: { l: 48, r: 60, t: 10, b: 80 } } : {}),
   }, "budget");
 }
 
 function deviceChart() {
   chart("chart-device", [{
-    type: "bar", name: "device held", x: data.rounds.map((each) => each.round),
+    type: "bar", name: "device busy", x: data.rounds.map((each) => each.round),
     y: data.rounds.map((each) => (each.wall_s ? each.device_s / each.wall_s : null)), hovertemplate: "round %{x}: %{y:.0%}<extra></extra>",
   }], {
-    title: run.recorded ? "Device use (verdicts of a recording: the pace is nobody's)" : "Share of each round's time in which the device was held",
+    title: run.recorded ? "Device use (not meaningful: the verdicts come from a recording)" : "Share of each round's time in which devices were busy",
     xaxis: { title: { text: "round" }, dtick: data.rounds.length > 20 ? undefined : 1 }, yaxis: { tickformat: ".0%", rangemode: "tozero" },
   }, "device");
 }
@@ -138,7 +138,7 @@ function winnerChart() {
     type: "bar", orientation: "h", y: bars.map(([name]) => name), x: bars.map(([, ms]) => ms), textposition: "auto",
     text: bars.map(([, ms]) => `${milliseconds(ms)} ms`), marker: { color: bars.map(([, , name]) => colour(name)) },
     hovertemplate: "%{y}: %{text}<extra></extra>",
-  }], { title: `Milliseconds a call${share}`, xaxis: { title: { text: "ms" }, rangemode: "tozero" }, yaxis: { ticksuffix: "  " } }, "winner");
+  }], { title: `Milliseconds per call${share}`, xaxis: { title: { text: "ms" }, rangemode: "tozero" }, yaxis: { ticksuffix: "  " } }, "winner");
 }
 
 const ofVariants = (draw) => () => data.variants.length && draw();

@@ -93,5 +93,5 @@ function differenceNodes(before, after) {
       nodes.push(element("span", { class: "skipped" }, `  ... ${left} equal line${left === 1 ? "" : "s"}\n`));
     }
   }
-  return lines.some(([sign]) => sign !== " ") ? nodes : ["The two are equal."];
+  return lines.some(([sign]) => sign !== " ") ? nodes : ["The two sources are equal."];
 }

@@ -15,8 +15,8 @@ function head() {
   const [first] = data.arms, real = data.differences.filter((each) => each.is_real);
   byId("cards").append(
     card(times(first.mean.value), `${first.name}, the highest mean over eager`),
-    card(`${real.length} of ${data.differences.length}`, "pairs of arms differ beyond noise"),
-    card(String(data.searches.length), `searches, ${data.searches.length / data.arms.length / data.problems.length} of each arm and problem`),
+    card(`${real.length} of ${data.differences.length}`, "pairs of arms differ significantly"),
+    card(String(data.searches.length), `searches, ${data.searches.length / data.arms.length / data.problems.length} per arm and problem`),
   );
   for (const unit of data.units) form.elements.unit.append(element("option", { value: unit }, UNIT_WORDS[unit] ?? unit));
   form.elements.unit.value = data.unit;
@@ -32,11 +32,11 @@ function tables() {
     [each.problem, ...armNames.map((name) => (each.arms[name] ? figure(each.arms[name]) : "-"))]), [0]);
   const said = (each) => element("li", {}, each.sentence);
   const real = data.differences.filter((each) => each.is_real), noise = data.differences.filter((each) => !each.is_real);
-  folded("real", `${real.length} of ${data.differences.length} pairs differ beyond noise`, real.map(said));
-  folded("noise", `${noise.length} do not differ beyond noise`, noise.map(said));
+  folded("real", `${real.length} of ${data.differences.length} pairs differ significantly`, real.map(said));
+  folded("noise", `${noise.length} do not differ significantly`, noise.map(said));
 }
 
-/** A list under its summary; open where it is short. */
+/** A list under its summary; open if it is short. */
 function folded(id, summary, items) {
   byId(id).hidden = !items.length;
   byId(id).open = items.length <= 10;
@@ -70,7 +70,7 @@ const SEARCHED = ["problem", "arm", "seed", "reason", "final", "evaluations", "d
 function searchTable() {
   if (!byId("searches-frame").open || byId("searches").rows.length) return;
   const units = data.units, linked = data.searches.some((each) => each.report);
-  const columns = ["problem", "arm", "seed", "ended by", "speedup", ...units.map((unit) => UNIT_WORDS[unit]), ...(linked ? ["report"] : [])];
+  const columns = ["problem", "arm", "seed", "ended because of", "speedup", ...units.map((unit) => UNIT_WORDS[unit]), ...(linked ? ["report"] : [])];
   table("searches", columns, data.searches.map((each) => [each.problem, each.arm, each.seed, each.reason, times(each.final),
     ...units.map((unit) => amount(each[unit])), ...(linked ? [""] : [])]), [0, 1, 3]);
   if (linked) {
@@ -144,12 +144,12 @@ function differencesChart() {
       of, label: `${faster}${narrow() ? "<br>" : " "}over ${slower}`, colour: each.is_real ? colour("better") : colour("grey"),
       symbol: each.is_real ? "circle" : "circle-open",
       text: `${faster} over ${slower}: ${figure(of)}<br>faster in ${percent(beats)} of ${each.pairs} pairs, p ${digits(each.p, 2)}` +
-        `<br>${each.is_real ? "beyond noise" : "not beyond noise"}`,
+        `<br>${each.is_real ? "significant" : "not significant"}`,
     };
   }).sort((a, b) => b.of.value - a.of.value);
   heightFor("chart-differences", rows.length, narrow() ? 36 : 24);
   chart("chart-differences", [forest(rows)], {
-    title: "How many times as fast, with the 95 % interval (open: not beyond noise)", showlegend: false,
+    title: "How many times as fast, with the 95 % interval (open circle: not significant)", showlegend: false,
     xaxis: logAxis("", ends(rows)), yaxis: { ticksuffix: "  ", tickfont: { size: narrow() ? 10 : 12 } },
     shapes: [{ type: "line", yref: "paper", x0: 1, x1: 1, y0: 0, y1: 1, line: { dash: "dot", color: colour("grey") } }],
   }, "differences");
@@ -192,7 +192,7 @@ byId("save-curves").addEventListener("click", () => saveTable(`${pageName}-curve
   ["arm", "problem", unitShown(), "low", "median", "high"], curvesShown().flatMap((each) =>
     each.amounts.map((at, place) => [each.arm, each.problem, at, each.low[place], each.median[place], each.high[place]]))));
 watchSvgButtons({ curves: () => data.problems.map(curveId) });
-document.body.dataset.ready = Math.round(performance.now());  // ms since the page was asked for
+document.body.dataset.ready = Math.round(performance.now());  // ms since the page was requested
 chartsOnLoad({
   ...Object.fromEntries(data.problems.map((problem) => [curveId(problem), () => curveChart(problem)])),
   "chart-arms": armsChart, "chart-differences": differencesChart,

@@ -1,4 +1,4 @@
-// What is known of one node, beside the tree.
+// The details of one node, in a panel next to the tree.
 
 const panel = byId("details");
 let opened = 0;
@@ -51,7 +51,7 @@ function tabs(parts) {
     });
     if (focus) bar.children[at].focus();
     body.setAttribute("aria-busy", "true");
-    const content = await parts[at][1]().catch((error) => [element("p", {}, `This cannot be shown: ${error.message}`)]);
+    const content = await parts[at][1]().catch((error) => [element("p", {}, `Cannot show this: ${error.message}`)]);
     if (turn !== opened) return;
     body.replaceChildren(...content);
     body.setAttribute("aria-busy", "false");
@@ -78,14 +78,14 @@ function aboutVariant(id) {
     title(`Variant ${shortId(id)}${id === winner?.id ? ", the winner" : ""}`),
     element("p", {}, idea.text),
     facts([
-      ["status", `${GLYPHS[variant.status] ?? ""} ${variant.status || "no verdict yet"}${variant.reused ? " (an equal kernel's verdict)" : ""}`],
+      ["status", `${GLYPHS[variant.status] ?? ""} ${variant.status || "no verdict yet"}${variant.reused ? " (verdict of an equal kernel)" : ""}`],
       ["cause", variant.cause],
       ["speedup", known(variant.speedup) ? `${times(variant.speedup)} ${interval(variant)} over eager` : null],
-      ["confirmed", id === winner?.id && winner.measured_again
-        ? `${times(winner.speedup)} ${interval(winner)}, ${milliseconds(winner.kernel_ms)} ms when measured again` : null],
+      ["final measurement", id === winner?.id && winner.measured_again
+        ? `${times(winner.speedup)} ${interval(winner)}, ${milliseconds(winner.kernel_ms)} ms` : null],
       ["times", known(variant.kernel_ms) ? `${milliseconds(variant.kernel_ms)} ms; eager ${milliseconds(variant.eager_ms)} ms` +
         (known(variant.compile_ms) ? `; torch.compile ${milliseconds(variant.compile_ms)} ms` : "") : null],
-      ["roofline", known(variant.roofline_share) ? `${percent(variant.roofline_share)} of what the machine allows` : null],
+      ["roofline", known(variant.roofline_share) ? `${percent(variant.roofline_share)} of the hardware limit` : null],
       ["category", `${variant.category}, round ${variant.round}`],
       ["written by", variant.model || variant.proposer],
       ["language", variant.language],
@@ -116,26 +116,26 @@ function linkButton() {
         await navigator.clipboard.writeText(location.href);
         button.textContent = "Copied";
       } catch {
-        button.textContent = location.href;  // to be copied by hand
+        button.textContent = location.href;  // for copying by hand
       }
     },
   }, "Copy link");
   return button;
 }
 
-/** Against the kernel that it was made from: the failed one that it repairs, or its idea's seed. */
+/** The difference from the kernel that it was made from: the failed one that it repairs, or its idea's seed. */
 async function diffOf(variant) {
   const before = variants.get(variant.repairs || variant.parent) ?? entries.get(variant.parent);
-  if (!before) return [element("p", {}, "It starts from the reference, which is no kernel: there is nothing to compare with.")];
+  if (!before) return [element("p", {}, "It starts from the reference, so there is no kernel to compare it with.")];
   const nodes = differenceNodes(await textOf(before.source), await textOf(variant.source));
   return [
-    element("p", { class: "hint" }, "Against ", linkToParent(before.id), variant.repairs ? ", which it repairs." : ", from which its idea starts."),
+    element("p", { class: "hint" }, "Compared with ", linkToParent(before.id), variant.repairs ? ", which it repairs." : ", which its idea starts from."),
     element("pre", { tabindex: 0, class: "diff" }, ...nodes),
   ];
 }
 
 async function asked(ids) {
-  if (!ids.length) return [element("p", {}, "No call of a model is known to have brought this.")];
+  if (!ids.length) return [element("p", {}, "No recorded model call produced this.")];
   const parts = await Promise.all(ids.map(async (id) => {
     const call = calls.get(id);
     const [system, prompt, answer] = await Promise.all([call.system, call.prompt, call.answer].map(textOf));
@@ -161,9 +161,9 @@ function aboutIdea(id) {
     title(`Idea ${idea.round}.${idea.number}`),
     element("p", {}, idea.text),
     facts([
-      ["category", idea.category], ["had by", idea.model || idea.proposer], ["expected", idea.expected],
-      ["starts from", linkToParent(idea.parent)], ["takes up", idea.builds_on],
-      ["gain", known(idea.gain) ? `${times(idea.gain)} over where it starts` : null],
+      ["category", idea.category], ["proposed by", idea.model || idea.proposer], ["expected", idea.expected],
+      ["starts from", linkToParent(idea.parent)], ["also uses", idea.builds_on],
+      ["gain", known(idea.gain) ? `${times(idea.gain)} over its starting point` : null],
       ["cost", idea.tokens ? `${idea.tokens.toLocaleString("en")} tokens, ${dollars(idea.dollars)} for its kernels` : null],
     ]),
     linkButton(),
@@ -173,7 +173,7 @@ function aboutIdea(id) {
 
 function aboutEntry(id) {
   const entry = entries.get(id);
-  return [title(`${id}, of the library`), element("p", {}, entry.why), linkButton(),
+  return [title(`Library kernel ${id}`), element("p", {}, entry.why), linkButton(),
     ...tabs([["Code", async () => [code(await textOf(entry.source))]]])];
 }
 
@@ -181,7 +181,7 @@ function aboutReference() {
   panel.classList.add("wide");
   const best = variants.get(winner?.id);
   const pane = async (name, number) => element("div", {}, element("h3", {}, name), code(await textOf(number)));
-  return [title(best ? "The winner beside the reference" : "The reference"), linkButton(), ...tabs([["Code", async () => [
+  return [title(best ? "The winner next to the reference" : "The reference"), linkButton(), ...tabs([["Code", async () => [
     element("div", { class: "columns" }, await pane(`Reference: ${run.problem}`, run.reference),
       best ? await pane(`Winner: ${shortId(best.id)}, ${times(winner.speedup)}`, best.source) : null),
   ]]])];

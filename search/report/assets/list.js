@@ -1,4 +1,4 @@
-// Filters, and the variants as a table that has what they leave.
+// Filters, and a table of the variants that pass them.
 
 const filters = byId("filters");
 const LISTED = [

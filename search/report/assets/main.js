@@ -2,17 +2,17 @@
 
 function head() {
   byId("title").textContent = `${run.problem} on ${run.device}`;
-  const state = run.open ? `going on, or stopped, after round ${run.rounds_closed}` : "ended";
+  const state = run.open ? `running or stopped after round ${run.rounds_closed}` : "ended";
   byId("state").textContent = `${run.folder}: ${state}`;
   byId("facts").append(...terms(Object.entries(run.facts)));
   byId("closing").append(...terms(run.closing));
-  const measured = !winner ? "" : winner.confirmed ? "confirmed" : winner.measured_again ? "not confirmed" : "in the search";
+  const measured = !winner ? "" : winner.confirmed ? "confirmed" : winner.measured_again ? "not confirmed" : "during the search";
   const cards = winner ? [
     card(times(winner.speedup), `over eager, ${interval(winner)}, ${measured}`),
     card(`${milliseconds(winner.kernel_ms)} ms`, `eager ${milliseconds(winner.eager_ms)} ms`),
     known(winner.compile_ms) ? card(times(winner.compile_ms / winner.kernel_ms), "over torch.compile") : null,
     known(winner.roofline_share) ? card(percent(winner.roofline_share), `of the roofline, ${winner.bound} bound`) : null,
-  ] : [card("none", "no kernel was correct yet")];
+  ] : [card("none", "no correct kernel yet")];
   cards.push(card(String(run.evaluations), `evaluations in ${run.rounds_closed} rounds`));
   byId("cards").append(...cards.filter(Boolean));
   byId("open-winner").hidden = !winner;
@@ -22,7 +22,7 @@ function tables() {
   const last = run.columns.length - 1;
   table("trajectory", run.columns, run.trajectory, [last]);
   const paid = data.calls.some((each) => each.dollars > 0);
-  const columns = ["ideas", "variants", "correct", "new bests", "best", "median gain", "factor on the winner's path"];
+  const columns = ["ideas", "variants", "correct", "new bests", "best", "median gain", "factor on winner's path"];
   if (paid) columns.push("cost");
   const row = (name, each) => [name, each.ideas, each.variants, each.correct, each.new_bests, times(each.best_speedup),
     times(each.gain), times(each.on_path), ...(paid ? [dollars(each.dollars)] : [])];
@@ -102,7 +102,7 @@ function watchPointers() {
   }, { passive: false });
 }
 
-/** The node that an arrow key leads to: along the tree, or up and down among those of the same column. */
+/** The node that an arrow key moves to: along the tree, or up and down within a column. */
 function neighbour(key) {
   const node = nodes.get(current) ?? nodes.get("");
   const all = [...nodes.values()].filter((each) => each.kind !== "round");
@@ -138,7 +138,7 @@ function watchKeys() {
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") { hideTip(); closeDetails(); } });
 }
 
-/** Opens what the address names. */
+/** Opens the node that the address names. */
 function follow() {
   const named = namedBy(location.hash.slice(1));
   if (!named) return;
@@ -165,6 +165,6 @@ watchKeys();
 byId("list-frame").addEventListener("toggle", list);
 addEventListener("hashchange", follow);
 follow();
-document.body.dataset.ready = Math.round(performance.now());  // ms since the page was asked for
+document.body.dataset.ready = Math.round(performance.now());  // ms since the page was requested
 byId("chart-winner").hidden = !winner;
 chartsOnLoad(CHARTS, () => { draw(); legend(); });

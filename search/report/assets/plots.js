@@ -1,4 +1,4 @@
-// Charts by Plotly, as all pages have them. Texts that come from elsewhere are escaped: Plotly reads some tags.
+// Plotly charts for all pages. Outside texts are escaped, because Plotly interprets some tags.
 
 const escaped = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 const wrapped = (text, most = 46) => escaped(text).replace(new RegExp(`(.{1,${most}})(\\s+|$)`, "g"), "$1<br>").replace(/<br>$/, "");
@@ -35,7 +35,7 @@ const STATUS_COLOURS = {
 };
 const statusColour = (status) => colour(STATUS_COLOURS[status] ?? "grey");
 
-/** Powers of ten and some times those, the more the less is shown. */
+/** Powers of ten and some multiples of them, more when the range is small. */
 function logAxis(title, values) {
   const all = values.filter((each) => known(each) && each > 0);
   const [low, high] = [Math.min(...all, 1), Math.max(...all, 1)];
@@ -49,7 +49,7 @@ function logAxis(title, values) {
 }
 
 const drawn = new Set();
-let drawings = {};  // what draws each box, by its id
+let drawings = {};  // the function that draws each box, by its id
 
 function drawChart(id) {
   drawn.add(id);
@@ -59,8 +59,8 @@ function drawChart(id) {
 const redrawCharts = () => drawn.forEach((id) => drawings[id]());
 const drawAllCharts = () => Object.keys(drawings).filter((id) => !drawn.has(id)).forEach(drawChart);
 
-/** Draws each chart when it comes into sight. Plotly, which takes a second to start, starts now: after the page is
- *  there. The page's policy knows its script by its hash. */
+/** Draws each chart when it comes into view. Plotly, which takes a second to start, starts now, after the page has
+ *  loaded. The page's policy allows its script by its hash. */
 function watchCharts(all) {
   drawings = all;
   document.head.append(element("script", {}, byId("plotly").textContent));
@@ -78,14 +78,14 @@ function saveSvgs(ids) {
   }
 }
 
-/** Buttons for pictures, each of the chart that it names; `several` has those of names that stand for more. */
+/** Buttons that save charts as SVG, each the chart that it names; `several` lists names that stand for several. */
 function watchSvgButtons(several = {}) {
   for (const button of document.querySelectorAll("button[data-svg]")) {
     button.addEventListener("click", () => saveSvgs(several[button.dataset.svg]?.() ?? [button.dataset.svg]));
   }
 }
 
-/** Once the page is loaded; again when the reader turns the light off, and before it is printed. */
+/** Draws the charts once the page is loaded, when the colour scheme changes, and before printing. */
 function chartsOnLoad(all, redraw = () => {}) {
   addEventListener("load", () => requestAnimationFrame(() => setTimeout(() => watchCharts(all))));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { redraw(); redrawCharts(); });

@@ -17,16 +17,16 @@ function head() {
     ...data.notes.map((note) => ["note", note])]));
   const waits = data.device === "cpu" ? "outside operators" : "device idle";
   byId("cards").append(
-    card(`${milliseconds(data.wall_ms)} ms`, several.length ? "an iteration on average" : "an iteration"),
+    card(`${milliseconds(data.wall_ms)} ms`, several.length ? "per iteration on average" : "per iteration"),
     card(`${milliseconds(data.device_ms)} ms`, data.device === "cpu" ? "of it in operators" : "on the device"),
     ...(data.kernels ? [card(String(data.kernels), "launches")] : []),
     card(tenth(data.idle_share), data.launch_bound ? `${waits}: launch-bound` : waits),
-    ...(data.targets.length ? [card(times(data.targets[0].speedup), `of the model at most, by ${shorten(data.targets[0].name, 60)}`)] : []),
+    ...(data.targets.length ? [card(times(data.targets[0].speedup), `largest possible end-to-end speedup, from ${shorten(data.targets[0].name, 60)}`)] : []),
   );
   byId("advice").textContent = data.advice.join(" ");
 }
 
-/** What the kernels have made of the model, where they are in it. */
+/** The outcome: the model with the kernels installed, if there is one. */
 function outcome() {
   const found = data.outcome;
   if (!found) return;
@@ -34,15 +34,15 @@ function outcome() {
   const used = found.problems.filter((each) => each.used), [own] = found.ways.filter((each) => each.name === "with the kernels");
   byId("outcome-cards").append(
     ...(own ? [card(times(own.speedup), `over eager [${own.low.toFixed(2)}, ${own.high.toFixed(2)}]`)] : []),
-    card(found.passes ? "the same" : "NOT the same", "model, by its answers"),
-    card(String(used.length), used.length === 1 ? "kernel in it" : "kernels in it"),
-    card(tenth(used.reduce((sum, each) => sum + each.share, 0)), "of the time before was theirs"),
+    card(found.passes ? "passed" : "FAILED", "check that the outputs are the same"),
+    card(String(used.length), used.length === 1 ? "kernel installed" : "kernels installed"),
+    card(tenth(used.reduce((sum, each) => sum + each.share, 0)), "of the original time was in what they replace"),
   );
   const failed = Object.entries(found.failed).map(([name, why]) => `${name} failed: ${why}`);
   byId("said").append(...[...found.said, ...failed, ...found.growth].map((line) => element("li", {}, line)));
   shapesTable(found.shapes);
   const kernel = (each) => (each.kernel ? withInterval(each.kernel) : "");
-  const state = (each) => (each.used ? `in the model, ${each.used} calls` : each.left_out ? `taken out: ${each.left_out}` : each.kernel ? "another is better there" : "");
+  const state = (each) => (each.used ? `in the model, ${each.used} calls` : each.left_out ? `removed: ${each.left_out}` : each.kernel ? "another kernel is better there" : "");
   table("problems", ["problem", "operators", "call sites", "share", "roofline", "kernel", "from", ""],
     found.problems.map((each) => [each.name, shorten(each.target, 80), each.sites.join(", "), tenth(each.share), times(each.ceiling),
       kernel(each), each.kernel?.origin ?? "", state(each)]), [0, 1, 2, 6, 7]);
@@ -66,10 +66,10 @@ function waysChart() {
   chart("chart-ways", [{
     type: "bar", orientation: "h", x: ways.map((each) => each.ms), y: ways.map((each) => escaped(each.name)), text: ways.map(text), textposition: "auto",
     marker: { color: ways.map((each) => colour(each.name.startsWith("with the kernels") ? "string" : "grey")) }, hovertemplate: "%{y}<br>%{text}<extra></extra>",
-  }], { title: several.length ? "A forward on average" : "A forward", showlegend: false, xaxis: { title: { text: "ms" }, rangemode: "tozero" }, yaxis: { autorange: "reversed" } }, "ways");
+  }], { title: several.length ? "One forward pass, on average" : "One forward pass", showlegend: false, xaxis: { title: { text: "ms" }, rangemode: "tozero" }, yaxis: { autorange: "reversed" } }, "ways");
 }
 
-/** A bar for each operator, those that take most on top; the rest together, and the idle time. */
+/** A bar for each operator, the slowest on top; then the rest together, and the idle time. */
 function operatorsChart() {
   const all = data.operators.filter((each) => each.time_ms > 0), shown = all.slice(0, SHOWN_OPERATORS);
   const rest = all.slice(SHOWN_OPERATORS).reduce((sum, each) => sum + each.time_ms, 0);
@@ -127,7 +127,7 @@ function targetsShown() {
 /** A share as a bar behind its number. */
 const bar = (share, text) => element("span", { style: `display:block;background:linear-gradient(90deg,var(--slow) ${(100 * share).toFixed(1)}%,transparent 0)` }, text);
 const casesOf = (each) => element("details", {}, element("summary", {}, each.name), element("pre", { class: "wrap" },
-  each.cases.map(([texts, calls, ms, shape]) => `${calls} calls, ${milliseconds(ms)} ms${several.length ? ` at ${several[shape].name}` : ""}\n${texts.map((text) => `  ${text || "no words for the arguments"}`).join("\n")}`).join("\n")));
+  each.cases.map(([texts, calls, ms, shape]) => `${calls} calls, ${milliseconds(ms)} ms${several.length ? ` at ${several[shape].name}` : ""}\n${texts.map((text) => `  ${text || "arguments not recorded"}`).join("\n")}`).join("\n")));
 const COLUMNS = [
   ["target", (each) => casesOf(each), "words problem"],
   ["kind", (each) => each.kind, "words"],
@@ -156,5 +156,5 @@ makeFilters();
 targetsTable();
 byId("save-targets").addEventListener("click", () => saveTable(`${pageName}-targets`, CSV, targetsShown().map((each) => CSV.map((key) => each[key]))));
 watchSvgButtons();
-document.body.dataset.ready = Math.round(performance.now());  // ms since the page was asked for
+document.body.dataset.ready = Math.round(performance.now());  // ms since the page was requested
 chartsOnLoad({ ...(data.outcome?.ways.length ? { "chart-ways": waysChart } : {}), "chart-operators": operatorsChart, "chart-modules": modulesChart });

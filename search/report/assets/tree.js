@@ -1,4 +1,4 @@
-// The tree: drawing, zoom, keyboard, what is shown of a node under the pointer.
+// The tree: drawing, zoom, keyboard, and the tooltip of a node.
 
 const GLYPHS = words.statuses;
 const svg = byId("tree");
@@ -62,7 +62,7 @@ function edge(from, to, path) {
   return element("path", { d: `M${x} ${y}C${middle} ${y} ${middle} ${to.y} ${to.x} ${to.y}`, ...attributes });
 }
 
-/** A dot in the colour of its speedup; for what is not correct, the sign of its status. */
+/** A dot coloured by speedup or, for a variant that is not correct, the sign of its status. */
 function drawnVariant(node) {
   const variant = variants.get(node.id);
   const group = element("g", { "data-node": node.id, cursor: "pointer" });
@@ -93,7 +93,7 @@ function zoom(factor, x = svg.clientWidth / 2, y = svg.clientHeight / 2) {
   moveView();
 }
 
-/** All of it, or, where it could not be read so, the part around the winner (or else the beginning). */
+/** Fits the whole tree or, if that would be unreadable, the part around the winner (or else the beginning). */
 function fit(whole = false) {
   const all = [...nodes.values()].filter((node) => known(node.top));
   const right = Math.max(...all.map((node) => node.x + node.width));
@@ -119,17 +119,17 @@ function centre(id, scale = view.scale) {
   moveView();
 }
 
-/** Where a node stands in the picture. */
+/** A node's position in the picture. */
 const placeOf = (node) => ({ x: view.x + (node.x + (node.width ?? 0) / 2) * view.scale, y: view.y + node.y * view.scale });
 
-/** Brings a node into sight, where it is not. */
+/** Scrolls a node into view if necessary. */
 function reveal(node) {
   const { x, y } = placeOf(node), margin = 30;
   const inside = x > margin && y > margin && x < svg.clientWidth - margin && y < svg.clientHeight - margin;
   if (!inside || view.scale < ZOOM.readable) centre(node.id, Math.max(view.scale, ZOOM.readable));
 }
 
-/** Fades what the filters leave out, and rings the current node. */
+/** Fades nodes that the filters exclude, and rings the current node. */
 function markShown() {
   for (const drawn of svg.querySelectorAll("[data-node]")) {
     const id = drawn.dataset.node, own = variantsOf.get(id);
@@ -145,10 +145,10 @@ function markShown() {
   stage.append(element("rect", { id: "ring", ...place, fill: "none", stroke: colour("focus"), "stroke-width": 2.5, "pointer-events": "none" }));
 }
 
-/** What is said of a node in a few lines. */
+/** A few lines about a node, for its tooltip. */
 function told(node) {
   if (node.kind === "reference") return `The reference: ${run.problem}`;
-  if (node.kind === "entry") return `Kernel of the library: ${node.id}`;
+  if (node.kind === "entry") return `Library kernel: ${node.id}`;
   const variant = variants.get(node.id), idea = ideas.get(variant ? variant.idea : node.id);
   const head = `Round ${idea.round}, ${idea.category}${idea.model ? `, ${idea.model}` : ""}`;
   const text = `${head}\n${shorten(idea.text, 260)}`;

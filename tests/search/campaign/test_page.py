@@ -99,7 +99,10 @@ def test_the_command_writes_it(folder: Path, tmp_path: Path, capsys: pytest.Capt
     assert command(["report", str(folder), f"out={tmp_path / 'x.html'}"]) == 0
     assert (tmp_path / "x.html").read_text() == (folder / "report.html").read_text()
     assert command(["report", str(tmp_path)]) == 2
-    assert "no comparison's or campaign's" in capsys.readouterr().err
+    assert (
+        "not the folder of a run (it has no journal.jsonl), comparison, campaign or profile"
+        in capsys.readouterr().err
+    )
 
 
 def test_the_page_at_the_end(

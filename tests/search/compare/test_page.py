@@ -69,7 +69,9 @@ def test_the_command_writes_it(folder: Path, tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "searches.jsonl").touch()
     assert command(["report", str(tmp_path / "begun")]) == 2
-    assert "the comparison has not ended; python -m search.compare resume=" in capsys.readouterr().err
+    assert (
+        "the comparison has not ended; continue it with ideatree compare resume=" in capsys.readouterr().err
+    )
 
 
 class TestInBrowser(ChartsInBrowser):

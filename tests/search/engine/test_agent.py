@@ -74,7 +74,7 @@ def test_a_run_from_the_first_idea_to_the_best_kernel(tmp_path: Path) -> None:
     ("change", "says"),
     [
         ({"category": "memory acces"}, "did you mean memory access?"),
-        ({"category": "speed"}, "there are memory access, asynchrony and latency hiding"),
+        ({"category": "speed"}, "known: memory access, asynchrony and latency hiding"),
         ({"text": "  "}, "no text"),
         ({"parent": "nothing"}, '"" for the reference'),
         ({"builds_on": "nothing"}, '"" for none'),
@@ -97,7 +97,7 @@ def test_a_kernel_that_cannot_be(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
 
     async def steps(steered: Agent) -> None:
-        with pytest.raises(AgentRefused, match="there is none yet, propose_idea"):
+        with pytest.raises(AgentRefused, match="none exists yet, propose_idea"):
             steered.submit(idea="x", source=good(1))
         idea = await steered.propose(text="tile it", category=MEMORY)
         other = await steered.propose(text="another", category=MEMORY)
@@ -106,9 +106,9 @@ def test_a_kernel_that_cannot_be(tmp_path: Path) -> None:
             ({"idea": idea.id[:-2]}, f"did you mean {idea.id}"),
             ({"source": " \n"}, "needs source"),
             ({"language": "trtion"}, "did you mean triton"),
-            ({"repairs": "x"}, f"there are {right.id}"),
-            ({"repairs": right.id}, "nothing to repair"),
-            ({"idea": other.id, "repairs": right.id}, "there is none yet"),
+            ({"repairs": "x"}, f"known: {right.id}"),
+            ({"repairs": right.id}, "needs no repair"),
+            ({"idea": other.id, "repairs": right.id}, "none exists yet"),
         ):
             with pytest.raises(AgentRefused) as refused:
                 steered.submit(**{"idea": idea.id, "source": good(2), **change})

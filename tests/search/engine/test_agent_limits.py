@@ -21,7 +21,7 @@ def test_no_more_evaluations_than_the_budget_has(tmp_path: Path) -> None:
     async def steps(steered: Agent) -> None:
         idea = await steered.propose(text="tile it", category=MEMORY)
         two = [steered.submit(idea=idea.id, source=good(n)) for n in (2, 3)]
-        with pytest.raises(AgentRefused, match="under way"):
+        with pytest.raises(AgentRefused, match="in flight"):
             steered.submit(idea=idea.id, source=good(4))
         for variant in two:
             await steered.verdict(variant.id)
@@ -65,7 +65,7 @@ def test_time_that_is_up_before_a_kernels_turn(tmp_path: Path) -> None:
         clock.now_s += 60
         steered.session.evaluator.gate.set()  # type: ignore[attr-defined]
         assert (await steered.verdict(one.id)).evaluation == correct(2)
-        with pytest.raises(AgentRefused, match="not evaluated: the budget was used up"):
+        with pytest.raises(AgentRefused, match="not evaluated: the budget ran out"):
             await steered.verdict(two.id)
         assert (await steered.finish()).reason == "seconds"
 
@@ -120,7 +120,7 @@ def test_a_stop_while_the_best_is_measured_again(tmp_path: Path) -> None:
         await asyncio.sleep(0.01)
         finishing.cancel()
         assert steered.busy
-        with pytest.raises(AgentRefused, match="being finished"):
+        with pytest.raises(AgentRefused, match="is finishing"):
             steered.submit(idea=idea.id, source=good(3))
         finished = await asyncio.wait_for(steered.stop("interrupted"), 20)
         assert (finished.reason, finished.best, finished.confirmed) == ("interrupted", best, None)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Kernel, Problem
 from search.proposers.llm.proposer import LLMProposer
-from search.records.budget import Budget
+from search.records.budget import NOTHING, Budget
 from search.records.model_calls import Limits, Price, Usage
 from tests.search.engine_fakes import scripted
 from tests.search.fakes import Clock, FakeEvaluator, FakeProposer, search, state_of, verdict_by_hash
@@ -41,7 +41,7 @@ def test_at_a_cap_the_run_closes_in_order_with_its_best(
     assert all(variant.evaluation for variant in state.tree.variants.values())
     spent = {"calls": state.spent.calls, "tokens": state.spent.tokens, "dollars": float(state.spent.dollars)}
     assert 0.5 * most < spent[name] <= most
-    assert (budget.calls_reserved, budget.tokens_reserved, budget.dollars_reserved) == (0, 0, 0)
+    assert budget.cost_reserved == NOTHING
     assert state.spent.calls == len(model.asked) == len((tmp_path / "model_calls.jsonl").open().readlines())
     more = Budget(rounds=50, **{name: most * 2})
     search(path, budget=more, proposer=LLMProposer({"one": model}), evaluator=FakeEvaluator())

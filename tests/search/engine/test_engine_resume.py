@@ -66,7 +66,7 @@ def test_a_finished_run_goes_on_with_more_rounds(tmp_path: Path) -> None:
     [
         ("seed", {"seed": 1}),
         ("problem", {"problem": Problem(name="other", source="class Model: 2")}),
-        ("other settings of the strategy", {"keep": 1}),
+        ("other strategy settings", {"keep": 1}),
     ],
 )
 def test_another_search_is_not_mixed_in(tmp_path: Path, what: str, other: dict[str, Any]) -> None:

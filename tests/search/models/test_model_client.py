@@ -16,8 +16,8 @@ def test_an_answer_is_read_paid_for_and_written_down(watched: WatchedClient) -> 
     (call,) = watched.calls
     assert (call.model, call.purpose, call.about, call.attempt) == ("fake/a", Purpose.CODE, "r0i0", 1)
     assert (call.usage, call.dollars, call.cause, call.estimated) == (USED, float(OF_USED), None, False)
-    assert (watched.budget.calls_spent, watched.budget.tokens_spent) == (1, 250)
-    assert watched.budget.dollars_spent == OF_USED
+    assert (watched.budget.cost_spent.calls, watched.budget.cost_spent.tokens) == (1, 250)
+    assert watched.budget.cost_spent.dollars == OF_USED
     texts = {"system": "system", "prompt": "prompt", "schema": {"a": 1}, "answer": "text"}
     assert watched.lines() == [{**asdict(call), **texts}]
 
@@ -35,7 +35,7 @@ def test_each_attempt_is_a_line_and_a_report(watched: WatchedClient) -> None:
     assert [line["id"] for line in lines] == [call.id for call in watched.calls]
     assert len({call.id for call in watched.calls}) == 3
     assert [call.usage for call in watched.calls] == [Usage(), USED, USED]
-    assert watched.budget.dollars_spent == 2 * OF_USED
+    assert watched.budget.cost_spent.dollars == 2 * OF_USED
 
 
 def test_pauses_double_up_to_the_longest(watched: WatchedClient) -> None:
@@ -85,7 +85,7 @@ def test_what_does_not_pass_is_not_asked_again(watched: WatchedClient, cause: Ca
         watched.ask(FakeModel(failing(cause)))
     assert [call.cause for call in watched.calls] == [cause]
     assert watched.pauses_s == []
-    assert watched.budget.dollars_spent == 0
+    assert watched.budget.cost_spent.dollars == 0
 
 
 def test_a_model_is_told_what_was_wrong_with_its_last_answer(watched: WatchedClient) -> None:
@@ -105,7 +105,7 @@ def test_a_model_is_told_what_was_wrong_with_its_last_answer(watched: WatchedCli
     assert "bad is" not in third
     assert [call.cause for call in watched.calls] == [Cause.MALFORMED, Cause.MALFORMED, None]
     assert [line["answer"] for line in watched.lines()] == ["bad", "worse", "good"]
-    assert watched.budget.dollars_spent == 3 * OF_USED
+    assert watched.budget.cost_spent.dollars == 3 * OF_USED
     assert watched.pauses_s == [0.0, 0.0]
 
 

@@ -36,14 +36,14 @@ def test_a_lost_call_counts_as_its_reservation_others_as_reported(
     (call,) = watched.calls
     assert call.estimated == cause.lost
     assert call.usage == (MOST if cause.lost else Usage())
-    assert watched.budget.tokens_spent == call.usage.tokens
-    assert watched.budget.dollars_spent == (PRICE.at_most(MOST) if cause.lost else 0)
+    assert watched.budget.cost_spent.tokens == call.usage.tokens
+    assert watched.budget.cost_spent.dollars == (PRICE.at_most(MOST) if cause.lost else 0)
 
 
 def test_a_lost_call_whose_usage_is_known_counts_as_that(watched: WatchedClient) -> None:
     with pytest.raises(CallFailed):
         watched.ask(FakeModel(failing(Cause.TIMEOUT, usage=USED), limits=replace(LIMITS, tries=1)))
-    assert (watched.calls[0].estimated, watched.budget.dollars_spent) == (False, OF_USED)
+    assert (watched.calls[0].estimated, watched.budget.cost_spent.dollars) == (False, OF_USED)
 
 
 def test_a_call_waits_for_one_under_way_to_leave_room(tmp_path: Path) -> None:
@@ -220,11 +220,11 @@ def test_spent_and_reserved_never_pass_a_cap(
             await asyncio.gather(*(one(*ask) for ask in asks))
 
     asyncio.run(everyone())
-    assert (budget.calls_reserved, budget.tokens_reserved) == (0, 0)
-    assert budget.dollars_reserved == 0
-    assert budget.calls_spent == len(watched.calls) == sum(len(model.asked) for model in asked)
-    assert budget.tokens_spent == sum(call.usage.tokens for call in watched.calls)
-    assert float(budget.dollars_spent) == pytest.approx(sum(call.dollars for call in watched.calls))
+    assert (budget.cost_reserved.calls, budget.cost_reserved.tokens) == (0, 0)
+    assert budget.cost_reserved.dollars == 0
+    assert budget.cost_spent.calls == len(watched.calls) == sum(len(model.asked) for model in asked)
+    assert budget.cost_spent.tokens == sum(call.usage.tokens for call in watched.calls)
+    assert float(budget.cost_spent.dollars) == pytest.approx(sum(call.dollars for call in watched.calls))
 
 
 def test_an_answer_without_usage_counts_at_its_reservation(tmp_path: Path) -> None:

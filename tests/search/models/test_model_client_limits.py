@@ -46,24 +46,24 @@ def test_a_slow_call_is_cut_at_the_runs_limit(tmp_path: Path) -> None:
     (call,) = watched.calls
     assert (call.cause, call.detail) == (Cause.TIMEOUT, "no answer within 0.02 s")
     assert call.estimated
-    assert watched.budget.calls_reserved == 0
+    assert watched.budget.cost_reserved.calls == 0
 
 
 def test_a_cancelled_call_is_settled_and_written_down(watched: WatchedClient) -> None:
     async def cancelled() -> None:
         asking = asyncio.create_task(watched.model_client.ask(FakeModel(forever), QUESTION, str))
-        while not watched.budget.calls_reserved:
+        while not watched.budget.cost_reserved.calls:
             await asyncio.sleep(0)
-        assert watched.budget.tokens_reserved == MOST.tokens
+        assert watched.budget.cost_reserved.tokens == MOST.tokens
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
 
     asyncio.run(cancelled())
-    assert (watched.budget.calls_reserved, watched.budget.tokens_reserved) == (0, 0)
-    assert watched.budget.tokens_spent == MOST.tokens
+    assert (watched.budget.cost_reserved.calls, watched.budget.cost_reserved.tokens) == (0, 0)
+    assert watched.budget.cost_spent.tokens == MOST.tokens
     (call,) = watched.calls
-    assert (call.cause, call.detail, call.estimated) == (Cause.CONNECTION, "it was broken off", True)
+    assert (call.cause, call.detail, call.estimated) == (Cause.CONNECTION, "the call was interrupted", True)
     assert len(watched.lines()) == 1
 
 

@@ -43,7 +43,7 @@ WHOLE = """\
 [    17.0s] variant   r02.01.5 <id> runtime_error RuntimeError: boom
 [    18.0s] variant   r02.01.6 <id> infrastructure_error worker lost
 [    20.0s] round     2/2 ideas=1 evals=5 correct=33% best=0.500 ms  4.00x [3.92, 4.08] left=~0s
-[    30.0s] confirmed <id> correct 0.513 ms  3.90x [3.82, 3.98]
+[    30.0s] measured  <id> correct 0.513 ms  3.90x [3.82, 3.98], confirmed
 [    30.0s] finished  rounds
 
 round  ideas  evals  correct  best ms  speedup  95 % interval  idea
@@ -52,12 +52,12 @@ round  ideas  evals  correct  best ms  speedup  95 % interval  idea
 
 winner:    variant <id>, round 2, cuda
 idea:      data type and precision: Use the tensor cores
-confirmed: 0.513 ms  3.90x [3.82, 3.98] against eager's 2.00 ms; 2.92x against compile's 1.50 ms
-in search: 0.500 ms  4.00x [3.92, 4.08] against eager's 2.00 ms; 3.00x against compile's 1.50 ms
-began at:  1.00 ms, the first idea's kernel: 2.00x faster
-statuses:  correct 2, compile_error 1, runtime_error 1, incorrect 1, timeout 1, crashed 1, rejected
-           1, infrastructure_error 1; reused 1
-ended:     rounds; 9 evaluations in 30s, 18 a minute; the device was held 43% of the time"""
+confirmed: yes, 0.513 ms  3.90x [3.82, 3.98] over eager (2.00 ms), 2.92x over compile (1.50 ms)
+in search: 0.500 ms  4.00x [3.92, 4.08] over eager (2.00 ms), 3.00x over compile (1.50 ms)
+began at:  1.00 ms, the first idea's kernel; the winner is 2.00x as fast
+verdicts:  2 correct, 1 compile_error, 1 runtime_error, 1 incorrect, 1 timeout, 1 crashed, 1
+           rejected, 1 infrastructure_error; 1 reused
+ended:     all rounds are done; 9 evaluations in 30s (18 per minute), devices busy 43% of the time"""
 
 
 TWO_MODELS = """\
@@ -75,7 +75,7 @@ TWO_MODELS = """\
 [    20.0s] round     1/1 ideas=2 evals=4 correct=50% best=0.667 ms  3.00x [2.94, 3.06] left=~0s
 [    20.0s] models    7/100 calls, 3 failed (rate limited 2, malformed answer 1); 41.2k tokens;
                       $0.50/$5.00
-[    21.0s] confirmed <id> correct 0.667 ms  3.00x [2.94, 3.06]
+[    21.0s] measured  <id> correct 0.667 ms  3.00x [2.94, 3.06], confirmed
 [    21.0s] finished  rounds
 
 round  ideas  evals  correct  best ms  speedup  95 % interval  idea
@@ -83,10 +83,10 @@ round  ideas  evals  correct  best ms  speedup  95 % interval  idea
 
 winner:    variant <id>, round 1, cuda (repairs <seed>)
 idea:      memory access, openai/gpt-6: Load with 128 bits
-confirmed: 0.667 ms  3.00x [2.94, 3.06] against eager's 2.00 ms; 2.25x against compile's 1.50 ms
-in search: 0.667 ms  3.00x [2.94, 3.06] against eager's 2.00 ms; 2.25x against compile's 1.50 ms
-statuses:  correct 2, compile_error 1, incorrect 1
-ended:     rounds; 4 evaluations in 21s, 11.4 a minute; the device was held 38% of the time
+confirmed: yes, 0.667 ms  3.00x [2.94, 3.06] over eager (2.00 ms), 2.25x over compile (1.50 ms)
+in search: 0.667 ms  3.00x [2.94, 3.06] over eager (2.00 ms), 2.25x over compile (1.50 ms)
+verdicts:  2 correct, 1 compile_error, 1 incorrect
+ended:     all rounds are done; 4 evaluations in 21s (11.4 per minute), devices busy 38% of the time
 cost:      7 calls, 3 failed (rate limited 2, malformed answer 1); 41.2k tokens; $0.50
 model:     google/gemini-4-pro: 1 idea, best 1.50x; 3 calls, 2 failed; 8.00k tokens
 model:     openai/gpt-6: 1 idea, best 3.00x; 4 calls, 1 failed; 33.2k tokens; $0.50"""
@@ -137,13 +137,13 @@ def test_a_best_that_is_slower_than_the_first_is_called_slower(
     )
     monkeypatch.setattr(Progress, "first", property(lambda _: first))
     lines = play(whole_run)
-    assert "began at:  0.250 ms, the first idea's kernel: 2.00x slower" in lines
+    assert "began at:  0.250 ms, the first idea's kernel; the winner is 2.00x slower" in lines
 
 
 def test_the_pace_of_recorded_verdicts_is_not_told(whole_run: list[Event]) -> None:
     *lines, last = play(whole_run, evaluations=20, recorded=True)
     assert [without_ids(line) for line in lines] == WHOLE.splitlines()[:-1]
-    assert last == "ended:     rounds; 9 evaluations in 30s"
+    assert last == "ended:     all rounds are done; 9 evaluations in 30s"
 
 
 def test_a_run_of_two_models_line_by_line(runs: dict[str, list[Event]]) -> None:
@@ -178,11 +178,11 @@ def test_an_interrupted_run_shows_its_open_round(runs: dict[str, list[Event]]) -
 
 def test_a_killed_run_gets_its_table_at_close(runs: dict[str, list[Event]]) -> None:
     lines = play(runs["killed"])
-    assert any(line.startswith("ended:     stopped before it was finished") for line in lines)
+    assert any(line.startswith("ended:     stopped early") for line in lines)
 
 
 def test_a_winner_that_fails_its_confirmation_is_called_so(runs: dict[str, list[Event]]) -> None:
-    assert "confirmed: NO, incorrect when measured again: wrong on new inputs" in play(runs["not confirmed"])
+    assert "confirmed: NO: incorrect when measured again: wrong on new inputs" in play(runs["not confirmed"])
 
 
 def test_a_resumed_run_with_its_past_ends_in_the_same_table(runs: dict[str, list[Event]]) -> None:

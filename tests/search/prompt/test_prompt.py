@@ -34,8 +34,8 @@ def test_the_next_question_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"`{best.id}`" in text
     assert best.kernel.source.strip() in text
     assert Counter(idea.text in text for idea in TREE.ideas.values()) == {True: len(TREE.ideas)}
-    assert "The best:" not in text
-    assert "The best:" in shown(capsys, f"run={RUN}", "history=summary")
+    assert "Best ideas:" not in text
+    assert "Best ideas:" in shown(capsys, f"run={RUN}", "history=summary")
     assert "tried" not in shown(capsys, f"run={RUN}", "history=none").partition("# Task")[2]
 
 

@@ -105,7 +105,7 @@ def test_a_thorough_measurement_has_less_noise() -> None:
 def test_it_goes_with_its_problem_alone() -> None:
     assert proposer().refusal(PROBLEM) is None
     softmax = load_problem("level1/softmax", sizes={"batch": 2})
-    assert proposer().refusal(softmax) == "proposer=landscape goes with problem=landscape alone"
+    assert proposer().refusal(softmax) == "proposer=landscape only works with problem=landscape"
 
 
 @pytest.mark.parametrize(

@@ -121,10 +121,10 @@ def test_several_runs_are_one_tree(tmp_path: Path) -> None:
 
 
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"needs recordings: proposer\.runs="):
+    with pytest.raises(ValueError, match=r"needs recordings; give proposer\.runs="):
         RecordedTree(None, seed=0)
     softmax = str(Path(__file__).parents[1] / "recordings" / "softmax_cpu")
-    with pytest.raises(ValueError, match="are of different problems, level1/conv2d and level1/softmax"):
+    with pytest.raises(ValueError, match="have different problems: level1/conv2d and level1/softmax"):
         RecordedTree(["conv2d_h200", softmax], seed=0)
     (tmp_path / "journal.jsonl").write_text(
         (CONV2D / "journal.jsonl").read_text().replace("NVIDIA H200", "NVIDIA B200")
@@ -133,7 +133,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
         RecordedTree(["conv2d_h200", str(tmp_path)], seed=0)
     other = RecordedTree([softmax], seed=0)
     refusal = other.refusal(recorded_problem(["conv2d_h200"]))
-    assert refusal == "proposer=recorded goes with problem=recorded alone"
+    assert refusal == "proposer=recorded only works with problem=recorded"
 
 
 def test_a_recorded_repair_is_given(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_reserved_and_spent_never_pass_the_limit(limit: int, used: int, steps: l
 
 
 def test_what_was_not_reserved_cannot_be_settled() -> None:
-    with pytest.raises(ValueError, match="not been reserved"):
+    with pytest.raises(ValueError, match="was not reserved"):
         Budget().settle(spent=True)
 
 
@@ -106,18 +106,22 @@ def test_what_a_call_did_not_use_is_free_again() -> None:
     budget = Budget(tokens=150, dollars=0.15)
     assert budget.reserve_call(MOST)
     budget.settle_call(MOST, Cost(tokens=50, dollars=Decimal("0.05")))
-    assert (budget.tokens_spent, budget.tokens_reserved) == (50, 0)
-    assert (budget.dollars_spent, budget.dollars_reserved) == (Decimal("0.05"), Decimal(0))
+    assert (budget.cost_spent.tokens, budget.cost_reserved.tokens) == (50, 0)
+    assert (budget.cost_spent.dollars, budget.cost_reserved.dollars) == (Decimal("0.05"), Decimal(0))
     assert budget.reserve_call(MOST)
 
 
 def test_calls_go_on_from_what_was_used() -> None:
     budget = Budget(calls=3)
-    budget.start(calls=2, tokens=7, dollars=Decimal("0.5"))
+    budget.start(cost=Cost(calls=2, tokens=7, dollars=Decimal("0.5")))
     assert budget.reserve_call(MOST)
     assert not budget.reserve_call(MOST)
     budget.settle_call(MOST, MOST)
-    assert (budget.calls_spent, budget.tokens_spent, budget.dollars_spent) == (3, 107, Decimal("0.6"))
+    assert (budget.cost_spent.calls, budget.cost_spent.tokens, budget.cost_spent.dollars) == (
+        3,
+        107,
+        Decimal("0.6"),
+    )
 
 
 def test_no_call_is_reserved_when_the_time_is_up() -> None:
@@ -130,5 +134,5 @@ def test_no_call_is_reserved_when_the_time_is_up() -> None:
 
 
 def test_a_call_that_was_not_reserved_cannot_be_settled() -> None:
-    with pytest.raises(ValueError, match="not been reserved"):
+    with pytest.raises(ValueError, match="was not reserved"):
         Budget().settle_call(MOST, MOST)

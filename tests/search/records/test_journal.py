@@ -78,7 +78,7 @@ def test_a_torn_last_line_is_cut_off(tmp_path: Path, tail: bytes, caplog: pytest
         file.write(tail)
     with caplog.at_level(logging.WARNING):
         assert replay(path) == events
-    assert "line 9 is torn" in caplog.text
+    assert "left out line 9" in caplog.text
     with Journal(path) as journal:
         assert path.stat().st_size == whole
         journal.append([RoundClosed(at_s=9.0, round=1, best=None, evaluations=2)])

@@ -39,9 +39,9 @@ def test_a_recording_by_its_name_into_another_file(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "give one run: its folder, or the name of a shipped recording (conv2d_h200)"),
-        (["one", "two"], "give one run"),
-        (["nowhere"], "run=nowhere: no run folder (it has no journal.jsonl)"),
+        ([], "give exactly one run: its folder, or the name of a shipped recording (conv2d_h200)"),
+        (["one", "two"], "give exactly one run"),
+        (["nowhere"], "run=nowhere: not the folder of a run (it has no journal.jsonl)"),
         (["conv2d_h200", "out=nowhere/x.html"], "cannot be written: No such file or directory"),
     ],
 )
@@ -62,7 +62,7 @@ def test_without_its_packages_it_says_what_to_install(
 ) -> None:
     monkeypatch.setattr("search.report.__main__.missing_packages", lambda: ["pandas", "plotly"])
     assert command(["report", "conv2d_h200"]) == 2
-    needs = "needs pandas and plotly; pip install 'ideatree[report]'"
+    needs = "needs pandas and plotly; pip install -e '.[report]'"
     assert needs in capsys.readouterr().err
 
 

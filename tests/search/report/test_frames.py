@@ -117,5 +117,5 @@ def test_a_run_at_any_stage_has_frames(name: str, tmp_path: Path) -> None:
 
 def test_a_run_that_has_not_begun_is_told(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").touch()
-    with pytest.raises(JournalError, match="has not begun"):
+    with pytest.raises(JournalError, match="has not started"):
         load_run(tmp_path)

@@ -76,4 +76,4 @@ def test_one_that_cannot_be_written_ends_nothing(clock: Clock, caplog: pytest.Lo
         page.change()
         page.change()
     assert len(tries) == 1
-    assert "the report cannot be written: no space left" in caplog.text
+    assert "cannot write the report: no space left" in caplog.text

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from search.protocols import asked_in_a_round
+from search.protocols import expansions_of_a_round
 from search.records.tree import Seed
 from search.strategies.beam import Beam
 from tests.search.fakes import kernel
@@ -13,7 +13,7 @@ from tests.search.strategies.trees import Grown
 
 def expanded(strategy: Beam, grown: Grown, entries: list[Seed] | None = None) -> list[tuple[str, int]]:
     view = grown.view(left=strategy.ideas, entries=entries or [])
-    asked = asked_in_a_round(strategy, view, lambda _: random.Random(0))
+    asked = expansions_of_a_round(strategy, view, lambda _: random.Random(0))
     return [(grown.name(each), each.ideas) for each in asked]
 
 

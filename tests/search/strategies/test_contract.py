@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import search.strategies
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Kernel
-from search.protocols import Strategy, View, asked_in_a_round
+from search.protocols import Strategy, View, expansions_of_a_round
 from search.records.tree import Category, Expansion, Idea, Seed, Tree, Variant, library_idea
 from search.strategies.ab_mcts import AbMcts
 from search.strategies.beam import Beam
@@ -143,7 +143,7 @@ def entries_of(rng: random.Random) -> list[Seed]:
 def asked(strategy: Strategy, tree: Tree, entries: Sequence[Seed] = (), case: int = 0) -> list[Expansion]:
     """What the strategy asks for where nothing is under way."""
     view = View(tree=tree, entries=entries, round=tree.rounds_closed + 1)
-    return asked_in_a_round(strategy, view, lambda index: random.Random(f"{case}/{index}"))
+    return expansions_of_a_round(strategy, view, lambda index: random.Random(f"{case}/{index}"))
 
 
 cases = given(case=st.integers(0, 10**6), rounds=st.integers(0, 4), correct_ones=st.booleans())
@@ -288,7 +288,9 @@ def test_exhausted_kernels_are_passed_over(
     exhausted: set[str] = set()
     for turn in range(100):
         view = View(tree=tree, entries=entries, round=rounds + 1, exhausted=frozenset(exhausted))
-        asked = asked_in_a_round(strategy, view, lambda index, turn=turn: random.Random(f"{turn}/{index}"))
+        asked = expansions_of_a_round(
+            strategy, view, lambda index, turn=turn: random.Random(f"{turn}/{index}")
+        )
         assert asked
         kernels = {each.seed.kernel.id if each.seed else "" for each in asked}
         if kernels & exhausted:

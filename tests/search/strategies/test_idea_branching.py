@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluators.records.evaluation import Evaluation
-from search.protocols import View, asked_in_a_round
+from search.protocols import View, expansions_of_a_round
 from search.records.tree import Category, Expansion, Idea, Seed, Tree, Variant
 from search.strategies.idea_branching import IdeaBranching, shares
 from tests.search.fakes import correct, failed, kernel
@@ -34,7 +34,7 @@ def chosen(strategy: IdeaBranching, tree: Tree, entries: list[Seed]) -> list[tup
     """The names of the seeds' kernels, and the ideas of each."""
     return [
         (expansion.seed.kernel.source.split()[-1] if expansion.seed else "", expansion.ideas)
-        for expansion in asked_in_a_round(strategy, View(tree=tree, entries=entries), lambda _: RNG)
+        for expansion in expansions_of_a_round(strategy, View(tree=tree, entries=entries), lambda _: RNG)
     ]
 
 
@@ -100,7 +100,7 @@ def test_numbers_below_one_are_refused(name: str) -> None:
 def test_equal_speedups_go_by_id() -> None:
     tree = tree_of({name: correct(2.0) for name in "abcdef"})
     strategy = IdeaBranching(ideas=9, branch=1, keep=3)
-    expansions = asked_in_a_round(strategy, View(tree=tree), lambda _: RNG)
+    expansions = expansions_of_a_round(strategy, View(tree=tree), lambda _: RNG)
     ids = sorted(variant.id for variant in tree.variants.values())
     assert [expansion.seed and expansion.seed.id for expansion in expansions] == ids[:3]
     assert replace(expansions[0], round=0) == expansions[0]

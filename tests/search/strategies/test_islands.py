@@ -86,7 +86,7 @@ def test_weights_follow_the_score_and_the_number_of_children() -> None:
     [
         ({"number": 0}, r"^islands\.islands is 0; it must be at least 1$"),
         ({"sharpness": -1.0}, r"^islands\.sharpness is -1\.0; it must not be negative$"),
-        ({"migration": 2.0}, r"^islands\.migration is 2\.0; it must be from 0 to 1$"),
+        ({"migration": 2.0}, r"^islands\.migration is 2\.0; it must be between 0 and 1$"),
     ],
 )
 def test_settings_that_cannot_be(setting: dict[str, float], says: str) -> None:

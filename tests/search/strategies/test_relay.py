@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from search.protocols import View, asked_in_a_round
+from search.protocols import View, expansions_of_a_round
 from search.records.tree import Expansion
 from search.strategies.beam import Beam
 from search.strategies.best_of_n import BestOfN
@@ -81,7 +81,7 @@ def test_synchronous_strategies_hand_over_between_rounds() -> None:
 
     def expanded() -> list[str]:
         view = grown.view(left=2)
-        return [grown.name(each) for each in asked_in_a_round(relay, view, lambda _: RNG)]
+        return [grown.name(each) for each in expansions_of_a_round(relay, view, lambda _: RNG)]
 
     assert relay.synchronous
     assert expanded() == ["a"]  # four ideas are had: the second stage, from the best of the first
@@ -99,5 +99,5 @@ def test_settings_that_cannot_be() -> None:
         Relay(ideas=8, stage=1, strategies=[])
     with pytest.raises(ValueError, match=r"^relay\.strategies: Watched\.ideas is 7; it must be 8$"):
         Relay(ideas=8, stage=1, strategies=[Watched(7)])
-    with pytest.raises(ValueError, match=r"of Watched and Beam one is synchronous, the other not$"):
+    with pytest.raises(ValueError, match=r"Watched and Beam must both be synchronous, or neither$"):
         Relay(ideas=8, stage=1, strategies=[Watched(), Beam(ideas=8, branch=1, width=1)])

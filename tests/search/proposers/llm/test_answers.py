@@ -36,12 +36,12 @@ def test_ideas_are_found_wherever_the_json_stands(wrap: object) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no JSON"),
-        ("Sorry, I have no idea.", "no JSON"),
-        ('{"ideas": [{"text": "cut o', "no JSON"),
-        ("[]", "breaks the schema"),
-        ('{"ideas": []}', "no idea"),
-        (ideas_answer(" ", seed="seed1"), "no idea"),
+        ("", "is not JSON"),
+        ("Sorry, I have no idea.", "is not JSON"),
+        ('{"ideas": [{"text": "cut o', "is not JSON"),
+        ("[]", "does not follow the schema"),
+        ('{"ideas": []}', "has no idea"),
+        (ideas_answer(" ", seed="seed1"), "has no idea"),
         (ideas_answer("a", seed="seed1", category="magic"), "ideas/0/category"),
         (ideas_answer("a", seed="another"), "ideas/0/seed"),
         (json.dumps({"ideas": [{"text": "a"}]}), "ideas/0"),

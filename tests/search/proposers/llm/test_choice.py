@@ -22,9 +22,9 @@ def test_fixed_weights_are_kept_on_average() -> None:
 
 
 def test_a_weight_cannot_be_negative() -> None:
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match="0 or more"):
         Fixed({"a": -1.0})
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match="0 or more"):
         Bandit(exploration=-0.1)
 
 

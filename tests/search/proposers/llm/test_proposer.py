@@ -166,7 +166,9 @@ def test_an_outage_is_waited_out(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert [call.cause for call in calls] == [Cause.UNREACHABLE] * 9 + [None]
     assert sum(call.dollars for call in calls[:9]) == 0
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warned[0].startswith("no model answers (one: unreachable: refused); asking again in 15 s, and")
+    assert warned[0].startswith(
+        "no model answers (one: unreachable: refused); asking again in 15 s, giving up"
+    )
     assert [line.partition(" again in ")[2].partition(",")[0] for line in warned] == [
         "15 s", "15 s", "30 s", "60 s",
     ]  # fmt: skip

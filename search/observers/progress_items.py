@@ -1,4 +1,4 @@
-"""What a `Progress` shows a run by: its ideas with their variants, its models, its closed rounds."""
+"""The parts of a `Progress`: its ideas with their variants, its models, and its closed rounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from search.records.tree import Idea, Variant, fastest
 
 @dataclass(kw_only=True)
 class VariantProgress:
-    """One variant on its way: its latest stage, and its verdict in `variant.evaluation` when there is one."""
+    """One variant: its latest stage, and its verdict in `variant.evaluation` once there is one."""
 
     variant: Variant
     number: int
@@ -23,8 +23,8 @@ class VariantProgress:
 
 @dataclass(kw_only=True)
 class IdeaProgress:
-    """One idea and its variants by id. `idea` is None when it was proposed before this observer watched.
-    `implemented` once the proposer will write no more variants by itself."""
+    """One idea and its variants by id. `idea` is None if it was proposed before this observer watched.
+    `implemented`: the proposer will write no more variants of it, except repairs."""
 
     id: str
     round: int
@@ -40,19 +40,19 @@ class IdeaProgress:
 
     @property
     def statuses(self) -> Counter[Status]:
-        """How many variants have which verdict, reused ones counted."""
+        """Counts of the variants' statuses, including reused verdicts."""
         verdicts = (item.variant.evaluation for item in self.variants.values())
         return Counter(verdict.status for verdict in verdicts if verdict is not None)
 
     @property
     def open(self) -> bool:
-        """Whether variants are still to be written or judged."""
+        """Whether variants are still to be written or evaluated."""
         return not self.implemented or any(item.variant.evaluation is None for item in self.variants.values())
 
 
 @dataclass(kw_only=True)
 class ModelProgress:
-    """One model: what its calls cost, how many ideas it had, and the fastest variant of those."""
+    """One model: the cost of its calls, the number of its ideas, and the fastest of their variants."""
 
     spending: Spending = field(default_factory=Spending)
     ideas: int = 0
@@ -61,11 +61,11 @@ class ModelProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundSummary:
-    """What a round brought.
+    """The results of a round.
 
-    `evaluations` leaves reused verdicts out, `statuses` has them; `correct_share` is None where no variant
-    has a verdict. `best` is the run's best when the round closed; `improved` when this round gave it.
-    `models`, by name, is of the whole run until then.
+    `evaluations` does not count reused verdicts, `statuses` does. `correct_share` is None if no variant has a
+    verdict. `best` is the run's best variant when the round closed; `improved` says whether it came from this
+    round. `models`, by name, covers the whole run until then.
     """
 
     round: int
@@ -82,6 +82,6 @@ class RoundSummary:
 
     @property
     def correct_share(self) -> float | None:
-        """Correct variants over variants with a verdict."""
+        """Correct variants divided by variants with a verdict."""
         verdicts = self.statuses.total()
         return self.statuses[Status.CORRECT] / verdicts if verdicts else None
