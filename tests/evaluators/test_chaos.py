@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_failure_in_one_queue() -> None:
     options = (
         "--device cpu --pool local --candidates 32 --honest 6 "

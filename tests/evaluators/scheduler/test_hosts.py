@@ -89,6 +89,7 @@ BROKEN = Problem(name="file/broken", source=REFERENCE.replace("return x\n", "rai
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_killed_actor_loses_nothing(clean: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGKILL to the process that holds the device, in the middle of an evaluation."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")

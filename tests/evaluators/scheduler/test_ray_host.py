@@ -65,6 +65,7 @@ def test_without_an_address_no_cluster_of_others_is_joined(cluster: Cluster) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_node_that_dies_takes_no_verdict_with_it(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
