@@ -1,4 +1,4 @@
-"""A host without Ray: threads of this process. For debugging, and for machines where Ray is not wanted."""
+"""A host without Ray: threads of this process. For debugging, and for machines without Ray."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from evaluators.system.channel import ChannelClosed
 
 
 class LocalHost:
-    """One thread and worker a device, one thread a build. On a GPU a device is each GPU of this machine."""
+    """One thread and worker per device, one thread per build. With `on_gpu`, each GPU of this machine is a
+    device."""
 
     def __init__(self, *, settings: Settings, on_gpu: bool) -> None:
         gpus = visible_gpus() if on_gpu else []
@@ -34,7 +35,7 @@ class LocalHost:
         self._settings = settings
         self._root = scratch.scratch_root(f"local-{os.getpid()}-{secrets.token_hex(4)}")
         scratch.claim(self._root)
-        # Each worker has a thread of its own for life: its processes end with the thread that started them.
+        # Each worker keeps one thread for life: its processes end with the thread that started them.
         self._thread_ids: list[int] = []
         self._threads = [self._thread() for _ in range(self.devices)]
         self._builders = [self._thread() for _ in range(self.cores)]
@@ -68,7 +69,7 @@ class LocalHost:
 
     async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
         """See `host.Host`."""
-        # The pool lets no more builds in than there are cores, so one is idle.
+        # The pool runs at most as many builds as there are cores, so one builder is idle.
         builder = self._idle.pop()
         try:
             return await asyncio.get_running_loop().run_in_executor(
@@ -101,7 +102,8 @@ class LocalHost:
         loop = asyncio.get_running_loop()
 
         def say(stage: str) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits for this any more
+            # the loop has closed, so this result is no longer awaited
+            with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(on_stage, stage)
 
         return await loop.run_in_executor(
@@ -127,7 +129,7 @@ class LocalHost:
 
     def close(self, *, now: bool = False) -> None:
         """See `host.Host`."""
-        if now:  # threads that wait for their processes, or for a deadline of theirs, come to their end
+        if now:  # so that threads that wait for their processes end now
             for thread_id in self._thread_ids:
                 for pid in process_tree.children_of_thread(thread_id):
                     process_tree.kill_tree(pid)
@@ -144,7 +146,7 @@ class LocalHost:
 
 
 def visible_gpus() -> list[str]:
-    """The values for CUDA_VISIBLE_DEVICES that name one GPU each."""
+    """Values for CUDA_VISIBLE_DEVICES that each name one GPU."""
     import torch
 
     named = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -130,7 +130,7 @@ class CpuRunnerClient(RunnerClient):
         ran_ns = process_inspection.run_ns({self.pid, *process_tree.descendants(self.pid)})
         if self._ours:
             return  # after as long a pause as a candidate: a core that slept longer wakes up later
-        if reason := self._stop_check.broken(ran_ns):
+        if reason := self._stop_check.violation(ran_ns):
             raise CandidateRefused(Status.REJECTED, reason, "not still")
 
     @contextmanager

@@ -96,7 +96,7 @@ INCORRECT: dict[str, tuple[str, str]] = {
     "wrong shape": (forward("return honest(self, x)[:-1]"), "output 0 is (127, 128)"),
     "transposed shape": (forward("return honest(self, x).flatten()"), "output 0 is (16384,)"),
     "wrong dtype": (forward("return honest(self, x).double()"), "torch.float64"),
-    "two outputs": (forward("return x, x"), "2 outputs where the reference has 1"),
+    "two outputs": (forward("return x, x"), "returned 2 outputs; the reference returns 1"),
     "no output": (forward("return None"), "the output is a NoneType"),
     "the answer of before": (
         forward(

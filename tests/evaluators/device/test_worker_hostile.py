@@ -33,7 +33,7 @@ def test_an_output_is_a_plain_tensor(judge: Judge) -> None:
     lazy = forward("return honest(self, x).as_subclass(Lazy)", before="class Lazy(torch.Tensor):\n    pass\n")
     found = judge(lazy)
     assert found.status is Status.INCORRECT, found
-    assert found.log == "output 0 is a Lazy, which is no plain tensor"
+    assert found.log == "output 0 is a Lazy, not a plain tensor"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from evaluators.records.problem import Problem
 from evaluators.runner import node_fork_server as node_fork_server_module
 from evaluators.runner.fork_server import ForkServer
 from evaluators.runner.messages import Import
-from evaluators.runner.node_fork_server import NodeForkServer, hatch
+from evaluators.runner.node_fork_server import NodeForkServer, new_fork_server
 from evaluators.system.channel import Channel, ChannelClosed
 from evaluators.system.process_tree import PR_SET_CHILD_SUBREAPER
 from tests.evaluators.conftest import LEVELS, Marked, gone
@@ -41,7 +41,7 @@ def node_fork_server(tmp_path: Path, marked: Marked) -> Iterator[NodeForkServer]
 
 def hatched(root: Path) -> ForkServer:
     """A fork server of a node's that is there."""
-    fork_server, own = hatch(root)
+    fork_server, own = new_fork_server(root)
     assert own is None
     return fork_server
 
@@ -77,7 +77,7 @@ json.dump(found, open("found.json", "w"))
 
 def test_of_many_that_need_one_a_single_one_starts_it(tmp_path: Path, marked: Marked) -> None:
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda _: hatch(tmp_path), range(8)))
+        found = list(threads.map(lambda _: new_fork_server(tmp_path), range(8)))
     node_fork_servers = [own for _, own in found if own is not None]
     assert len(node_fork_servers) == 1
     assert len({fork_server.pid for fork_server, _ in found}) == 8
@@ -90,12 +90,12 @@ def test_of_many_that_need_one_a_single_one_starts_it(tmp_path: Path, marked: Ma
 def test_a_fork_server_goes_on_without_its_node_fork_server(
     tmp_path: Path, scratch: Path, marked: Marked
 ) -> None:
-    first, own = hatch(tmp_path)
+    first, own = new_fork_server(tmp_path)
     assert own is not None
     own.close()
     answer = "import json\njson.dump(1, open('found.json', 'w'))"
     assert answer_of(first, scratch, answer) == 1
-    second, other = hatch(tmp_path)
+    second, other = new_fork_server(tmp_path)
     assert other is not None, "another one was started"
     assert answer_of(second, scratch, answer) == 1
     first.close()
@@ -107,8 +107,8 @@ def test_a_fork_server_goes_on_without_its_node_fork_server(
 OWNER = """
 import sys, time
 from pathlib import Path
-from evaluators.runner.node_fork_server import hatch
-found = hatch(Path(sys.argv[1]))
+from evaluators.runner.node_fork_server import new_fork_server
+found = new_fork_server(Path(sys.argv[1]))
 print("up", flush=True)
 time.sleep(600)
 """
@@ -130,7 +130,7 @@ def test_one_that_does_not_come_up_is_told(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(node_fork_server_module, "start_module", start)
     with pytest.raises(ChannelClosed, match="the node's fork server has died"):
-        hatch(tmp_path)
+        new_fork_server(tmp_path)
 
 
 @pytest.mark.parametrize("isolate", LEVELS)
@@ -163,7 +163,7 @@ def test_another_users_node_fork_server_is_not_used(
     monkeypatch.setattr(node_fork_server_module, "_address", lambda root: address)
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
     with pytest.raises(ChannelClosed, match="another user's"):
-        hatch(tmp_path)
+        new_fork_server(tmp_path)
 
 
 GIVES_UP = """

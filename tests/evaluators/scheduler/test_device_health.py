@@ -39,7 +39,7 @@ def test_the_second_slow_reading_in_a_row_tells() -> None:
     health = DeviceHealth()
     *before, last = reasons(health, 0, [1.0] * 9 + [1.3, 1.3])
     assert not any(before)
-    assert last == "its canary takes 1.3 ms where 1 ms are to be expected"
+    assert last == "its canary takes 1.3 ms; 1 ms were expected"
 
 
 def test_a_slow_drift_is_held_against_the_first_readings() -> None:

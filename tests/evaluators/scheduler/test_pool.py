@@ -154,5 +154,5 @@ def test_retries_are_told_in_a_line_and_counted(caplog: pytest.LogCaptureFixture
     assert told == [
         f"kernel {kernel(0).id} is tried again: ValueError: seven",
         f"kernel {kernel(9).id} is tried again: ValueError: seven (10 times so far)",
-        f"{12 + TRIES - 1} times in all a kernel was tried again: ValueError: seven",
+        f"a kernel was tried again {12 + TRIES - 1} times in total: ValueError: seven",
     ]

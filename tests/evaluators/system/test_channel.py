@@ -101,7 +101,7 @@ def test_descriptors_are_taken_in_order_and_once(ends: tuple[Channel, Channel], 
     ends[1].receive(5)
     taken = [ends[1].take_fds(1)[0], ends[1].take_fds(1)[0]]
     assert [os.pread(fd, 9, 0) for fd in taken] == [b"one", b"two"]
-    with pytest.raises(ProtocolError, match="1 descriptors expected, 0 came"):
+    with pytest.raises(ProtocolError, match="expected 1 descriptors, received 0"):
         ends[1].take_fds(1)
     for fd in taken:
         os.close(fd)
@@ -110,7 +110,7 @@ def test_descriptors_are_taken_in_order_and_once(ends: tuple[Channel, Channel], 
 def test_missing_descriptors_are_a_protocol_error(ends: tuple[Channel, Channel]) -> None:
     ends[0].send({"op": "take", "fds": 3})
     ends[1].receive(5)
-    with pytest.raises(ProtocolError, match="3 descriptors expected, 0 came"):
+    with pytest.raises(ProtocolError, match="expected 3 descriptors, received 0"):
         ends[1].take_fds(3)
 
 

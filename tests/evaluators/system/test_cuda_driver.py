@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.system.cuda_driver import _files_of, _number_of, first_gpu
+from evaluators.system.cuda_driver import _device_files, _device_minor, first_gpu
 
 BUS = "0000:4A:00.0"
 
@@ -27,11 +27,11 @@ def names(files: tuple[str, ...]) -> set[str]:
 
 
 def test_other_gpus_files_are_left_out(devices: Path) -> None:
-    assert names(_files_of(1, devices)) == {"nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-caps"}
+    assert names(_device_files(1, devices)) == {"nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-caps"}
 
 
 def test_where_it_is_not_known_which_is_which_all_are_kept(devices: Path) -> None:
-    found = names(_files_of(None, devices))
+    found = names(_device_files(None, devices))
     assert found == {"nvidia0", "nvidia1", "nvidia11", "nvidiactl", "nvidia-uvm", "nvidia-caps"}
 
 
@@ -48,7 +48,7 @@ def test_a_gpus_number_is_what_the_driver_tells(tmp_path: Path, text: str | None
         about = tmp_path / BUS.lower()
         about.mkdir()
         (about / "information").write_text(text)
-    assert _number_of(BUS, tmp_path) == number
+    assert _device_minor(BUS, tmp_path) == number
 
 
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a GPU")

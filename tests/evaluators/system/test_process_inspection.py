@@ -128,7 +128,7 @@ def test_who_runs_in_three_pauses_or_more_does_not_stand_still(
     for ran_ms in runs_ms:
         stop_check.begin({7: ran_ns, 8: 5})
         ran_ns += int(ran_ms * 1e6)
-        verdicts.append(stop_check.broken({7: ran_ns, 8: 5}))
+        verdicts.append(stop_check.violation({7: ran_ns, 8: 5}))
         ran_ns += 10**7  # what it was asked to do
     first = next((n for n, reason in enumerate(verdicts, 1) if reason), None)
     assert first == restless_at, verdicts
@@ -138,9 +138,9 @@ def test_a_thread_that_was_not_there_when_the_pause_began_has_run_all_of_its_tim
     stop_check = process_inspection.StopCheck()
     for _ in range(2):
         stop_check.begin({7: 5})
-        assert stop_check.broken({7: 5, 9: 10**6}) is None
+        assert stop_check.violation({7: 5, 9: 10**6}) is None
     stop_check.begin({7: 5})
-    assert stop_check.broken({7: 5, 9: 10**6}) == "it ran for 3 ms in 3 pauses in which it was to stand still"
+    assert stop_check.violation({7: 5, 9: 10**6}) == "it ran for 3 ms in 3 pauses in which it had to stand still"
 
 
 def test_threads_that_come_and_go_in_pauses_are_not_still() -> None:
@@ -149,13 +149,13 @@ def test_threads_that_come_and_go_in_pauses_are_not_still() -> None:
     verdicts = []
     for thread in range(3):
         stop_check.begin({7: 5, thread: 10**6})
-        verdicts.append(stop_check.broken({7: 5, thread + 1: 0}))
-    assert verdicts == [None, None, "threads came or went in 3 pauses in which it was to stand still"]
+        verdicts.append(stop_check.violation({7: 5, thread + 1: 0}))
+    assert verdicts == [None, None, "threads came or went in 3 pauses in which it had to stand still"]
 
 
 def test_a_thread_that_took_anothers_number_hides_nothing() -> None:
     stop_check = process_inspection.StopCheck()
     for _ in range(3):
         stop_check.begin({7: 0, 8: 10**9})
-        found = stop_check.broken({7: 10**7, 8: 0})
-    assert found == "it ran for 30 ms in 3 pauses in which it was to stand still"
+        found = stop_check.violation({7: 10**7, 8: 0})
+    assert found == "it ran for 30 ms in 3 pauses in which it had to stand still"
