@@ -70,7 +70,7 @@ class DeviceActor:
             self._worker.measure, problem, kernel, archive, thorough=thorough, more=more
         ).result()
 
-    def measure_aloud(
+    def measure_in_stages(
         self, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool, more: bool
     ) -> Iterator[str | Evaluation]:
         """Like `measure`, but yields each stage as it begins; the evaluation comes last."""
@@ -192,7 +192,7 @@ class RayHost:
         if self._on_client:
             evaluation: Evaluation = await self._answer(device, actor.measure.remote(*arguments))
             return evaluation
-        async for word in actor.measure_aloud.options(num_returns="streaming").remote(*arguments):
+        async for word in actor.measure_in_stages.options(num_returns="streaming").remote(*arguments):
             said: str | Evaluation = await self._answer(device, word)
             if isinstance(said, Evaluation):
                 return said

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
             UnfitProblem,
             "the reference cannot be run: RuntimeError: cuDNN error",
         ),
-        ("os._exit(3)", WorkerBroken, "the evaluator's own processes did not come up: "),
+        ("os._exit(3)", WorkerBroken, "the evaluator's own processes did not start: "),
     ],
 )
 def test_a_broken_reference_is_told_with_its_reason(

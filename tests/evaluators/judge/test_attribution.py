@@ -61,7 +61,7 @@ class CpuRunner(CpuRunnerClient):
         self._path, self._stack_samples = path, stack_samples
         self.rows: list[list[int]] = []
 
-    def watched(self, batch: Batch, calls: list[int], stack_samples: StackSamples) -> None:
+    def run_sampled(self, batch: Batch, calls: list[int], stack_samples: StackSamples) -> None:
         self.rows.append(calls)
         for _ in range(len(calls) * self._stack_samples // 100):
             stack_samples._count({self._path})

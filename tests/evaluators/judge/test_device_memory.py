@@ -87,7 +87,7 @@ def test_a_kernel_that_holds_more_is_told_how_much(monkeypatch: pytest.MonkeyPat
     found = evaluation_of(Memory(20, 60), monkeypatch).verdict()
     assert found.status is Status.CRASHED
     assert (
-        "no memory left to check it: it holds 40 GiB of the device's memory, more than 4.6 GiB" in found.log
+        "no memory left to check it: it uses 40 GiB of the device's memory, more than 4.6 GiB" in found.log
     )
     assert "tried to allocate" in found.log
 
@@ -98,7 +98,7 @@ def test_the_baselines_failure_is_no_kernels(monkeypatch: pytest.MonkeyPatch) ->
         evaluation_of(Memory(20, 24), monkeypatch, failed).verdict()
     found = evaluation_of(Memory(20, 60), monkeypatch, failed).verdict()
     assert found.status is Status.CRASHED
-    assert "it holds 40 GiB of the device's memory" in found.log
+    assert "it uses 40 GiB of the device's memory" in found.log
     early = evaluation_of(Memory(60), monkeypatch)
     monkeypatch.setattr(early, "_time_baseline", lambda: early._correctness_checks.begin(early._plan))
     with pytest.raises(torch.OutOfMemoryError):  # no kernel has been loaded
@@ -121,7 +121,7 @@ def test_a_kernel_may_hold_what_the_baseline_holds() -> None:
     memory = Memory()
     most = PLAN.runner_bytes(3) + SPARE_BYTES
     assert not memory.overdrawn(most, 3) and memory.overdrawn(most + 1, 3)
-    memory.know_baseline(10 * GIB, 3)
+    memory.note_baseline(10 * GIB, 3)
     assert not memory.overdrawn(11 * GIB, 3) and memory.overdrawn(11 * GIB + 1, 3)
 
 

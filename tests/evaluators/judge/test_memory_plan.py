@@ -80,7 +80,7 @@ def test_everything_that_is_there_counts() -> None:
 
 def test_a_problem_that_does_not_fit_is_refused_with_a_sentence() -> None:
     plan = plan_of(gib=79, inputs=6, outputs=6, answer=40)
-    with pytest.raises(TooLarge, match=r"^this problem needs about 101 GiB, the device has 79 GiB$"):
+    with pytest.raises(TooLarge, match=r"^this problem needs about 101 GiB; the device has 79 GiB$"):
         plan.calls(1)
     assert issubclass(TooLarge, UnfitReference)
     assert plan_of(gib=139, inputs=6, outputs=6, answer=40).calls(1) == 1
@@ -89,7 +89,7 @@ def test_a_problem_that_does_not_fit_is_refused_with_a_sentence() -> None:
 def test_memory_that_others_hold_is_not_the_problems_fault() -> None:
     plan = plan_of(gib=79, inputs=1, outputs=1, answer=6, free=12)
     with pytest.raises(
-        MemoryError, match="to judge one kernel takes about 21 GiB more, 12 GiB of the device's"
+        MemoryError, match="judging one kernel needs about 21 GiB more; 12 GiB of the device's"
     ):
         plan.calls(5)
 
@@ -110,7 +110,7 @@ def test_five_softmax_kernels_with_inputs_of_a_gib_leave_room_for_the_answers() 
     assert calls == 3 < shared_calls(whole, 5) == 6
     assert plan.needed_bytes(whole, 5, 3) <= plan.free_bytes < plan.needed_bytes(whole, 5, 4)
     assert plan.calls_of_each(whole, 12) == 1
-    with pytest.raises(MemoryError, match="to judge 20 kernels at once takes about 156 GiB more"):
+    with pytest.raises(MemoryError, match="judging 20 kernels at once needs about 156 GiB more"):
         plan.calls_of_each(whole, 20)
 
 
