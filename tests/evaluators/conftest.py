@@ -1,4 +1,4 @@
-"""A mark on the evaluator's processes, by which a test finds those that are left."""
+"""A mark on the evaluator's processes, by which a test finds those that are left over."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LEVELS = [
     pytest.param(True, id="namespaces"),
     pytest.param(False, id="no namespaces"),
 ]
-"""For tests of what is to hold with and without namespaces."""
+"""For tests that must pass with and without namespaces."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -69,7 +69,7 @@ def build_cache(tmp_path_factory: pytest.TempPathFactory) -> BuildCache:
 
 
 def processes_with(mark: str) -> list[str]:
-    """The command lines of all living processes, in whatever namespace, that have the mark."""
+    """The command lines of all living processes with the mark, in any namespace."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) != os.getpid():
@@ -80,7 +80,7 @@ def processes_with(mark: str) -> list[str]:
 
 
 def gone(look: Marked, within_s: float = 30.0) -> bool:
-    """Whether nothing is left after a while: the kernel takes a moment to bury its dead."""
+    """Whether nothing is left after a while: the kernel takes a moment to reap the dead."""
     deadline = time.monotonic() + within_s
     while look():
         if time.monotonic() > deadline:
@@ -94,8 +94,8 @@ BURN = "while True: pass"
 
 @contextlib.contextmanager
 def burning(count: int) -> Iterator[list[int]]:
-    """So many processes that take what they get of the cores, by their numbers; each in a session of its own,
-    since Linux shares cores among sessions."""
+    """`count` processes that use all the CPU time they get; yields their ids. Each has a separate session,
+    because Linux shares cores among sessions."""
     command = [sys.executable, "-c", BURN]
     started = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
     try:
@@ -108,7 +108,7 @@ def burning(count: int) -> Iterator[list[int]]:
 
 @pytest.fixture(scope="module")
 def marked() -> Iterator[Marked]:
-    """Marks the processes that the module's tests start; the function tells which of them live."""
+    """Marks the processes that the module's tests start; the function returns those that live."""
     mark = f"ideatree-test-{secrets.token_hex(8)}"
     patch = pytest.MonkeyPatch()
     patch.setenv(MARK, mark)

@@ -1,4 +1,4 @@
-"""A small run of `benchmarks/chaos.py` on the CPU: every kind of failure once, ours among them."""
+"""A small run of `benchmarks/chaos.py` on the CPU: every kind of failure once, including our own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A runner on a CPU, with a process that only sleeps in its place and a thread that answers for it."""
+"""A runner on a CPU, replaced by a process that only sleeps and a thread that answers for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several kernels in one session: who is faster is told, and who fails harms nobody."""
+"""Several kernels in one session: the fastest is identified, and a kernel that fails harms no other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COUNT = "import itertools\ncount = itertools.count()"
 
 
 def later(body: str) -> str:
-    """The honest kernel, which does something else from its thirtieth call on: when it is timed."""
+    """The honest kernel, which changes its behaviour at its thirtieth call, when it is timed."""
     return forward(f"if next(count) > 30:\n    {body}\nreturn honest(self, x)", before=COUNT)
 
 
@@ -65,7 +65,7 @@ def samples(found: Evaluation) -> tuple[float, ...]:
     return found.timing.kernel_samples_ms
 
 
-def test_the_faster_one_is_told(worker: Worker) -> None:
+def test_the_faster_kernel_is_identified(worker: Worker) -> None:
     told = []
     for _ in range(3):  # other work on the machine may widen an interval
         slow, fast = compared(worker, SLOW, HONEST, thorough=True)
@@ -88,7 +88,7 @@ def test_the_faster_one_is_told(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("case", FAILURES)
-def test_who_fails_does_not_disturb_the_others(worker: Worker, case: str) -> None:
+def test_a_kernel_that_fails_does_not_disturb_the_others(worker: Worker, case: str) -> None:
     source, status, words = FAILURES[case]
     first, failed, last = compared(worker, HONEST, source, f"{HONEST}\n# another")
     assert (failed.status, failed.timing) == (status, None), failed.log
@@ -103,7 +103,7 @@ def test_all_may_fail(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize(("room", "compared"), [(1, 0), (3, 3), (4, 4)])
-def test_only_as_many_are_compared_as_the_device_has_room_for(room: int, compared: int) -> None:
+def test_only_kernels_that_fit_the_device_are_compared(room: int, compared: int) -> None:
     ours, theirs = zip(*(Channel.pair() for _ in range(4)), strict=True)
     for each in theirs:
         each.send({"op": "confined"})
