@@ -31,8 +31,7 @@ class Settings:
         4.0, "size of the build cache in the user's cache folder, in GB; 0: no cache"
     )
     isolation: str = option(
-        "limits",
-        "minimum isolation of candidates: limits | landlock | seccomp | namespaces",
+        "limits", "minimum isolation of candidates: limits | landlock | seccomp | namespaces"
     )
     max_calls: int = option(256, "maximum calls of a timed block, each on new inputs; on a CPU 32")
     plan: Plan = field(

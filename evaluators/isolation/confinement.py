@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from evaluators import PACKAGE
-from evaluators.system.process_tree import prctl
+from evaluators.system.process_tree import prctl, require_success
 
 MAX_FILE_BYTES = 2 * 2**30
 LEVELS = ("limits", "landlock", "seccomp", "namespaces")
@@ -125,9 +125,7 @@ def _drop_capabilities() -> None:
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     header = (ctypes.c_uint32 * 2)(LINUX_CAPABILITY_VERSION_3, 0)
     none = (ctypes.c_uint32 * 6)()
-    if _libc.capset(header, none) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"capset: {os.strerror(number)}")
+    require_success(_libc.capset(header, none), "capset")
 
 
 def _set_limits(cpu_s: int, max_processes: int) -> None:

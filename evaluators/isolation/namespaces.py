@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
-from evaluators.system.process_tree import children, die_with_parent, kill_tree, rename
+from evaluators.system.process_tree import children, die_with_parent, kill_tree, rename, require_success
 
 CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -143,9 +143,8 @@ def _enter_namespaces() -> None:
     """Moves this process into new user, network, IPC and mount namespaces, its next child into a PID one.
     Raises OSError."""
     uid, gid = os.getuid(), os.getgid()
-    if _libc.unshare(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWNS) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"no namespaces: {os.strerror(number)}")
+    flags = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWNS
+    require_success(_libc.unshare(flags), "no namespaces")
     with contextlib.suppress(OSError):
         Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
@@ -211,9 +210,8 @@ def _mount_anew(writable: Path | None, hidden: list[str]) -> None:
 
 
 def _mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int) -> None:
-    if _libc.mount(source, target, kind, ctypes.c_ulong(flags), None) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"mount on {target.decode()}: {os.strerror(number)}")
+    status = _libc.mount(source, target, kind, ctypes.c_ulong(flags), None)
+    require_success(status, f"mount on {target.decode()}")
 
 
 def _set_read_only(path: bytes, read_only: bool) -> None:
@@ -221,6 +219,5 @@ def _set_read_only(path: bytes, read_only: bool) -> None:
     change = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY * read_only, MOUNT_ATTR_RDONLY * (not read_only), 0, 0)
     flags = AT_RECURSIVE if read_only else 0
     size = ctypes.c_size_t(ctypes.sizeof(change))
-    if _libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, path, flags, ctypes.byref(change), size) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"mount_setattr on {path.decode()}: {os.strerror(number)}")
+    status = _libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, path, flags, ctypes.byref(change), size)
+    require_success(status, f"mount_setattr on {path.decode()}")

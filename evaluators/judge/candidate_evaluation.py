@@ -15,13 +15,7 @@ from evaluators.judge.runner_client import BaselineFailed, CandidateRefused, Run
 from evaluators.judge.timing.evenness import UNEVEN
 from evaluators.judge.timing.timing_checks import timing_checks
 from evaluators.records.evaluation import Stage, Status, Timing
-from evaluators.records.timing import (
-    RESOLUTION_MS,
-    SABOTAGED,
-    Block,
-    Plan,
-    timing_of,
-)
+from evaluators.records.timing import RESOLUTION_MS, SABOTAGED, Block, Plan, timing_of
 from evaluators.records.verdict import Verdict
 from evaluators.reference.inputs import weight_changes
 

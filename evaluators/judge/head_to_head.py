@@ -19,12 +19,7 @@ from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import CandidateRefused, RunnerClient, ready
 from evaluators.judge.timing.evenness import UNEVEN
 from evaluators.records.evaluation import Status
-from evaluators.records.timing import (
-    MIN_PAIRS,
-    Block,
-    Plan,
-    timing_of,
-)
+from evaluators.records.timing import MIN_PAIRS, Block, Plan, timing_of
 from evaluators.records.verdict import Verdict
 from evaluators.reference.inputs import weight_changes
 from evaluators.system.channel import Channel, ChannelClosed
@@ -118,7 +113,7 @@ class HeadToHead:
             for each in self.alive:
                 yield self._step(each, self._check)
         for each in self.alive:
-            yield self._step(each, self._check_last)
+            yield self._step(each, lambda entry: entry.correctness_checks.change_some_weights())
         if self.alive:
             yield RoundStep(candidate=None, run=self._lower_overhead)
 
@@ -170,9 +165,10 @@ class HeadToHead:
             try:
                 what(entry)
             except CandidateRefused as refused:
-                self._drop(entry, refused.status, refused.log, refused.rule)
+                entry.verdict = Verdict(status=refused.status, log=refused.log, rule=refused.rule)
             except ChannelClosed:
-                self._drop(entry, Status.CRASHED, "its runner died")  # the worker finds out how
+                # The worker finds out how.
+                entry.verdict = Verdict(status=Status.CRASHED, log="its runner died")
                 entry.client.close()  # what waits for the dead runner is stopped
                 raise
             finally:
@@ -180,9 +176,6 @@ class HeadToHead:
             return entry.verdict is not None
 
         return RoundStep(candidate=entry.number, run=run)
-
-    def _drop(self, entry: Contender, status: Status, log: str, rule: str = "") -> None:
-        entry.verdict = Verdict(status=status, log=log, rule=rule)
 
     def _before_any(self) -> bool:
         calibration = self._session.calibration
@@ -241,9 +234,6 @@ class HeadToHead:
         entry.correctness_checks.settle()
         if next(entry.moments):
             entry.correctness_checks.change_some_weights()
-
-    def _check_last(self, entry: Contender) -> None:
-        entry.correctness_checks.change_some_weights()
 
     def _enough(self, elapsed_s: float) -> bool:
         """Whether the fastest is distinguished from every other, and from eager, as precisely as the plan

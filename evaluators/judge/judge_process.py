@@ -226,11 +226,7 @@ def _too_large(order: Message, why: str) -> Message:
     """The answer about a problem that does not fit into the device's memory."""
     sizes = ", ".join(sorted(assigned_names(order["problem"]["source"])))
     hint = f" (smaller sizes may fit: problem.sizes.<name>=..., with one of {sizes})" if sizes else ""
-    return {
-        "op": "unfit",
-        "error": f"the reference cannot be judged here: {why}{hint}",
-        "of_memory": True,
-    }
+    return {"op": "unfit", "error": f"the reference cannot be judged here: {why}{hint}", "of_memory": True}
 
 
 def _failure(order: Message, error: Exception) -> Message:

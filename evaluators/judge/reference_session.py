@@ -103,7 +103,8 @@ class ReferenceSession:
             reference.shifts_on("")  # now, because later there is less memory
         else:
             with step(OpeningStep.LAZY_ANSWERS):
-                self._require_judge()
+                if findings := examine(reference):
+                    raise UnfitReference("; ".join(findings))
         if self.device == "cuda":
             self._torch.cuda.empty_cache()  # candidates need the memory
         with step(OpeningStep.PEAKS):
@@ -304,11 +305,6 @@ class ReferenceSession:
         """Waits for the device."""
         if self.device == "cuda":
             self._torch.cuda.synchronize()
-
-    def _require_judge(self) -> None:
-        """Raises UnfitReference if the reference cannot judge."""
-        if findings := examine(self.reference):
-            raise UnfitReference("; ".join(findings))
 
     def _rough_ms(self) -> float:
         """About how long the warm reference takes in ms, from a single call if it is slow."""

@@ -22,24 +22,10 @@ from evaluators.isolation import confinement, vendor_libraries
 from evaluators.isolation.scratch import SOURCE
 from evaluators.reference.containers import filled
 from evaluators.reference.inputs import dependent_calls, weight_changes
-from evaluators.reference.loading import (
-    init_inputs,
-    load_module,
-    make_model,
-    seed_all,
-)
+from evaluators.reference.loading import init_inputs, load_module, make_model, seed_all
 from evaluators.runner import messages, thin_headers
 from evaluators.runner.failures import Declined, declines, failure
-from evaluators.runner.messages import (
-    Change,
-    HandIn,
-    Import,
-    Load,
-    Move,
-    Restore,
-    RunCalls,
-    TraceCalls,
-)
+from evaluators.runner.messages import Change, HandIn, Import, Load, Move, Restore, RunCalls, TraceCalls
 from evaluators.runner.output_forms import laid_out, require_returned
 from evaluators.runner.poisoned_memory import poison_memory
 from evaluators.runner.shared_buffers import gate_of, open_shared

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Concatenate, ParamSpec, TypeVar
 
 from evaluators.build.builder import Build, build, close_thread_fork_server
 from evaluators.device.child_processes import WorkerBroken
@@ -22,6 +24,9 @@ from evaluators.records.reference_audit import ReferenceAudit
 from evaluators.scheduler.host import OnStage, WorkerDied
 from evaluators.system import process_tree
 from evaluators.system.channel import ChannelClosed
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class LocalHost:
@@ -47,18 +52,15 @@ class LocalHost:
 
     async def facts(self, device: int, problem: Problem) -> dict[str, str]:
         """See `host.Host`."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads[device], self._workers[device].open, problem)
+        return await self._run(device, Worker.open, problem)
 
     async def opening(self, device: int, problem: Problem) -> Opening:
         """See `host.Host`."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads[device], self._workers[device].opening, problem)
+        return await self._run(device, Worker.opening, problem)
 
     async def audit(self, device: int, problem: Problem) -> ReferenceAudit:
         """See `host.Host`."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads[device], self._workers[device].audit, problem)
+        return await self._run(device, Worker.audit, problem)
 
     async def architecture(self) -> str:
         """See `host.Host`."""
@@ -106,11 +108,8 @@ class LocalHost:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(on_stage, stage)
 
-        return await loop.run_in_executor(
-            self._threads[device],
-            lambda: self._workers[device].measure(
-                problem, kernel, archive, thorough=thorough, more=more, on_stage=say
-            ),
+        return await self._run(
+            device, Worker.measure, problem, kernel, archive, thorough=thorough, more=more, on_stage=say
         )
 
     async def compare(
@@ -122,10 +121,7 @@ class LocalHost:
         thorough: bool,
     ) -> list[Evaluation]:
         """See `host.Host`."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads[device],
-            lambda: self._workers[device].compare(problem, kernels, archives, thorough=thorough),
-        )
+        return await self._run(device, Worker.compare, problem, kernels, archives, thorough=thorough)
 
     def close(self, *, now: bool = False) -> None:
         """See `host.Host`."""
@@ -140,6 +136,13 @@ class LocalHost:
             builder.submit(close_thread_fork_server)
             builder.shutdown()
         scratch.release(self._root)
+
+    async def _run(
+        self, device: int, method: Callable[Concatenate[Worker, P], T], *args: P.args, **options: P.kwargs
+    ) -> T:
+        """The result of a method of the device's worker, in the worker's thread."""
+        call = functools.partial(method, self._workers[device], *args, **options)
+        return await asyncio.get_running_loop().run_in_executor(self._threads[device], call)
 
     def _thread(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(1, initializer=lambda: self._thread_ids.append(threading.get_native_id()))

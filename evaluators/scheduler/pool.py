@@ -117,12 +117,7 @@ class Pool:
                     raise CannotOpen(str(error)) from error
 
     async def evaluate(
-        self,
-        problem: Problem,
-        kernel: Kernel,
-        *,
-        thorough: bool = False,
-        on_stage: OnStage | None = None,
+        self, problem: Problem, kernel: Kernel, *, thorough: bool = False, on_stage: OnStage | None = None
     ) -> Evaluation:
         """Judges one kernel. Never raises for the kernel's own failure.
 

@@ -7,11 +7,11 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from evaluators.base.cause import first_line
 from evaluators.build.builder import Build, build
@@ -28,6 +28,9 @@ from evaluators.scheduler.host import OnStage, WorkerDied
 from evaluators.system.channel import ChannelClosed
 
 logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 START_S = 60.0
 """How long a worker may take to start. On a node that is gone, none starts."""
@@ -50,30 +53,14 @@ class DeviceActor:
         """See `host.Host`."""
         return self._worker.gpu.architecture
 
-    def open(self, problem: Problem) -> dict[str, str]:
-        """See `Worker.open`."""
-        return self._thread.submit(self._worker.open, problem).result()
-
-    def opening(self, problem: Problem) -> Opening:
-        """See `Worker.opening`."""
-        return self._thread.submit(self._worker.opening, problem).result()
-
-    def audit(self, problem: Problem) -> ReferenceAudit:
-        """See `Worker.audit`."""
-        return self._thread.submit(self._worker.audit, problem).result()
-
-    def measure(
-        self, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool, more: bool
-    ) -> Evaluation:
-        """See `Worker.measure`."""
-        return self._thread.submit(
-            self._worker.measure, problem, kernel, archive, thorough=thorough, more=more
-        ).result()
+    def run(self, method: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """Runs a method of the worker."""
+        return self._thread.submit(method, self._worker, *arguments, **options).result()
 
     def measure_in_stages(
         self, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool, more: bool
     ) -> Iterator[str | Evaluation]:
-        """Like `measure`, but yields each stage as it begins; the evaluation comes last."""
+        """`Worker.measure`, but yields each stage as it begins; the evaluation comes last."""
         said: SimpleQueue[str | Future[Evaluation]] = SimpleQueue()
         work = self._thread.submit(
             self._worker.measure, problem, kernel, archive, thorough=thorough, more=more, on_stage=said.put
@@ -82,14 +69,6 @@ class DeviceActor:
         while isinstance(word := said.get(), str):
             yield word
         yield word.result()
-
-    def compare(
-        self, problem: Problem, kernels: Sequence[Kernel], archives: Sequence[bytes], thorough: bool
-    ) -> list[Evaluation]:
-        """See `Worker.compare`."""
-        return self._thread.submit(
-            self._worker.compare, problem, kernels, archives, thorough=thorough
-        ).result()
 
     def close(self) -> None:
         """Ends every process, and removes the scratch folders on this node."""
@@ -136,21 +115,15 @@ class RayHost:
 
     async def facts(self, device: int, problem: Problem) -> dict[str, str]:
         """See `host.Host`."""
-        actor = await self._actor(device)
-        facts: dict[str, str] = await self._answer(device, actor.open.remote(problem))
-        return facts
+        return await self._run(device, Worker.open, problem)
 
     async def opening(self, device: int, problem: Problem) -> Opening:
         """See `host.Host`."""
-        actor = await self._actor(device)
-        found: Opening = await self._answer(device, actor.opening.remote(problem))
-        return found
+        return await self._run(device, Worker.opening, problem)
 
     async def audit(self, device: int, problem: Problem) -> ReferenceAudit:
         """See `host.Host`."""
-        actor = await self._actor(device)
-        found: ReferenceAudit = await self._answer(device, actor.audit.remote(problem))
-        return found
+        return await self._run(device, Worker.audit, problem)
 
     async def architecture(self) -> str:
         """See `host.Host`."""
@@ -164,11 +137,7 @@ class RayHost:
     async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
         """See `host.Host`."""
         task = self._build_task.remote(
-            problem,
-            kernel,
-            root=self._root,
-            architecture=architecture,
-            settings=self._settings,
+            problem, kernel, root=self._root, architecture=architecture, settings=self._settings
         )
         try:
             built: Build = await self._answer(None, task)
@@ -187,12 +156,12 @@ class RayHost:
         on_stage: OnStage,
     ) -> Evaluation:
         """See `host.Host`. On a cluster joined as a client (`ray://`) stages are not reported."""
-        actor = await self._actor(device)
-        arguments = (problem, kernel, archive, thorough, more)
         if self._on_client:
-            evaluation: Evaluation = await self._answer(device, actor.measure.remote(*arguments))
-            return evaluation
-        async for word in actor.measure_in_stages.options(num_returns="streaming").remote(*arguments):
+            return await self._run(
+                device, Worker.measure, problem, kernel, archive, thorough=thorough, more=more
+            )
+        streaming = (await self._actor(device)).measure_in_stages.options(num_returns="streaming")
+        async for word in streaming.remote(problem, kernel, archive, thorough, more):
             said: str | Evaluation = await self._answer(device, word)
             if isinstance(said, Evaluation):
                 return said
@@ -208,10 +177,7 @@ class RayHost:
         thorough: bool,
     ) -> list[Evaluation]:
         """See `host.Host`."""
-        actor = await self._actor(device)
-        asked = actor.compare.remote(problem, kernels, archives, thorough)
-        evaluations: list[Evaluation] = await self._answer(device, asked)
-        return evaluations
+        return await self._run(device, Worker.compare, problem, kernels, archives, thorough=thorough)
 
     def close(self, *, now: bool = False) -> None:
         """See `host.Host`."""
@@ -225,6 +191,14 @@ class RayHost:
         if self._node_fork_server is not None:
             self._node_fork_server.close()
         scratch.release(self._root)  # on this node, even if an actor had no time to
+
+    async def _run(
+        self, device: int, method: Callable[Concatenate[Worker, P], T], *args: P.args, **options: P.kwargs
+    ) -> T:
+        """The result of a method of the device's worker."""
+        actor = await self._actor(device)
+        result: T = await self._answer(device, actor.run.remote(method, *args, **options))
+        return result
 
     async def _actor(self, device: int) -> Any:
         """The device's actor, once it has started. Raises WorkerBroken if it does not start."""

@@ -65,7 +65,7 @@ def program_counters(pid: int) -> list[tuple[int, int]]:
     """Thread and instruction pointer of each thread of a stopped process that was computing, not in a system
     call."""
     found = []
-    for thread in _threads(pid):
+    for thread in process_tree.threads(pid):
         state = _state(pid, thread)
         fields = _read(f"/proc/{pid}/task/{thread}/syscall").split()
         if state in ("T", "t") and fields[:1] == ["-1"]:
@@ -104,7 +104,7 @@ def run_ns(pids: Iterable[int]) -> dict[int, int]:
     """
     found = {}
     for pid in pids:
-        for thread in _threads(pid):
+        for thread in process_tree.threads(pid):
             if _state(pid, thread) in ("Z", "X"):
                 continue  # it has ended and may disappear at any moment
             _read(f"/proc/{pid}/task/{thread}/syscall")
@@ -115,7 +115,8 @@ def run_ns(pids: Iterable[int]) -> dict[int, int]:
 
 def waited_ns(pids: Iterable[int]) -> int:
     """Total time that all threads of these processes were ready to run but waited for a core, in ns."""
-    texts = (_read(f"/proc/{pid}/task/{thread}/schedstat") for pid in pids for thread in _threads(pid))
+    places = ((pid, thread) for pid in pids for thread in process_tree.threads(pid))
+    texts = (_read(f"/proc/{pid}/task/{thread}/schedstat") for pid, thread in places)
     return sum(int(text.split()[1]) for text in texts if text)
 
 
@@ -184,13 +185,6 @@ def _state(pid: int, thread: int) -> str:
         state = _read(f"/proc/{pid}/task/{thread}/stat").rpartition(")")[2].lstrip()[:1]
         if state in "TtZX" or time.monotonic() > deadline:
             return state
-
-
-def _threads(pid: int) -> list[int]:
-    try:
-        return [int(each) for each in os.listdir(f"/proc/{pid}/task")]
-    except OSError:
-        return []
 
 
 def _read(path: str) -> str:

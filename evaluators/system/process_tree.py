@@ -199,9 +199,14 @@ def stat_fields(pid: int) -> list[str]:
 
 def prctl(option: int, value: int) -> None:
     """The system call of that name. Raises OSError."""
-    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+    require_success(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl({option})")
+
+
+def require_success(status: int, call: str) -> None:
+    """Raises OSError if a function of the C library returned an error."""
+    if status != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+        raise OSError(number, f"{call}: {os.strerror(number)}")
 
 
 @cache

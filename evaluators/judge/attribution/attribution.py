@@ -50,11 +50,7 @@ class TracedAttribution(Attribution):
     """On a GPU, from the trace of some calls."""
 
     def __init__(
-        self,
-        session: ReferenceSession,
-        client: GpuRunnerClient,
-        vendor_kernels: VendorKernels,
-        source: str,
+        self, session: ReferenceSession, client: GpuRunnerClient, vendor_kernels: VendorKernels, source: str
     ) -> None:
         """`source` is the candidate's, read before any of its code has run."""
         self._session, self._client = session, client

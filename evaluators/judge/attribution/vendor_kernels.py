@@ -122,7 +122,9 @@ def triton_kernels(folder: Path) -> Iterator[str]:
         if "triton" in text and JIT.search(text):
             with contextlib.suppress(SyntaxError):
                 for node in ast.walk(ast.parse(text)):
-                    if isinstance(node, ast.FunctionDef) and any(map(_is_jit, node.decorator_list)):
+                    if isinstance(node, ast.FunctionDef) and any(
+                        JIT.search(f"@{ast.unparse(each)}") for each in node.decorator_list
+                    ):
                         yield node.name
 
 
@@ -156,10 +158,6 @@ def _from_the_file(kernel: str) -> str:
     compiler's prefix of a static one."""
     at = kernel.find("_Z")
     return kernel[at:] if at >= 0 else kernel.rpartition(".")[2]
-
-
-def _is_jit(decorator: ast.expr) -> bool:
-    return JIT.search(f"@{ast.unparse(decorator)}") is not None
 
 
 def _mark(name: str) -> str:

@@ -16,10 +16,7 @@ from evaluators.records.timing import paired_speedup
 from evaluators.reference.loading import load_problem
 
 torch = pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 
 PROBLEM = load_problem("level1/conv2d", sizes={"batch": 32}, device="cuda")
 COPY = PROBLEM.source.replace("class Model", "class ModelNew")

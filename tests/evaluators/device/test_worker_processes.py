@@ -60,9 +60,7 @@ def states(pid: int) -> set[str]:
     return found
 
 
-def test_the_next_runner_starts_during_the_checks_and_is_stopped_during_the_timing(
-    second: Worker,
-) -> None:
+def test_the_next_runner_starts_during_the_checks_and_is_stopped_during_the_timing(second: Worker) -> None:
     seen: dict[str, tuple[int, set[str]]] = {}
 
     def note(stage: str) -> None:
@@ -76,10 +74,7 @@ def test_the_next_runner_starts_during_the_checks_and_is_stopped_during_the_timi
     first, letters = seen["ending"]
     assert letters - {"Z", "D"} == {"T"}, "on its way up it may be in the kernel, and stops then"
     assert seen["loading"][0] == 0, "the baseline is timed then, with nobody beside it"
-    assert second._device_processes.fork_server._children.keys() == {
-        second._open.in_use.eager.pid,
-        first,
-    }
+    assert second._device_processes.fork_server._children.keys() == {second._open.in_use.eager.pid, first}
     assert second.measure(PROBLEM, honest, b"", on_stage=note).status is Status.CORRECT
     assert seen["loading"][0] == 0, "it was taken"
     assert seen["ending"][0] not in (0, first)

@@ -25,11 +25,7 @@ def fault() -> None:
 @pytest.mark.parametrize("isolate", LEVELS)
 @pytest.mark.parametrize(
     ("end", "codes"),
-    [
-        (lambda: None, (0,)),
-        (lambda: os._exit(3), (3,)),
-        (fault, (-signal.SIGSEGV, 128 + signal.SIGSEGV)),
-    ],
+    [(lambda: None, (0,)), (lambda: os._exit(3), (3,)), (fault, (-signal.SIGSEGV, 128 + signal.SIGSEGV))],
     ids=["returns", "exits", "faults"],
 )
 def test_the_watched_process_ends_as_the_child_did(

@@ -85,9 +85,7 @@ def test_a_block_has_as_many_calls_as_could_be_queued(
     assert candidate_evaluation._eager_calls <= room
 
 
-def test_the_overhead_known_at_the_end_is_subtracted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_overhead_known_at_the_end_is_subtracted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine was busy before: with the overhead known then, the kernel would seem six times as fast."""
     session = QueueingCourt(baseline=100, overhead_ms=0.9)
     session.too_fast = lambda *times: None  # type: ignore[attr-defined]

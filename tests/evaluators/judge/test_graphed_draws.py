@@ -42,10 +42,7 @@ ON_THE_GPU, COPIED, BY_PYTHON, BY_NUMPY = (
     "torch.full((), float(numpy.random.rand()))",
 )
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 
 
 def drawn(scale: str, inputs: str = "device") -> tuple[ReferenceModel, GraphedDraws]:

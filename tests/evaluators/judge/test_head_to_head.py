@@ -15,6 +15,7 @@ from evaluators.judge.head_to_head import HeadToHead
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel
 from evaluators.records.timing import Plan, paired_speedup
+from evaluators.records.verdict import Verdict
 from evaluators.system.channel import Channel, ChannelClosed
 from tests.evaluators.conftest import Marked, gone
 from tests.evaluators.device.kernels import HONEST, PROBLEM, SETTINGS, forward
@@ -129,7 +130,7 @@ def test_only_kernels_that_fit_the_device_are_compared(room: int, compared: int)
         with pytest.raises(ChannelClosed):
             each.receive(1.0)
     for entry in head_to_head.alive:
-        head_to_head._drop(entry, Status.INCORRECT, "wrong")
+        entry.verdict = Verdict(status=Status.INCORRECT, log="wrong")
     found = head_to_head.verdicts()
     assert [each.status for each in found[:compared]] == [Status.INCORRECT] * compared
     assert {each.log for each in found[compared:]} <= {

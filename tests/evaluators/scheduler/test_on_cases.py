@@ -238,8 +238,7 @@ def test_an_unfit_case_of_the_problem_is_the_verdict() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unfit", "status"),
-    [({16}, Status.CORRECT), ({33}, Status.CORRECT), ({16, 100}, Status.UNFIT_REFERENCE)],
+    ("unfit", "status"), [({16}, Status.CORRECT), ({33}, Status.CORRECT), ({16, 100}, Status.UNFIT_REFERENCE)]
 )
 def test_of_cases_that_can_be_dropped_the_others_judge(unfit: set[int], status: Status) -> None:
     class Opens(CasesHost):

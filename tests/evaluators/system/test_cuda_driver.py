@@ -37,11 +37,7 @@ def test_all_device_files_are_kept_if_the_gpu_is_unknown(devices: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [
-        ("Model: \t H200\nDevice Minor: \t 1\nExcluded:\t No\n", 1),
-        ("Model: \t H200\n", None),
-        (None, None),
-    ],
+    [("Model: \t H200\nDevice Minor: \t 1\nExcluded:\t No\n", 1), ("Model: \t H200\n", None), (None, None)],
 )
 def test_a_gpus_number_comes_from_the_driver(tmp_path: Path, text: str | None, number: int | None) -> None:
     if text is not None:
