@@ -1,7 +1,7 @@
-"""Results that are kept on this machine by the hash of all that they depend on, for any run and process.
+"""Build results, stored on this machine under a hash of everything they depend on, for any run and process.
 
-An entry is made from a folder that was in a candidate's hands. It is given back to the same candidate only:
-a key is the whole SHA-256 of its source and of everything else that goes into a build.
+An entry is made from a folder that a candidate could write to. It is returned only to the same candidate: the
+key is the full SHA-256 of its source and of everything else that goes into a build.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ DIGEST_BYTES = hashlib.sha256().digest_size
 
 @dataclass(frozen=True, kw_only=True)
 class BuildCache:
-    """A folder of entries, each with its checksum. Safe with any number of processes: an entry appears whole
-    or not at all, and one that is damaged or gone is a miss.
+    """A folder of entries with checksums. Safe for any number of processes: an entry appears whole or not at
+    all, and a damaged or missing one is a miss.
 
-    `folder` None: `ideatree/builds` in the user's cache folder, of whatever machine it is used on. Beyond
-    `max_bytes` those go first that were not asked for longest; 0 keeps nothing.
+    Attributes:
+        folder: where the entries are; None: `ideatree/builds` in the user's cache folder of the machine in
+            use.
+        max_bytes: size limit, above which the least recently used entries are removed; 0 stores nothing.
     """
 
     folder: Path | None = None
     max_bytes: int = 4 * 2**30
 
     def get(self, key: str) -> bytes | None:
-        """What was put there under the key; None when it is not to be had."""
+        """The content stored under the key, or None."""
         path = self._folder() / key
         try:
             data = path.read_bytes()
@@ -54,7 +56,7 @@ class BuildCache:
         return content
 
     def put(self, key: str, content: bytes) -> None:
-        """Keeps it, where that can be done: a full disk is no reason to fail."""
+        """Stores the content if possible: a full disk is no reason to fail."""
         if len(content) + DIGEST_BYTES > self.max_bytes:
             return
         folder = self._folder()
@@ -85,8 +87,8 @@ class BuildCache:
 
 
 def build_key(problem: Problem, kernel: Kernel, architecture: str) -> str:
-    """Of everything that a build depends on: candidate, problem (Triton is compiled for its shapes),
-    architecture, toolchain, this package. 64 hexadecimal digits."""
+    """64 hexadecimal digits that depend on everything a build depends on: candidate, problem (Triton compiles
+    for its shapes), architecture, toolchain, and this package."""
     parts = [asdict(problem), kernel.source, kernel.language, architecture, _toolchain(), own_code()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -108,7 +110,7 @@ def _toolchain() -> Mapping[str, str]:
 
 @functools.cache
 def own_code(package: Path = PACKAGE) -> str:
-    """A hash of this package in all its folders: what compiles, and with which headers."""
+    """A hash of all files of this package, because they decide what is compiled and with which headers."""
     digest = hashlib.sha256()
     files = (path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     for path in sorted(files):

@@ -1,9 +1,9 @@
 """Builds candidates on CPU cores: imports the kernel in the sandbox, so that it compiles what it compiles at
-import (see `thin_headers.py`, and `triton_precompile.py` for Triton), and keeps the scratch folder with the
-results. A build never holds a GPU.
+import (see `thin_headers.py`, and `triton_precompile.py` for Triton), and packs the resulting scratch folder.
+A build never occupies a GPU.
 
-The scratch folder's path depends on the kernel and the pool alone: build systems write absolute paths into
-what they make, and find it fresh again when the runner imports the kernel at the same place.
+The scratch folder's path depends only on the kernel and the pool: build systems write absolute paths into
+their outputs, and find them up to date when the runner imports the kernel at the same path.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from evaluators.records.evaluation import Status
 from evaluators.records.problem import Kernel, Problem, content_id
 from evaluators.runner.fork_server import ChildProcess, ForkServer
 from evaluators.runner.messages import Import
-from evaluators.runner.node_fork_server import NodeForkServer, hatch
+from evaluators.runner.node_fork_server import NodeForkServer, new_fork_server
 from evaluators.system import process_tree
 from evaluators.system.channel import ChannelClosed, ChannelTimeout, Message, ProtocolError, printable
 from evaluators.system.deadline import Deadline
@@ -39,10 +39,10 @@ MAX_MEMORY_BYTES = 16 * 2**30
 MAX_SCRATCH_BYTES = 2 * 2**30
 MAX_ARCHIVE_BYTES = 512 * 2**20
 JOBS = 2
-"""Compilers at a time in one build: the halves of an extension. There is a build for each core already."""
+"""Concurrent compilers per build: the two halves of an extension. There is already one build per core."""
 NICENESS = 19
-"""Builds for a GPU give way to the processes of a measurement, which must wake up at once. On a CPU nothing
-is measured meanwhile: a build that gave way there would wait for other people's processes."""
+"""Builds for a GPU yield to the processes of a measurement, which must wake up at once. On a CPU nothing is
+measured during builds, so a build that yielded would only wait for other users' processes."""
 WATCH_S = 0.05
 TRANSIENT = (
     "Errno",
@@ -52,23 +52,24 @@ TRANSIENT = (
     "Killed",
     "terminated program",
 )
-"""Words of a failure that may have been the machine's: not to be remembered."""
+"""Words in the log of a failure that the machine may have caused; such failures are not cached."""
 
 
-class _Kept(threading.local):
-    """What a thread keeps from build to build."""
+class _ThreadState(threading.local):
+    """What a thread reuses from build to build."""
 
     fork_server: ForkServer | None = None
     node_fork_server: NodeForkServer | None = None
-    """Where this thread has started it."""
+    """Set if this thread started it."""
 
 
-_kept = _Kept()
+_thread = _ThreadState()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """What came of a build: `archive` (a tar of the scratch folder) when it worked, else status and log."""
+    """The result of a build: `archive` (a tar of the scratch folder) if it succeeded, otherwise `status` and
+    `log`."""
 
     seconds: float
     archive: bytes = b""
@@ -85,8 +86,8 @@ def build(
     timeout_s: float,
     cache: BuildCache | None = None,
 ) -> Build:
-    """Builds for a GPU `architecture` ("9.0"; "" for a CPU) within `timeout_s`, or finds the result in the
-    `cache`. Never raises for the kernel's own failure; ChannelClosed when the builder itself broke."""
+    """Builds for a GPU `architecture` ("9.0"; "" for a CPU) within `timeout_s`, or takes the result from the
+    `cache`. The kernel's own failure never raises; ChannelClosed means that the builder itself broke."""
     start = time.monotonic()
     key = build_key(problem, kernel, architecture) if cache else ""
     if cache and (entry := cache.get(key)):
@@ -94,7 +95,7 @@ def build(
     try:
         done = _build(_thread_fork_server(root), problem, kernel, root, architecture, timeout_s)
     except (ChannelClosed, ChannelTimeout) as error:
-        _drop_fork_server()  # the next build gets another
+        _drop_fork_server()  # the next build starts another
         raise ChannelClosed(f"the builder's fork server is gone: {error}") from error
     if cache and _will_repeat(done):
         cache.put(key, _to_entry(done))
@@ -102,7 +103,7 @@ def build(
 
 
 class _Failed(Exception):
-    """A build that is over, with its status and log."""
+    """Ends a build with a status and log."""
 
     def __init__(self, status: Status, log: str) -> None:
         super().__init__(log)
@@ -147,8 +148,8 @@ def _build(
 
 
 def _await(fork_server: ForkServer, child: ChildProcess, scratch: Path, deadline: Deadline) -> Message:
-    """What the build process says, while watching what it takes. Raises _Failed, and ChannelClosed when the
-    fork server is gone."""
+    """The build process's next message; meanwhile watches the resources it uses. Raises _Failed, or
+    ChannelClosed if the fork server is gone."""
     while True:
         descriptors = [child.channel.fileno(), fork_server.channel.fileno()]
         ready, _, _ = select.select(descriptors, [], [], WATCH_S)
@@ -157,7 +158,7 @@ def _await(fork_server: ForkServer, child: ChildProcess, scratch: Path, deadline
         except ChannelTimeout:
             pass  # nothing yet, or half a message
         except ProtocolError as error:
-            raise _Failed(Status.COMPILE_ERROR, f"the build broke the protocol: {error}") from error
+            raise _Failed(Status.COMPILE_ERROR, f"the build sent an invalid message: {error}") from error
         except ChannelClosed as error:
             raise _Failed(Status.CRASHED, f"the build process died\n{child.output.end()}") from error
         fork_server.pump(fork_server.channel.fileno() in ready)
@@ -181,7 +182,7 @@ def _require_little(scratch: Path) -> None:
 
 
 def _will_repeat(done: Build) -> bool:
-    """Whether the same build would end the same way: not where time or the machine decided."""
+    """Whether the same build would end the same way, rather than depend on time or the machine."""
     if done.status is None:
         return True
     return done.status is Status.COMPILE_ERROR and not any(word in done.log for word in TRANSIENT)
@@ -204,9 +205,9 @@ def _from_entry(entry: bytes) -> Build:
 
 @contextmanager
 def scratch_folder(problem: Problem, kernel: Kernel, root: Path, archive: bytes = b"") -> Iterator[Path]:
-    """The kernel's scratch folder, made for the time of the block: its source, and what a build left. It is
-    the same one for a build and a measurement, since toolchains remember paths; a kernel for several problems
-    has several, but one for all cases of a problem."""
+    """Creates the kernel's scratch folder for the duration of the block, with its source and the files of a
+    build. Build and measurement use the same path, because toolchains store paths. A kernel has one folder
+    per problem, shared by all cases of the problem."""
     scratch = root / content_id("scratch", problem.case_of or problem.id, kernel.id)
     remove(scratch)
     scratch.mkdir(parents=True, mode=0o700)
@@ -223,9 +224,13 @@ def scratch_folder(problem: Problem, kernel: Kernel, root: Path, archive: bytes 
 def runner_spec(
     scratch: Path, *, role: str, cpu_s: int, environment: dict[str, str], **more: Any
 ) -> dict[str, Any]:
-    """What a fork server needs to fork a runner. `role`: `candidate`, `eager` or `compiled`. `more` has the
-    `devices` that it may use (a build has none, or it would disturb whoever is measured), the `cores`, where
-    it may not have all, and the `niceness` by which it gives way to others."""
+    """The specification from which a fork server forks a runner.
+
+    Args:
+        role: `candidate`, `eager` or `compiled`.
+        more: the `devices` that it may use (a build uses none, or it would disturb measurements), the `cores`
+            if it may not use all, and the `niceness` with which it yields to others.
+    """
     return {
         "role": role,
         "scratch": str(scratch),
@@ -241,38 +246,38 @@ def runner_spec(
 
 
 def build_environment(architecture: str) -> dict[str, str]:
-    """The variables on which build flags depend: the runner needs the same, or it would build again."""
+    """The variables on which build flags depend. The runner needs the same ones, or it would build again."""
     return {"TORCH_CUDA_ARCH_LIST": architecture} if architecture else {}
 
 
 def _thread_fork_server(root: Path) -> ForkServer:
-    """One a thread, kept: a fork server is not thread-safe, and the first one takes seconds to start. It is
-    replaced when it has died since, say for lack of memory."""
-    if _kept.fork_server is not None and not _kept.fork_server.is_alive():
+    """This thread's fork server: it is not thread-safe, and the first takes seconds to start. Restarted if it
+    has died, for example for lack of memory."""
+    if _thread.fork_server is not None and not _thread.fork_server.is_alive():
         _drop_fork_server()
-    if _kept.fork_server is None:
-        _kept.fork_server, node_fork_server = hatch(root)
-        _kept.node_fork_server = node_fork_server or _kept.node_fork_server
-    return _kept.fork_server
+    if _thread.fork_server is None:
+        _thread.fork_server, node_fork_server = new_fork_server(root)
+        _thread.node_fork_server = node_fork_server or _thread.node_fork_server
+    return _thread.fork_server
 
 
 def close_thread_fork_server() -> None:
-    """Ends this thread's fork server, if it has one, and the node's that it has started."""
+    """Ends this thread's fork server, if any, and the node's fork server if this thread started it."""
     _drop_fork_server()
-    if _kept.node_fork_server is not None:
-        _kept.node_fork_server.close()
-        _kept.node_fork_server = None
+    if _thread.node_fork_server is not None:
+        _thread.node_fork_server.close()
+        _thread.node_fork_server = None
 
 
 def _drop_fork_server() -> None:
-    if _kept.fork_server is not None:
-        _kept.fork_server.close()
-        _kept.fork_server = None
+    if _thread.fork_server is not None:
+        _thread.fork_server.close()
+        _thread.fork_server = None
 
 
 def _pack(scratch: Path) -> bytes:
-    """Regular files only, not where the kernel's own source is to be, and no more than MAX_ARCHIVE_BYTES: the
-    folder was in the candidate's hands."""
+    """An archive of the regular files, without the kernel's source, up to MAX_ARCHIVE_BYTES. The candidate
+    could write anything into the folder."""
     buffer = io.BytesIO()
     total = 0
     with tarfile.open(fileobj=buffer, mode="w") as tar:
@@ -285,6 +290,6 @@ def _pack(scratch: Path) -> bytes:
                 total += path.stat().st_size
                 if total > MAX_ARCHIVE_BYTES:
                     return buffer.getvalue()
-                with contextlib.suppress(OSError):  # a file that the candidate has closed to us
+                with contextlib.suppress(OSError):  # a file that we may not read
                     tar.add(path, arcname=str(place), recursive=False)
     return buffer.getvalue()

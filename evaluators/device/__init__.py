@@ -1,1 +1,1 @@
-"""One device: the worker that owns its processes, and the watchdog over them."""
+"""One device: the worker that owns its processes, and the watchdog that supervises them."""

@@ -1,5 +1,4 @@
-"""A candidate's runner in its scratch folder: for one problem, or for several that are not timed, one after
-the other."""
+"""A candidate's runner in its scratch folder, for one problem or for several untimed ones in turn."""
 
 from __future__ import annotations
 
@@ -12,28 +11,29 @@ from evaluators.records.problem import Kernel, Problem
 
 
 class CandidateRunner:
-    """Its process and its folder, which end together."""
+    """The runner's process and folder, which end together."""
 
     def __init__(self, processes: ProblemProcesses, kernel: Kernel, root: Path, archive: bytes) -> None:
-        """Raises ChannelClosed, ChannelTimeout or OSError where none comes up."""
+        """Raises ChannelClosed, ChannelTimeout or OSError if no runner starts."""
         self._kernel, self._fork_server = kernel, processes.fork_server
         self.is_new = True
-        """Whether it has not been handed to the judge process yet."""
+        """Whether the judge process does not have it yet."""
         with ExitStack() as folder:
             self.scratch = folder.enter_context(scratch_folder(processes.problem, kernel, root, archive))
             self.child = processes.prefork.take(self.scratch)
             self._folder = folder.pop_all()
 
-    def may_go_on(self, problem: Problem, kernel: Kernel) -> bool:
-        """Whether it may be judged on this problem after another one that was not timed. A timed one takes a
-        new process: the baseline is timed before any candidate is loaded."""
+    def can_continue(self, problem: Problem, kernel: Kernel) -> bool:
+        """Whether it may be judged on this problem after an untimed one. A timed problem takes a new process,
+        because its baseline is timed before any candidate is loaded."""
         return kernel.id == self._kernel.id and not problem.timed
 
     def leave(self) -> None:
-        """Removes the folder, where the process is gone."""
+        """Removes the folder after the process has ended."""
         self._folder.close()
 
     def end(self) -> None:
-        """Kills it and all that it started, unless it is. Raises ChannelClosed or ChannelTimeout."""
+        """Kills the runner and everything it started, if it still runs. Raises ChannelClosed or
+        ChannelTimeout."""
         with self._folder:
             self._fork_server.end(self.child)

@@ -1,4 +1,4 @@
-"""Candidates that are before the judge process at once, whose turns are watched one by one."""
+"""Several candidates in the judge process at once, whose turns are watched one by one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ def compared(
     plan: dict[str, Any],
     watch: Callable[[], Watchdog],
 ) -> list[Verdict]:
-    """The verdicts, in order. Whoever's turn it is, is watched by a new `watch`: it has as much time for the
-    turn as an evaluation by itself has. Who drops out is ended. Raises WorkerBroken, ChannelClosed or
-    ChannelTimeout."""
+    """The verdicts, in order. Each turn is watched by a new `watch`, and so has as much time as a separate
+    evaluation. A candidate that drops out is ended. Raises WorkerBroken, ChannelClosed or ChannelTimeout."""
     judge = processes.judge
     order = {"op": "compare", "session": processes.problem.id, "plan": plan}
     processes.hand_over(order, [each.child for each in runners])

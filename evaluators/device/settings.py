@@ -1,4 +1,4 @@
-"""How a worker measures: what can be set of the evaluator."""
+"""How a worker measures: the options of the evaluator."""
 
 from __future__ import annotations
 
@@ -14,42 +14,47 @@ from evaluators.system.user_cache import cache_folder
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a worker measures. Times in seconds."""
+    """The evaluator's options, which `evaluator.*` sets on the command line.
 
-    build_timeout_s: float = option(180.0, "to build a kernel")
-    timeout_s: float = option(30.0, "to load, check and time a built kernel")
-    thorough_timeout_s: float = option(300.0, "the same for the final measurement, torch.compile included")
-    open_timeout_s: float = option(300.0, "to open a problem: reference and baseline")
-    memory_gb: float = option(16.0, "memory of a candidate")
-    scratch_gb: float = option(4.0, "files of a candidate")
+    Attributes:
+        plan: how long an evaluation measures.
+        thorough_plan: how long the final measurement measures.
+    """
+
+    build_timeout_s: float = option(180.0, "time limit for building a kernel, in s")
+    timeout_s: float = option(30.0, "time limit for loading, checking and timing a built kernel, in s")
+    thorough_timeout_s: float = option(300.0, "the same for the final measurement, with torch.compile")
+    open_timeout_s: float = option(300.0, "time limit for opening a problem, in s")
+    memory_gb: float = option(16.0, "memory limit of a candidate, in GB")
+    scratch_gb: float = option(4.0, "limit on the files that a candidate writes, in GB")
     build_cache_gb: float = option(
-        4.0, "disk for builds, kept across runs in the user's cache folder; 0: none"
+        4.0, "size of the build cache in the user's cache folder, in GB; 0: no cache"
     )
     isolation: str = option(
-        "limits", "the least that candidates are confined by: limits | landlock | seccomp | namespaces"
+        "limits", "minimum isolation of candidates: limits | landlock | seccomp | namespaces"
     )
-    max_calls: int = option(256, "at most: calls of a block, each with inputs of its own; on a CPU 32")
+    max_calls: int = option(256, "maximum calls of a timed block, each on new inputs; on a CPU 32")
     plan: Plan = field(
         default_factory=lambda: Plan(block_ms=10.0, precision=0.02, max_s=1.0),
-        metadata={"help": "of every evaluation"},
+        metadata={"help": "how long every evaluation measures"},
     )
     thorough_plan: Plan = field(
         default_factory=lambda: Plan(block_ms=20.0, precision=0.005, max_s=5.0),
-        metadata={"help": "of the final measurement"},
+        metadata={"help": "how long the final measurement measures"},
     )
     compile_mode: str = option(
-        "max-autotune-no-cudagraphs", 'of the torch.compile baseline; "" leaves it out'
+        "max-autotune-no-cudagraphs", 'mode of the torch.compile baseline; "": no such baseline'
     )
     threads: int | None = option(
-        None, "CPU threads of kernels and baselines; null: one a core (on a GPU, of their few)"
+        None, "CPU threads of kernels and baselines; null: one per core that they may use"
     )
 
     def plan_of(self, thorough: bool) -> Plan:
-        """How long a measurement is."""
+        """How long a measurement takes."""
         return self.thorough_plan if thorough else self.plan
 
     def session_options(self, keep_range: bool) -> dict[str, Any]:
-        """How problems are opened (see `SessionOptions`), in plain JSON types."""
+        """How to open problems (see `SessionOptions`), as plain JSON types."""
         return {
             "max_calls": self.max_calls,
             "plan": asdict(self.plan),
@@ -59,7 +64,7 @@ class Settings:
 
     @property
     def build_cache(self) -> BuildCache | None:
-        """Where builds are kept."""
+        """The cache of builds; None if it is switched off."""
         return BuildCache(max_bytes=int(self.build_cache_gb * 2**30)) if self.build_cache_gb > 0 else None
 
     def __post_init__(self) -> None:

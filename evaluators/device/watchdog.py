@@ -1,5 +1,5 @@
-"""Waits for the judge process's answers and watches a runner meanwhile: is it alive, in time, within its
-limits?"""
+"""Waits for the judge process's answers, and meanwhile checks that the runner is alive, in time and within
+its limits."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ GONE_S = 30.0
 
 
 class Unresponsive(WorkerBroken):
-    """The judge process is busy, at an opening with the reference: it does not answer in time, or takes no
-    notice of a runner that is gone."""
+    """The judge process is busy, usually with a reference that it is opening: it does not answer in time, or
+    does not notice that a runner is gone."""
 
 
 class Stages:
-    """Where the time of a measurement goes."""
+    """Records how long each stage of a measurement takes."""
 
     def __init__(self, on_stage: Callable[[str], None] | None) -> None:
         self._on_stage = on_stage
@@ -39,7 +39,7 @@ class Stages:
         self._stage, self._since = Stage.STARTING, time.monotonic()
 
     def enter(self, stage: Stage) -> None:
-        """The stage before ends here."""
+        """Ends the current stage and begins this one."""
         now = time.monotonic()
         self._seconds[self._stage] = self._seconds.get(self._stage, 0.0) + now - self._since
         self._stage, self._since = stage, now
@@ -47,13 +47,13 @@ class Stages:
             self._on_stage(stage.value)
 
     def seconds(self) -> dict[str, float]:
-        """Of each stage that was entered, up to now."""
+        """The duration so far of each stage that was entered."""
         now_s = self._seconds.get(self._stage, 0.0) + time.monotonic() - self._since
         return {stage.value: seconds for stage, seconds in (self._seconds | {self._stage: now_s}).items()}
 
 
 class Watchdog:
-    """Over one order to the judge process, with a runner's limits."""
+    """Watches one order to the judge process, with a runner's limits."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Watchdog:
         scratch_bytes: int,
         warn: Callable[[str], None],
     ) -> None:
-        """`warn` is told of the judge process's warnings."""
+        """`warn` receives the judge process's warnings."""
         self._processes, self._warn = processes, warn
         self._memory_bytes, self._scratch_bytes = memory_bytes, scratch_bytes
         self._deadline = Deadline(timeout_s)
@@ -72,8 +72,8 @@ class Watchdog:
     def answer(
         self, child: ChildProcess | None, scratch: Path | None = None, stages: Stages | None = None
     ) -> Message | Verdict:
-        """The judge process's, or what became of the runner, where it waits for one. Raises WorkerBroken,
-        ChannelClosed or ChannelTimeout when something else died."""
+        """The judge process's answer, or a verdict if the runner that it waits for ended. Raises
+        WorkerBroken, ChannelClosed or ChannelTimeout if anything else died."""
         judge = self._processes.judge
         noticing: Deadline | None = None
         killed: Verdict | None = None
@@ -101,16 +101,16 @@ class Watchdog:
                 raise Unresponsive(f"the judge process did not notice that the runner is gone: {killed.log}")
 
     def baseline_answer(self) -> Message:
-        """The judge process's to an order about the baseline. Raises as `answer` does, and WorkerBroken where
-        the baseline came to no end."""
+        """The judge process's answer to an order about the baseline. Raises as `answer` does, and
+        WorkerBroken if the baseline did not finish."""
         answer = self.answer(self._processes.eager)
         if isinstance(answer, Verdict):
-            raise WorkerBroken(f"the baseline came to no end: {answer.log}")
+            raise WorkerBroken(f"the baseline did not finish: {answer.log}")
         return answer
 
     def _wait(self, *others: int) -> bool:
-        """Until something is to be read, WATCH_S at most, and hears the fork server. Returns whether one of
-        the other descriptors has something."""
+        """Serves the fork server until one of the other descriptors is readable, for at most WATCH_S. Returns
+        whether one is."""
         fork_server = self._processes.fork_server
         own = fork_server.channel.fileno()
         ready, _, _ = select.select([own, *others], [], [], WATCH_S)
@@ -118,8 +118,8 @@ class Watchdog:
         return any(each in ready for each in others)
 
     def _is_a_notice(self, message: Message, stages: Stages | None) -> bool:
-        """Does what the judge process's message asks for if it is no answer. Raises WorkerBroken when it has
-        failed."""
+        """Handles a message of the judge process that is not an answer; returns whether it was one. Raises
+        WorkerBroken if the process has failed."""
         match message["op"]:
             case "stage" if stages is not None:
                 stage = Stage(message["stage"])
@@ -142,7 +142,7 @@ class Watchdog:
             self._processes.prefork.stop()
 
     def _is_over(self, family: list[int]) -> bool:
-        # On a CPU a measurement waits for a core at each wake-up; on a GPU it holds the device meanwhile.
+        # On a CPU a measurement waits for a core at each wake-up; on a GPU it occupies the device meanwhile.
         on_cpu = self._processes.problem.device == "cpu"
         return self._deadline.is_over(*(family, self._processes.judges()) if on_cpu else ([], []))
 
@@ -173,7 +173,7 @@ class Watchdog:
         self._require_baselines()
         if child.exit_code == -signal.SIGTRAP and self._processes.problem.libraries == "no_library":
             reason = (
-                "it called a library (cuBLAS, cuDNN, …): this problem's kernels must do the work themselves"
+                "it called a library (cuBLAS, cuDNN, …); this problem's kernels must do the work themselves"
             )
             return Verdict(status=Status.REJECTED, rule="library", log=reason)
         if child.exit_code is None:

@@ -1,7 +1,7 @@
-"""Holds one device and gives verdicts: owns the processes of a measurement, the deadlines and the statuses.
+"""Owns one device and evaluates kernels on it: the processes of a measurement, their deadlines, and the
+statuses.
 
-It never imports a candidate and never touches the device itself, so nothing that a kernel does to either
-can take it down.
+It never imports a candidate and never touches the device itself, so no kernel can crash it.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from evaluators.system.nvml import state_of
 logger = logging.getLogger(__name__)
 
 ACCUSATIONS = 2
-"""So often must a kernel have slowed the baseline down: others may use the device for a while, too, and who
-does it on purpose does it again."""
+"""How often a kernel must have slowed the baseline down to be rejected. Others may use the device for a
+while, but a kernel that does it on purpose does it again."""
 
 
 class Worker:
     """One device's evaluator. Not thread-safe: one measurement at a time."""
 
     def __init__(self, *, root: Path, settings: Settings, visible_gpu: str = "") -> None:
-        """`root`: the folder for scratch folders, the same as the builds'. `visible_gpu`: the value of
-        CUDA_VISIBLE_DEVICES for its processes, "" to leave it as it is."""
+        """`root` is the folder for scratch folders, the same as the builds'. `visible_gpu` is the value of
+        CUDA_VISIBLE_DEVICES for its processes, "" to leave it unchanged."""
         self._root, self._settings = root, settings
         self._environment = confinement.clean_environment()
         if visible_gpu:
@@ -60,20 +60,20 @@ class Worker:
         self._device_processes: DeviceProcesses | None = None
         self._open = OpenProblems()
         self._kept: CandidateRunner | None = None
-        """The runner of the last candidate, where another case of it is measured next."""
+        """The last candidate's runner, if another of its cases is measured next."""
         self._warned: set[tuple[str, str]] = set()
         """The judge process's warnings so far, each with its problem."""
         self._range_kept: set[str] = set()
-        """The ids of problems whose references have failed on the device out of their inputs' range."""
+        """Ids of problems whose references have failed on the device outside their inputs' range."""
 
     @cached_property
     def gpu(self) -> Gpu:
-        """The device, where that is a GPU; asked of the driver, once. Raises OSError where there is none."""
+        """The GPU, as the driver reports it once. Raises OSError if there is none."""
         return first_gpu(self._environment)
 
     def prepare(self, device: str) -> DeviceProcesses:
-        """What every problem on such a device needs, started if it is not running. Raises ChannelClosed or
-        OSError."""
+        """Starts what every problem on this kind of device needs, if it is not running. Raises ChannelClosed
+        or OSError."""
         if self._device_processes is not None and self._device_processes.device != device:
             self.close()
         if self._device_processes is None:
@@ -82,20 +82,18 @@ class Worker:
         return self._device_processes
 
     def open(self, problem: Problem) -> dict[str, str]:
-        """Starts what is not running and opens the problem: reference, baseline, shared memory. Returns
-        the facts of device and software. Raises WorkerBroken with the reason, UnfitProblem where that is the
-        reference."""
+        """Opens the problem: reference, baseline and shared memory. Returns the facts of device and software.
+        Raises WorkerBroken with the reason, UnfitProblem if it is the reference."""
         return self._opened(problem).facts
 
     def opening(self, problem: Problem) -> Opening:
-        """How long opening the problem takes, or has taken where it is open, step by step. Raises as `open`
-        does."""
+        """How long opening the problem takes, or took if it is open, step by step. Raises as `open` does."""
         return self._opened(problem).opening
 
     def audit(self, problem: Problem) -> ReferenceAudit:
-        """What the problem's reference is worth as a judge. No problem is open afterwards. Raises
-        WorkerBroken when the fault is not the reference's."""
-        with self._closing_on_failure("the evaluator's own processes did not come up"):
+        """How well the problem's reference can judge kernels. No problem is open afterwards. Raises
+        WorkerBroken if the reference is not at fault."""
+        with self._closing_on_failure("the evaluator's own processes did not start"):
             device_processes = self.prepare(problem.device)
             self._end_kept()
             self._open.make_room(all_of_it=True)
@@ -125,10 +123,14 @@ class Worker:
         more: bool = False,
         on_stage: Callable[[str], None] | None = None,
     ) -> Evaluation:
-        """Checks and times a built kernel. `more`: it is measured next on another case of its problem. Its
-        process is kept until then if it is right and neither case is timed; a process does not give the
-        memory of a case back, so that large ones have one each. `on_stage` is told when a stage begins.
-        Raises WorkerBroken when the fault is not the kernel's."""
+        """Checks and times a built kernel. Raises WorkerBroken if the kernel is not at fault.
+
+        Args:
+            more: another case of the kernel's problem is measured next. The kernel's process is kept for it
+                if the kernel is right and neither case is timed. Large cases need separate processes, because
+                a process does not free the memory of a case.
+            on_stage: called when a stage begins.
+        """
         try:
             processes = self._opened(problem)
         except WorkerBroken:
@@ -148,17 +150,17 @@ class Worker:
         return verdict.evaluation(facts, stages.seconds())
 
     def _clocks(self, problem: Problem, when: str) -> dict[str, str]:
-        """Of the GPU now, where there is one that tells them, as a fact."""
+        """The GPU's present clocks as a fact, if they are available."""
         told = state_of(self.gpu.uuid).text() if problem.device == "cuda" else ""
         return {when: told} if told else {}
 
     def compare(
         self, problem: Problem, kernels: Sequence[Kernel], archives: Sequence[bytes], *, thorough: bool = True
     ) -> list[Evaluation]:
-        """Checks built kernels, no two of them equal, and times them against one another and eager in turns:
-        an evaluation each, whose samples are aligned by turn. A kernel that fails has its failing status, and
-        the others go on without it. What takes long (timing checks on a GPU, attribution) is left to
-        the kernels' own evaluations, which come before. Raises WorkerBroken when the fault is no kernel's."""
+        """Checks distinct built kernels and times them against one another and eager in turns: one evaluation
+        each, whose samples are aligned by turn. A kernel that fails has its failing status, and the others
+        continue. Slow checks (timing checks on a GPU, attribution) are left to the kernels' separate
+        evaluations, which come before. Raises WorkerBroken if no kernel is at fault."""
         processes = self._opened(problem)
         start = time.monotonic()
         plan = asdict(self._settings.plan_of(thorough))
@@ -183,18 +185,18 @@ class Worker:
         self._device_processes = None
         self._open.forget()
         kept, self._kept = self._kept, None
-        if kept is not None:  # its process has gone with the fork server
+        if kept is not None:  # its process ended with the fork server
             kept.leave()
 
     def _end_kept(self) -> None:
-        """So that it is not there when other work is done."""
+        """Ends the kept runner, so that it does not run during other work."""
         kept, self._kept = self._kept, None
         if kept is not None:
             with self._closing_on_failure("a runner could not be ended"):
                 kept.end()
 
     def _opened(self, problem: Problem) -> ProblemProcesses:
-        """The problem's processes. Those of problems with little memory stay while others are in use."""
+        """The problem's processes. Problems that use little memory stay open while others are in use."""
         if problem.timed:
             self._end_kept()
         if (known := self._open.use(problem.id)) is None:
@@ -204,7 +206,7 @@ class Worker:
 
     def _newly_opened(self, problem: Problem) -> ProblemProcesses:
         steps = Steps()
-        with self._closing_on_failure("the evaluator's own processes did not come up"):
+        with self._closing_on_failure("the evaluator's own processes did not start"):
             with steps.step(OpeningStep.STARTING):
                 device_processes = self.prepare(problem.device)
             with steps.step(OpeningStep.ENDING):
@@ -216,14 +218,14 @@ class Worker:
                 raise UnfitProblem(f"the reference cannot be run: {answer.log}")
             if answer["op"] == "asserted" and problem.id not in self._range_kept:
                 self._range_kept.add(problem.id)
-                self.close()  # nothing runs on the device any more for these processes
+                self.close()  # the processes can no longer use the device
                 return self._newly_opened(problem)
             if answer["op"] != "opened" and answer.get("of_memory") and self._open:
                 self.close()
                 return self._newly_opened(problem)
             if answer["op"] == "opened":
                 with steps.step(OpeningStep.FORKING):
-                    processes.know(answer["facts"])
+                    processes.set_facts(answer["facts"])
                 seconds = joined(steps.seconds(), answer["seconds"])
                 processes.opening = Opening(problem=problem.name, seconds=seconds)
                 self._require_isolation(processes.facts["isolation"])
@@ -231,7 +233,7 @@ class Worker:
             if not answer.get("intact"):
                 raise UnfitProblem(answer["error"])
             processes.close()
-        raise UnfitProblem(answer["error"])  # the other processes go on
+        raise UnfitProblem(answer["error"])  # the other processes continue
 
     def _ask_to_open(self, processes: ProblemProcesses) -> Message | Verdict:
         order = {
@@ -251,14 +253,14 @@ class Worker:
         demanded = self._settings.isolation
         if missing := confinement.missing(reached, demanded):
             raise WorkerBroken(
-                f"evaluator.isolation={demanded} is not to be had here: this machine gives {reached}, "
+                f"evaluator.isolation={demanded} is not available: this machine provides {reached}, "
                 f"without {' and '.join(missing)}"
             )
 
     def _runner(self, processes: ProblemProcesses, kernel: Kernel, archive: bytes) -> CandidateRunner:
-        """A new one, or the kept one."""
+        """The kept runner if it fits, otherwise a new one."""
         kept = self._kept
-        if kept is not None and kept.may_go_on(processes.problem, kernel):
+        if kept is not None and kept.can_continue(processes.problem, kernel):
             self._kept = None
             return kept
         self._end_kept()
@@ -272,7 +274,7 @@ class Worker:
         keeps: bool,
         stages: Stages,
     ) -> Verdict:
-        """`keeps`: the runner is kept if the candidate is right, and is ended otherwise."""
+        """`keeps`: keep the runner if the candidate is right; it is ended otherwise."""
         settings = self._settings
         timeout_s = settings.thorough_timeout_s if thorough else settings.timeout_s
         order = {
@@ -298,7 +300,8 @@ class Worker:
                     runner.end()
 
     def _require_recovery(self, processes: ProblemProcesses, verdict: Verdict, thorough: bool) -> None:
-        """Raises WorkerBroken where the baseline is as slow without the kernel that is said to slow it."""
+        """Raises WorkerBroken if the baseline is still slow without the kernel that seemed to slow it
+        down."""
         plan = asdict(self._settings.plan_of(thorough))
         with self._closing_on_failure("the judge process or the fork server died"):
             session = processes.problem.id
@@ -308,7 +311,7 @@ class Worker:
             answer = self._watch(processes, self._settings.timeout_s).baseline_answer()
         if answer["slow"]:
             raise WorkerBroken(
-                "the baseline is slower now than before without any kernel: the machine is busy"
+                "the baseline is slower than before even without a kernel; the machine is busy"
             )
 
     def _watch(self, processes: ProblemProcesses, timeout_s: float) -> Watchdog:
@@ -321,7 +324,7 @@ class Worker:
         )
 
     def _warn(self, problem: Problem, text: str) -> None:
-        """Once for each problem, however many kernels the judge process says it of."""
+        """Logs a warning of the judge process once per problem."""
         if (problem.id, text) not in self._warned:
             self._warned.add((problem.id, text))
             logger.warning("%s: %s", problem.name, cause_of(text))
@@ -337,7 +340,7 @@ class Worker:
 
     @contextmanager
     def _closing_on_failure(self, what: str) -> Iterator[None]:
-        """Whatever of ours fails in the block, all of it is ended. Raises WorkerBroken."""
+        """If anything of ours fails in the block, ends all processes and raises WorkerBroken."""
         try:
             yield
         except WorkerBroken:

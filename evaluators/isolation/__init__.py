@@ -1,1 +1,1 @@
-"""What a process with a candidate may see and do."""
+"""What a process that runs a candidate may see and do."""

@@ -1,9 +1,9 @@
-"""Confines the process that will import a candidate, with what this machine gives to an unprivileged user.
+"""Confines the process that will import a candidate, as far as this machine lets an unprivileged user do so.
 
-Four mechanisms, each probed: namespaces, in which it was started (see `namespaces.py`), Landlock (no writing
-but to the scratch folder, no reading but of system folders), seccomp (no connections, no ptrace, no io_uring,
-no new namespaces) and resource limits. What was reached is the isolation level, recorded with every
-evaluation.
+There are four mechanisms, each probed: the namespaces in which the process was started (see `namespaces.py`),
+Landlock (writes only to the scratch folder, reads only from system folders), seccomp (no connections, ptrace,
+io_uring or new namespaces) and resource limits. The mechanisms in force are the isolation level, which is
+recorded with every evaluation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from evaluators import PACKAGE
-from evaluators.system.process_tree import prctl
+from evaluators.system.process_tree import prctl, require_success
 
 MAX_FILE_BYTES = 2 * 2**30
 LEVELS = ("limits", "landlock", "seccomp", "namespaces")
@@ -33,8 +33,8 @@ SAFE_VARIABLES = (
     "TORCH_CUDA_ARCH_LIST", "TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH",
     "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA",
 )  # fmt: skip
-"""The only variables that cross into the evaluator's own processes: a list of what is let in, so that a new
-kind of secret stays out without anybody thinking of it."""
+"""The only variables that cross into the evaluator's own processes. A list of what is allowed keeps out new
+kinds of secrets too."""
 
 READABLE = (
     "/usr", "/lib", "/lib64", "/bin", "/sbin", "/opt", "/proc", "/sys", "/dev", "/nix", "/run/nvidia",
@@ -47,7 +47,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def clean_environment(scratch: Path | None = None) -> dict[str, str]:
-    """The variables for a process of the evaluator: no secrets; with `scratch`, all caches inside it."""
+    """The variables for a process of the evaluator, without secrets. With `scratch`, all caches are inside
+    it."""
     kept = {name: os.environ[name] for name in SAFE_VARIABLES if name in os.environ}
     kept["PYTHONDONTWRITEBYTECODE"] = "1"
     if scratch is not None:
@@ -56,7 +57,7 @@ def clean_environment(scratch: Path | None = None) -> dict[str, str]:
 
 
 def scratch_variables(scratch: Path) -> dict[str, str]:
-    """Points every cache and temporary folder that toolchains use into the scratch folder."""
+    """Variables that point every cache and temporary folder of the toolchains into the scratch folder."""
     cache = str(scratch / "cache")
     return {
         "HOME": str(scratch),
@@ -78,13 +79,17 @@ def confine(
     cpu_s: int,
     max_processes: int,
 ) -> list[str]:
-    """Confines this process and all its children for good. Returns the names of the mechanisms in force.
+    """Confines this process and all its children permanently. Returns the names of the mechanisms in force.
 
-    Files: reading below system folders, the Python installation and `readable`; writing below `scratch`
-    and to `devices`, beside those that every program needs. `cores`: the only ones to run on, all where there
-    are none. `cpu_s` bounds the CPU seconds of each process, `max_processes` their number.
+    Reads are allowed below system folders, the Python installation and `readable`; writes below `scratch` and
+    to `devices`, in addition to the devices that every program needs.
+
+    Args:
+        cores: the only cores to run on; all if empty.
+        cpu_s: limit on the CPU seconds of each process.
+        max_processes: limit on the number of processes.
     """
-    _be_watchable()
+    _allow_inspection()
     if cores:
         os.sched_setaffinity(0, cores)
     _set_limits(cpu_s, max_processes)
@@ -98,17 +103,17 @@ def confine(
 
 
 def missing(reached: str, demanded: str) -> list[str]:
-    """The mechanisms that the level `demanded` asks for and `reached` ("limits+seccomp", say) lacks.
+    """The mechanisms that the level `demanded` requires and `reached` (such as "limits+seccomp") lacks.
 
-    Levels build on one another in the order of LEVELS. Raises ValueError for an unknown one.
+    Levels include one another in the order of LEVELS. Raises ValueError for an unknown level.
     """
     if demanded not in LEVELS:
         raise ValueError(f"evaluator.isolation is {demanded!r}; it must be one of {', '.join(LEVELS)}")
     return [each for each in LEVELS[: LEVELS.index(demanded) + 1] if each not in reached.split("+")]
 
 
-def _be_watchable() -> None:
-    """Our own processes may look at this one's memory use and threads (it may not look at others)."""
+def _allow_inspection() -> None:
+    """Lets our own processes inspect this one's memory use and threads. It cannot inspect others."""
     prctl(PR_SET_DUMPABLE, 1)
     with contextlib.suppress(OSError):  # a kernel without Yama
         prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)
@@ -116,13 +121,11 @@ def _be_watchable() -> None:
 
 def _drop_capabilities() -> None:
     """For a user who is root: with CAP_PERFMON alone, other processes' environments can be read in `/proc`
-    in spite of Landlock (Linux 6.15 and later)."""
+    despite Landlock (Linux 6.15 and later)."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     header = (ctypes.c_uint32 * 2)(LINUX_CAPABILITY_VERSION_3, 0)
     none = (ctypes.c_uint32 * 6)()
-    if _libc.capset(header, none) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"capset: {os.strerror(number)}")
+    require_success(_libc.capset(header, none), "capset")
 
 
 def _set_limits(cpu_s: int, max_processes: int) -> None:
@@ -159,7 +162,7 @@ def _restrict_files(scratch: Path, readable: Iterable[Path], devices: Iterable[P
                 elif path.exists():
                     rules.allow_path(path, device & ~AccessFS.READ_DIR)
             rules.allow_path(scratch, inside)
-            # CUDA names its threads there, and does not start when it cannot.
+            # CUDA names its threads there, and does not start if it cannot.
             rules.allow_path("/proc/self", read | AccessFS.WRITE_FILE | AccessFS.TRUNCATE)
             rules.restrict()
     except LandlockError:
@@ -168,17 +171,18 @@ def _restrict_files(scratch: Path, readable: Iterable[Path], devices: Iterable[P
 
 
 def _restrict_calls(more: Iterable[str]) -> bool:
-    """Closes the calls that no candidate needs, and `more`."""
+    """Blocks the system calls that no candidate needs, and `more`."""
     try:
         import pyseccomp
     except (ImportError, OSError, RuntimeError):
         return False  # the package or the libseccomp that it loads is missing
     denied = pyseccomp.ERRNO(errno.EPERM)
     rules = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
-    # Only Unix streams. NE, for a family with bits above the 32 that the kernel reads is denied by no EQ.
+    # Only Unix streams. NE, because the kernel reads only 32 bits of the family: EQ would miss one with
+    # higher bits.
     rules.add_rule(denied, "socket", pyseccomp.Arg(0, pyseccomp.NE, socket.AF_UNIX))
     for call in ("socket", "socketpair"):
-        for kind in (socket.SOCK_DGRAM, socket.SOCK_RAW):  # they reach any socket's path without `connect`
+        for kind in (socket.SOCK_DGRAM, socket.SOCK_RAW):  # these reach any socket's path without `connect`
             rules.add_rule(denied, call, pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xF, kind))
     rules.add_rule(denied, "prctl", pyseccomp.Arg(0, pyseccomp.EQ, PR_SET_DUMPABLE))
     for name in (

@@ -1,7 +1,8 @@
-"""Starts processes in namespaces of their own, for users, processes, network, mounts and IPC.
+"""Starts processes in their own namespaces for users, processes, network, mounts and IPC.
 
-Nothing outlives the first of them, there is no network and no other process to be seen, and all mounts are
-read-only but for one folder. Where a machine gives no namespaces to an unprivileged user, they start without.
+Nothing outlives the first process of the namespaces, there is no network, no other process is visible, and
+all mounts are read-only except one folder. If the machine denies namespaces to an unprivileged user,
+processes start without them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
-from evaluators.system.process_tree import children, die_with_parent, kill_tree, rename
+from evaluators.system.process_tree import children, die_with_parent, kill_tree, rename, require_success
 
 CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -33,15 +34,17 @@ def spawn(
     hidden: Iterable[str] = (),
     name: str = "confined",
 ) -> int:
-    """Forks; the child runs `child(level)` and exits. Returns the pid to watch and to kill. All of them have
-    the `name`.
+    """Forks; the child runs `child(level)` and exits. Returns the pid to watch and to kill. All processes
+    have the `name`.
 
-    With `isolate` and where namespaces can be had, the child lives in namespaces of its own: all files are
-    read-only but below `writable`, those `hidden` are empty, and when it ends, the kernel ends everything it
-    started. `level` is "namespaces" then, otherwise "limits". The watched process ends with the child's exit
-    status, or 128 plus the signal that ended it. All of them end with this process, whenever that is, also
-    when they are stopped; returns when that is sure. Where namespaces can be had and are not given this time,
-    the process dies with that error in its output: nobody is confined less than the others without a word.
+    With `isolate`, and if namespaces are available, the child gets its own: files are read-only except below
+    `writable`, `hidden` paths are empty, and when the child ends, the kernel ends everything that it started.
+    `level` is then "namespaces", otherwise "limits". The watched process ends with the child's exit status,
+    or 128 plus the signal that ended it.
+
+    All of them end whenever this process ends, even if they are stopped; `spawn` returns once that is
+    guaranteed. If namespaces are available but cannot be entered this time, the process dies with that error
+    in its output, so that no candidate is silently confined less than the others.
     """
     bound, binding = os.pipe()
 
@@ -53,7 +56,7 @@ def spawn(
     pid = _fork_bound()
     if pid:
         os.close(binding)
-        os.read(bound, 1)  # or nothing, when they have died already
+        os.read(bound, 1)  # or nothing, if they have died already
         os.close(bound)
         return pid
     try:
@@ -67,14 +70,14 @@ def spawn(
             bound_child("limits")
         os._exit(0)
     except BaseException:
-        traceback.print_exc()  # into the child's own output, which is told when it died
+        traceback.print_exc()  # into the child's own output, which is reported when it has died
     finally:
         os._exit(70)
 
 
 @cache
 def has_namespaces() -> bool:
-    """Whether this machine lets us make the namespaces; tried once, in a child that does nothing else."""
+    """Whether this machine lets us create the namespaces; tried once, in a child that does nothing else."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -88,8 +91,8 @@ def has_namespaces() -> bool:
 
 
 def runner_of(pid: int) -> int:
-    """The process that runs the candidate, of those that `spawn` started: the first below process 1 of their
-    namespace, or `pid` itself."""
+    """The process that runs the candidate, among those that `spawn` started: the first below process 1 of
+    their namespace, or `pid` itself."""
     below = children(pid)
     if below and _is_init(below[0]):
         return children(below[0])[0]
@@ -97,32 +100,32 @@ def runner_of(pid: int) -> int:
 
 
 def kill_spawned(pid: int) -> None:
-    """SIGKILL for all that `spawn` started. Of a PID namespace the first process is killed: its end, which
-    `pid` waits for, comes after everybody else's, and after the GPU has their memory back."""
+    """Sends SIGKILL to everything that `spawn` started. In a PID namespace only its first process is killed:
+    its end, which `pid` waits for, comes after all others have ended and the GPU has freed their memory."""
     below = children(pid)
     if below and _is_init(below[0]):
         with contextlib.suppress(ProcessLookupError):
             os.kill(below[0], signal.SIGKILL)
-            os.kill(pid, signal.SIGCONT)  # it may have been stopped with the others, and has to see that end
+            os.kill(pid, signal.SIGCONT)  # it may have been stopped with the others, and must see that end
     else:
         kill_tree(pid)
 
 
 def _fork_bound() -> int:
-    """`os.fork`, but the child ends with this process, whenever that is: it asks for its end first, and goes
-    on only if somebody is still there to be told so."""
-    told, telling = os.pipe()
+    """`os.fork`, but the child ends with this process: the child first asks the kernel for that, and
+    continues only if its parent is still there to receive its message."""
+    reader, writer = os.pipe()
     pid = os.fork()
     if pid:
-        os.close(telling)
-        os.read(told, 1)
-        os.close(told)
+        os.close(writer)
+        os.read(reader, 1)
+        os.close(reader)
         return pid
     try:
-        os.close(told)
+        os.close(reader)
         die_with_parent()
-        os.write(telling, b"1")
-        os.close(telling)
+        os.write(writer, b"1")
+        os.close(writer)
     except OSError:
         os._exit(70)
     return 0
@@ -140,9 +143,8 @@ def _enter_namespaces() -> None:
     """Moves this process into new user, network, IPC and mount namespaces, its next child into a PID one.
     Raises OSError."""
     uid, gid = os.getuid(), os.getgid()
-    if _libc.unshare(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWNS) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"no namespaces: {os.strerror(number)}")
+    flags = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWNS
+    require_success(_libc.unshare(flags), "no namespaces")
     with contextlib.suppress(OSError):
         Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
@@ -164,7 +166,8 @@ def _start_init(child: Callable[[str], None], writable: Path | None, hidden: lis
 
 
 def _be_init(child: Callable[[str], None]) -> None:
-    """Runs the child in a process of its own: process 1 ignores the signals that a crash ends others by."""
+    """Runs the child in a separate process, because process 1 ignores the signals by which a crash ends other
+    processes."""
     pid = _fork_bound()
     if pid == 0:
         try:
@@ -178,7 +181,7 @@ def _be_init(child: Callable[[str], None]) -> None:
 
 
 def _end_like(pid: int) -> None:
-    """Waits for the child, burying orphans, and exits as it did."""
+    """Waits for the child, reaps orphans, and exits as the child did."""
     os.closerange(0, 1024)
     while True:
         ended, status = os.waitpid(-1, 0)
@@ -188,12 +191,12 @@ def _end_like(pid: int) -> None:
 
 
 def _mount_anew(writable: Path | None, hidden: list[str]) -> None:
-    """Read-only mounts, but for `writable`, and a `/proc` of this namespace: CUDA looks its own process up
-    there, writes to it, and does not start when it is not found. Raises OSError."""
+    """Makes all mounts read-only except `writable`, and mounts a `/proc` for this namespace: CUDA looks up
+    its own process there, writes to it, and does not start if it is not found. Raises OSError."""
     _mount(None, b"/", None, MS_REC | MS_PRIVATE)
     _mount(b"proc", b"/proc", b"proc", 0)
     for path in hidden:
-        with contextlib.suppress(OSError):  # gone since it was looked for
+        with contextlib.suppress(OSError):  # gone by now
             if os.path.isdir(path):
                 _mount(b"tmpfs", path.encode(), b"tmpfs", 0)
             else:
@@ -207,16 +210,14 @@ def _mount_anew(writable: Path | None, hidden: list[str]) -> None:
 
 
 def _mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int) -> None:
-    if _libc.mount(source, target, kind, ctypes.c_ulong(flags), None) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"mount on {target.decode()}: {os.strerror(number)}")
+    status = _libc.mount(source, target, kind, ctypes.c_ulong(flags), None)
+    require_success(status, f"mount on {target.decode()}")
 
 
 def _set_read_only(path: bytes, read_only: bool) -> None:
-    """`mount_setattr`; everything below, too, when it becomes read-only."""
+    """`mount_setattr`; recursive if the mount becomes read-only."""
     change = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY * read_only, MOUNT_ATTR_RDONLY * (not read_only), 0, 0)
     flags = AT_RECURSIVE if read_only else 0
     size = ctypes.c_size_t(ctypes.sizeof(change))
-    if _libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, path, flags, ctypes.byref(change), size) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"mount_setattr on {path.decode()}: {os.strerror(number)}")
+    status = _libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, path, flags, ctypes.byref(change), size)
+    require_success(status, f"mount_setattr on {path.decode()}")

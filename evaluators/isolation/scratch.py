@@ -1,5 +1,5 @@
-"""The folders that candidates may write to: where they are, whose they still are (what a killed process left
-is removed), and what is too much in them."""
+"""The folders that candidates may write to: where they are, who owns them (folders of a killed process are
+removed), and when they hold too much."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import subprocess
 from pathlib import Path
 
 SOURCE = "kernel.py"
-"""The kernel's file in its folder."""
+"""Name of the kernel's file in its folder."""
 MAX_FILES, MAX_PATH = 50_000, 1024
 
 _claims: dict[Path, int] = {}
 
 
 def scratch_root(name: str) -> Path:
-    """The folder of all scratch folders of one pool, the same path on every node."""
+    """The folder of all scratch folders of one pool; the same path on every node."""
     return Path(f"/tmp/ideatree-{os.getuid()}") / name
 
 
 def claim(root: Path) -> None:
-    """Keeps the folder until `release`, or the end of this process, and removes those that nobody keeps.
+    """Keeps the folder until `release` or the end of this process, and removes folders that no process keeps.
 
-    A claim is a shared lock on a file beside the folder, which the system drops however a process ends.
-    Raises OSError when the folder above cannot be written.
+    A claim is a shared lock on a file next to the folder, which the system drops however the process ends.
+    Raises OSError if the parent folder cannot be written.
     """
     if root in _claims:
         return
@@ -37,7 +37,7 @@ def claim(root: Path) -> None:
         fcntl.flock(fd, fcntl.LOCK_SH)
         if os.fstat(fd).st_nlink:
             _claims[root] = fd
-        else:  # another process found the file free before we had the lock
+        else:  # another process found it unlocked before we had the lock
             os.close(fd)
 
 
@@ -50,8 +50,8 @@ def release(root: Path) -> None:
 
 
 def too_much_written(folder: Path, most_bytes: int) -> str | None:
-    """What is too much about what a candidate has left in a folder, in words; None where nothing is. So many
-    files, and folders so deep, would keep whoever walks or removes them from their work."""
+    """Why the contents of a candidate's folder exceed the limits, or None. Very many files or very deep
+    folders would block whatever walks or removes them."""
     bytes_, files, todo = 0, 0, [str(folder)]
     while todo:
         above = todo.pop()
@@ -70,7 +70,8 @@ def too_much_written(folder: Path, most_bytes: int) -> str | None:
 
 
 def remove(folder: Path) -> None:
-    """Removes what a candidate has left, however deep, also what it has closed to us; never raises."""
+    """Removes a candidate's folder however deep it is, even if the candidate has denied us access. Never
+    raises."""
     for command in (["rm", "-rf"], ["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
         if not os.path.lexists(folder):
             return
@@ -85,13 +86,13 @@ def _lock_of(root: Path) -> Path:
 def _remove_if_free(lock: Path) -> None:
     try:
         fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # gone meanwhile
+    except OSError:  # already gone
         return
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         remove(lock.with_suffix(""))
         lock.unlink(missing_ok=True)
-    except BlockingIOError:  # somebody's
+    except BlockingIOError:  # another process keeps it
         pass
     finally:
         os.close(fd)

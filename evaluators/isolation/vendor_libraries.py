@@ -1,9 +1,10 @@
-"""Takes the libraries that compute (BLAS, DNN, FFT, …) out of a process, for problems whose kernels must do
-the work themselves.
+"""Removes vendor libraries (BLAS, DNN, FFT, …) from a process, for problems whose kernels must do the work
+themselves.
 
-torch has them loaded already, so their code is overwritten in memory with breakpoint instructions: who calls
-them dies of SIGTRAP, whatever it has patched before. Their files are hidden, so that no copy can be loaded,
-and so is torch's compiler. What stays is torch's own code; the attribution tells how much of the work it did.
+torch has already loaded them, so their code in memory is overwritten with breakpoint instructions: a process
+that calls it dies of SIGTRAP, whatever the process has patched before. The libraries' files are hidden so
+that no copy can be loaded, and so is torch's compiler. torch's own code stays; attribution finds how much of
+the work it did.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MAP_SHARED_FIXED = mmap.MAP_SHARED | 0x10
 
 @cache
 def loaded() -> tuple[tuple[int, int], ...]:
-    """Where the libraries' code lies in this process and those it forks: start and end of whole pages."""
+    """Where the libraries' code is in this process and those it forks: start and end of whole pages."""
     bases: dict[str, int] = {}
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(maxsplit=5)
@@ -46,8 +47,8 @@ def loaded() -> tuple[tuple[int, int], ...]:
 
 @cache
 def hidden() -> tuple[str, ...]:
-    """What is not to be read: the libraries' files, the loaded ones and those beside them or where linkers
-    look, and the folder of torch's compiler."""
+    """Paths that must not be readable: the libraries' files (the loaded ones, those next to them and those
+    where linkers look) and the folder of torch's compiler."""
     import torch
 
     folders = {
@@ -57,7 +58,7 @@ def hidden() -> tuple[str, ...]:
     for line in Path("/proc/self/maps").read_text().splitlines():
         if PATTERN.search(line):
             folders.add(Path(line.split(maxsplit=5)[5]).parent)
-            with contextlib.suppress(IndexError):  # other wheels beside: nvidia/*/lib
+            with contextlib.suppress(IndexError):  # other wheels: nvidia/*/lib
                 folders.update(Path(line.split(maxsplit=5)[5]).parents[2].glob("*/lib"))
     candidates = (each for folder in folders if folder.is_dir() for each in folder.iterdir())
     found = {str(each.resolve()) for each in candidates if PATTERN.search(str(each))}
@@ -85,7 +86,7 @@ def remove() -> None:
 
 
 def _text(path: Path) -> tuple[int, int]:
-    """Offset from the first mapping, and size, of an ELF file's section `.text`."""
+    """Offset from the first mapping, and size, of the `.text` section of an ELF file."""
     first = min(each.address for each in elf.segments(path))
     for section in elf.sections(path):
         if section.name == ".text":

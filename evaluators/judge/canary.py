@@ -1,4 +1,4 @@
-"""A small copy of ours on a GPU: what it says of the device does not depend on any kernel."""
+"""A small copy on a GPU, whose time shows the state of the device independently of any kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ELEMENTS = 2**26
 
 
 class Canary:
-    """Holds the memory that is copied."""
+    """Owns the memory that is copied."""
 
     def __init__(self) -> None:
         import torch
@@ -17,7 +17,7 @@ class Canary:
         self._memory = torch.rand(ELEMENTS, device="cuda")
 
     def ms(self) -> float:
-        """Time of some copies, the median of several tries."""
+        """Time of several copies in ms, the median of several tries."""
         import torch
 
         times = []

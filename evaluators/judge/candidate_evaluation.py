@@ -1,5 +1,5 @@
-"""One candidate before the reference session: it is loaded, checked, counted and timed, and gets its
-verdict."""
+"""Evaluates one candidate against the reference session: loads, checks, attributes and times it, and gives
+its verdict."""
 
 from __future__ import annotations
 
@@ -15,21 +15,15 @@ from evaluators.judge.runner_client import BaselineFailed, CandidateRefused, Run
 from evaluators.judge.timing.evenness import UNEVEN
 from evaluators.judge.timing.timing_checks import timing_checks
 from evaluators.records.evaluation import Stage, Status, Timing
-from evaluators.records.timing import (
-    RESOLUTION_MS,
-    SABOTAGED,
-    Block,
-    Plan,
-    timing_of,
-)
+from evaluators.records.timing import RESOLUTION_MS, SABOTAGED, Block, Plan, timing_of
 from evaluators.records.verdict import Verdict
 from evaluators.reference.inputs import weight_changes
 
 
 @dataclass
 class Samples:
-    """Blocks that have alternated: the kernel's, of `calls` calls, and the baselines'. What they cost besides
-    their calls is taken off when all is known of it."""
+    """Alternating blocks: the kernel's, of `calls` calls each, and the baselines'. Their overhead is
+    subtracted once it is finally known."""
 
     calls: int
     kernel: list[Block] = field(default_factory=list)
@@ -38,7 +32,7 @@ class Samples:
 
 
 class CandidateEvaluation:
-    """One candidate before the reference session. `say` is told when a stage begins."""
+    """One candidate against the reference session. `say` is called when a stage begins."""
 
     def __init__(
         self,
@@ -59,14 +53,14 @@ class CandidateEvaluation:
         self._attribution = attribution(session, client, scratch)
         self._remarks: list[str] = []
         self._before: list[Block] = []
-        """The baseline's while the candidate had not been loaded."""
+        """The baseline's blocks before the candidate was loaded."""
         self._others_bytes: int | None = None
-        """Device memory that was taken then (see `DeviceMemory.others_bytes`), from when it may be loaded."""
+        """`DeviceMemory.others_bytes` before the candidate was loaded."""
 
     def verdict(self) -> Verdict:
-        """Loads, checks and times the candidate; a verdict, unless it died (ChannelClosed), or the memory to
-        check it was lacking for no fault of its own (MemoryError, OutOfMemoryError), or the baseline has
-        failed (BaselineFailed)."""
+        """Loads, checks and times the candidate. Raises ChannelClosed if it died, MemoryError or
+        OutOfMemoryError if memory to check it was lacking through no fault of the candidate, and
+        BaselineFailed."""
         import torch
 
         timing: Timing | None = None
@@ -86,7 +80,7 @@ class CandidateEvaluation:
         except (MemoryError, torch.OutOfMemoryError, BaselineFailed) as error:
             if not (overdrawn := self._overdrawn()):
                 raise
-            status, log = Status.CRASHED, f"beside it there is no memory left to check it: {overdrawn}"
+            status, log = Status.CRASHED, f"there is no memory left to check it: {overdrawn}"
             log = f"{log}: {error}"
         except CandidateRefused as refused:
             status, log, rule = refused.status, refused.log, refused.rule
@@ -107,14 +101,15 @@ class CandidateEvaluation:
         )
 
     def _overdrawn(self) -> str:
-        """What is to be said of the memory that the candidate holds; "" where it may, or is not there yet."""
+        """A message if the candidate uses more memory than it may; "" otherwise, or if it is not loaded
+        yet."""
         if self._others_bytes is None:
             return ""
         memory = self._session.memory
         return memory.overdrawn(memory.others_bytes() - self._others_bytes, self._session.capacity)
 
     def _time_baseline(self) -> None:
-        """Alone, before the candidate is loaded."""
+        """Times the baseline alone, before the candidate is loaded."""
         if self._session.problem.timed:
             self._session.calibration.renew_overhead()
             self._before = self._session.calibration.eager_alone(self._session.eager_calls(self._plan))
@@ -122,12 +117,12 @@ class CandidateEvaluation:
         self._others_bytes = self._session.memory.others_bytes()
 
     def _measure(self, call_ms: float) -> Samples:
-        """Samples of a kernel whose calls take about so long, in blocks of a fitting length."""
+        """Samples of a kernel whose calls take about `call_ms`, in blocks of suitable length."""
         calibration = self._session.calibration
         calls = self._block_calls(call_ms)
         samples = self._sample(calls)
         sampled_ms = statistics.median(self._session.times_ms(samples.kernel))
-        # Who was slower before is sampled again: short blocks are for slow kernels.
+        # A kernel that was slower before is sampled again: short blocks are for slow kernels.
         if calibration.queues and self._plan.calls(sampled_ms, self._session.capacity) > 2 * calls:
             longer = self._block_calls(sampled_ms)
             if longer > 2 * calls:
@@ -136,8 +131,8 @@ class CandidateEvaluation:
         return samples
 
     def _checked(self, samples: Samples) -> Timing:
-        """What the samples come to. Raises Refused where no honest kernel can have such times, RuntimeError
-        where they are a mistake of ours."""
+        """The timing that the samples give. Raises CandidateRefused if no honest kernel can have such times,
+        RuntimeError if they are a mistake of ours."""
         calibration, calls = self._session.calibration, samples.calls
         even = calibration.evenness(samples.kernel, samples.eager)
         if even.reason:
@@ -145,15 +140,15 @@ class CandidateEvaluation:
         session = self._session
         kernel, eager = session.times_ms(samples.kernel), session.fair_ms(self._before, samples.eager)
         if even.uneven:
-            self._remarks.append(f"{even.remark}: it is timed by their mean")
+            self._remarks.append(f"{even.remark}; it is timed by their mean")
             kernel = [even.factor * each for each in kernel]
         kernel_ms, eager_ms = statistics.median(kernel), statistics.median(eager)
         if calibration.queues and eager_ms <= RESOLUTION_MS:
-            raise RuntimeError("the reference seems to take no time: what a block costs besides is wrong")
+            raise RuntimeError("the reference seems to take no time; a block's overhead was overestimated")
         if kernel_ms <= RESOLUTION_MS:
             self._require_true_overhead(calls)
-        before, beside = session.times_ms(self._before), session.times_ms(samples.eager)
-        if reason := calibration.sabotage(before, beside, self._eager_calls):
+        before, alongside = session.times_ms(self._before), session.times_ms(samples.eager)
+        if reason := calibration.sabotage(before, alongside, self._eager_calls):
             raise CandidateRefused(Status.REJECTED, reason, SABOTAGED)
         if self._timing_checks is not None:
             more_ms = self._timing_checks.more_ms(calls, kernel_ms)
@@ -165,8 +160,8 @@ class CandidateEvaluation:
         return timing_of(kernel, eager, session.times_ms(samples.compiled))
 
     def _sample(self, calls: int) -> Samples:
-        """Alternates blocks of kernel and baselines (ABBA) until the interval is narrow enough; then a last
-        check with other weights."""
+        """Alternates blocks of kernel and baselines (ABBA) until the interval is narrow enough, followed by a
+        last check with other weights."""
         calibration = self._session.calibration
         samples = Samples(calls=calls)
 
@@ -200,13 +195,13 @@ class CandidateEvaluation:
         return samples
 
     def _require_true_overhead(self, calls: int) -> None:
-        """Raises RuntimeError where a kernel seems too fast because of a mistake of ours."""
+        """Raises RuntimeError if a kernel seems too fast because of a mistake of ours."""
         if self._session.calibration.overstates(calls):
-            raise RuntimeError("what a block costs besides was measured on a busy machine")
+            raise RuntimeError("the overhead of a block was overestimated; the machine was busy")
 
     def _block_calls(self, call_ms: float) -> int:
-        """Calls of the kernel's blocks, as many as can be queued at once, which is tried; as many as the
-        baseline's where both are about as fast, so that what blocks cost besides is the same."""
+        """Number of calls per block of the kernel: as many as can be queued at once, which is tried; but the
+        baseline's number if both are about equally fast, so that their blocks have the same overhead."""
         capacity = self._session.capacity
         calls, tried = self._plan.calls(call_ms, capacity), 0
         while calls > tried:
@@ -214,14 +209,14 @@ class CandidateEvaluation:
             call_ms = self._session.call_ms(self._correctness_checks.timed_block(calls))
             self._correctness_checks.settle()
             room = self._client.queue_room(self._session.staged(calls), capacity)
-            self._eager_calls = min(self._eager_calls, room)  # nobody gains by being measured in short blocks
+            self._eager_calls = min(self._eager_calls, room)  # no side may gain by short blocks
             calls = min(self._plan.calls(call_ms, capacity), room)
             if max(calls, self._eager_calls) <= 2 * min(calls, self._eager_calls):
                 calls = self._eager_calls
         return calls
 
     def _ratios(self, samples: Samples) -> list[float]:
-        """The speedups, a pair of blocks each."""
+        """The speedups, one per pair of blocks."""
         session = self._session
         kernel, eager = session.times_ms(samples.kernel), session.fair_ms(self._before, samples.eager)
         return [theirs / ours for ours, theirs in zip(kernel, eager, strict=True)]

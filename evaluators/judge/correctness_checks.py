@@ -1,4 +1,4 @@
-"""A candidate's answers on inputs that nobody has seen before: whether they are right."""
+"""Whether a candidate's answers are right on inputs that it has never seen."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ T = TypeVar("T")
 
 CHECKED_CALLS = 3
 SLOW_MS = 50.0
-"""Of a call: it need not be made once more for caches to be as before."""
+"""Calls that take longer than this are not repeated just to restore caches."""
 
 Outputs = list["torch.Tensor"]
 
 
 class CorrectnessChecks:
-    """Asks one candidate, and remembers how right it was. What finds it wrong raises Refused."""
+    """Queries one candidate and records how accurate it was. Every finding that it is wrong raises
+    CandidateRefused."""
 
     def __init__(self, session: ReferenceSession, client: RunnerClient) -> None:
         self._session, self._client, self._reference = session, client, session.reference
@@ -45,18 +46,18 @@ class CorrectnessChecks:
         self._benchmark_rules: dict[str, bool] = {}
         self._turns = itertools.cycle(weight_changes.turns(len(self._reference.weight_forms)))
         self._padded = False
-        """Whether zeros among its weights are padding (see `weights.WeightChange`)."""
+        """Whether zeros among its weights are padding (see `WeightChange`)."""
         self._call_ms = math.inf
-        """The shortest so far, of blocks all of whose calls are checked."""
+        """The shortest so far, in blocks of which every call is checked."""
         self._spread: float | None = None
         """See `Correctness`."""
         self._evidence = self._new_evidence()
-        """Of single calls, those of timed blocks above all."""
+        """From single calls, mainly those of timed blocks."""
         self._pending: list[Callable[[], None]] = []
 
     def begin(self, plan: Plan) -> float:
-        """The problem's own inputs, then with other weights every distribution. Returns about how long a call
-        takes in ms, of a few the shortest."""
+        """Checks the problem's own inputs, then every distribution with other weights. Returns the shortest
+        time of a few calls in ms."""
         self._check_block(1, "on fresh inputs")
         if (evidence := self._new_evidence()) is not None:
             self._check_samples(evidence)
@@ -68,12 +69,12 @@ class CorrectnessChecks:
         return self._call_ms
 
     def _new_evidence(self) -> Evidence | None:
-        """Where outputs are compared by statistical tests."""
+        """Set if outputs are compared by statistical tests."""
         hook = self._reference.random_checks
         return None if hook is None else Evidence(hook)
 
     def _check_samples(self, evidence: Evidence) -> None:
-        """Blocks of calls, those of a block on the same inputs, until there are values enough."""
+        """Runs blocks, each with the same inputs for all its calls, until there are enough values."""
         while not evidence.enough:
             evidence.other_inputs()
             batch = self._session.stage_fresh(self._session.capacity, self._client, own=True)
@@ -88,9 +89,9 @@ class CorrectnessChecks:
             raise CandidateRefused(Status.INCORRECT, f"wrong on fresh inputs: {found.problem}")
 
     def change_some_weights(self) -> None:
-        """A check with other values in some weights, those whose turn it is: a kernel that leaves some out,
-        or has kept something made of them, is wrong. Then, where calls are short, one to get used to the old
-        ones again, which the next check is about."""
+        """Checks with other values in some weights, in turn: a kernel that ignores some, or keeps something
+        computed from them, is wrong. If calls are short, one more call with the original weights follows, so
+        that the next check starts warm."""
         if not self._reference.weight_forms:
             return
         change = WeightChange(seed=secrets.randbits(62), turn=tuple(next(self._turns)), padded=self._padded)
@@ -102,7 +103,7 @@ class CorrectnessChecks:
             self._client.block(self._session.stage_fresh(1, self._client))
 
     def change_weights(self, change: WeightChange, check: Callable[[], T]) -> T:
-        """What `check` finds with other weights on both sides."""
+        """The result of `check` with other weights on both sides."""
         if not self._reference.has_weights:
             return check()
         forms, buffers = self._reference.weight_forms, self._reference.buffer_forms
@@ -110,7 +111,7 @@ class CorrectnessChecks:
         self._reference.change_weights(replace(change, buffers=known), alike=alike)
         if not (alike or change.padded or change.turn is not None) and not self._is_right_once():
             self._restore_weights()
-            self._padded = True  # unless it is wrong with that, too
+            self._padded = True  # unless it is also wrong with padding
             return self.change_weights(replace(change, padded=True), check)
         found = check()
         self._restore_weights()
@@ -126,8 +127,8 @@ class CorrectnessChecks:
         return self.is_right(self._client.buffers.snapshot(0), batch.draws[0])
 
     def _try_distributions(self) -> None:
-        """Each distribution once, and the problem's own inputs, in an order that nobody knows: each call
-        comes after one on another, so that what is left of the call before shows."""
+        """Tries each distribution once, and the problem's own inputs, in an unpredictable order: each call
+        follows one on another distribution, so that leftovers of the call before show."""
         changed = self._reference.has_weights
         self._check_block(1, "after its weights were changed in place" if changed else "on fresh inputs")
         names = list(self._reference.distributions)
@@ -147,18 +148,19 @@ class CorrectnessChecks:
             self._require_inputs(batch)
 
     def timed_block(self, calls: int) -> Block:
-        """A block on fresh inputs, whose answers are checked by `settle`."""
+        """A block on fresh inputs, whose answers `settle` checks."""
         block, check = self.checked_block(calls)
         self._pending.append(check)
         return block
 
     def settle(self) -> None:
-        """Does the checks that were put off, so that both sides' blocks come after the same work."""
+        """Does the postponed checks, so that the blocks of both sides follow the same work."""
         while self._pending:
             self._pending.pop()()
 
     def checked_block(self, calls: int) -> tuple[Block, Callable[[], None]]:
-        """A block on fresh inputs, and what checks one of its calls; the others are glanced at."""
+        """A block on fresh inputs, and a function that checks one of its calls. The other calls are only
+        checked for unwritten elements."""
         batch = self._session.stage_fresh(calls, self._client)
         block = self._client.block(batch)
         seen = self.seen(calls)
@@ -167,17 +169,17 @@ class CorrectnessChecks:
         return block, lambda: self._require(draw, seen.outputs, self._reference.answer(draw, spot=True))
 
     def seen(self, calls: int) -> SampledOutput:
-        """Some outputs of the last block, all of whose calls must have been answered."""
+        """A sample of the last block's outputs. Raises CandidateRefused if a call has not been answered."""
         sampled = self._client.sampled_output(calls)
         if sampled.missing is not None:
             raise CandidateRefused(
                 Status.INCORRECT,
-                f"when the runner said it was done, call {sampled.missing} had not been answered",
+                f"when the runner reported the block done, call {sampled.missing} had not been answered",
             )
         return sampled
 
     def require_chained(self, draw: Draw, outputs: Outputs, before: Outputs) -> None:
-        """The right outputs of a call of a chain, which came after the answer `before`."""
+        """Checks the outputs of a call of a chain that followed the answer `before`."""
         if answer := self._session.answer_after(before, draw):
             self._require(draw, outputs, answer, after=" that depend on the answer before")
 
@@ -201,12 +203,12 @@ class CorrectnessChecks:
             raise CandidateRefused(Status.INCORRECT, f"wrong {where}{after}: {comparison.problem}")
 
     def is_right(self, outputs: Outputs, draw: Draw) -> bool:
-        """Whether they are, of which nothing follows yet."""
+        """Whether the outputs are right, without consequences."""
         answer = self._reference.answer(draw, spot=True)
         return not self._reference.judge_draw(outputs, answer, own=not draw.distribution).problem
 
     def correctness(self) -> Correctness | None:
-        """None where no answer was comparable."""
+        """None if no answer was comparable."""
         finite = [c for c in self._comparisons if c.error != float("inf")]
         if not finite:
             return None
@@ -222,7 +224,7 @@ class CorrectnessChecks:
         )
 
     def _check_block(self, calls: int, where: str) -> float:
-        """Some calls on the problem's own inputs, all of which are checked. Returns ms a call."""
+        """Checks every call of a block on the problem's own inputs. Returns ms per call."""
         batch = self._session.stage_fresh(calls, self._client, own=True)
         block = self._client.block(batch)
         by_draw: dict[Draw, list[Outputs]] = {}
@@ -241,13 +243,13 @@ class CorrectnessChecks:
         return call_ms
 
     def _require_inputs(self, batch: Batch, calls: Iterable[int] | None = None) -> None:
-        """That the inputs of these calls of the last block, or of all, are as they were."""
+        """Raises CandidateRefused if the inputs of these calls of the last block (None: all) were changed."""
         checked = range(batch.calls) if calls is None else calls
         number = self._session.spoilt_input(self._client, batch, checked)
         if number is not None:
             raise CandidateRefused(
                 Status.INCORRECT,
-                f"it writes to its input {number}, which the reference leaves as it is: a caller would find "
+                f"it writes to its input {number}, which the reference leaves unchanged; a caller would find "
                 "other values there after the call",
             )
 

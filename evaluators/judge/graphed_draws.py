@@ -1,7 +1,7 @@
-"""Inputs that are drawn by one launch: CUDA graphs of a reference's draws.
+"""Draws inputs with one launch, by CUDA graphs of a reference's draws.
 
-A timed block has hundreds of calls, each with inputs of its own. Those of 12 to 15 MiB, drawn operation by
-operation, took 0.34 to 0.54 ms a call on an H100, in a graph 0.13 to 0.19 ms. From 32 MiB a call on, the
+A timed block has hundreds of calls, each on different inputs. Inputs of 12 to 15 MiB took 0.34 to 0.54 ms per
+call on an H100 if drawn operation by operation, and 0.13 to 0.19 ms in a graph. From 32 MiB per call, the
 GPU's own time is as long as the launches'.
 """
 
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_BYTES = 2**25
-"""Of the inputs of a call that are drawn by a graph."""
+"""Largest inputs of a call that are drawn by a graph."""
 WARM_UPS, TRIED = 2, 3
-"""Draws before the recording, and draws that must be bit for bit what they are without a graph."""
+"""Draws before the recording, and draws that must equal those without a graph bit for bit."""
 
 
 def quick_draw(reference: ReferenceModel, staging: Staging) -> Callable[[int, str], list[Any]]:
-    """What draws the inputs of a call: graphs where it is timed and drawing waits for launches."""
+    """The function that draws the inputs of a call; it uses graphs if calls are timed and drawing waits for
+    launches."""
     small = staging.memory.nbytes <= MOST_BYTES * staging.capacity
     if not (reference.device == "cuda" and reference.problem.timed and small):
         return reference.draw
@@ -37,10 +38,10 @@ def quick_draw(reference: ReferenceModel, staging: Staging) -> Callable[[int, st
 
 
 class GraphedDraws:
-    """The draws of some distributions, each as a graph where it can be one."""
+    """The draws of some distributions, each as a graph if possible."""
 
     def __init__(self, draw: Callable[[int | None, str], list[Any]], names: Sequence[str]) -> None:
-        """`draw`: of a seed, None for generators as they are, and a distribution. On a GPU."""
+        """`draw` takes a seed (None: leave the generators as they are) and a distribution. On a GPU."""
         import torch
 
         self._draw = draw
@@ -56,7 +57,7 @@ class GraphedDraws:
         return list(self._graphs)
 
     def draw(self, seed: int, name: str) -> list[Any]:
-        """The inputs, which hold until the next draw."""
+        """The inputs, which are valid until the next draw."""
         if name not in self._graphs:
             return self._draw(seed, name)
         graph, values = self._graphs[name]
@@ -89,7 +90,7 @@ class GraphedDraws:
 
 
 def _end_capture_of_random_numbers() -> None:
-    """A capture that fails leaves the GPU's generator as if it went on: it would refuse to draw."""
+    """A failed capture leaves the GPU's generator in capture mode, in which it refuses to draw."""
     import torch
 
     torch.cuda.synchronize()
@@ -98,7 +99,7 @@ def _end_capture_of_random_numbers() -> None:
 
 
 def _same(one: list[Any], other: list[Any]) -> bool:
-    """Bit for bit."""
+    """Whether the tensors are equal bit for bit."""
     import torch
 
     pairs = zip(tensors_in(one), tensors_in(other), strict=True)
@@ -112,7 +113,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_recordable(draw: Callable[[], Any]) -> bool:
-    """Whether nothing in it waits for the GPU, or is elsewhere."""
+    """Whether nothing in the draw waits for the GPU or runs elsewhere."""
     import torch
 
     waiting = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}

@@ -1,9 +1,8 @@
-"""Several candidates before the reference session at once, timed against one another and against eager, in
-turns.
+"""Several candidates in the reference session at once, timed against one another and against eager in turns.
 
-Each has a runner and shared buffers of its own, and only one of all runners runs at a time. The worker, which
-watches the process whose turn it is, asks for one step after the other: a candidate that dies or hangs drops
-out, and the others go on.
+Each has its own runner and shared buffers, and only one of all runners runs at a time. The worker, which
+watches the process whose turn it is, requests one step after another: a candidate that dies or hangs drops
+out, and the others continue.
 """
 
 from __future__ import annotations
@@ -20,24 +19,20 @@ from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import CandidateRefused, RunnerClient, ready
 from evaluators.judge.timing.evenness import UNEVEN
 from evaluators.records.evaluation import Status
-from evaluators.records.timing import (
-    MIN_PAIRS,
-    Block,
-    Plan,
-    timing_of,
-)
+from evaluators.records.timing import MIN_PAIRS, Block, Plan, timing_of
 from evaluators.records.verdict import Verdict
 from evaluators.reference.inputs import weight_changes
 from evaluators.system.channel import Channel, ChannelClosed
 
 ALIKE = 4
-"""Kernels whose blocks would have so many times fewer calls than the fastest's have their own number."""
+"""A kernel gets its own number of calls per block if that is less than the fastest kernel's divided by
+this."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundStep:
-    """`run` says whether the candidate has failed, and raises ChannelClosed when its runner died.
-    `candidate`: the number of the one that runs; None where only the baseline does."""
+    """`run` returns whether the candidate has failed, and raises ChannelClosed if its runner died.
+    `candidate` is the index of the one that runs; None if only the baseline does."""
 
     candidate: int | None
     run: Callable[[], bool]
@@ -45,7 +40,7 @@ class RoundStep:
 
 @dataclass
 class Contender:
-    """One candidate, its checks and its samples, one a round."""
+    """One candidate, its checks and its samples, one per round."""
 
     number: int
     client: RunnerClient
@@ -55,18 +50,19 @@ class Contender:
     calls: int = 1
     blocks: list[Block] = field(default_factory=list)
     verdict: Verdict | None = None
-    """Of one that has failed."""
+    """Set once it has failed."""
 
 
 class HeadToHead:
-    """Candidates whose own evaluations came before: what those found is asked again in short (own inputs,
-    changed weights, distributions, spot checks of timed calls), timing checks on a GPU are not."""
+    """Compares candidates that have been evaluated separately before. Those checks are repeated in short (own
+    inputs, changed weights, distributions, spot checks of timed calls), but not the timing checks on a
+    GPU."""
 
     def __init__(
         self, session: ReferenceSession, channels: list[Channel], pids: list[int], plan: Plan
     ) -> None:
-        """`channels` and `pids`: of the candidates' runners. Where the device has not room for all at once,
-        the first of them are compared."""
+        """`channels` and `pids` are those of the candidates' runners. If the device has no room for all at
+        once, only the first ones are compared."""
         self._session = session
         self._stack = ExitStack()
         room = session.memory.most_candidates(session.capacity, len(pids))
@@ -88,13 +84,13 @@ class HeadToHead:
         self._eager: list[Block] = []
         self._eager_calls = session.eager_calls(self._plan)
         self._room = session.capacity
-        """Calls that everybody can queue: nobody gains by being measured in short blocks."""
+        """Calls that every contender can queue: none may gain by short blocks."""
         self.steps: Iterator[RoundStep] = self._steps()
-        """What is to be done, one after the other."""
+        """The steps to execute in order."""
 
     @property
     def alive(self) -> list[Contender]:
-        """Those that have not failed."""
+        """The contenders that have not failed."""
         return [each for each in self._entries if each.verdict is None]
 
     def _steps(self) -> Iterator[RoundStep]:
@@ -102,7 +98,7 @@ class HeadToHead:
             yield RoundStep(candidate=None, run=self._before_any)
         for each in self.alive:
             yield self._step(each, self._enter)
-        for _ in range(2):  # the first tells how many calls, which are then tried
+        for _ in range(2):  # the first determines the number of calls, which is then tried
             self._share_out()
             for each in self.alive:
                 yield self._step(each, self._try_block)
@@ -117,21 +113,21 @@ class HeadToHead:
             for each in self.alive:
                 yield self._step(each, self._check)
         for each in self.alive:
-            yield self._step(each, self._check_last)
+            yield self._step(each, lambda entry: entry.correctness_checks.change_some_weights())
         if self.alive:
             yield RoundStep(candidate=None, run=self._lower_overhead)
 
     def verdicts(self) -> list[Verdict]:
-        """One a candidate, in order. Raises RuntimeError where something has slowed the baseline down: nobody
-        knows which of them."""
+        """One per candidate, in order. Raises RuntimeError if something has slowed the baseline down, because
+        it is unknown which of them did."""
         if self.alive:
-            before, beside = map(self._session.times_ms, (self._before, self._eager))
-            if reason := self._session.calibration.sabotage(before, beside, self._eager_calls):
-                raise RuntimeError(f"with several kernels there: {reason}")
+            before, alongside = map(self._session.times_ms, (self._before, self._eager))
+            if reason := self._session.calibration.sabotage(before, alongside, self._eager_calls):
+                raise RuntimeError(f"while several kernels were compared: {reason}")
         return [*(each.verdict or self._judged(each) for each in self._entries), *self._left_out]
 
     def close(self) -> None:
-        """Lets the runners end, and gives their memory back."""
+        """Lets the runners end, and frees their memory."""
         for each in self._entries:
             each.client.close()
         self._stack.close()
@@ -162,26 +158,24 @@ class HeadToHead:
         )
 
     def _step(self, entry: Contender, what: Callable[[Contender], None]) -> RoundStep:
-        """A candidate that fails in it drops out. Where memory is lacking to check it, nobody knows by whose
-        fault, and that is raised: MemoryError, OutOfMemoryError."""
+        """A candidate that fails in the step drops out. MemoryError and OutOfMemoryError are raised, because
+        it is unknown which candidate is at fault if memory to check it is lacking."""
 
         def run() -> bool:
             try:
                 what(entry)
             except CandidateRefused as refused:
-                self._drop(entry, refused.status, refused.log, refused.rule)
+                entry.verdict = Verdict(status=refused.status, log=refused.log, rule=refused.rule)
             except ChannelClosed:
-                self._drop(entry, Status.CRASHED, "its runner died")  # how, the worker finds out
-                entry.client.close()  # whoever waits for the dead one is stopped
+                # The worker finds out how.
+                entry.verdict = Verdict(status=Status.CRASHED, log="its runner died")
+                entry.client.close()  # what waits for the dead runner is stopped
                 raise
             finally:
                 self._session.reference.restore_weights()
             return entry.verdict is not None
 
         return RoundStep(candidate=entry.number, run=run)
-
-    def _drop(self, entry: Contender, status: Status, log: str, rule: str = "") -> None:
-        entry.verdict = Verdict(status=status, log=log, rule=rule)
 
     def _before_any(self) -> bool:
         calibration = self._session.calibration
@@ -198,8 +192,8 @@ class HeadToHead:
         entry.call_ms = entry.correctness_checks.begin(self._plan)
 
     def _share_out(self) -> None:
-        """As many calls for all blocks, eager's too, where they are about as fast, so that what blocks cost
-        besides is the same."""
+        """Uses the same number of calls for all blocks, eager's too, that are about equally fast, so that
+        they have the same overhead."""
         if not self.alive:
             return
         wanted = [
@@ -215,15 +209,14 @@ class HeadToHead:
         self._eager_calls = shared(min(self._session.eager_calls(self._plan), self._room))
 
     def _try_block(self, entry: Contender) -> None:
-        """A block to warm up, which tells how long a call takes in one."""
+        """A warm-up block, which shows how long a call takes in one."""
         entry.call_ms = self._session.call_ms(entry.correctness_checks.timed_block(entry.calls))
         entry.correctness_checks.settle()
         room = entry.client.queue_room(self._session.staged(entry.calls), self._session.capacity)
         self._room = min(self._room, room)
 
     def _order(self) -> Iterator[list[Contender | None]]:
-        """Who is measured in which order, round after round: a random one, then the same backwards, so that
-        drift meets all alike."""
+        """The order of each round: a random one, then its reverse, so that drift affects all alike."""
         while True:
             order: list[Contender | None] = [None, *self.alive]
             secrets.SystemRandom().shuffle(order)
@@ -242,11 +235,9 @@ class HeadToHead:
         if next(entry.moments):
             entry.correctness_checks.change_some_weights()
 
-    def _check_last(self, entry: Contender) -> None:
-        entry.correctness_checks.change_some_weights()
-
     def _enough(self, elapsed_s: float) -> bool:
-        """Whether the fastest is told from every other, and from eager, as well as the plan asks."""
+        """Whether the fastest is distinguished from every other, and from eager, as precisely as the plan
+        requires."""
         alive = self.alive
         if self._plan.may_go_on(len(self._eager), elapsed_s) and len(self._eager) >= MIN_PAIRS:
             seen = (self._session.calibration.evenness(each.blocks, self._eager) for each in alive)

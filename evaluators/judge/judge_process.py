@@ -1,18 +1,18 @@
-"""The trusted process: draws secret inputs, knows the right answers, holds the clock, gives the verdict.
+"""The trusted process: draws secret inputs, computes the right answers, owns the clock and gives the verdict.
 
-It never has a candidate in its address space; it speaks with runners over channels that its parent, the
-worker, hands to it, and with the worker:
+It never has a candidate in its address space. It talks to runners over channels that its parent, the worker,
+passes to it, and to the worker:
 
-    -> open {session, problem, ...} + eager runner's channel where the problem is timed; a session is named
+    -> open {session, problem, ...} + eager runner's channel if the problem is timed; a session is named
        by its problem's id
-    <- opened {facts, seconds} | unfit {error, of_memory, intact}: the reference's fault, after which this
-       process may go on where it is `intact` | failed {...}: another's
-       | asserted: the reference has failed on the device, where nothing runs any more for this process
-    -> close {session}, whose runners are gone, or which could not be opened; it has no answer
+    <- opened {facts, seconds} | unfit {error, of_memory, intact}: the reference is at fault; this process
+       may continue if it is `intact` | failed {...}: something else is at fault
+       | asserted: the reference has failed on the device, which this process can no longer use
+    -> close {session}, whose runners have ended, or which could not be opened; it has no answer
     -> audit {problem}, while no session is open
     <- audited {audit} | unfit {error} | failed {error}
-    -> judge {session, plan, keep, ...} + candidate's channel (+ the compiled baseline's); without one the
-       candidate is the one before, whose channel was to be kept
+    -> judge {session, plan, keep, ...} + candidate's channel (+ the compiled baseline's); without one, the
+       candidate is the previous one, whose channel was kept
     <- compiled {runs}, stage {stage}, ..., verdict {status, ...}
     <- warning {text}, before any answer
     -> compare {session, plan, pids, ...} + the candidates' channels: see `head_to_head.py`
@@ -20,12 +20,12 @@ worker, hands to it, and with the worker:
     -> next: whose turn is it?
     <- turn {candidate} | verdicts {verdicts: [{status, ...}, ...]}
     -> go: the turn may begin
-    <- turned {failed}: whether the candidate drops out, and its runner is to be ended
-    -> recheck {session, before_ms, plan}: is the baseline as slow now that the candidate is gone?
+    <- turned {failed}: whether the candidate drops out, so that its runner must be ended
+    -> recheck {session, before_ms, plan}: is the baseline still slow without the candidate?
     <- rechecked {slow}
 
-It waits for a runner without a limit of its own: the worker holds the deadlines and kills the runner, which
-closes the channel.
+It waits for a runner without a time limit: the worker owns the deadlines and kills the runner, which closes
+the channel.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ logger = logging.getLogger(__name__)
 MACHINES_FAULT = re.compile(
     r"\b(CUDA|cuDNN|CUBLAS|CUFFT) error|CUDNN_STATUS|[Oo]ut ?[Oo]f ?[Mm]emory|AcceleratorError"
 )
-"""In the cause of an error that may be gone on another device, or at another time."""
+"""In the cause of an error that may not occur on another device or at another time."""
 CALLERS_FAULT = re.compile(r"CUDNN_STATUS_(BAD_PARAM|NOT_SUPPORTED)")
-"""In the cause of an error that no other device would spare the reference."""
+"""In the cause of an error that occurs for this reference on every device."""
 ASSERTED = "device-side assert triggered"
-"""In the cause of an error of a kernel that has refused its inputs, as PyTorch's losses and lookups do."""
+"""In the cause of an error of a kernel that refused its inputs, as PyTorch's losses and lookups do."""
 DEVICE_FACTS = (
     "multi_processor_count",
     "total_memory",
@@ -80,11 +80,11 @@ DEVICE_FACTS = (
     "regs_per_multiprocessor",
     "max_threads_per_multi_processor",
 )
-"""torch's names; for whoever writes kernels."""
+"""torch's names of facts for kernel authors."""
 
 
 class _ToWorker(logging.Handler):
-    """Sends the text of each record to the worker, which has a console or a log."""
+    """Sends the text of each log record to the worker, which has a console or a log."""
 
     def __init__(self, worker: Channel) -> None:
         super().__init__()
@@ -96,12 +96,12 @@ class _ToWorker(logging.Handler):
 
 
 def main() -> None:
-    """The judge process's process: serves its worker until the channel closes."""
+    """The judge process: serves its worker until the channel closes."""
     process_tree.die_with_parent()
     process_tree.rename("judge process")
-    import torch  # noqa: F401  (takes seconds: while the fork server does the same, not when the first order comes)
+    import torch  # noqa: F401  (takes seconds; the fork server does the same meanwhile)
 
-    gc.freeze()  # what torch has made is no garbage: to look for some took 0.15 s after each unfit problem
+    gc.freeze()  # searching torch's objects for garbage took 0.15 s after each unfit problem
     worker = Channel.from_fd(int(sys.argv[1]))
     logging.basicConfig(level=logging.WARNING, handlers=[_ToWorker(worker)])
     judge = JudgeProcess(worker)
@@ -109,14 +109,14 @@ def main() -> None:
         while True:
             order = worker.receive()
             try:
-                judge.obey(order)
+                judge.execute(order)
             except ChannelClosed:
                 worker.send({"op": "lost"})  # a runner died; the worker knows which and why
             except TooLarge as large:
                 worker.send(_too_large(order, str(large)))
             except UnfitReference as unfit:
                 text = f"the reference cannot judge a kernel: {unfit}"
-                hint = "(problem.allow_degenerate=true lets it, all the same)"
+                hint = "(problem.allow_degenerate=true accepts it all the same)"
                 worker.send({"op": "unfit", "error": f"{text} {hint}", "intact": True})
             except Exception as error:
                 # The process's last resort: a fault of ours or of the reference must reach the worker.
@@ -124,26 +124,26 @@ def main() -> None:
 
 
 class JudgeProcess:
-    """What is open in this process, and what each order does with it."""
+    """The open sessions, and what each order does with them."""
 
     def __init__(self, worker: Channel) -> None:
         self._worker = worker
         self._sessions: dict[str, ReferenceSession] = {}
         self._closing_s = 0.0
-        """How long sessions took to close since one was opened: the worker has waited for that, too."""
+        """How long closing sessions took since one was opened: the worker waited for that, too."""
         self._kept: tuple[Channel, int] | None = None
-        """The candidate's runner that is to be judged once more, on another problem: channel and process."""
+        """Channel and process of a candidate's runner that is to be judged on another problem next."""
         self._head_to_head: HeadToHead | None = None
         self._step: RoundStep | None = None
 
-    def obey(self, order: Message) -> None:
-        """Does what the worker asks for, and answers. Raises what goes wrong."""
+    def execute(self, order: Message) -> None:
+        """Executes the worker's order and answers it. Raises whatever goes wrong."""
         session = self._sessions.get(order.get("session", ""))
         match order["op"]:
             case "open":
                 self._sessions[order["session"]] = self._open(order)
             case "close":
-                del session  # or its memory would stay
+                del session  # or its memory would stay allocated
                 self._closing_s += _close(self._sessions.pop(order["session"], None))
             case "audit":
                 found = audit(Problem.from_json(order["problem"]))
@@ -223,19 +223,15 @@ class JudgeProcess:
 
 
 def _too_large(order: Message, why: str) -> Message:
-    """What the worker is told of a problem that the device's memory has no room for."""
+    """The answer about a problem that does not fit into the device's memory."""
     sizes = ", ".join(sorted(assigned_names(order["problem"]["source"])))
     hint = f" (smaller sizes may fit: problem.sizes.<name>=..., with one of {sizes})" if sizes else ""
-    return {
-        "op": "unfit",
-        "error": f"the reference cannot be judged here: {why}{hint}",
-        "of_memory": True,
-    }
+    return {"op": "unfit", "error": f"the reference cannot be judged here: {why}{hint}", "of_memory": True}
 
 
 def _failure(order: Message, error: Exception) -> Message:
-    """What the worker is told of an order that failed. What goes wrong while a problem is being opened is the
-    reference's doing, unless the machine lacks something."""
+    """The answer to an order that failed. A failure while a problem is being opened is the reference's fault,
+    unless the machine lacks something."""
     if order["op"] in ("open", "audit") and (why := device_memory.used_up(error)):
         return _too_large(order, why)
     of_memory = isinstance(error, MemoryError) or "out of memory" in str(error)
@@ -257,8 +253,8 @@ def _failure(order: Message, error: Exception) -> Message:
 
 
 def _is_sound(device: str) -> bool:
-    """Whether this process may go on after an error of a reference's, such as an operator that a device does
-    not have for a type: what was queued on the device has ended well."""
+    """Whether this process can continue after an error of a reference, such as an operator that a device
+    lacks for a dtype: whether the work queued on the device has completed."""
     import torch
 
     with contextlib.suppress(RuntimeError):
@@ -269,8 +265,7 @@ def _is_sound(device: str) -> bool:
 
 
 def _close(session: ReferenceSession | None) -> float:
-    """Gives back what it holds, or what is left of one that came to nothing. Returns how long it has taken,
-    in seconds."""
+    """Frees the memory of a session, or of one that could not be opened. Returns how long that took, in s."""
     import torch
 
     start = time.monotonic()
@@ -283,7 +278,8 @@ def _close(session: ReferenceSession | None) -> float:
 
 
 def _take_compiled(session: ReferenceSession, channel: Channel, pid: int) -> bool:
-    """The `torch.compile` baseline, kept for the candidates that follow. Whether it can run the reference."""
+    """Keeps the `torch.compile` baseline for this and later candidates. Returns whether it can run the
+    reference."""
     try:
         ready(channel)
         session.compiled = session.baseline(channel, pid)
@@ -295,7 +291,7 @@ def _take_compiled(session: ReferenceSession, channel: Channel, pid: int) -> boo
 
 
 def _is_slow(session: ReferenceSession, order: Message) -> bool:
-    """Whether the baseline is as slow now as it was beside a candidate that is gone."""
+    """Whether the baseline is still as slow as with a candidate that has ended."""
     calls = session.eager_calls(Plan(**order["plan"]))
     slack_ms = session.calibration.slack_ms(calls)
     now_ms = session.times_ms(session.calibration.eager_alone(calls))
@@ -303,7 +299,7 @@ def _is_slow(session: ReferenceSession, order: Message) -> bool:
 
 
 def _facts(session: ReferenceSession) -> dict[str, Any]:
-    """Of the device, for whoever writes kernels."""
+    """Facts of the device for kernel authors."""
     import torch
 
     facts: dict[str, Any] = {

@@ -1,5 +1,4 @@
-"""What the judge process knows and holds: secret inputs, right answers, the baselines, and the shared
-memory."""
+"""What the judge process owns: secret inputs, right answers, the baselines, and the shared memory."""
 
 from __future__ import annotations
 
@@ -42,21 +41,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LEAST_CALLS = 5
-"""Of shared buffers, where they fit: what a call leaves behind is seen by the next, on another
+"""Calls of shared buffers if they fit, so that leftovers of a call are exposed by the next one, on another
 distribution."""
 SLOW_MS = 50.0
-"""Of a call of the reference: another tells no more of how long it takes."""
+"""A reference call that takes longer than this is timed only once."""
 
 
 class ReferenceSession:
-    """One problem, opened: the reference in two precisions, the shared buffers and, where it is timed, its
+    """One open problem: the reference in two precisions, the shared buffers and, if it is timed, its
     baselines."""
 
     eager: RunnerClient
     calibration: Calibration
-    """Of the baseline: there are neither where nothing is timed."""
+    """Calibration of the baseline; like the baseline, missing if the problem is not timed."""
     isolation = ""
-    """Of the baseline's runner, where there is one."""
+    """Isolation level of the baseline's runner, if there is one."""
 
     def __init__(
         self,
@@ -65,9 +64,9 @@ class ReferenceSession:
         baseline: tuple[Channel, int] | None,
         steps: Steps | None = None,
     ) -> None:
-        """`baseline`: the channel and the process id of the eager baseline's runner, None for a problem that
-        is not timed. `steps`: the clock of the opening. Raises UnfitReference, MemoryError where others hold
-        the device's memory, Refused when the reference does not run there, ChannelClosed when it died."""
+        """`baseline` is channel and process id of the eager baseline's runner, None if the problem is not
+        timed. `steps` is the clock of the opening. Raises UnfitReference, MemoryError if others use the
+        device's memory, CandidateRefused if the reference does not run there, ChannelClosed if it died."""
         import torch
 
         self._torch = torch
@@ -78,8 +77,8 @@ class ReferenceSession:
         self.reference = ReferenceModel(problem, keep_range=options.keep_range, steps=self._steps)
         self.compiled: RunnerClient | None = None
         self.vendor_kernels: VendorKernels | None = None
-        """On a GPU: what a candidate's kernels may not be. None where that is not asked, or where
-        the device's trace shows not even the reference's."""
+        """On a GPU, the kernels that a candidate may not use. None if it may use any, or if the device's
+        trace does not even show the reference's."""
         self.memory = DeviceMemory(self.device)
         self._reference_ms = self._examine()
         """About how long a call of the reference takes."""
@@ -92,8 +91,8 @@ class ReferenceSession:
         self.memory.trim()
 
     def _examine(self) -> float:
-        """Counts the reference's work and has it examined. Returns about how many ms it takes. Raises
-        UnfitReference."""
+        """Counts the reference's work and examines whether it can judge. Returns about how many ms it takes.
+        Raises UnfitReference."""
         step, reference = self._steps.step, self.reference
         with step(OpeningStep.TIMING):
             rough_ms = self._rough_ms()
@@ -101,10 +100,11 @@ class ReferenceSession:
             work = reference.count_work()
         if self.problem.allow_degenerate:
             open_distributions(reference)
-            reference.shifts_on("")  # now: later there is less memory
+            reference.shifts_on("")  # now, because later there is less memory
         else:
             with step(OpeningStep.LAZY_ANSWERS):
-                self._require_judge()
+                if findings := examine(reference):
+                    raise UnfitReference("; ".join(findings))
         if self.device == "cuda":
             self._torch.cuda.empty_cache()  # candidates need the memory
         with step(OpeningStep.PEAKS):
@@ -112,7 +112,7 @@ class ReferenceSession:
         return rough_ms
 
     def _make_buffers(self) -> None:
-        """The shared buffers, and what is staged for them. Raises TooLarge and MemoryError."""
+        """Creates the shared buffers and the staging area for them. Raises TooLarge and MemoryError."""
         with self._steps.step(OpeningStep.BUFFERS):
             self.capacity = self.memory.calls(self.reference, self._wanted_calls())
             self._staging = Staging(tensors_in(self.reference.sample), self.capacity, self.device)
@@ -129,7 +129,7 @@ class ReferenceSession:
         return buffers
 
     def _start_baseline(self, channel: Channel, pid: int) -> None:
-        """Eager's, what its trace shows where candidates may not use libraries, and what its calls cost."""
+        """Starts eager's runner, traces it if candidates may not use libraries, and calibrates."""
         with self._steps.step(OpeningStep.BUFFERS):
             self._baseline_buffers = self._own_buffers()
         others_bytes = self.memory.others_bytes()
@@ -143,9 +143,9 @@ class ReferenceSession:
                 if self.eager.trace(self.staged(1)):
                     self.vendor_kernels = installed(self._cache)
                 else:
-                    logger.warning("no trace of the device: nobody can tell whose kernels run")
+                    logger.warning("the device cannot be traced, so it is unknown whose kernels run")
         self._calibrate()
-        self.memory.know_baseline(self.memory.others_bytes() - others_bytes, self.capacity)
+        self.memory.note_baseline(self.memory.others_bytes() - others_bytes, self.capacity)
 
     def _calibrate(self) -> None:
         plan = self._options.plan
@@ -157,7 +157,7 @@ class ReferenceSession:
                 self.calibration = CpuCalibration(self.eager, self._staging, plan)
 
     def close(self) -> None:
-        """Gives the memory back; the runners must be gone."""
+        """Frees the memory; the runners must have ended."""
         if self.problem.timed:
             self.eager.close()
         if self.compiled is not None:
@@ -169,7 +169,8 @@ class ReferenceSession:
             self._torch.cuda.empty_cache()
 
     def baseline(self, channel: Channel, pid: int) -> RunnerClient:
-        """A runner of ours, which is `ready` and loads the reference; they all share one shared buffers."""
+        """A client for a runner of ours that is `ready`, with the reference loaded. All baselines share one
+        set of buffers."""
         kind = GpuRunnerClient if self.device == "cuda" else CpuRunnerClient
         client = kind(channel, self._baseline_buffers, pid, ours=True)
         self.load(client)
@@ -177,9 +178,9 @@ class ReferenceSession:
 
     @contextlib.contextmanager
     def buffer_sets(self, count: int) -> Iterator[list[SharedBuffers]]:
-        """One for each of so many candidates that are there at once: what shares memory could spoil the
-        other's outputs. Meanwhile blocks have as many calls as there is room for in all of them. Raises
-        MemoryError where there is none."""
+        """One set of shared buffers for each of `count` concurrent candidates, which could otherwise spoil
+        each other's outputs. Meanwhile blocks have as many calls as fit in all of them. Raises MemoryError if
+        there is no room."""
         whole = self.capacity
         calls = self.memory.calls_of_each(whole, count)
         inputs, outputs = self._staging.places[0], self.buffers.output_views[0]
@@ -195,8 +196,8 @@ class ReferenceSession:
                 each.free()
 
     def candidate(self, channel: Channel, pid: int, buffers: SharedBuffers | None = None) -> RunnerClient:
-        """The candidate's runner, which is `ready`; nothing of this problem is loaded yet. `buffers`: where
-        it is not the session's own."""
+        """A client for a candidate's runner that is `ready`, with nothing of this problem loaded. `buffers`:
+        None for the session's own."""
         buffers = buffers or self.buffers
         if self.problem.timed:
             return self.calibration.connect(channel, buffers, pid)
@@ -207,29 +208,29 @@ class ReferenceSession:
         return client
 
     def eager_calls(self, plan: Plan) -> int:
-        """Calls of the baseline's blocks."""
+        """Calls per block of the baseline."""
         return self.calibration.eager_calls(plan, self.capacity)
 
     def call_ms(self, block: Block) -> float:
-        """ms a call in a block; where nothing is timed, with what the block costs besides."""
+        """ms per call in a block; includes the block's overhead if the problem is not timed."""
         return block.call_ms(self.calibration.overhead(block.calls).total_ms if self.problem.timed else 0.0)
 
     def times_ms(self, blocks: Sequence[Block]) -> list[float]:
-        """`call_ms` of each, by what is known by now of what a block costs besides."""
+        """`call_ms` of each block, by the present knowledge of the overhead."""
         return [self.call_ms(each) for each in blocks]
 
-    def fair_ms(self, before: Sequence[Block], beside: Sequence[Block]) -> list[float]:
-        """The same of the baseline's blocks beside a candidate, as they count by those before it was loaded
-        (see `Calibration.credible_ms`)."""
-        most_ms = self.calibration.credible_ms(self.times_ms(before), beside[0].calls)
-        return [min(each, most_ms) for each in self.times_ms(beside)]
+    def fair_ms(self, before: Sequence[Block], alongside: Sequence[Block]) -> list[float]:
+        """Times of the baseline's blocks next to a candidate, limited by those from before it was loaded (see
+        `Calibration.credible_ms`)."""
+        most_ms = self.calibration.credible_ms(self.times_ms(before), alongside[0].calls)
+        return [min(each, most_ms) for each in self.times_ms(alongside)]
 
     def baseline_block(self, client: RunnerClient, calls: int) -> Block:
-        """A baseline's block on fresh inputs, as a candidate's."""
+        """A baseline's block on fresh inputs, like a candidate's."""
         return client.block(self.stage_fresh(calls, client))
 
     def load(self, client: RunnerClient) -> None:
-        """Its module. Raises Refused or ChannelClosed."""
+        """Loads the client's module. Raises CandidateRefused or ChannelClosed."""
         client.load(
             Load(
                 problem=self.problem,
@@ -244,19 +245,18 @@ class ReferenceSession:
         )
 
     def stage_fresh(self, calls: int, client: RunnerClient, *, own: bool = False) -> Batch:
-        """Draws inputs for so many calls, which nobody has seen, and poisons the client's outputs. They are
-        the problem's `own` (see `ReferenceModel.own_draws`), or near to them (see `near`), each call's
-        otherwise."""
+        """Draws new inputs for `calls` calls and poisons the client's outputs. The inputs are the problem's
+        `own` (see `ReferenceModel.own_draws`), or else near to them (see `near`), different for each call."""
         near = self.reference.near
         draws = self.reference.own_draws(calls) if own else [near() for _ in range(calls)]
         return self._stage(draws, client)
 
     def staged(self, calls: int) -> Batch:
-        """The inputs of so many calls that are there already, where it does not matter which."""
+        """The inputs that happen to be staged, for `calls` calls."""
         return self._staging.batch(calls)
 
     def stage_distributions(self, names: list[str], client: RunnerClient) -> Batch:
-        """The same with inputs of one distribution a call, whose answers are known."""
+        """Stages inputs of one distribution per call, whose answers are known."""
         draws = [Draw(seed=self.reference.seed_on(name), distribution=name) for name in names]
         return self._stage(draws, client)
 
@@ -270,16 +270,16 @@ class ReferenceSession:
         return self._staging.batch(len(draws), draws)
 
     def answer_after(self, before: list[torch.Tensor], draw: Draw) -> ReferenceAnswer | None:
-        """The right outputs of a call of a chain, whose inputs are stirred by the answer before; None where
-        eager itself has none for those."""
+        """The right outputs of a call of a chain, whose inputs the answer before has changed; None if eager
+        itself fails on those."""
         try:
             return self.reference.answer(draw, stirred=lambda each: self._stirred(each, before), spot=True)
         except (RuntimeError, ValueError):
             return None
 
     def spoilt_input(self, client: RunnerClient, batch: Batch, calls: Iterable[int]) -> int | None:
-        """The number of an input tensor that is not as it was before these calls of the last block, though
-        the reference leaves it alone."""
+        """The index of an input tensor that was changed by these calls of the last block although the
+        reference leaves it unchanged."""
         for call in calls:
             found = client.buffers.altered(self._staging.memory, call)
             if found is not None and not self.reference.writes_to(found, batch.draws[call]):
@@ -287,18 +287,18 @@ class ReferenceSession:
         return None
 
     def _stirred(self, inputs: list[Any], after: list[torch.Tensor]) -> list[Any]:
-        """As the runner had them: laid out as in the shared buffers, one copy an argument."""
+        """The inputs as the runner had them: laid out as in the shared buffers, one copy per argument."""
         tensors = [clone(each) for each in tensors_in(inputs)]
         dependent_calls.stir(tensors, dependent_calls.shares_of(after))
         return list(replaced(inputs, tensors))
 
     def too_fast(self, kernel_ms: float, eager_ms: float, calls: int) -> str | None:
-        """See `SpeedLimits`, of a kernel in blocks of so many calls."""
+        """See `SpeedLimits`; for a kernel in blocks of `calls` calls."""
         return self.limits.too_fast(kernel_ms, eager_ms, calls * self.buffers.inputs.call_bytes)
 
     def canary_ms(self) -> float | None:
-        """See `Canary`. None where nothing is timed, and on a CPU, where a slow one would tell of the other
-        processes."""
+        """See `Canary`. None if the problem is not timed, and on a CPU, where it would only show what other
+        processes do."""
         return None if self._canary is None else self._canary.ms()
 
     def synchronize(self) -> None:
@@ -306,13 +306,8 @@ class ReferenceSession:
         if self.device == "cuda":
             self._torch.cuda.synchronize()
 
-    def _require_judge(self) -> None:
-        """Raises UnfitReference."""
-        if findings := examine(self.reference):
-            raise UnfitReference("; ".join(findings))
-
     def _rough_ms(self) -> float:
-        """About how long the reference takes in ms, which is warm; of a slow one a single call tells."""
+        """About how long the warm reference takes in ms, from a single call if it is slow."""
 
         def call_ms(calls: int) -> float:
             self.synchronize()
@@ -326,7 +321,7 @@ class ReferenceSession:
         return first_ms if first_ms > SLOW_MS else call_ms(2)
 
     def _wanted_calls(self) -> int:
-        """Calls that shared buffers are to have room for."""
+        """The number of calls that shared buffers should have room for."""
         rough_ms = self._reference_ms
         if not self.problem.timed:
             return LEAST_CALLS
@@ -336,6 +331,6 @@ class ReferenceSession:
 
 
 def _free(buffers: SharedBuffers) -> None:
-    """Where the device is lost, its memory is."""
+    """Frees buffers; if the device is lost, so is its memory."""
     with contextlib.suppress(RuntimeError):
         buffers.free()

@@ -1,4 +1,4 @@
-"""One side of a comparison, as the judge process sees it: a runner and the memory shared with it.
+"""A runner and the memory shared with it, as the judge process sees them.
 
 Inputs are staged in the judge process's own memory. When they are shown, and between which moments a call is
 timed, depends on the device: see `gpu_timing.py` and `cpu_timing.py`.
@@ -40,13 +40,13 @@ STATUSES = {
     Phase.DEVICE: Status.CRASHED,
     Phase.DECLINED: Status.DECLINED,
 }
-"""Of a candidate that has failed in a phase."""
+"""The status of a candidate that failed in a phase."""
 
 A = TypeVar("A", bound=RunnerAnswer)
 
 
 class CandidateRefused(Exception):
-    """The candidate's verdict is in: it is not correct. `compiler`: it has failed for want of torch's."""
+    """The candidate is not correct. `compiler`: it failed because torch's compiler is missing."""
 
     def __init__(self, status: Status, log: str, rule: str = "", *, compiler: bool = False) -> None:
         super().__init__(log)
@@ -54,49 +54,49 @@ class CandidateRefused(Exception):
 
 
 class BaselineFailed(CandidateRefused):
-    """A runner of ours has failed: that of the reference, which ran when the problem was opened."""
+    """A runner of the reference failed, which ran when the problem was opened."""
 
 
 class RunnerClient(ABC):
-    """A runner with its shared buffers, which runs only for the time of an order; how its calls are timed is
-    the device's matter."""
+    """A runner with its shared buffers. It runs only while it executes an order; how its calls are timed
+    depends on the device."""
 
     def __init__(self, channel: Channel, buffers: SharedBuffers, pid: int, *, ours: bool = False) -> None:
-        """`channel`: of a runner that is `ready`. `pid`: its process as this one sees it. `ours`: it runs no
-        candidate."""
+        """`channel` is that of a runner that is `ready`, `pid` its process as this one sees it. `ours`: it
+        runs no candidate."""
         self._channel, self.buffers, self.pid, self._ours = channel, buffers, pid, ours
         self._family = process_tree.stop_tree(pid)
         self._stopped_at = 0.0
-        """Of `time.perf_counter`, when it was last stopped."""
+        """When it was last stopped, by `time.perf_counter`."""
 
     @abstractmethod
     def block(self, batch: Batch, *, stand_in: int = 0) -> Block:
-        """Runs the calls of the batch in an order that nobody knew.
+        """Runs the calls of the batch in an order that cannot be predicted.
 
-        With `stand_in` n, a runner of ours fills fresh outputs n times instead of running its module. Raises
-        Refused when it fails, ChannelClosed when it died.
+        With a positive `stand_in`, a runner of ours fills fresh outputs that many times instead of running
+        its module. Raises CandidateRefused if it fails, ChannelClosed if it died.
         """
 
     @abstractmethod
     def overhead(self, batch: Batch) -> Overhead:
-        """What a block of this batch costs besides the calls, of a runner of ours that fills outputs
-        instead of running its module."""
+        """What a block of this batch costs in addition to its calls, measured with a runner of ours that
+        fills outputs instead of running its module."""
 
     @abstractmethod
     def queue_room(self, batch: Batch, capacity: int) -> int:
-        """After a block of this batch: how many calls, at most `capacity`, can be queued before a block
-        begins, as far as is seen."""
+        """After a block of this batch: how many calls can apparently be queued before a block begins, at most
+        `capacity`."""
 
     @abstractmethod
     def sampled_output(self, calls: int) -> SampledOutput:
-        """Outputs of the last block, which had so many calls."""
+        """A sample of the outputs of the last block, which had `calls` calls."""
 
     @abstractmethod
     def _synchronize(self) -> None:
-        """Waits until what was written to the shared buffers is there for the runner."""
+        """Waits until the runner can see what was written to the shared buffers."""
 
     def load(self, order: Load) -> None:
-        """Raises Refused when the module does not load, ChannelClosed when the runner died."""
+        """Raises CandidateRefused if the module does not load, ChannelClosed if the runner died."""
         self.buffers.clear()
         self._synchronize()
         with self._awake():
@@ -106,22 +106,22 @@ class RunnerClient(ABC):
     def change_weights(
         self, how: WeightChange, forms: list[list[object]], buffers: list[list[object]]
     ) -> tuple[bool, tuple[str, ...]]:
-        """Gives the loaded module other weights. Whether they have these forms (see `weight_changes.change`),
-        and which of the buffers it has."""
+        """Changes the loaded module's weights. Returns whether they have these forms (see
+        `weight_changes.change`), and which of the buffers exist."""
         with self._awake():
             self._channel.send(Change(how=how, forms=forms, buffers=buffers).message())
             answer = self._answer(Changed)
         return answer.alike, tuple(name for name in how.buffers if name in answer.buffers)
 
     def restore_weights(self) -> None:
-        """Gives it back those that it had."""
+        """Restores the original weights."""
         with self._awake():
             self._channel.send(Restore().message())
             self._answer(Restored)
 
     @contextmanager
     def _awake(self) -> Iterator[None]:
-        """The runner runs only for the time of an order: it cannot look ahead, nor disturb others."""
+        """Lets the runner run only during the order, so that it cannot look ahead or disturb others."""
         process_tree.signal_all(self._family, signal.SIGCONT)
         try:
             yield
@@ -135,7 +135,7 @@ class RunnerClient(ABC):
         process_tree.signal_all(self._family, signal.SIGCONT)
 
     def _answer(self, expected: type[A], timeout_s: float | None = None) -> A:
-        """The runner's answer to an order, which must be of this kind. Raises Refused where it is not,
+        """The runner's answer to an order. Raises CandidateRefused if it is not of the expected type,
         ChannelTimeout or ChannelClosed."""
         try:
             message = self._channel.receive(timeout_s)
@@ -143,7 +143,7 @@ class RunnerClient(ABC):
                 return expected.read(message)
         except ProtocolError as error:
             raise CandidateRefused(
-                Status.REJECTED, f"the runner broke the protocol: {error}", "forged message"
+                Status.REJECTED, f"the runner sent an invalid message: {error}", "forged message"
             ) from error
         if message.get("op") != Failed.op:
             raise CandidateRefused(Status.REJECTED, f"unexpected message {message!r:.200}", "forged message")
@@ -153,7 +153,7 @@ class RunnerClient(ABC):
 
 
 def ready(channel: Channel) -> str:
-    """Waits until a new runner is confined, and ready for orders. Returns what isolates it. Raises
+    """Waits until a new runner is confined and ready for orders. Returns its isolation level. Raises
     ChannelClosed."""
     return str(channel.receive().get("isolation", ""))
 

@@ -1,4 +1,4 @@
-"""How the worker wants a problem opened."""
+"""How the worker wants a problem to be opened."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from evaluators.records.timing import Plan
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """How a problem is opened: at most so many calls a block, in how long blocks, and in which folder is kept
-    what outlives the session. `keep_range` as of `RunningReference`."""
+    """How a problem is opened.
+
+    Attributes:
+        max_calls: calls of a block at most.
+        plan: the length of blocks.
+        cache: the folder for results that outlive the session.
+        keep_range: see `RunningReference`.
+    """
 
     max_calls: int
     plan: Plan
@@ -20,5 +26,5 @@ class SessionOptions:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> SessionOptions:
-        """Out of the plain JSON types that `dataclasses.asdict` makes of them."""
+        """The inverse of `dataclasses.asdict`."""
         return cls(**fields | {"plan": Plan(**fields["plan"])})

@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """The staged inputs of the calls 0 to `calls` - 1: what a runner client is given to run. It holds until
+    """The staged inputs of the calls 0 to `calls` - 1, for a runner client to run. It is valid until
     something else is staged."""
 
     memory: torch.Tensor
-    """Flat, uint8, of the layout of the shared buffers' inputs."""
+    """Flat, uint8, in the layout of the shared buffers' inputs."""
     calls: int
     seeds: tuple[int, ...] = ()
-    """Of torch's generator, one a call, where the reference draws numbers."""
+    """One per call for torch's generator, if the reference draws numbers."""
     draws: tuple[Draw, ...] = ()
-    """Which inputs they are, a draw a call; empty where nobody asks for their answers."""
+    """The draw of each call's inputs; empty if their answers are not needed."""
 
     def first(self, calls: int) -> Batch:
-        """The first of the calls."""
+        """The first `calls` calls."""
         return replace(self, calls=calls, draws=self.draws[:calls])
 
 
 class Staging:
-    """Room for the inputs of `capacity` calls."""
+    """Space for the inputs of `capacity` calls."""
 
     def __init__(self, inputs: Sequence[torch.Tensor], capacity: int, device: str) -> None:
-        """`inputs`: of one call, for their layout."""
+        """`inputs` are those of one call, for their layout."""
         import torch
 
         layout = Layout.of(inputs, capacity, as_they_are=True)
@@ -47,24 +47,24 @@ class Staging:
         self.places = layout.views(self.memory)
         self._spans = [[span_of(place) for place in places] for places in self.places]
         self.seeds: list[int] = []
-        """Of the calls that were staged last, where the reference draws numbers."""
+        """Seeds of the calls staged last, if the reference draws numbers."""
 
     def place(self, call: int, values: list[Any]) -> None:
-        """Copies the arguments of a call to its place. Raises UnfitReference where they have other shapes."""
+        """Copies the arguments of a call to its place. Raises UnfitReference if their shapes differ."""
         for place, span, value in zip(self.places[call], self._spans[call], tensors_in(values), strict=True):
             if value.shape != place.shape:
                 shapes = f"{tuple(place.shape)} and {tuple(value.shape)}"
-                raise UnfitReference(f"its inputs have other shapes in every draw: {shapes}")
+                raise UnfitReference(f"the shapes of its inputs change between draws: {shapes}")
             if value.stride() == place.stride():
                 span.copy_(span_of(value))
             else:
                 place.copy_(value)
 
     def batch(self, calls: int, draws: Sequence[Draw] = ()) -> Batch:
-        """The first calls, with the inputs that are there now."""
+        """The first calls, with the present inputs."""
         seeds = tuple(self.seeds) if calls <= len(self.seeds) else ()
         return Batch(memory=self.memory, calls=calls, seeds=seeds, draws=tuple(draws))
 
     def free(self) -> None:
-        """Gives the memory back; there are no more batches."""
+        """Frees the memory; there are no more batches."""
         del self.memory, self.places, self._spans

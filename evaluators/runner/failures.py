@@ -1,4 +1,4 @@
-"""What a runner says of a candidate that has failed."""
+"""What a runner reports about a candidate that failed."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ COMPILER = "torch._inductor"
 
 
 class WrongOutput(Exception):
-    """The output does not have the form of the reference's."""
+    """The output's form differs from the reference's."""
 
 
 class Declined(Exception):
-    """The candidate's `supports` says that it is not for such a case."""
+    """The candidate's `supports` rejects this case."""
 
 
 def declines(candidate: types.ModuleType, arguments: list[Any]) -> bool:
-    """Whether the candidate has a function `supports` that says no to such arguments."""
+    """Whether the candidate has a function `supports` that rejects these arguments."""
     supports = getattr(candidate, "supports", None)
     return supports is not None and not supports(*arguments)
 
 
 def failure(order: Order, error: BaseException) -> Failed:
-    """What is said of an order that has raised this."""
+    """The report on an order that raised this error."""
     phase = Phase.IMPORT if isinstance(order, Import) else Phase.RUN
     if type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error):
         phase = Phase.DEVICE
@@ -45,7 +45,7 @@ def failure(order: Order, error: BaseException) -> Failed:
 
 
 def _lacks_compiler(error: BaseException) -> bool:
-    """Whether it, or an error that it came of, speaks of a module of torch's compiler."""
+    """Whether the error, or one that caused it, names a module of torch's compiler."""
     chain: list[BaseException] = [error]
     for each in chain:
         module = each.name if isinstance(each, ImportError) else type(each).__module__

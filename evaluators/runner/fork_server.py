@@ -1,14 +1,14 @@
 """Forks the processes that run candidates, from a process that has imported torch but not touched CUDA.
 
-A fork takes milliseconds where starting Python and importing torch takes seconds. Started with a clean
-environment, so that no fork has a secret in its memory. Who has it talks to it over a channel:
+A fork takes milliseconds, while starting Python and importing torch takes seconds. The fork server starts
+with a clean environment, so that no fork has a secret in its memory. Its owner talks to it over a channel:
 
                                                                          <- ready {pid}
     -> fork {spec, isolate} + 2 descriptors (the runner's channel, its output)   <- forked {pid}
     -> kill {pid}                                                        <- exited {pid, code}
 
-`code` is the exit status, or minus the signal that ended the process. When its owner dies, so does the
-fork server, and with it every runner.
+`code` is the exit status, or minus the signal that ended the process. When its owner dies, so does the fork
+server, and with it every runner.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from evaluators.system import process_tree
 from evaluators.system.channel import Channel, ChannelClosed, Message
 
 ALSO_IMPORTED = ("triton.language", "setuptools")
-"""What candidates need, 0.2 and 0.1 s, and what asks for no GPU: setuptools is most of
-`torch.utils.cpp_extension`."""
+"""Modules that candidates need, which take 0.2 and 0.1 s to import and do not look for a GPU. setuptools is
+most of `torch.utils.cpp_extension`."""
 PTXAS_ARCHITECTURES = (80, 86, 89, 90)
 OUTPUT_BYTES = 64 * 2**20
 KILL_AGAIN_S, GENTLE_S, END_S = 0.2, 2.0, 5.0
 
 
 class Output:
-    """What a process writes, kept in memory and off the console: its end can be read."""
+    """What a process writes, kept in memory instead of on the console."""
 
     def __init__(self) -> None:
         self._fd = os.memfd_create("output", os.MFD_CLOEXEC)
@@ -56,12 +56,12 @@ class Output:
         return os.pread(self._fd, size, written - size).decode(errors="replace")
 
     def trim(self) -> None:
-        """Frees the memory of what was written so far, if that is much."""
+        """Frees the memory of what was written so far, if it is much."""
         if os.fstat(self._fd).st_blocks * 512 > OUTPUT_BYTES:
-            os.ftruncate(self._fd, 0)  # the process goes on where it was: a hole takes no memory
+            os.ftruncate(self._fd, 0)  # the process continues at its offset: a hole uses no memory
 
     def close(self) -> None:
-        """Closes this side's descriptor, unless it is."""
+        """Closes this side's descriptor if it is open."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1
@@ -70,9 +70,9 @@ class Output:
 def start_module(
     module: str, environment: dict[str, str], *more: int, errors: Output | None = None
 ) -> tuple[subprocess.Popen[bytes], Channel]:
-    """Starts one of our modules as a process with exactly this environment, and the channel to it: the
-    process finds its end, and `more`, under the descriptors that are its arguments. Its standard error goes
-    to `errors`, or where this process's does."""
+    """Starts one of our modules as a process with exactly this environment; returns the process and a channel
+    to it. The process gets the descriptors of its end and of `more` as arguments. Its standard error goes to
+    `errors`, or to this process's."""
     ours, theirs = Channel.pair()
     path = os.pathsep.join(filter(None, [str(PACKAGE.parent), environment.get("PYTHONPATH", "")]))
     process = subprocess.Popen(
@@ -88,7 +88,7 @@ def start_module(
 
 
 class ChildProcess:
-    """A runner, seen from the process that asked for it."""
+    """A runner, as seen by the process that requested it."""
 
     def __init__(self, channel: Channel, output: Output) -> None:
         self.channel, self.output = channel, output
@@ -98,7 +98,7 @@ class ChildProcess:
         """None while it runs; the exit status, or minus the signal that ended it."""
 
     def close(self) -> None:
-        """Closes this side's descriptors, unless they are."""
+        """Closes this side's descriptors if they are open."""
         self.channel.close()
         self.output.close()
 
@@ -107,20 +107,20 @@ class ForkServer:
     """A fork server process and the runners it has forked. Not thread-safe."""
 
     def __init__(self, channel: Channel, process: subprocess.Popen[bytes] | None = None) -> None:
-        """Waits until the fork server at the other end of the channel is ready. `process`: it, where it is a
-        child of this one. Raises ChannelClosed when it does not come up."""
+        """Waits until the fork server at the other end of the channel is ready. `process` is the fork server
+        if it is a child of this process. Raises ChannelClosed if it does not start."""
         self.channel, self._process = channel, process
         self._children: dict[int, ChildProcess] = {}
         self.pid: int = self.channel.receive()["pid"]
 
     @classmethod
     def start(cls, environment: dict[str, str]) -> ForkServer:
-        """A process of its own with exactly this environment. Raises as `ForkServer` does."""
+        """Starts a fork server with exactly this environment. Raises ChannelClosed."""
         process, channel = start_module("evaluators.runner.fork_server", environment)
         return cls(channel, process)
 
     def fork(self, spec: dict[str, Any], *, isolate: bool = True) -> ChildProcess:
-        """A new runner for the spec (see `runner_process.run`), confined before it does anything."""
+        """A new runner for the spec (see `runner_process.run`), confined before it does anything else."""
         ours, theirs = Channel.pair()
         child = ChildProcess(ours, Output())
         fds = (theirs.fileno(), child.output.fileno())
@@ -133,14 +133,14 @@ class ForkServer:
         return child
 
     def pump(self, readable: bool = True) -> None:
-        """Takes in what the fork server has said; `readable`: whether its channel is."""
+        """Reads the fork server's messages; `readable`: whether its channel is."""
         if readable:
             self._note(self.channel.receive())
-        while self.channel.has_message():  # read along with another
+        while self.channel.has_message():  # read together with another
             self._note(self.channel.receive())
 
     def is_alive(self) -> bool:
-        """Whether it is there, as far as its channel tells; takes in what it has said."""
+        """Whether the fork server lives, judging by its channel; reads its messages."""
         readable, _, _ = select.select([self.channel.fileno()], [], [], 0)
         try:
             self.pump(bool(readable))
@@ -177,14 +177,14 @@ class ForkServer:
 
 
 def main() -> None:
-    """The fork server's process: waits for orders until its parent closes the channel."""
+    """The fork server's process: serves until its parent closes the channel."""
     process_tree.die_with_parent()
-    import_ahead()
+    preload()
     serve(Channel.from_fd(int(sys.argv[1])))
 
 
 def import_torch() -> None:
-    """A tenth faster than the statement alone: nothing that an import makes is garbage, to be collected."""
+    """Imports torch a tenth faster than the statement alone: an import creates no garbage to collect."""
     gc.disable()
     try:
         import torch  # noqa: F401
@@ -192,8 +192,8 @@ def import_torch() -> None:
         gc.enable()
 
 
-def import_ahead() -> None:
-    """What runners need: the point of a fork server is that imports are paid once."""
+def preload() -> None:
+    """Imports what runners need, once for all of them."""
     import_torch()
     for name in ALSO_IMPORTED:
         with contextlib.suppress(ImportError):
@@ -204,7 +204,7 @@ def import_ahead() -> None:
 
 
 def serve(channel: Channel) -> None:
-    """A fork server's life, after its imports."""
+    """The main loop of a fork server, after its imports."""
     process_tree.rename("fork server")
     process_tree.become_subreaper()
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -212,8 +212,8 @@ def serve(channel: Channel) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.set_wakeup_fd(wake_write)
     channel.send({"op": "ready", "pid": os.getpid()})
-    know_triton()
-    gc.freeze()  # a runner collects garbage once: 0.12 s for all that torch has made, and a copy of its pages
+    warm_up_triton()
+    gc.freeze()  # saves each runner's one collection 0.12 s and a copy of torch's pages
     alive: set[int] = set()
     dying: dict[int, float] = {}
     with contextlib.suppress(ChannelClosed):
@@ -225,29 +225,29 @@ def serve(channel: Channel) -> None:
                     os.read(wake_read, 4096)
                 _reap(channel, alive)
             if channel.fileno() in readable:
-                _obey(channel, channel.receive(), alive, dying)
-                while channel.has_message():  # read along with the first: `select` would not tell of them
-                    _obey(channel, channel.receive(), alive, dying)
+                _execute(channel, channel.receive(), alive, dying)
+                while channel.has_message():  # read together with the first: `select` would not report them
+                    _execute(channel, channel.receive(), alive, dying)
             dying = {pid: since for pid, since in dying.items() if pid in alive}
             if not readable:
-                _insist(dying)
+                _kill_again(dying)
     for pid in alive:
         process_tree.kill_tree(pid)
 
 
-def know_triton() -> None:
-    """Computes what Triton would in every runner before its first launch, and then remembers: the checksum of
-    its own files takes 0.3 s."""
+def warm_up_triton() -> None:
+    """Computes and caches what Triton would otherwise compute in every runner before its first launch: the
+    checksum of its own files takes 0.3 s."""
     with contextlib.suppress(ImportError, AttributeError, OSError, RuntimeError):
         from triton.backends.nvidia.compiler import get_ptxas_version
         from triton.runtime.cache import triton_key
 
         triton_key()
-        for architecture in PTXAS_ARCHITECTURES:  # Triton has one assembler up to 90, and another
+        for architecture in PTXAS_ARCHITECTURES:  # Triton has one assembler up to 90, and another above
             get_ptxas_version(architecture)
 
 
-def _obey(channel: Channel, order: Message, alive: set[int], dying: dict[int, float]) -> None:
+def _execute(channel: Channel, order: Message, alive: set[int], dying: dict[int, float]) -> None:
     if order["op"] == "fork":
         fds, spec = channel.take_fds(2), order["spec"]
         pid = namespaces.spawn(
@@ -266,9 +266,9 @@ def _obey(channel: Channel, order: Message, alive: set[int], dying: dict[int, fl
         namespaces.kill_spawned(order["pid"])
 
 
-def _insist(dying: dict[int, float]) -> None:
-    """Kills again who is still there, gently at first (see `kill_spawned`): now and then, on a busy machine,
-    once was not enough."""
+def _kill_again(dying: dict[int, float]) -> None:
+    """Kills runners that are still alive again, gently at first (see `kill_spawned`): on a busy machine one
+    signal was occasionally not enough."""
     for pid, since in dying.items():
         if time.monotonic() - since < GENTLE_S:
             namespaces.kill_spawned(pid)
@@ -277,7 +277,7 @@ def _insist(dying: dict[int, float]) -> None:
 
 
 def _reap(channel: Channel, alive: set[int]) -> None:
-    """Collects the dead, and ends what a dead runner left behind (its orphans are now our children)."""
+    """Reaps dead processes, and kills what a dead runner left behind, whose orphans are now our children."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -288,7 +288,7 @@ def _reap(channel: Channel, alive: set[int]) -> None:
         if pid not in alive:
             continue
         alive.discard(pid)
-        # Before the others: what they start now is no orphan.
+        # In this order: what the living start in between is no orphan.
         below = set(process_tree.descendants(os.getpid()))
         running = alive.union(*(process_tree.descendants(each) for each in alive)) if alive else set()
         for orphan in below - running:

@@ -1,7 +1,7 @@
-"""What a runner is told, and what it answers: records, and the messages that they travel as.
+"""The orders that a runner receives and its answers: records, and the messages that carry them.
 
-Orders come from the judge process or a builder, which are trusted. Answers come out of a process that runs a
-candidate's code, which can send anything: `read` takes nothing that is not of the form that it asks for.
+Orders come from the judge process or a builder, which are trusted. Answers come from a process that runs a
+candidate's code and can send anything: `read` accepts only fields of the expected form.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from evaluators.runner.shared_buffers import Layout
 from evaluators.system.channel import Message, ProtocolError, printable
 
 MOST_NS = 10**15
-"""Of a kernel in a trace: eleven days."""
+"""Longest accepted time of a kernel in a trace: eleven days."""
 
 
 class Record:
@@ -26,7 +26,7 @@ class Record:
     op: ClassVar[str]
 
     def message(self) -> Message:
-        """Plain JSON types; a field that is None is left out."""
+        """Plain JSON types, without the fields that are None."""
         fields = {name: value for name, value in vars(self).items() if value is not None}
         return {"op": self.op} | {
             name: asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
@@ -36,7 +36,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Move(Record):
-    """The folder that the runner is confined to has this name now. It has no answer."""
+    """The folder that the runner is confined to was renamed to this. It has no answer."""
 
     op = "move"
     scratch: str
@@ -44,7 +44,8 @@ class Move(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Import(Record):
-    """Import the candidate, so that it compiles: `Imported`. `architecture`: of a GPU, "" for a CPU."""
+    """Import the candidate, so that it compiles. Answer: `Imported`. `architecture`: the GPU's, "" for a
+    CPU."""
 
     op = "import"
     problem: Problem
@@ -53,10 +54,14 @@ class Import(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Load(Record):
-    """Make the module, and open the shared buffers, whose descriptor comes along: `Loaded`. A candidate is
-    imported the first time; what was loaded before goes. `arguments`:
-    where in the module's arguments its inputs stand (see `containers.py`); `returned`: the numbers of outputs
-    and of the inputs that they have to be; `lean`: memory is to be given back after each run: `MemoryReleased`."""
+    """Create the module, and open the shared buffers, whose descriptor comes with the message. Answer:
+    `Loaded`. A candidate is imported the first time; a module loaded before is dropped.
+
+    Attributes:
+        arguments: where in the module's arguments its inputs are (see `containers.py`).
+        returned: pairs of the index of an output and of the input that it must be.
+        lean: free the memory after each run. Answer: `MemoryReleased`.
+    """
 
     op = "load"
     problem: Problem
@@ -71,13 +76,16 @@ class Load(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class RunCalls(Record):
-    """Run the module once on each of these calls' inputs: on a GPU `Queued`, as soon as the work is; then
-    `Done`.
+    """Run the module once on the inputs of each of these calls. Answers: on a GPU `Queued`, once all work is
+    queued; then `Done`.
 
-    With `stand_in` n, fresh outputs are filled n times instead of running the module. Without `deliver` the
-    outputs stay with the runner until the next run. In a `chain` each call depends on the answer before (see
-    `dependent_calls.py`); who is to `wait` waits for the GPU after each call. `seeds` are of torch's
-    generator, one a call, where the reference draws numbers; the GPU's gate opens for `turn`.
+    Attributes:
+        seeds: one per call for torch's generator, if the reference draws numbers.
+        turn: the number for which the GPU's gate opens.
+        stand_in: if positive, fill fresh outputs this many times instead of running the module.
+        deliver: copy the outputs to the shared buffers; otherwise the runner keeps them until the next run.
+        chain: make each call depend on the answer before (see `dependent_calls.py`).
+        wait: wait for the GPU after each call.
     """
 
     op = "run"
@@ -92,7 +100,8 @@ class RunCalls(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class HandIn(Record):
-    """Deliver an output that a block kept, that of `call`, which was made at this place of it: `HandedIn`."""
+    """Deliver an output that the runner kept: that of `call`, which was at this place in its block. Answer:
+    `HandedIn`."""
 
     op = "hand in"
     place: int
@@ -101,7 +110,7 @@ class HandIn(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Change(Record):
-    """Give the module other weights (see `weight_changes.change`): `Changed`."""
+    """Change the module's weights (see `weight_changes.change`). Answer: `Changed`."""
 
     op = "change"
     how: WeightChange
@@ -111,14 +120,14 @@ class Change(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Restore(Record):
-    """Give it back those that it had: `Restored`."""
+    """Restore the module's original weights. Answer: `Restored`."""
 
     op = "restore"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TraceCalls(Record):
-    """Run these calls under the device's trace: `Counted`."""
+    """Run these calls under the device's trace. Answer: `Counted`."""
 
     op = "trace"
     calls: Sequence[int]
@@ -134,11 +143,11 @@ FIELDS: dict[str, Callable[[Any], Any]] = {
     "outputs": Layout.from_json,
     "how": WeightChange.from_json,
 }
-"""How those fields of orders are read that are records themselves."""
+"""How to read those fields of orders that are records themselves."""
 
 
 def order_of(message: Message) -> Order:
-    """The order in a message. Raises KeyError or TypeError where it is none."""
+    """The order in a message. Raises KeyError or TypeError if it is invalid."""
     fields: dict[str, Any] = {
         name: FIELDS[name](value) if name in FIELDS else value
         for name, value in message.items()
@@ -148,11 +157,11 @@ def order_of(message: Message) -> Order:
 
 
 class RunnerAnswer(Record):
-    """What a runner says."""
+    """A runner's answer."""
 
     @classmethod
     def read(cls, message: Message) -> Self:
-        """Out of a message with its name. Raises ProtocolError where the fields have not their form."""
+        """Reads the fields of a message with this `op`. Raises ProtocolError if their form is wrong."""
         return cls()
 
 
@@ -163,7 +172,7 @@ class Imported(RunnerAnswer):
 
 
 class Loaded(RunnerAnswer):
-    """The module is there."""
+    """The module is loaded."""
 
     op = "loaded"
 
@@ -181,15 +190,15 @@ class HandedIn(RunnerAnswer):
 
 
 class Restored(RunnerAnswer):
-    """The weights are those that it had."""
+    """The original weights are restored."""
 
     op = "restored"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Done(RunnerAnswer):
-    """The calls were made. `outputs`: on a CPU, the addresses of the outputs that stayed with the runner.
-    `filling_ms`: what a runner of ours took to fill outputs."""
+    """The calls have been made. `outputs`: on a CPU, the addresses of the outputs that the runner kept.
+    `filling_ms`: how long a baseline runner took to fill outputs."""
 
     op = "done"
     outputs: list[int] | None = None
@@ -202,21 +211,21 @@ class Done(RunnerAnswer):
         if outputs is not None and not (
             isinstance(outputs, list) and all(type(each) is int for each in outputs)
         ):
-            raise ProtocolError(f"no addresses of outputs: {outputs!r:.200}")
+            raise ProtocolError(f"not addresses of outputs: {outputs!r:.200}")
         if filling_ms is not None and type(filling_ms) is not float:
-            raise ProtocolError(f"no time: {filling_ms!r:.200}")
+            raise ProtocolError(f"not a time: {filling_ms!r:.200}")
         return cls(outputs=outputs, filling_ms=filling_ms)
 
 
 class MemoryReleased(RunnerAnswer):
-    """The memory of a run is the device's again."""
+    """The memory of a run is freed."""
 
     op = "gave back"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Changed(RunnerAnswer):
-    """Whether the weights have the forms that were told, and which of the buffers are there."""
+    """Whether the weights have the expected forms, and which of the buffers exist."""
 
     op = "changed"
     alike: bool
@@ -224,7 +233,7 @@ class Changed(RunnerAnswer):
 
     @classmethod
     def read(cls, message: Message) -> Self:
-        """See `RunnerAnswer`. Who leaves a field out has no such weights."""
+        """See `RunnerAnswer`. A missing field means that there are no such weights."""
         buffers = message.get("buffers")
         known = [each for each in buffers if isinstance(each, str)] if isinstance(buffers, list) else []
         return cls(alike=message.get("alike") is True, buffers=known)
@@ -242,27 +251,27 @@ class Counted(RunnerAnswer):
         """See `RunnerAnswer`."""
         kernels = message.get("kernels")
         if not (isinstance(kernels, list) and all(_is_entry(each) for each in kernels)):
-            raise ProtocolError(f"no valid trace: {kernels!r:.200}")
+            raise ProtocolError(f"not a trace: {kernels!r:.200}")
         return cls(kernels=[(printable(name), duration_ns) for name, duration_ns in kernels])
 
 
 class Phase(StrEnum):
-    """What a candidate was about when it failed."""
+    """What a candidate was doing when it failed."""
 
     IMPORT = "import"
     RUN = "run"
     OUTPUT = "output"
-    """The output has not the form of the reference's."""
+    """The output's form differs from the reference's."""
     DEVICE = "device"
-    """An illegal access and the like: the context is lost."""
+    """An illegal access or similar: the context is lost."""
     DECLINED = "declined"
-    """Its `supports` says no."""
+    """Its `supports` rejected the case."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failed(RunnerAnswer):
-    """An order has failed. `compiler`: for want of torch's own, which is hidden where a problem's kernels
-    must do the work themselves."""
+    """An order failed. `compiler`: because torch's own compiler is missing, which is hidden if a problem's
+    kernels must do the work themselves."""
 
     op = "failed"
     phase: Phase
@@ -271,7 +280,7 @@ class Failed(RunnerAnswer):
 
     @classmethod
     def read(cls, message: Message) -> Self:
-        """See `RunnerAnswer`. Who leaves a field out, or lies in it, has failed all the same."""
+        """See `RunnerAnswer`. A missing or invalid field is a failure all the same."""
         said = message.get("phase")
         phase = next((each for each in Phase if each.value == said), Phase.RUN)
         error = printable(message.get("error", ""))

@@ -1,9 +1,9 @@
-"""One fork server a node from which the builders' fork servers are forked: sixteen processes that import
-torch side by side keep as many cores busy for seconds.
+"""One fork server per node, from which the builders' fork servers are forked: if sixteen processes imported
+torch concurrently, they would occupy as many cores for seconds.
 
-It listens on a socket of the abstract namespace, where no confined process can connect to anybody (Landlock,
-seccomp and a network namespace each see to that), and answers this user's processes only, none that is
-confined. Who connects has a fork server at the other end, which ends when its side of the connection does.
+It listens on a socket of the abstract namespace, to which no confined process can connect (Landlock, seccomp
+and a network namespace each prevent that), and serves only unconfined processes of this user. A process that
+connects gets its own fork server, which ends when the process closes its side of the connection.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ BACKLOG = 1024
 
 
 class NodeForkServer:
-    """The process that listens. It ends with the process that has started it, or when it is closed; the
-    fork servers that were forked from it do not."""
+    """The process that listens. It ends with the process that started it or when it is closed; the fork
+    servers forked from it continue."""
 
     def __init__(self, root: Path) -> None:
-        """For the pool whose scratch folders lie in `root`. Who connects from now on waits until torch has
-        been imported. Raises OSError (EADDRINUSE) where there is one."""
+        """Serves the pool whose scratch folders are in `root`. Connections made from now on wait until torch
+        has been imported. Raises OSError (EADDRINUSE) if there is already one."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(_address(root))
             listener.listen(BACKLOG)
@@ -43,14 +43,14 @@ class NodeForkServer:
             )
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends the process."""
         self._process.kill()
         self._process.wait()
         self._channel.close()
 
 
-def hatch(root: Path) -> tuple[ForkServer, NodeForkServer | None]:
-    """A fork server, and the node's, where there was none: it is the caller's to close. Raises
+def new_fork_server(root: Path) -> tuple[ForkServer, NodeForkServer | None]:
+    """A new fork server, and the node's fork server if it had to be started: the caller must close it. Raises
     ChannelClosed."""
     own: NodeForkServer | None = None
     try:
@@ -84,7 +84,7 @@ def _try_to_start(root: Path) -> NodeForkServer | None:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:  # another builder was faster
             return None
-        raise ChannelClosed(f"no fork server for the node: {error}") from error
+        raise ChannelClosed(f"the node's fork server does not start: {error}") from error
 
 
 def main() -> None:
@@ -92,13 +92,13 @@ def main() -> None:
     process_tree.rename("node forkserver")
     owner, listener = Channel.from_fd(int(sys.argv[1])), socket.socket(fileno=int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that are forked
-    fork_server.import_ahead()
-    fork_server.know_triton()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for the forked ones
+    fork_server.preload()
+    fork_server.warm_up_triton()
     while True:
         readable, _, _ = select.select([listener.fileno(), owner.fileno()], [], [])
         if owner.fileno() in readable:
-            return  # it has nothing to say but its end
+            return  # the owner only ever closes it
         connection, _ = listener.accept()
         if _is_ours(connection) and not _is_confined(connection) and os.fork() == 0:
             listener.close()
@@ -114,24 +114,24 @@ def _address(root: Path) -> str:
 
 
 def _is_ours(connection: socket.socket) -> bool:
-    """Whether the process at the other end, or the one that listens there, is this user's."""
+    """Whether the process at the other end, or the one that listens there, belongs to this user."""
     return _peer(connection)[1] == os.getuid()
 
 
 def _is_confined(connection: socket.socket) -> bool:
     """Whether the process at the other end has given up gaining privileges, as every runner has, and this one
     has not."""
-    return _gains_none(str(_peer(connection)[0])) and not _gains_none("self")
+    return _cannot_gain_privileges(str(_peer(connection)[0])) and not _cannot_gain_privileges("self")
 
 
-def _gains_none(pid: str) -> bool:
+def _cannot_gain_privileges(pid: str) -> bool:
     with contextlib.suppress(OSError):
         return "NoNewPrivs:\t1" in Path(f"/proc/{pid}/status").read_text()
-    return True  # it is gone
+    return True  # the process is gone
 
 
 def _peer(connection: socket.socket) -> tuple[int, int]:
-    """The process and the user at the other end."""
+    """Process and user id of the other end."""
     credentials = struct.Struct("3i")
     pid, uid, _ = credentials.unpack(
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)

@@ -1,7 +1,7 @@
-"""The next candidate's runner, which comes up while the candidate before it is checked.
+"""The next candidate's runner, started while the previous candidate is being checked.
 
-Between two candidates a device would otherwise wait for a process to be forked, confined and given a CUDA
-context. Nothing of any candidate is in a runner that waits, and while anything is timed it is stopped.
+Otherwise a device would wait between two candidates until a process is forked, confined and has a CUDA
+context. A waiting runner contains nothing of any candidate, and it is stopped during timing.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from evaluators.system import process_tree
 from evaluators.system.channel import ChannelClosed
 
 CONFINED_S = 60.0
-"""How long a runner may take to come up."""
+"""How long a runner may take to start."""
 
 Spec = Callable[[Path], dict[str, Any]]
 
 
 class Prefork:
-    """At most one runner, confined to a folder of its own that becomes its candidate's scratch folder."""
+    """At most one runner, confined to a folder that later becomes its candidate's scratch folder."""
 
     def __init__(self, fork_server: ForkServer, root: Path, spec: Spec) -> None:
-        """`spec` says what is forked for a folder (see `runner_process.run`); the folders lie in `root`."""
+        """`spec` returns the spec of a runner for a folder (see `runner_process.run`); the folders are
+        created in `root`."""
         self._fork_server, self._root, self._spec = fork_server, root, spec
         self._child: ChildProcess | None = None
         self._folder = root
         self._stopped: set[int] = set()
 
     def start(self) -> None:
-        """Forks a runner unless one is there. Raises ChannelClosed when the fork server is gone, or
-        OSError."""
+        """Forks a runner unless there is one. Raises OSError, or ChannelClosed if the fork server is gone."""
         if self._child is not None:
             return
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -44,13 +44,13 @@ class Prefork:
         self._child = self._fork_server.fork(self._spec(self._folder))
 
     def stop(self) -> None:
-        """Whatever it is about, it goes on when it is taken."""
+        """Stops the runner, whatever it is doing, until it is taken."""
         if self._child is not None:
             self._stopped = process_tree.stop_tree(self._child.pid)
 
     def take(self, folder: Path) -> ChildProcess:
-        """The runner, at home in the candidate's scratch folder, with what lies there. One that has died on
-        waiting is replaced. Raises ChannelClosed or ChannelTimeout when none comes up, or OSError."""
+        """The runner, moved to the candidate's scratch folder with the files there. A runner that died while
+        waiting is replaced. Raises OSError, or ChannelClosed or ChannelTimeout if none starts."""
         try:
             return self._move(folder)
         except ChannelClosed:
@@ -58,7 +58,7 @@ class Prefork:
             return self._move(folder)
 
     def drop(self) -> None:
-        """Ends the runner, if there is one. Raises ChannelClosed or ChannelTimeout when that fails."""
+        """Ends the runner, if there is one. Raises ChannelClosed or ChannelTimeout."""
         child, self._child, self._stopped = self._child, None, set()
         if child is not None:
             self._fork_server.end(child)
@@ -73,7 +73,7 @@ class Prefork:
         for entry in folder.iterdir():
             entry.rename(self._folder / entry.name)
         folder.rmdir()
-        self._folder.rename(folder)  # it is confined to this folder, whatever its name
+        self._folder.rename(folder)  # the confinement applies to the folder, not its name
         child.channel.send(Move(scratch=str(folder)).message())
         self._child, self._stopped = None, set()
         return child

@@ -1,7 +1,7 @@
 """The process that runs one module: a candidate's `ModelNew`, or the reference's `Model` as the baseline.
 
-It knows the problem's source and the candidate's, never the expected outputs, and it sees inputs only when
-it is told to run. It makes no claim about time. What it is told, and what it answers, is in `messages.py`.
+It knows the source of the problem and of the candidate, but never the expected outputs, and it sees inputs
+only when it is ordered to run. It reports no times. `messages.py` defines its orders and answers.
 """
 
 from __future__ import annotations
@@ -22,24 +22,10 @@ from evaluators.isolation import confinement, vendor_libraries
 from evaluators.isolation.scratch import SOURCE
 from evaluators.reference.containers import filled
 from evaluators.reference.inputs import dependent_calls, weight_changes
-from evaluators.reference.loading import (
-    init_inputs,
-    load_module,
-    make_model,
-    seed_all,
-)
+from evaluators.reference.loading import init_inputs, load_module, make_model, seed_all
 from evaluators.runner import messages, thin_headers
 from evaluators.runner.failures import Declined, declines, failure
-from evaluators.runner.messages import (
-    Change,
-    HandIn,
-    Import,
-    Load,
-    Move,
-    Restore,
-    RunCalls,
-    TraceCalls,
-)
+from evaluators.runner.messages import Change, HandIn, Import, Load, Move, Restore, RunCalls, TraceCalls
 from evaluators.runner.output_forms import laid_out, require_returned
 from evaluators.runner.poisoned_memory import poison_memory
 from evaluators.runner.shared_buffers import gate_of, open_shared
@@ -53,12 +39,12 @@ if TYPE_CHECKING:
 
 
 def run(channel: Channel, *, level: str, spec: dict[str, Any]) -> None:
-    """The whole life of a runner, in a process of its own; ends by returning."""
+    """The whole life of a runner, in a separate process; ends by returning."""
     scratch = Path(spec["scratch"])
     os.environ.update(spec["environment"])
     os.nice(spec["niceness"])
     _move(scratch)
-    sys.argv = [""]  # ours tells where the evaluator is installed
+    sys.argv = [""]  # the original shows where the evaluator is installed
     reached = confinement.confine(
         scratch,
         readable=[Path(p) for p in spec["readable"]],
@@ -91,15 +77,15 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
                     channel.send(messages.Imported().message())
                 case Load():
                     fd = channel.take_fds(1)[0]
-                    if session is not None:  # what it holds is for the next
+                    if session is not None:  # the next module needs its memory
                         session = None
-                        _give_back(order.problem.device)
+                        _free_memory(order.problem.device)
                     if spec["role"] == "candidate" and candidate is None:
                         candidate = import_candidate(Path(spec["scratch"], SOURCE))
                     session = RunnerSession(spec, order, fd, candidate)
                     channel.send(messages.Loaded().message())
                 case _ if session is None:
-                    pass  # nothing to do it with
+                    pass  # no module is loaded
                 case RunCalls():
                     session.run(order, channel)
                 case Change():
@@ -117,20 +103,20 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
         except ChannelClosed:
             raise
         except BaseException as error:
-            # The process serves one candidate, whose every way to fail is an answer.
+            # Whatever way its one candidate fails, the process reports it.
             channel.send(failure(order, error).message())
 
 
 def _import(path: Path, order: Import) -> None:
-    """The candidate's file, so that it compiles what it compiles at import."""
+    """Imports the candidate's file, so that it compiles what it compiles at import."""
     uses_triton = "triton" in path.read_text()
     module = import_candidate(path)
     if order.architecture and uses_triton:
         compile_triton(module, order.problem, order.architecture)
 
 
-def _give_back(device: str) -> None:
-    """The memory of a module that is there no more. It takes a collection: automatic ones are off."""
+def _free_memory(device: str) -> None:
+    """Frees the memory of a dropped module. It needs a collection, because automatic ones are off."""
     import torch
 
     gc.collect()
@@ -144,7 +130,7 @@ class RunnerSession:
     def __init__(
         self, spec: dict[str, Any], order: Load, fd: int, candidate: types.ModuleType | None = None
     ) -> None:
-        """`candidate`: its module, None for the reference's runners."""
+        """`candidate` is its module; None for the reference's runners."""
         import torch
 
         problem, self._device = order.problem, order.problem.device
@@ -165,20 +151,20 @@ class RunnerSession:
         self._outputs = outputs.views(memory[inputs.bytes :])
         self._gate = gate_of(memory)
         if candidate is not None and problem.case_of and declines(candidate, self._inputs[0]):
-            raise Declined("its supports(...) says no to such arguments")
+            raise Declined("its supports(...) returned false for this case")
         self._model: Any = model
         if spec["role"] == "compiled":
             self._model = torch.compile(model, mode=spec["compile_mode"])
         poison_memory(self._device)
         gc.collect()
-        gc.disable()  # a collection costs milliseconds in whichever call it falls
+        gc.disable()  # a collection would add milliseconds to some call
 
     def run(self, order: RunCalls, channel: Channel) -> None:
-        """Runs the module once on each of the given calls' inputs and leaves the bytes of its outputs in
-        their places. On a GPU the work is queued behind the gate, which opens when the inputs are there.
+        """Runs the module once on the inputs of each call and copies its outputs to their places. On a GPU
+        the work is queued behind the gate, which opens when the inputs are there.
 
-        Where it is not to `deliver`, the outputs stay where they are until the next run, those of all its
-        calls; otherwise none outlives its run, so that large ones leave memory to the judge process.
+        Without `deliver`, the outputs of all calls stay where they are until the next run. Otherwise no
+        output outlives its run, so that large ones leave memory to the judge process.
         """
         import torch
 
@@ -207,7 +193,7 @@ class RunnerSession:
                 else:
                     found = self._model(*self._inputs[call])
                     output = laid_out(found, self._outputs[call])
-                    if self._returned:  # once: it takes time
+                    if self._returned:  # only once, because it takes time
                         require_returned(found, self._tensors[call], self._returned)
                         self._returned = []
                 if order.deliver:
@@ -221,17 +207,17 @@ class RunnerSession:
         if self._on_gpu:
             channel.send(messages.Queued().message())
             torch.cuda.synchronize()
-        # On a GPU nobody asks for the places, and the clock runs.
+        # On a GPU the judge does not need them, and the clock is running.
         places = None if self._on_gpu else [each.data_ptr() for output in self._kept for each in output]
         filling_ms = filling_s * 1e3 if order.stand_in else None
         channel.send(messages.Done(outputs=places, filling_ms=filling_ms).message())
-        if self._lean:  # now: it takes milliseconds, and the clock has stopped
-            found, output = None, []  # the last call's
+        if self._lean:  # now, because it takes milliseconds and the clock has stopped
+            found, output = None, []  # of the last call
             torch.cuda.empty_cache()
             channel.send(messages.MemoryReleased().message())
 
     def hand_in(self, place: int, call: int) -> None:
-        """Delivers, after a block without, what the call gave that was made at this place of it."""
+        """Delivers, after a block without delivery, the output at `place` in the block, which `call` made."""
         import torch
 
         self._deliver(call, self._kept[place])
@@ -239,16 +225,16 @@ class RunnerSession:
             torch.cuda.synchronize()
 
     def _deliver(self, call: int, output: list[torch.Tensor]) -> None:
-        """Leaves the bytes of an output in the call's place."""
+        """Copies an output to the call's place."""
         for tensor, place in zip(output, self._outputs[call], strict=True):
             place.copy_(tensor)
 
     def change_weights(
         self, how: weight_changes.WeightChange, forms: list[list[object]], buffers: list[list[object]]
     ) -> tuple[bool, list[str]]:
-        """Other values for weights in place: what was made of them before is out of date. Whether they have
-        these forms, and so the values that the judge process's have now; and which of these buffers are
-        there."""
+        """Changes the weights in place, so that whatever was computed from them is out of date. Returns
+        whether the weights have these forms, and so the same values as in the judge process, and which of
+        these buffers exist."""
         alike = weight_changes.forms_of(self._model) == forms
         wanted = [form for form in buffers if form[0] in how.buffers]
         known = weight_changes.known_buffers(self._model, wanted)
@@ -257,11 +243,11 @@ class RunnerSession:
         return alike, known
 
     def restore_weights(self) -> None:
-        """The values before."""
+        """Restores the original weights."""
         weight_changes.restore(self._model, self._weights, self._changed_buffers)
 
     def trace(self, calls: list[int]) -> list[tuple[str, int]]:
-        """Runs the calls under the device's trace: every kernel with its time in ns."""
+        """Runs the calls under the device's trace; returns every kernel with its time in ns."""
         import torch
 
         with torch.no_grad(), DeviceTrace() as trace:
@@ -272,14 +258,14 @@ class RunnerSession:
 
 
 def _move(scratch: Path) -> None:
-    """Makes itself at home in the folder."""
+    """Makes the folder this process's home and temporary folder."""
     os.environ.update(confinement.scratch_variables(scratch))
     os.chdir(scratch)
     tempfile.tempdir = None  # forget the folder that an import before the fork may have looked up
 
 
 def _start_gpu() -> None:
-    """Makes the process's CUDA context. What goes wrong here does so again where it is told."""
+    """Creates the process's CUDA context. An error here recurs where it is reported."""
     import torch
 
     with contextlib.suppress(RuntimeError):
@@ -287,8 +273,8 @@ def _start_gpu() -> None:
 
 
 def import_candidate(path: Path) -> types.ModuleType:
-    """Imports the kernel's file as a module named `candidate`. Raises what it raises, and AttributeError
-    when it defines no `ModelNew`."""
+    """Imports the kernel's file as a module named `candidate`. Raises whatever it raises, or AttributeError
+    if it defines no `ModelNew`."""
     if "cpp_extension" in path.read_text():
         thin_headers.install()
     spec = importlib.util.spec_from_file_location("candidate", path)

@@ -1,7 +1,7 @@
-"""Memory that the judge process and a runner share, and the tensors that lie in it.
+"""Memory that the judge process and a runner share, and the tensors in it.
 
-On a CPU an anonymous shared file, on a GPU device memory; a descriptor of either travels over the channel.
-Both are one flat run of bytes; a `Layout` says where each tensor of each call lies.
+On a CPU it is an anonymous shared file, on a GPU device memory; the channel carries a descriptor of either.
+Both are one flat range of bytes, in which a `Layout` places each tensor of each call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 512
 PROBES = 64
-"""Elements of each output that are looked at in every call, to see that somebody wrote them."""
+"""Elements of each output that are examined after every call, to detect that they were not written."""
 POISON = {
     "float16": ("int16", 0x7D5A),
     "bfloat16": ("int16", 0x7FA5),
@@ -32,14 +32,14 @@ POISON = {
     "complex64": ("int32", 0x7FA5A5A5),
     "complex128": ("int64", 0x7FF5A5A5A5A5A5A5),
 }
-"""What outputs have before a call, as integers: signalling NaN, which no operation results in, while PyTorch
-rounds a NaN to all bits one in bfloat16. Of other types all bits are one."""
+"""Contents of the outputs before a call, as integers: signalling NaNs, which no operation returns, whereas
+PyTorch rounds a NaN to all bits one in bfloat16. For other types all bits are one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """One tensor's place within a call: dtype by torch's name, `offset` in bytes from the call's start to its
-    first element."""
+    """One tensor's place within a call; `dtype` is torch's name, `offset` the bytes from the call's start to
+    the first element."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -57,8 +57,9 @@ class Layout:
 
     @classmethod
     def of(cls, tensors: Sequence[torch.Tensor], calls: int, *, as_they_are: bool = False) -> Layout:
-        """Room for `calls` copies of such tensors. Strides are kept where the tensor is dense; `as_they_are`
-        keeps all of them, with gaps and repeated elements, and how far from an aligned address it begins."""
+        """Space for `calls` copies of these tensors. Strides of dense tensors are kept. `as_they_are` keeps
+        all strides, including gaps and repeated elements, and the offset of the first element from an aligned
+        address."""
         slots, offset = [], 0
         for tensor in tensors:
             stride, skew = tuple(tensor.stride()), 0
@@ -89,7 +90,7 @@ class Layout:
 
     @property
     def bytes(self) -> int:
-        """Of all calls together."""
+        """The size of all calls together."""
         return self.call_bytes * self.calls
 
     def views(self, memory: torch.Tensor) -> list[list[torch.Tensor]]:
@@ -100,11 +101,9 @@ class Layout:
 
 
 def create_shared(size: int, device: str) -> tuple[torch.Tensor, dict[str, Any], int]:
-    """New shared memory: a flat uint8 tensor over it, what the other side needs to open it, and the
-    descriptor to send along (the caller closes it).
-
-    Raises MemoryError when the device has no room.
-    """
+    """New shared memory. Returns a flat uint8 tensor over it, the description that the other side needs to
+    open it, and the descriptor to send along, which the caller closes. Raises MemoryError if the device has
+    no room."""
     if device == "cpu":
         fd = os.memfd_create("shared_buffers", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -119,13 +118,13 @@ def create_shared(size: int, device: str) -> tuple[torch.Tensor, dict[str, Any],
 
 
 def free_shared(memory: torch.Tensor) -> None:
-    """Gives device memory of `create_shared` back; shared memory on a CPU goes with its last tensor."""
+    """Frees device memory of `create_shared`; on a CPU shared memory is freed with its last tensor."""
     if memory.is_cuda:
         cuda_driver.free_shareable(memory.data_ptr(), memory.numel())
 
 
 def open_shared(description: dict[str, Any], fd: int) -> torch.Tensor:
-    """The memory that another process created, as a flat uint8 tensor. Takes the descriptor over."""
+    """The memory that another process created, as a flat uint8 tensor. Takes ownership of the descriptor."""
     size = description["bytes"]
     try:
         if description["device"] == "cpu":
@@ -136,7 +135,7 @@ def open_shared(description: dict[str, Any], fd: int) -> torch.Tensor:
 
 
 class _DeviceBytes:
-    """A bare device pointer in the form that `torch.as_tensor` takes without a copy."""
+    """A device pointer in the form that `torch.as_tensor` accepts without a copy."""
 
     def __init__(self, pointer: int, size: int) -> None:
         self.__cuda_array_interface__ = {
@@ -193,23 +192,23 @@ def _name(dtype: torch.dtype) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SampledOutput:
-    """Some of a block's outputs: private copies of those of one call, nobody knew which, and whose are not
-    there."""
+    """Private copies of the outputs of one call of a block, chosen at random, and which calls left outputs
+    unwritten."""
 
     call: int
     outputs: list[torch.Tensor]
     unwritten: torch.Tensor
-    """Of each call, on the device: while the clock runs nobody asks it, since that takes longer where there
-    are some."""
+    """Per call, on the device. It is not read while the clock runs, because reading takes longer if some are
+    unwritten."""
 
     @property
     def missing(self) -> int | None:
-        """A call whose outputs are not there."""
+        """A call with unwritten outputs, or None."""
         return int(self.unwritten.nonzero()[0]) if self.unwritten.any() else None
 
 
 class SharedBuffers:
-    """Shared memory for `calls` calls: inputs, outputs, and the gate's word at the end."""
+    """Shared memory for `calls` calls: inputs, outputs, and the word of the gate at the end."""
 
     def __init__(
         self,
@@ -219,8 +218,8 @@ class SharedBuffers:
         device: str,
         changed: Sequence[int] = (),
     ) -> None:
-        """`changed`: the numbers of the inputs that the reference writes to, which count as outputs, too.
-        Raises MemoryError when the device has no room."""
+        """`changed` are the indices of the inputs that the reference writes to, which also count as outputs.
+        Raises MemoryError if the device has no room."""
         self.inputs, self.outputs = Layout.of(inputs, calls, as_they_are=True), Layout.of(outputs, calls)
         self._changed = tuple(changed)
         size = self.inputs.bytes + self.outputs.bytes
@@ -236,7 +235,7 @@ class SharedBuffers:
         self._turn = 0
 
     def free(self) -> None:
-        """Gives the memory back; nobody may use it any more."""
+        """Frees the memory; it must not be used afterwards."""
         free_shared(self.memory)
         os.close(self.fd)
 
@@ -246,18 +245,18 @@ class SharedBuffers:
         return self._turn
 
     def clear(self) -> None:
-        """Forgets what the last runner left; the gate is closed."""
+        """Erases what the last runner left and closes the gate."""
         self.memory.zero_()
         self._turn = 0
 
     def poison(self) -> None:
-        """POISON into every output: what is not written cannot pass."""
+        """Fills all outputs with POISON, so that unwritten elements cannot pass."""
         for slot in self.outputs.slots:
             words, value = self._words(slot, self.outputs.calls)
             words.fill_(value)
 
     def _words(self, slot: Slot, calls: int) -> tuple[torch.Tensor, int]:
-        """An output of so many calls as integers, a row a call, and the one that stands for poison."""
+        """One output of `calls` calls as integers, one row per call, and the integer that marks poison."""
         import torch
 
         name, value = POISON.get(slot.dtype, ("uint8", 255))
@@ -267,21 +266,21 @@ class SharedBuffers:
         return whole.as_strided((calls, words), (self.outputs.call_bytes // size, 1)), value
 
     def snapshot(self, call: int) -> list[torch.Tensor]:
-        """A private copy of the outputs that a call has left, and of the inputs that it was to change."""
+        """A private copy of the outputs of a call, and of the inputs that it had to change."""
         return [*(place.clone() for place in self.output_views[call]), *self.changed(call)]
 
     def changed(self, call: int) -> list[torch.Tensor]:
-        """A private copy of the inputs that a call was to change, as they are now."""
+        """A private copy of the inputs that a call had to change, as they are now."""
         return [self.input_views[call][number].clone() for number in self._changed]
 
     def altered(self, staged: torch.Tensor, call: int) -> int | None:
-        """The number of an input of a call that the runner has written to, though it was not to; None where
-        all are as they were staged, gaps included."""
+        """The index of an input that the runner changed without permission during a call; None if all are as
+        staged, including gaps."""
         import torch
 
         start = call * self.inputs.call_bytes
         now, before = (each[start : start + self.inputs.call_bytes] for each in (self.memory, staged))
-        words = now.view(torch.int64), before.view(torch.int64)  # comparing takes a byte for each
+        words = now.view(torch.int64), before.view(torch.int64)  # a comparison allocates a byte per word
         if not self._changed and torch.equal(*words):
             return None
         for number, slot in enumerate(self.inputs.slots):
@@ -292,49 +291,49 @@ class SharedBuffers:
         return None
 
     def unwritten(self, calls: int) -> torch.Tensor:
-        """Of each call of the last block whether nobody wrote its outputs in full, as far as some elements
-        show; bool."""
+        """For each call of the last block, whether its outputs were not fully written, judging by a few
+        elements; bool."""
         import torch
 
         found = torch.zeros(calls, dtype=torch.bool, device=self.results.device)
         for slot in self.outputs.slots:
             words, value = self._words(slot, calls)
             if slot.dtype not in POISON or not words.numel():
-                continue  # all bits one is a number there
+                continue  # all bits one is a valid number in this type
             at = torch.randint(words.shape[1], (PROBES,), device=words.device)
             found |= (words[:, at] == value).any(-1)
         return found
 
     def rehearse_sampling(self, calls: int) -> None:
-        """Samples outputs for nothing, so that torch's allocator holds all the memory that the next one
-        needs. That is taken while the clock runs, and a request to the device costs about 0.1 ms, for 6 GiB
-        as long as a kernel takes that writes them."""
+        """Samples outputs once and discards them, so that torch's allocator already has the memory for the
+        next sample. That one runs while the clock runs, and a request to the device costs about 0.1 ms, and
+        for 6 GiB as much as the kernel that writes them."""
         self.sample_output(calls)
 
     def sample_output(self, calls: int) -> SampledOutput:
-        """Of the last block, which had so many calls."""
+        """A sample of the last block, which had `calls` calls."""
         call = secrets.randbelow(calls)
         return SampledOutput(call=call, outputs=self.snapshot(call), unwritten=self.unwritten(calls))
 
     def show_one(self, staged: torch.Tensor, call: int) -> None:
-        """Copies one call's inputs out of private memory."""
+        """Copies one call's inputs from private memory."""
         start = call * self.inputs.call_bytes
         end = start + self.inputs.call_bytes
         self.memory[start:end].copy_(staged[start:end])
 
     def show(self, staged: torch.Tensor, calls: int) -> None:
-        """Copies the inputs of the first `calls` calls out of private memory, then opens the gate."""
+        """Copies the inputs of the first `calls` calls from private memory, then opens the gate."""
         size = calls * self.inputs.call_bytes
         self.memory[:size].copy_(staged[:size])
         self._gate.fill_(self._turn)
 
     def hide(self) -> None:
-        """Takes all inputs away again."""
+        """Erases all inputs."""
         self.memory[: self.inputs.bytes].zero_()
 
 
 def gate_of(memory: torch.Tensor) -> torch.Tensor:
-    """The word, at the end of the shared buffers, on which a runner's stream waits."""
+    """The word at the end of the shared buffers for which a runner's stream waits."""
     import torch
 
     return memory[-ALIGNMENT:][:4].view(torch.int32)

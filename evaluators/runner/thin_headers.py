@@ -1,9 +1,9 @@
-"""Makes `load_inline` and `load` of PyTorch fast, in the process that imports a candidate.
+"""Makes PyTorch's `load_inline` and `load` fast in the process that imports a candidate.
 
-Most of a build's time goes into parsing PyTorch's headers, three times for a CUDA source. Here the same
-source is first compiled with thin ones (`headers/`) and with the headers of the operators that it names;
-when that fails for whatever reason, it is built with the full ones, whose errors the author sees. A library
-that a build left is loaded without asking ninja, when it was made of exactly these sources and flags.
+Most of a build's time goes into parsing PyTorch's headers, three times for a CUDA source. Here the source is
+first compiled with thin headers (`headers/`) and the headers of the operators that it names. If that fails
+for any reason, it is built with the full headers, whose errors the author sees. A library left by an earlier
+build is loaded without running ninja if it was made from exactly these sources and flags.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ WORDS = {
     r"\bindexing::": ("ATen/TensorIndexing.h",),
     r"::cat\b|\bITensorListRef\b": ("ATen/core/IListRef.h",),
 }
-"""Headers of PyTorch that a source needs when it contains the pattern."""
+"""PyTorch headers that a source needs if it contains the pattern."""
 
 NEEDS_ALL = re.compile(
     r"requires_grad|\bautograd\b|torch::(?:nn|jit|optim|data|tensor|load|save)\b|globalContext"
 )
-"""Sources with this are not tried with thin headers: they would fail, or mean something else there
-(`torch::` factories know of gradients, `at::` ones do not)."""
+"""Sources that match are not tried with thin headers, with which they would fail or mean something else
+(`torch::` factories support gradients, `at::` ones do not)."""
 
 
 def install() -> None:
-    """From now on this process builds extensions as above; a second call changes nothing. Imports
-    `torch.utils.cpp_extension`, which asks whether there is a GPU: not for a process that will be forked."""
+    """From now on this process builds extensions as described above; a second call changes nothing. Imports
+    `torch.utils.cpp_extension`, which looks for a GPU: not for a process that will fork."""
     from torch.utils import cpp_extension
 
     build = cpp_extension._write_ninja_file_and_build_library
@@ -54,7 +54,7 @@ def install() -> None:
 
 @contextlib.contextmanager
 def installed() -> Iterator[None]:
-    """`install` for the time of the block, in a process that is not ours alone."""
+    """`install` for the duration of the block, in a process that runs other code too."""
     from torch.utils import cpp_extension
 
     before = cpp_extension._write_ninja_file_and_build_library
@@ -66,8 +66,8 @@ def installed() -> Iterator[None]:
 
 
 def used_header(sources: Iterable[tuple[str, str]], include_paths: Iterable[str]) -> str:
-    """The text of a header that includes what the sources need of PyTorch. `sources`: suffix and text of
-    each; `include_paths`: where PyTorch's headers are."""
+    """The text of a header that includes the PyTorch headers that the sources need. `sources` are suffix and
+    text of each; `include_paths` is where PyTorch's headers are."""
     cuda, host = set[str](), set[str]()
     for suffix, text in sources:
         needed = cuda if suffix == ".cu" else host
@@ -87,7 +87,7 @@ def _includes(headers: set[str]) -> list[str]:
 
 
 def _build_library(build: Callable[..., None], *positional: Any, **named: Any) -> None:
-    """In the place of PyTorch's function that builds a library, `build`. Raises RuntimeError as it does."""
+    """Replaces `build`, PyTorch's function that builds a library. Raises RuntimeError as that does."""
     arguments = inspect.signature(build).bind(*positional, **named).arguments
     folder = Path(arguments["build_directory"])
     sources = [(Path(path).suffix, Path(path).read_text()) for path in arguments["sources"]]
@@ -96,10 +96,10 @@ def _build_library(build: Callable[..., None], *positional: Any, **named: Any) -
     if library.exists() and marker.exists() and marker.read_text() == made_of:
         return
     if not _build_thin(build, arguments, sources, folder):
-        build(**copy.deepcopy(arguments))  # it appends to the lists, which are the author's
+        build(**copy.deepcopy(arguments))  # it appends to the author's lists
     marker.write_text(made_of)
     for each in folder.glob("*.o"):
-        each.unlink()  # larger than the library, and of no more use
+        each.unlink()  # larger than the library, and no longer needed
 
 
 def _build_thin(
@@ -120,8 +120,8 @@ def _build_thin(
 
 
 def _digest(arguments: dict[str, Any], sources: list[tuple[str, str]], folder: Path) -> str:
-    """Of what a library is made of, and the PyTorch and Python for which it is: the same wherever the scratch
-    folder lies."""
+    """Identifies what a library is made from, and the PyTorch and Python that it is for; independent of the
+    scratch folder's path."""
     import torch
 
     flags = {key: value for key, value in arguments.items() if key not in ("sources", "verbose")}

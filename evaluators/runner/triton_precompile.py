@@ -1,8 +1,8 @@
-"""Compiles a candidate's Triton kernels without a GPU: on the build lane, not while a device is held.
+"""Compiles a candidate's Triton kernels without a GPU, during the build, while no device is occupied.
 
-The module runs once on meta tensors, those of each case, under a stand-in for Triton's driver that compiles
-and launches nothing. What it compiles lands in Triton's cache in the scratch folder, where the runner finds
-it. A module that cannot run on meta tensors is no failure: its kernels are compiled on their first call then.
+The module runs once per case on meta tensors, with a stand-in for Triton's driver that compiles and launches
+nothing. The results are in Triton's cache in the scratch folder, where the runner finds them. If a module
+cannot run on meta tensors, its kernels are compiled at their first call instead.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ LAUNCHER_ERRORS = (OSError, RuntimeError, AssertionError, ImportError, subproces
 
 
 def compile_triton(module: types.ModuleType, problem: Problem, architecture: str) -> None:
-    """Compiles what `module.ModelNew` launches for the problem, or for each of its cases that the module
-    supports, on a GPU of this compute capability ("9.0").
+    """Compiles the kernels that `module.ModelNew` launches for the problem, or for each of its cases that the
+    module supports, on a GPU of this compute capability ("9.0").
 
-    Raises Triton's CompilationError, since a GPU would not change that.
+    Raises Triton's CompilationError, because it would occur on a GPU too.
     """
     from triton.compiler.errors import CompilationError
 
@@ -34,7 +34,7 @@ def compile_triton(module: types.ModuleType, problem: Problem, architecture: str
         except CompilationError:
             raise
         except Exception:
-            # A candidate's own code, on tensors it was not written for: any failure means "not now".
+            # Candidate code on tensors that it was not written for: after any failure, it compiles later.
             continue
 
 
@@ -53,7 +53,7 @@ def _run_on_meta(module: types.ModuleType, problem: Problem) -> None:
 
 
 class _Driver:
-    """As much of Triton's CUDA driver as compiling needs."""
+    """The parts of Triton's CUDA driver that compiling needs."""
 
     def __init__(self, capability: int) -> None:
         from triton.backends.compiler import GPUTarget
@@ -82,7 +82,7 @@ def _install_driver(architecture: str) -> None:
     stand_in = _Driver(int(major) * 10 + int(minor))
     driver.set_active(stand_in)
     with contextlib.suppress(*LAUNCHER_ERRORS):
-        CudaUtils()  # compiles the helper module that every process would compile on its first launch
+        CudaUtils()  # compiles the helper module that every process would compile at its first launch
     compile_only = JITFunction.run
 
     def run(self: Any, *arguments: Any, grid: Any, warmup: bool = True, **options: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Which kernel is built and measured when, and where: a pool over hosts, local or on Ray."""
+"""Decides which kernel is built and measured when and where: a pool over hosts, local or on Ray."""

@@ -1,8 +1,8 @@
-"""Which devices are not to be trusted any more: pure bookkeeping, from what their evaluations tell.
+"""Decides which devices can no longer be trusted, from the results of their evaluations. Pure.
 
-A device is at fault for a failure when the kernel that failed there gets its verdict on another device: so no
-kernel, however bad, can have devices taken out of use. A canary (a fixed small kernel of the evaluator's own,
-timed before each candidate) shows a device that has become slow.
+A device is at fault for a failure if the kernel that failed there gets its verdict on another device, so no
+kernel, however bad, can take devices out of use. A canary (a small fixed kernel of the evaluator, timed
+before each candidate) reveals a device that has become slow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FIRST_READINGS = 5
 
 
 class DeviceHealth:
-    """Devices are known by their numbers; each method answers why the device should be set aside, or ""."""
+    """Devices are identified by number. Each method returns why the device should be set aside, or ""."""
 
     def __init__(self) -> None:
         self._failures: Counter[int] = Counter()
@@ -26,15 +26,15 @@ class DeviceHealth:
         self._models: dict[int, str] = {}
 
     def at_fault(self, device: int, reason: str) -> str:
-        """Takes down a failure of the device's own: the second in a row is one too many."""
+        """Records a failure of the device; the second in a row sets it aside."""
         self._failures[device] += 1
         return f"it failed {FAILURES} times in a row: {reason}" if self._failures[device] >= FAILURES else ""
 
     def worked(self, device: int, model: str, canary_ms: float | None) -> str:
-        """Takes down a verdict, and the canary's time there where it was measured.
+        """Records a verdict, and the canary's time if it was measured.
 
-        A reading is slow when it is 25 % above the median of the device's own first five, or above that of
-        its peers of the same `model`; the second slow one in a row is one too many.
+        A reading is slow if it is 25 % above the median of the device's first five readings, or above that of
+        its peers of the same `model`. The second slow reading in a row sets the device aside.
         """
         self._failures[device] = 0
         if canary_ms is None:
@@ -47,10 +47,10 @@ class DeviceHealth:
             first.append(canary_ms)
         if self._slow[device] < SLOW_READINGS:
             return ""
-        return f"its canary takes {canary_ms:.3g} ms where {expected_ms:.3g} ms are to be expected"
+        return f"its canary takes {canary_ms:.3g} ms; {expected_ms:.3g} ms were expected"
 
     def _expected_ms(self, device: int) -> list[float]:
-        """By the device's own readings and by its peers', as far as there are enough of them."""
+        """The medians of the device's own readings and of its peers', if there are enough of them."""
         medians = {
             each: statistics.median(first)
             for each, first in self._first_ms.items()

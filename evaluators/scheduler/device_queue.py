@@ -1,4 +1,4 @@
-"""Who has which device: a line of those who wait, each device lent to one at a time."""
+"""A queue for devices, each of which is lent to one waiter at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from evaluators.device.open_problems import MOST_OPEN
 
 PATIENCE = 8
-"""So often may those behind be served before the first in line: a problem cannot starve another."""
+"""How often later waiters may be served before the first in the queue, so that no problem starves another."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,21 +22,21 @@ class _Waiter:
 
 
 class DeviceQueue:
-    """Lends devices. One that has a waiter's problem open goes to that waiter, for opening a problem takes
-    seconds; otherwise the first in line is the first served."""
+    """Lends devices. A device that has a waiter's problem open goes to that waiter, because opening a problem
+    takes seconds; otherwise the queue is first in, first out."""
 
     def __init__(self, count: int) -> None:
         self.in_use = set(range(count))
         """The devices that are not set aside."""
         self._idle = list(range(count))
         self._open: dict[int, deque[str]] = {}
-        """Problems that a device has had last: they may be open there."""
+        """Each device's most recent problems, which may be open there."""
         self._line: list[_Waiter] = []
         self._passed_over = 0
 
     @asynccontextmanager
     async def lease(self, problem: str, avoid: Collection[int] = ()) -> AsyncIterator[int]:
-        """A device for the time of the block; none of those to `avoid`, unless there are no others."""
+        """A device for the duration of the block, none of those to `avoid` unless there are no others."""
         device = await self._take(problem, frozenset(avoid))
         try:
             yield device
@@ -47,7 +47,7 @@ class DeviceQueue:
             self._give(device)
 
     def set_aside(self, device: int) -> None:
-        """Lends the device no more; a lease that there is goes on to its end."""
+        """Lends the device no more; a current lease continues to its end."""
         self.in_use.discard(device)
         self._idle = [each for each in self._idle if each != device]
         self._serve()
@@ -85,7 +85,8 @@ class DeviceQueue:
             waiter.device.set_result(device)
 
     def _cost_of(self, pair: tuple[_Waiter, int]) -> int:
-        """Of a device for a waiter: its problem is in use there, may still be open, or has to be opened."""
+        """Cost of a device for a waiter: its problem is in use there (0), may still be open (1), or must be
+        opened (2)."""
         lately = self._open.get(pair[1])
         if lately is None or pair[0].problem not in lately:
             return 2

@@ -1,5 +1,5 @@
-"""What a pool asks of the machines that do its work. `local_host.py` has threads of this process, for
-debugging; `ray_host.py` has Ray."""
+"""What a pool requires of the machines that do its work. `local_host.py` uses threads of this process, for
+debugging; `ray_host.py` uses Ray."""
 
 from __future__ import annotations
 
@@ -16,35 +16,36 @@ OnStage = Callable[[str], None]
 
 
 class WorkerDied(Exception):
-    """The process or node that did the work is gone; another has taken its place."""
+    """The process or node that did the work is gone; another has replaced it."""
 
 
 class Host(Protocol):
-    """Where the work is done. `devices` measurements and `cores` builds run at a time."""
+    """Where the work is done: `devices` measurements and `cores` builds run concurrently."""
 
     devices: int
     cores: int
 
     async def facts(self, device: int, problem: Problem) -> dict[str, str]:
-        """Opens the problem on a device. Raises UnfitProblem when its reference cannot be run or cannot
-        judge, WorkerBroken, with the reason, when something else is wrong, or WorkerDied."""
+        """Opens the problem on a device; returns the facts of device and software. Raises UnfitProblem if its
+        reference cannot be run or cannot judge, WorkerBroken with the reason if anything else is wrong, or
+        WorkerDied."""
         ...
 
     async def opening(self, device: int, problem: Problem) -> Opening:
-        """Opens the problem on a device, and says where the time went. Raises as `facts` does."""
+        """Opens the problem on a device; returns where the time went. Raises as `facts` does."""
         ...
 
     async def audit(self, device: int, problem: Problem) -> ReferenceAudit:
-        """What the problem's reference is worth as a judge. Raises WorkerBroken or WorkerDied."""
+        """How well the problem's reference can judge kernels. Raises WorkerBroken or WorkerDied."""
         ...
 
     async def architecture(self) -> str:
-        """Of the GPUs, as builds need it ("9.0"); known at once, before any problem is open. Raises
+        """The GPUs' architecture for builds ("9.0"), available before any problem is open. Raises
         WorkerBroken."""
         ...
 
     async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
-        """Raises WorkerDied."""
+        """Builds the kernel. Raises WorkerDied."""
         ...
 
     async def measure(
@@ -57,7 +58,7 @@ class Host(Protocol):
         more: bool,
         on_stage: OnStage,
     ) -> Evaluation:
-        """On the device with this number. `more`: the kernel is measured on another case there next (see
+        """Measures a built kernel on this device. `more`: its next case follows on the device (see
         `Worker.measure`). Raises UnfitProblem, WorkerBroken or WorkerDied."""
         ...
 
@@ -69,9 +70,9 @@ class Host(Protocol):
         archives: Sequence[bytes],
         thorough: bool,
     ) -> list[Evaluation]:
-        """Of kernels that all differ, in one session. Raises WorkerBroken or WorkerDied."""
+        """Compares distinct kernels in one session. Raises WorkerBroken or WorkerDied."""
         ...
 
     def close(self, *, now: bool = False) -> None:
-        """Ends everything that was started; `now`: without waiting for work that is under way."""
+        """Ends everything that was started; `now`: without waiting for work in progress."""
         ...

@@ -23,16 +23,16 @@ class Job:
         self.problem, self.kernel, self.thorough = problem, kernel, thorough
         self.on_stage = on_stage
         self.opening = opening
-        """Ends when some problem is open on some device, with the facts of it."""
+        """Completes with the facts once a problem is open on any device."""
         self.built_for = problem
-        """What the kernel is built for: of a case the whole problem, so that a build serves all of them."""
+        """The problem to build for; for a case the whole problem, so that one build serves all cases."""
         self.build: Build | None = None
         self.failed_on: list[int] = []
         self.reason = ""
-        """Of the last failed try."""
+        """Why the last try failed."""
 
     def on_case(self, case: Case) -> Job:
-        """The same kernel on a case of the problem, with the build that there is."""
+        """The same kernel, with its build so far, on a case of the problem."""
         thorough = self.thorough and case.weight > 0
         job = Job(self.problem.of_case(case), self.kernel, thorough, self.on_stage, self.opening)
         job.built_for, job.build = self.problem, self.build

@@ -1,4 +1,5 @@
-"""What a pool knows of its problems: the facts of device and software, and which references cannot judge."""
+"""What a pool knows about its problems: the facts of device and software, and which references cannot
+judge."""
 
 from __future__ import annotations
 
@@ -12,26 +13,27 @@ from evaluators.scheduler.on_cases import first_of
 
 
 class KnownProblems:
-    """By their ids. A problem is opened where nothing is known yet."""
+    """Problems by id. A problem is opened if nothing is known about it yet."""
 
     def __init__(self, open_one: Callable[[Problem], Awaitable[dict[str, str]]]) -> None:
-        """`open_one` opens a problem without cases on some device, and returns the facts."""
+        """`open_one` opens a problem without cases on any device, and returns the facts."""
         self._open_one = open_one
         self._opening = asyncio.Lock()
         self._facts: dict[str, dict[str, str]] = {}
         self._fit: set[str] = set()
         self._unfit: dict[str, str] = {}
-        """With the reason; that with cases is where one of them got no answer."""
+        """Reasons by id. A problem with cases is listed if one of them got no answer."""
 
     async def describe(self, problem: Problem) -> dict[str, str]:
-        """The facts of this problem. Raises what opening it raises."""
+        """The facts of this problem. Raises whatever opening it raises."""
         async with self._opening:
             if problem.id not in self._facts:
                 self._facts[problem.id] = await self._open(problem)
         return dict(self._facts[problem.id])
 
     async def some_facts(self, problem: Problem) -> dict[str, str]:
-        """Those of any problem: only the first one is opened for it, others are when they are measured."""
+        """The facts of any problem. Only the first problem is opened for this; others are opened when they
+        are measured."""
         if not self.facts(problem):
             async with self._opening:
                 if not self.facts(problem):
@@ -39,26 +41,26 @@ class KnownProblems:
         return self.facts(problem)
 
     def facts(self, problem: Problem) -> dict[str, str]:
-        """Of this problem, or of another: what devices and software there are."""
+        """The facts of this problem, or else of another: which devices and software there are."""
         return self._facts.get(problem.id) or next(iter(self._facts.values()), {})
 
     def is_fit(self, problem: Problem) -> bool:
-        """Whether it has been open."""
+        """Whether the problem has been opened successfully."""
         return problem.id in self._fit
 
     def note_fit(self, problem: Problem) -> None:
-        """It has been open."""
+        """Records that the problem was opened successfully."""
         self._fit.add(problem.id)
 
     def note_unfit(self, problem: Problem, error: UnfitProblem) -> None:
-        """Its reference cannot be run, or cannot judge."""
+        """Records that its reference cannot be run or cannot judge."""
         self._unfit[problem.id] = str(error)
         if isinstance(error, UnansweredProblem) and problem.case_of:
             self._unfit[problem.case_of] = f"in another case {error}"
 
     def require_fit(self, problem: Problem) -> None:
-        """Raises UnfitProblem where that is known: no worker has to find it again, for any kernel. A case
-        that has been open goes on."""
+        """Raises UnfitProblem if the problem is known to be unfit, so that no worker finds it out again for
+        another kernel. A case that has been opened successfully stays fit."""
         ids = (problem.id,) if self.is_fit(problem) else (problem.id, problem.case_of)
         if reasons := [self._unfit[each] for each in ids if each in self._unfit]:
             raise UnfitProblem(reasons[0])

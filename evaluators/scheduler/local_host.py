@@ -1,14 +1,16 @@
-"""A host without Ray: threads of this process. For debugging, and for machines where Ray is not wanted."""
+"""A host without Ray: threads of this process. For debugging, and for machines without Ray."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Concatenate, ParamSpec, TypeVar
 
 from evaluators.build.builder import Build, build, close_thread_fork_server
 from evaluators.device.child_processes import WorkerBroken
@@ -23,9 +25,13 @@ from evaluators.scheduler.host import OnStage, WorkerDied
 from evaluators.system import process_tree
 from evaluators.system.channel import ChannelClosed
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 class LocalHost:
-    """One thread and worker a device, one thread a build. On a GPU a device is each GPU of this machine."""
+    """One thread and worker per device, one thread per build. With `on_gpu`, each GPU of this machine is a
+    device."""
 
     def __init__(self, *, settings: Settings, on_gpu: bool) -> None:
         gpus = visible_gpus() if on_gpu else []
@@ -34,7 +40,7 @@ class LocalHost:
         self._settings = settings
         self._root = scratch.scratch_root(f"local-{os.getpid()}-{secrets.token_hex(4)}")
         scratch.claim(self._root)
-        # Each worker has a thread of its own for life: its processes end with the thread that started them.
+        # Each worker keeps one thread for life: its processes end with the thread that started them.
         self._thread_ids: list[int] = []
         self._threads = [self._thread() for _ in range(self.devices)]
         self._builders = [self._thread() for _ in range(self.cores)]
@@ -46,18 +52,15 @@ class LocalHost:
 
     async def facts(self, device: int, problem: Problem) -> dict[str, str]:
         """See `host.Host`."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads[device], self._workers[device].open, problem)
+        return await self._run(device, Worker.open, problem)
 
     async def opening(self, device: int, problem: Problem) -> Opening:
         """See `host.Host`."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads[device], self._workers[device].opening, problem)
+        return await self._run(device, Worker.opening, problem)
 
     async def audit(self, device: int, problem: Problem) -> ReferenceAudit:
         """See `host.Host`."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads[device], self._workers[device].audit, problem)
+        return await self._run(device, Worker.audit, problem)
 
     async def architecture(self) -> str:
         """See `host.Host`."""
@@ -68,7 +71,7 @@ class LocalHost:
 
     async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
         """See `host.Host`."""
-        # The pool lets no more builds in than there are cores, so one is idle.
+        # The pool runs at most as many builds as there are cores, so one builder is idle.
         builder = self._idle.pop()
         try:
             return await asyncio.get_running_loop().run_in_executor(
@@ -101,14 +104,12 @@ class LocalHost:
         loop = asyncio.get_running_loop()
 
         def say(stage: str) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits for this any more
+            # the loop has closed, so this result is no longer awaited
+            with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(on_stage, stage)
 
-        return await loop.run_in_executor(
-            self._threads[device],
-            lambda: self._workers[device].measure(
-                problem, kernel, archive, thorough=thorough, more=more, on_stage=say
-            ),
+        return await self._run(
+            device, Worker.measure, problem, kernel, archive, thorough=thorough, more=more, on_stage=say
         )
 
     async def compare(
@@ -120,14 +121,11 @@ class LocalHost:
         thorough: bool,
     ) -> list[Evaluation]:
         """See `host.Host`."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads[device],
-            lambda: self._workers[device].compare(problem, kernels, archives, thorough=thorough),
-        )
+        return await self._run(device, Worker.compare, problem, kernels, archives, thorough=thorough)
 
     def close(self, *, now: bool = False) -> None:
         """See `host.Host`."""
-        if now:  # threads that wait for their processes, or for a deadline of theirs, come to their end
+        if now:  # so that threads that wait for their processes end now
             for thread_id in self._thread_ids:
                 for pid in process_tree.children_of_thread(thread_id):
                     process_tree.kill_tree(pid)
@@ -139,12 +137,19 @@ class LocalHost:
             builder.shutdown()
         scratch.release(self._root)
 
+    async def _run(
+        self, device: int, method: Callable[Concatenate[Worker, P], T], *args: P.args, **options: P.kwargs
+    ) -> T:
+        """The result of a method of the device's worker, in the worker's thread."""
+        call = functools.partial(method, self._workers[device], *args, **options)
+        return await asyncio.get_running_loop().run_in_executor(self._threads[device], call)
+
     def _thread(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(1, initializer=lambda: self._thread_ids.append(threading.get_native_id()))
 
 
 def visible_gpus() -> list[str]:
-    """The values for CUDA_VISIBLE_DEVICES that name one GPU each."""
+    """Values for CUDA_VISIBLE_DEVICES that each name one GPU."""
     import torch
 
     named = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -1,6 +1,7 @@
-"""Evaluates kernels on problems with several cases: each case is a problem by itself, the build is one.
+"""Evaluates kernels on problems with several cases. Each case is judged as a separate problem; they share one
+build.
 
-The cases that are not timed come first: they take less time, and a wrong kernel is found out by most of them.
+The untimed cases come first: they take less time, and most of them expose a wrong kernel.
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ from evaluators.reference.loading import own_held_out
 from evaluators.scheduler.job import Job
 
 MOST_DRAWS = 20
-"""Held-out cases that are drawn at most for a problem: some references take few sizes."""
+"""Held-out cases to draw at most for a problem: some references accept few sizes."""
 
 Settle = Callable[[Sequence[Job]], Awaitable[list[Evaluation]]]
 SettleTogether = Callable[[Problem, list[Job], bool], Awaitable[dict[str, Evaluation]]]
 
 
 class OnCases:
-    """A pool's evaluations over cases. `settle` has the verdicts on a kernel in the first of some cases, at
-    least one; `settle_together` those on several kernels in one case."""
+    """A pool's evaluations over cases. `settle` returns the verdicts on a kernel in the first of the given
+    cases, at least one; `settle_together` those on several kernels in one case."""
 
     def __init__(self, settle: Settle, settle_together: SettleTogether) -> None:
         self._settle, self._settle_together = settle, settle_together
         self._held_out: dict[str, _HeldOut] = {}
-        """By the problem's id: the same for all kernels, which are compared with one another."""
+        """By the problem's id; the same for all kernels, so that they can be compared."""
 
     async def evaluate(self, job: Job) -> Evaluation:
-        """The verdict on a kernel over all cases, those of the problem first. A reference that is unfit in a
-        case of its own is the whole verdict, unless that can be dropped and others have a weight; so is a
+        """The verdict on a kernel over all cases, the problem's own first. If a reference is unfit in one of
+        those, that is the whole verdict, unless the case can be dropped and others have a weight. So is a
         failure of ours."""
         problem = job.problem
         if problem.id not in self._held_out:
@@ -63,7 +64,7 @@ class OnCases:
         return summed_up(sorted(results, key=lambda each: places.get(each.name, len(places))))
 
     async def compare(self, problem: Problem, jobs: Sequence[Job], thorough: bool) -> dict[str, Evaluation]:
-        """Of several kernels, by their ids, over the cases that have a weight."""
+        """Compares several kernels, by id, over the cases that have a weight."""
         results: dict[str, list[CaseResult]] = {job.kernel.id: [] for job in jobs}
         over: dict[str, Evaluation] = {}
         for case in filter(lambda each: each.weight, problem.cases):
@@ -84,7 +85,7 @@ class OnCases:
 
 
 class _HeldOut:
-    """The cases that were drawn for a problem, and are fit to judge as far as that is known."""
+    """The held-out cases drawn for a problem that are fit to judge, as far as is known."""
 
     def __init__(self, problem: Problem) -> None:
         generator = random.SystemRandom()
@@ -96,8 +97,8 @@ class _HeldOut:
             self.cases += more
 
     def instead_of(self, case: Case) -> list[Case]:
-        """The next one, for a case whose reference cannot judge; none where there is none any more."""
-        if case not in self.cases:  # another kernel has found it, too
+        """The next drawn case, to replace one whose reference cannot judge; empty if there are no more."""
+        if case not in self.cases:  # another kernel has already replaced it
             return []
         self.cases.remove(case)
         more = self._another()
@@ -115,8 +116,8 @@ class _HeldOut:
 
 
 def first_of(problem: Problem) -> list[Problem]:
-    """What is opened to know the device: the problem itself, or its first case, where it has cases; and what
-    is opened in its place, one after the other, where its reference cannot judge."""
+    """What to open to learn about the device: the problem itself or its first case, followed by the cases to
+    open instead if its reference cannot judge."""
     if not problem.cases:
         return [problem]
     first, *others = problem.cases
@@ -125,8 +126,7 @@ def first_of(problem: Problem) -> list[Problem]:
 
 
 def _in_a_row(left: Sequence[Case]) -> list[Case]:
-    """The first case, and with it those that follow where none of them is timed. Held-out ones are asked
-    after all others."""
+    """The first case, and the untimed ones that follow it. Held-out cases come after all others."""
     first = left[0]
     if first.weight:
         return [first]
@@ -134,7 +134,7 @@ def _in_a_row(left: Sequence[Case]) -> list[Case]:
 
 
 def _is_settled(results: Sequence[CaseResult], following: Case) -> bool:
-    """Whether enough has failed: held-out cases are for kernels that are right on the others."""
+    """Whether enough cases have failed. Held-out cases are only for kernels that are right on the others."""
     failures = sum(each.fails for each in results)
     return failures >= MOST_FAILURES or (failures > 0 and following.held_out)
 
@@ -144,12 +144,12 @@ def _is_dropped(case: Case, found: Evaluation) -> bool:
 
 
 def _whole(case: str, found: Evaluation) -> Evaluation:
-    """The verdict on the case of this name, for all of them."""
+    """The verdict on this case, used for the whole problem."""
     return replace(found, log=f"case {case}: {found.log}")
 
 
 def _nothing_left(results: Sequence[CaseResult], left: Iterable[Case]) -> Evaluation | None:
-    """The verdict where no case with a weight can judge: none would be timed."""
+    """The verdict if no case with a weight can judge, so that none would be timed."""
     unfit = [each for each in results if each.evaluation.status is Status.UNFIT_REFERENCE and each.weight]
     judged = any(each.weight for each in results if each not in unfit)
     if not unfit or judged or any(each.weight for each in left):

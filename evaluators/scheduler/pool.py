@@ -1,6 +1,6 @@
-"""Gives verdicts on many kernels at once: builds on CPU cores, measurements on devices, one lane each.
+"""Evaluates many kernels concurrently: builds on CPU cores, measurements on devices, one lane each.
 
-`Pool` is the evaluator that a search uses. Its work is done by a host (`host.py`).
+`Pool` is the evaluator that a search uses. A host does its work (`host.py`).
 """
 
 from __future__ import annotations
@@ -36,20 +36,26 @@ T = TypeVar("T")
 TRIES = 3
 OPENING_TRIES = 2
 IN_FRONT = 2
-"""So many kernels for each core are built or wait for a device. Whoever builds all that there is keeps every
-core busy, and what is being measured waits for memory and for the machine."""
+"""Kernels per core that may be building or waiting for a device. Building everything at once would occupy all
+cores and slow the measurements down."""
 
 
 class CannotOpen(WorkerBroken):
-    """No device could open the problem, or none is there."""
+    """No device could open the problem, or there is none."""
 
 
 class Pool:
-    """The evaluator: sends kernels through the two lanes, gives lost work to another worker, blames a kernel
-    that kills two of them, and goes on without a device that fails or has become slow.
+    """Evaluates kernels in two lanes, builds and measurements. It repeats lost work on another worker, blames
+    a kernel that kills two workers, and continues without a device that fails or has become slow.
 
-    A context manager, too: it closes the pool at the block's end, at once where the block is left by an
-    exception."""
+    As a context manager, it closes at the end of the block, immediately if the block raises.
+
+    Args:
+        host: where the work is done.
+
+    Attributes:
+        devices_set_aside: reasons by device number. The last device stays in use even if it is listed.
+    """
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -64,7 +70,6 @@ class Pool:
         self._asking = asyncio.Lock()
         self._at_work: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self.devices_set_aside: dict[int, str] = {}
-        """Why, by the device's number. The last device is kept whatever it does, and stands here, too."""
 
     def __enter__(self) -> Self:
         return self
@@ -73,17 +78,29 @@ class Pool:
         self.close(now=kind is not None)
 
     async def describe(self, problem: Problem) -> dict[str, str]:
-        """Device and software that will measure the problem. Raises CannotOpen or UnfitProblem when it
-        cannot be run."""
+        """The facts of device and software that will measure the problem.
+
+        Raises:
+            CannotOpen: if no device could open the problem.
+            UnfitProblem: if its reference cannot be run or cannot judge.
+        """
         return await self._problems.describe(problem)
 
     async def audit(self, problem: Problem) -> ReferenceAudit:
-        """What the problem's reference is worth as a judge, on the next device that is free. Raises
-        CannotOpen where two tries have failed for a reason that is not the reference's."""
+        """How well the problem's reference can judge kernels, found out on the next free device.
+
+        Raises:
+            CannotOpen: if two tries failed for other reasons than the reference.
+        """
         return await self._on_any(f"audit of {problem.id}", lambda device: self._host.audit(device, problem))
 
     async def opening(self, problem: Problem) -> Opening:
-        """How long opening the problem takes there, step by step. Raises CannotOpen or UnfitProblem."""
+        """How long opening the problem takes there, step by step.
+
+        Raises:
+            CannotOpen: if no device could open the problem.
+            UnfitProblem: if its reference cannot be run or cannot judge.
+        """
         return await self._on_any(problem.id, lambda device: self._host.opening(device, problem))
 
     async def _on_any(self, what: str, ask: Callable[[int], Awaitable[T]]) -> T:
@@ -100,16 +117,21 @@ class Pool:
                     raise CannotOpen(str(error)) from error
 
     async def evaluate(
-        self,
-        problem: Problem,
-        kernel: Kernel,
-        *,
-        thorough: bool = False,
-        on_stage: OnStage | None = None,
+        self, problem: Problem, kernel: Kernel, *, thorough: bool = False, on_stage: OnStage | None = None
     ) -> Evaluation:
-        """The verdict on a kernel; never raises for the kernel's own failure. `on_stage` is told when the
-        build and the measurement begin (`building`, `measuring`), and the steps of the measurement."""
-        opening = asyncio.ensure_future(self._problems.some_facts(problem))  # a build does not wait for it
+        """Judges one kernel. Never raises for the kernel's own failure.
+
+        Args:
+            problem: the problem that the kernel solves.
+            kernel: the kernel to judge.
+            thorough: measure longer, and against `torch.compile` too.
+            on_stage: called at the beginning of the build (`building`), of the measurement (`measuring`) and
+                of its steps.
+
+        Returns:
+            The verdict, with the timing if the kernel is correct.
+        """
+        opening = asyncio.ensure_future(self._problems.some_facts(problem))  # builds do not wait for it
         opening.add_done_callback(
             lambda done: done.cancelled() or done.exception()
         )  # whoever awaits it or not
@@ -124,7 +146,7 @@ class Pool:
 
     @asynccontextmanager
     async def _alone(self, problem: Problem, kernels: Iterable[Kernel]) -> AsyncIterator[None]:
-        """Each kernel is at work once at a time: its folder has the same name every time."""
+        """Each kernel is processed once at a time, because its folder always has the same name."""
         async with AsyncExitStack() as stack:
             for name in sorted({each.id for each in kernels}):
                 lock = self._at_work.setdefault((problem.id, name), asyncio.Lock())
@@ -134,12 +156,19 @@ class Pool:
     async def compare(
         self, problem: Problem, kernels: Sequence[Kernel], *, thorough: bool = True
     ) -> list[Evaluation]:
-        """Measures kernels against one another, and eager, in one session: an evaluation each, in order. The
-        samples of all correct ones are aligned by turn (see `timing.paired_speedup`).
+        """Measures kernels against one another and against eager in one session.
 
-        A kernel that fails does not disturb the others, and nothing is raised for it. Audits of GPU times
-        and attribution are left to `evaluate`, which comes before: this tells which of several
-        correct kernels is the fastest.
+        This finds the fastest of several correct kernels. Timing checks and attribution are left to
+        `evaluate`, which must come before. A kernel that fails does not disturb the others.
+
+        Args:
+            problem: the problem that the kernels solve.
+            kernels: the kernels to compare.
+            thorough: measure longer.
+
+        Returns:
+            One evaluation per kernel, in order. The samples of all correct kernels are aligned by turn (see
+            `timing.paired_speedup`).
         """
         opening = asyncio.ensure_future(self._problems.some_facts(problem))
         unique = {each.id: each for each in kernels}
@@ -166,7 +195,7 @@ class Pool:
             except (WorkerDied, WorkerBroken) as error:
                 reason = str(error)
             except Exception as error:
-                # As for a single kernel: a search must not end by it.
+                # As for a single kernel: it must not end the search.
                 logger.exception("the evaluator failed when it compared %d kernels", len(jobs))
                 reason = f"{type(error).__name__}: {error}"
             logger.warning("%d kernels are compared again: %s", len(jobs), cause_of(reason))
@@ -203,8 +232,8 @@ class Pool:
                 raise
 
     async def _settle(self, jobs: Sequence[Job]) -> list[Evaluation]:
-        """Verdicts on the first of these jobs, one or more. Several are cases of one kernel that are not
-        timed: they are measured one after the other on one device, as long as the kernel is right."""
+        """Verdicts on the first of these jobs, at least one. Several jobs are untimed cases of one kernel,
+        measured one after another on one device while the kernel is right."""
         found: list[Evaluation] = []
         deaths, reason = 0, ""
         for left in reversed(range(TRIES)):
@@ -219,12 +248,12 @@ class Pool:
             except WorkerDied as error:
                 deaths, reason = deaths + 1, str(error)
                 if deaths == 2:
-                    log = f"it took two workers down: {reason}"
+                    log = f"it killed two workers: {reason}"
                     return [*found, self._without_measurement(jobs[0], Status.CRASHED, log)]
             except WorkerBroken as error:
                 reason = str(error)
             except Exception as error:
-                # A search must not end by whatever one kernel brings to light in the evaluator.
+                # Whatever one kernel exposes in the evaluator must not end the search.
                 reason = "".join(traceback.format_exception(error))
             jobs[len(found)].reason = reason
             if left:
@@ -232,11 +261,15 @@ class Pool:
         return [*found, self._without_measurement(jobs[0], Status.INFRASTRUCTURE_ERROR, reason)]
 
     def _without_measurement(self, job: Job, status: Status, log: str) -> Evaluation:
-        """The verdict on a job that has come to no measurement."""
+        """The verdict on a job that was not measured."""
         return Evaluation(status=status, log=log, environment=self._problems.facts(job.problem))
 
     def close(self, *, now: bool = False) -> None:
-        """Ends every process that was started; `now`: without waiting for work that is under way."""
+        """Ends every process that was started.
+
+        Args:
+            now: do not wait for work in progress.
+        """
         self._host.close(now=now)
         self._retries.sum_up()
 
@@ -254,7 +287,7 @@ class Pool:
             except (WorkerBroken, WorkerDied) as error:
                 failed_on.append(device)
                 reason = str(error)
-                died = isinstance(error, WorkerDied)  # another takes its place, on the last device, too
+                died = isinstance(error, WorkerDied)  # another takes its place, even on the last device
                 if len(failed_on) == (OPENING_TRIES if died else min(OPENING_TRIES, self._host.devices)):
                     raise CannotOpen(reason) from error
             else:
@@ -263,7 +296,7 @@ class Pool:
                 return facts
 
     async def _try(self, jobs: Sequence[Job], found: list[Evaluation]) -> None:
-        """Adds the verdicts to those that were found. Raises what the first job without one comes to."""
+        """Adds verdicts to `found`. Raises what went wrong with the first job without one."""
         job = jobs[0]
         self._problems.require_fit(job.problem)
         async with AsyncExitStack() as in_front:
@@ -277,8 +310,8 @@ class Pool:
                 return
             async with self._devices.lease(job.problem.id, job.failed_on) as device:
                 await in_front.aclose()  # the next may be built
-                self._problems.require_fit(job.problem)  # another may have found it meanwhile
-                # On a CPU a build would disturb a measurement: both take the one lane.
+                self._problems.require_fit(job.problem)  # another job may have found out meanwhile
+                # On a CPU a build would disturb a measurement, so both use the one lane.
                 build = await self._build(job)
                 if build.status is not None:
                     found.append(_failed_build(build, facts))
@@ -290,7 +323,7 @@ class Pool:
                         return
 
     async def _measured(self, device: int, job: Job, build: Build, *, more: bool) -> Evaluation:
-        """On the device that is lent. `more`: another case of the kernel is next there."""
+        """Measures on the leased device. `more`: another case of the kernel is next there."""
         try:
             self._problems.require_fit(job.problem)
             job.on_stage("measuring")
@@ -298,7 +331,7 @@ class Pool:
                 device, job.problem, job.kernel, build.archive, job.thorough, more, job.on_stage
             )
         except UnfitProblem as error:
-            if self._problems.is_fit(job.problem):  # it has been open: this is the device's fault
+            if self._problems.is_fit(job.problem):  # it was opened before, so the device is at fault
                 job.failed_on.append(device)
                 raise WorkerBroken(str(error)) from error
             self._problems.note_unfit(job.problem, error)
@@ -314,7 +347,7 @@ class Pool:
         return replace(evaluation, build_s=build.seconds)
 
     async def _build(self, job: Job) -> Build:
-        """The kernel's build, which outlasts a worker that dies in the measurement after it."""
+        """The kernel's build, which is kept if a worker dies in the measurement after it."""
         if job.build is None:
             architecture = await self._architecture_of(job.problem)
             job.on_stage("building")
@@ -329,7 +362,7 @@ class Pool:
         return self._architecture
 
     def _blame(self, failed_on: Sequence[int], succeeded_on: int, reason: str) -> None:
-        """What has failed on some devices and then succeeded on another shows that they are at fault."""
+        """Devices on which a kernel failed are at fault if it then succeeds on another."""
         for device in failed_on:
             if device != succeeded_on:
                 self._set_aside(device, self._health.at_fault(device, reason))
@@ -339,7 +372,7 @@ class Pool:
             return
         self.devices_set_aside[device] = reason
         if self._devices.in_use == {device}:
-            logger.warning("device %d is the last one and kept, although %s", device, reason)
+            logger.warning("device %d stays in use because it is the last one, although %s", device, reason)
             return
         logger.warning("device %d is set aside: %s", device, reason)
         self._devices.set_aside(device)

@@ -1,4 +1,4 @@
-"""A host on Ray: an actor a GPU, build tasks on CPU cores; a local instance, or a cluster that is joined."""
+"""A host on Ray: one actor per GPU, build tasks on CPU cores, in a local instance or an existing cluster."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from evaluators.base.cause import first_line
 from evaluators.build.builder import Build, build
@@ -29,50 +29,38 @@ from evaluators.system.channel import ChannelClosed
 
 logger = logging.getLogger(__name__)
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 START_S = 60.0
-"""How long a worker may take to come up where there is room for it; a node that is gone makes none."""
+"""How long a worker may take to start. On a node that is gone, none starts."""
 
 
 class DeviceActor:
-    """The worker of one device, in a process of its own."""
+    """The worker of one device, in a separate process."""
 
     def __init__(self, *, root: Path, settings: Settings, device: str) -> None:
         scratch.claim(root)
         self._root = root
         self._worker = Worker(root=root, settings=settings)
-        # A lasting thread: processes end with the thread that started them, and Ray's own relays the stages.
+        # A lasting thread, because processes end with the thread that started them. Ray's own thread relays
+        # the stages.
         self._thread = ThreadPoolExecutor(1)
-        # What fails now fails again, and is told, with a problem.
+        # A failure here recurs, and is reported, when a problem is opened.
         self._thread.submit(self._worker.prepare, device)
 
     def architecture(self) -> str:
         """See `host.Host`."""
         return self._worker.gpu.architecture
 
-    def open(self, problem: Problem) -> dict[str, str]:
-        """See `Worker.open`."""
-        return self._thread.submit(self._worker.open, problem).result()
+    def run(self, method: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """Runs a method of the worker."""
+        return self._thread.submit(method, self._worker, *arguments, **options).result()
 
-    def opening(self, problem: Problem) -> Opening:
-        """See `Worker.opening`."""
-        return self._thread.submit(self._worker.opening, problem).result()
-
-    def audit(self, problem: Problem) -> ReferenceAudit:
-        """See `Worker.audit`."""
-        return self._thread.submit(self._worker.audit, problem).result()
-
-    def measure(
-        self, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool, more: bool
-    ) -> Evaluation:
-        """See `Worker.measure`."""
-        return self._thread.submit(
-            self._worker.measure, problem, kernel, archive, thorough=thorough, more=more
-        ).result()
-
-    def measure_aloud(
+    def measure_in_stages(
         self, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool, more: bool
     ) -> Iterator[str | Evaluation]:
-        """The same, with each stage as it begins; the evaluation comes last."""
+        """`Worker.measure`, but yields each stage as it begins; the evaluation comes last."""
         said: SimpleQueue[str | Future[Evaluation]] = SimpleQueue()
         work = self._thread.submit(
             self._worker.measure, problem, kernel, archive, thorough=thorough, more=more, on_stage=said.put
@@ -82,14 +70,6 @@ class DeviceActor:
             yield word
         yield word.result()
 
-    def compare(
-        self, problem: Problem, kernels: Sequence[Kernel], archives: Sequence[bytes], thorough: bool
-    ) -> list[Evaluation]:
-        """See `Worker.compare`."""
-        return self._thread.submit(
-            self._worker.compare, problem, kernels, archives, thorough=thorough
-        ).result()
-
     def close(self) -> None:
         """Ends every process, and removes the scratch folders on this node."""
         self._thread.submit(self._worker.close).result()
@@ -97,10 +77,10 @@ class DeviceActor:
 
 
 class RayHost:
-    """Starts or joins Ray. `address` "" starts a local instance, otherwise the cluster there is joined.
+    """Starts or joins Ray. If `address` is "", starts a local instance, otherwise joins that cluster.
 
-    On a GPU one actor holds each GPU of the cluster; on a CPU there is one actor. Raises ConnectionError
-    when the cluster cannot be reached.
+    On GPUs one actor owns each GPU of the cluster; on CPUs there is one actor. Raises ConnectionError if the
+    cluster cannot be reached.
     """
 
     def __init__(self, *, settings: Settings, on_gpu: bool, address: str = "") -> None:
@@ -126,7 +106,7 @@ class RayHost:
             undo.pop_all()
         self.cores = max(1, int(resources.get("CPU", 1)))
         self._device = "cuda" if on_gpu else "cpu"
-        # Two at a time: the architecture is asked for while the first problem is being opened.
+        # Two, because the architecture is requested while the first problem is being opened.
         options = {"num_gpus": int(on_gpu), "num_cpus": 0, "max_concurrency": 2}
         self._actor_class = ray.remote(**options)(DeviceActor)
         self._build_task = ray.remote(num_cpus=1, max_retries=0)(_build)
@@ -135,21 +115,15 @@ class RayHost:
 
     async def facts(self, device: int, problem: Problem) -> dict[str, str]:
         """See `host.Host`."""
-        actor = await self._actor(device)
-        facts: dict[str, str] = await self._answer(device, actor.open.remote(problem))
-        return facts
+        return await self._run(device, Worker.open, problem)
 
     async def opening(self, device: int, problem: Problem) -> Opening:
         """See `host.Host`."""
-        actor = await self._actor(device)
-        found: Opening = await self._answer(device, actor.opening.remote(problem))
-        return found
+        return await self._run(device, Worker.opening, problem)
 
     async def audit(self, device: int, problem: Problem) -> ReferenceAudit:
         """See `host.Host`."""
-        actor = await self._actor(device)
-        found: ReferenceAudit = await self._answer(device, actor.audit.remote(problem))
-        return found
+        return await self._run(device, Worker.audit, problem)
 
     async def architecture(self) -> str:
         """See `host.Host`."""
@@ -163,11 +137,7 @@ class RayHost:
     async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
         """See `host.Host`."""
         task = self._build_task.remote(
-            problem,
-            kernel,
-            root=self._root,
-            architecture=architecture,
-            settings=self._settings,
+            problem, kernel, root=self._root, architecture=architecture, settings=self._settings
         )
         try:
             built: Build = await self._answer(None, task)
@@ -185,18 +155,18 @@ class RayHost:
         more: bool,
         on_stage: OnStage,
     ) -> Evaluation:
-        """See `host.Host`. On a cluster joined as a client (`ray://`) the stages are not told."""
-        actor = await self._actor(device)
-        arguments = (problem, kernel, archive, thorough, more)
+        """See `host.Host`. On a cluster joined as a client (`ray://`) stages are not reported."""
         if self._on_client:
-            evaluation: Evaluation = await self._answer(device, actor.measure.remote(*arguments))
-            return evaluation
-        async for word in actor.measure_aloud.options(num_returns="streaming").remote(*arguments):
+            return await self._run(
+                device, Worker.measure, problem, kernel, archive, thorough=thorough, more=more
+            )
+        streaming = (await self._actor(device)).measure_in_stages.options(num_returns="streaming")
+        async for word in streaming.remote(problem, kernel, archive, thorough, more):
             said: str | Evaluation = await self._answer(device, word)
             if isinstance(said, Evaluation):
                 return said
             on_stage(said)
-        raise WorkerDied("the worker ended without a word")
+        raise WorkerDied("the worker ended without an answer")
 
     async def compare(
         self,
@@ -207,14 +177,11 @@ class RayHost:
         thorough: bool,
     ) -> list[Evaluation]:
         """See `host.Host`."""
-        actor = await self._actor(device)
-        asked = actor.compare.remote(problem, kernels, archives, thorough)
-        evaluations: list[Evaluation] = await self._answer(device, asked)
-        return evaluations
+        return await self._run(device, Worker.compare, problem, kernels, archives, thorough=thorough)
 
     def close(self, *, now: bool = False) -> None:
         """See `host.Host`."""
-        with contextlib.suppress(Exception):  # the cluster may be gone already, and so is our concern
+        with contextlib.suppress(Exception):  # the cluster may already be gone
             closing = [actor.close.remote() for actor in self._actors]
             self._ray.wait(closing, num_returns=len(closing), timeout=0 if now else 10)
         for actor in self._actors:
@@ -223,22 +190,31 @@ class RayHost:
             self._ray.shutdown()
         if self._node_fork_server is not None:
             self._node_fork_server.close()
-        scratch.release(self._root)  # on this node, also where an actor had no time to
+        scratch.release(self._root)  # on this node, even if an actor had no time to
+
+    async def _run(
+        self, device: int, method: Callable[Concatenate[Worker, P], T], *args: P.args, **options: P.kwargs
+    ) -> T:
+        """The result of a method of the device's worker."""
+        actor = await self._actor(device)
+        result: T = await self._answer(device, actor.run.remote(method, *args, **options))
+        return result
 
     async def _actor(self, device: int) -> Any:
-        """The device's actor, once it is up. Raises WorkerBroken when it does not come up."""
+        """The device's actor, once it has started. Raises WorkerBroken if it does not start."""
         actor = self._actors[device]
         if device not in self._ready:
             try:
                 await asyncio.wait_for(actor.__ray_ready__.remote(), START_S)
             except (TimeoutError, self._ray.exceptions.RayError) as error:
                 self._replace(device)
-                raise WorkerBroken(f"no worker came up for device {device}: is its node gone?") from error
+                raise WorkerBroken(f"no worker started for device {device}; its node may be gone") from error
             self._ready.add(device)
         return actor
 
     async def _answer(self, device: int | None, asked: Any) -> Any:
-        """What a task or an actor's method answers or raises. Raises WorkerDied when its process died."""
+        """The result of a task or of an actor's method, or its error. Raises WorkerDied if its process
+        died."""
         try:
             return await asked
         except self._ray.exceptions.RayTaskError as error:
@@ -260,7 +236,7 @@ class RayHost:
 
 
 def _build(problem: Problem, kernel: Kernel, *, root: Path, architecture: str, settings: Settings) -> Build:
-    """In a process of Ray's, on any node."""
+    """Runs in a process of Ray's, on any node."""
     scratch.claim(root)
     return build(
         problem,
@@ -280,27 +256,28 @@ def _connect(address: str) -> None:
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Ray would give its workers niceness 15, where every other process on the machine disturbs a measurement.
+    # Ray would give its workers niceness 15, at which every other process on the machine disturbs
+    # measurements.
     os.environ.setdefault("RAY_worker_niceness", "0")
     if not address:
-        # As a `runtime_env` it would keep Ray from using the processes that it has started ahead.
+        # As a `runtime_env` it would keep Ray from using processes that it has started in advance.
         with _python_path(str(evaluators.PACKAGE.parent)):
-            # Without "local" Ray would join whatever cluster runs on this machine, and die with it.
+            # Without "local" Ray would join any cluster that runs on this machine, and die with it.
             ray.init(address="local", include_dashboard=False, num_cpus=_allowed_cores(), **quiet)
         return
     ray.init(address=address, runtime_env={"py_modules": [evaluators]}, **quiet)
 
 
 def _allowed_cores() -> int | None:
-    """The cores that this process is held to (`taskset`, Slurm), of which Ray knows nothing; None where it
-    may have all that Ray counts."""
+    """The number of cores that this process is restricted to (`taskset`, Slurm), which Ray ignores; None if
+    it may use all cores that Ray counts."""
     allowed = len(os.sched_getaffinity(0))
     return allowed if allowed < (os.cpu_count() or 1) else None
 
 
 @contextlib.contextmanager
 def _python_path(root: str) -> Iterator[None]:
-    """Processes that are started in the block find the modules in this folder, too."""
+    """Processes started in the block also find the modules in this folder."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, before]))
     try:

@@ -1,4 +1,4 @@
-"""What is said of tries that failed: the same cause not over and over."""
+"""Reports tries that failed, without repeating the same cause over and over."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from evaluators.base.cause import cause_of
 
 
 class Retries:
-    """How many tries were followed by another, by the cause."""
+    """Counts the tries that were repeated, by cause."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         self._counts: Counter[str] = Counter()
 
     def tell(self, kernel: str, reason: str) -> None:
-        """Of a kernel that is tried again, in a line; of the same cause only when it has come 10, 100, …
-        times."""
+        """Logs in one line that a kernel is tried again; for a cause seen before, only the 10th, 100th, …
+        time."""
         cause = cause_of(reason)
         self._counts[cause] += 1
         count = self._counts[cause]
@@ -27,7 +27,7 @@ class Retries:
         self._logger.debug("a try of kernel %s failed: %s", kernel, reason)
 
     def sum_up(self) -> None:
-        """Of all causes that have come more than once."""
+        """Logs all causes that occurred more than once."""
         for cause, count in self._counts.items():
             if count > 1:
-                self._logger.warning("%d times in all a kernel was tried again: %s", count, cause)
+                self._logger.warning("a kernel was tried again %d times in total: %s", count, cause)

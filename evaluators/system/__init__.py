@@ -1,1 +1,1 @@
-"""Processes, memory, files and the GPU's driver: nothing here knows of kernels."""
+"""Processes, memory, files and the GPU driver. Nothing here knows about kernels."""

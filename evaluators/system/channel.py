@@ -1,7 +1,8 @@
-"""Messages between the evaluator's processes: JSON, a line each, over a Unix socket; file descriptors beside.
+"""Messages between the evaluator's processes: one line of JSON each over a Unix socket, with file
+descriptors.
 
-Never pickle: one end may be hostile. A peer can lie in a message, but it cannot make the reader run code,
-read without end or wait for ever.
+Never pickle, because one end may be hostile. A peer can lie in a message, but it cannot make the reader run
+code, read without end or wait forever.
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ class ChannelClosed(Exception):
 
 
 class ChannelTimeout(Exception):
-    """The peer said nothing in time."""
+    """The peer sent nothing in time."""
 
 
 class ProtocolError(Exception):
-    """The peer said something that is no message."""
+    """The peer sent something that is not a valid message."""
 
 
 def printable(value: Any, limit: int = 8000) -> str:
-    """Text out of a peer's message, at most `limit` characters and fit for any file: no lone surrogates."""
+    """Text from a peer's message: at most `limit` characters, without lone surrogates, which no file can
+    hold."""
     return str(value)[:limit].encode(errors="replace").decode()
 
 
@@ -53,7 +55,7 @@ class Channel:
 
     @classmethod
     def from_fd(cls, fd: int) -> Channel:
-        """Takes over an inherited descriptor."""
+        """Takes ownership of an inherited descriptor."""
         return cls(socket.socket(fileno=fd))
 
     def fileno(self) -> int:
@@ -65,7 +67,7 @@ class Channel:
         data = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         try:
             sent = socket.send_fds(self._socket, [data], list(fds)) if fds else self._socket.send(data)
-            if sent < len(data):  # a call for no bytes would fail where the peer has heard all and gone
+            if sent < len(data):  # sending no bytes would fail if the peer has read everything and gone
                 self._socket.sendall(data[sent:])
         except (BrokenPipeError, ConnectionResetError) as error:
             raise ChannelClosed(str(error)) from error
@@ -75,7 +77,7 @@ class Channel:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while (end := self._buffer.find(b"\n")) < 0:
             if len(self._buffer) > MAX_MESSAGE_BYTES:
-                raise ProtocolError(f"a message of over {MAX_MESSAGE_BYTES} bytes")
+                raise ProtocolError(f"a message of more than {MAX_MESSAGE_BYTES} bytes")
             self._fill(None if deadline is None else max(0.0, deadline - time.monotonic()))
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
@@ -88,7 +90,7 @@ class Channel:
         return message
 
     def wait(self, timeout_s: float) -> None:
-        """Waits until the peer says something, and leaves it to whoever gets the descriptor. Raises
+        """Waits for a message and leaves it unread, for the next owner of the descriptor. Raises
         ChannelClosed or ChannelTimeout."""
         if not select.select([self._socket], [], [], timeout_s)[0]:
             raise ChannelTimeout(f"no message within {timeout_s:.3g} s")
@@ -98,13 +100,13 @@ class Channel:
         raise ChannelClosed("the peer has closed the channel")
 
     def has_message(self) -> bool:
-        """Whether `receive` would answer from what has been read already."""
+        """Whether `receive` can answer from data that has already been read."""
         return b"\n" in self._buffer
 
     def take_fds(self, n: int) -> list[int]:
-        """The n descriptors that came with the messages received so far. Raises ProtocolError."""
+        """The next `n` descriptors that came with the messages received so far. Raises ProtocolError."""
         if len(self._fds) < n:
-            raise ProtocolError(f"{n} descriptors expected, {len(self._fds)} came")
+            raise ProtocolError(f"expected {n} descriptors, received {len(self._fds)}")
         taken, self._fds = self._fds[:n], self._fds[n:]
         return taken
 
@@ -114,7 +116,7 @@ class Channel:
         self._drop_fds()
 
     def finish(self, timeout_s: float) -> None:
-        """Says no more, waits until the peer has closed its end, too, or so many seconds, and closes."""
+        """Stops sending, waits until the peer closes its end or for `timeout_s`, and closes."""
         deadline = time.monotonic() + timeout_s
         with contextlib.suppress(OSError, ChannelClosed, ChannelTimeout, ProtocolError):
             self._socket.shutdown(socket.SHUT_WR)
@@ -133,7 +135,7 @@ class Channel:
         self._fds += fds
         if len(self._fds) > MAX_FDS:
             self._drop_fds()
-            raise ProtocolError(f"over {MAX_FDS} descriptors that nobody asked for")
+            raise ProtocolError(f"more than {MAX_FDS} unexpected descriptors")
         if not data:
             raise ChannelClosed("the peer has closed the channel")
         self._buffer += data

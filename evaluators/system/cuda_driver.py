@@ -1,5 +1,5 @@
-"""The few calls of the CUDA driver that torch does not offer: memory between processes, gates on a stream,
-and which GPU there is."""
+"""The few CUDA driver calls that torch does not offer: memory shared between processes, waiting on a stream,
+and which GPU this machine has."""
 
 from __future__ import annotations
 
@@ -16,63 +16,63 @@ from typing import Any
 
 OUT_OF_MEMORY = 2
 PINNED, DESCRIPTOR, DEVICE, READ_AND_WRITE = 1, 1, 1, 3
-"""The driver's numbers for a kind of memory, a kind of handle, a kind of place, and what may be done."""
+"""The driver's constants for a memory type, a handle type, a location type and an access mode."""
 PAGE = 2 * 2**20
 MAJOR, MINOR = 75, 76
-"""Of the compute capability."""
-ABOUT_GPUS, DEVICE_FILES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
+"""Attributes of the compute capability."""
+GPU_INFO, DEVICE_FILES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """The GPU that a process gets when it asks for none by its number."""
+    """The GPU that a process gets if it does not ask for a particular one."""
 
     architecture: str
-    """Its compute capability, "9.0"."""
+    """Compute capability, "9.0"."""
     variables: dict[str, str]
-    """What makes a process see it alone, whichever GPUs that process may open."""
+    """Environment variables that make a process see only this GPU, whichever device files it may open."""
     files: tuple[str, ...]
-    """The device files to open: its own and the driver's."""
+    """Device files to open: the GPU's own and the driver's."""
     number: int
-    """Its place among the GPUs of this machine, as far as the driver tells."""
+    """Its index among this machine's GPUs; 0 if the driver does not tell."""
 
     @property
     def uuid(self) -> str:
-        """`GPU-…`; "" of a part of a GPU."""
+        """`GPU-…`; "" for a MIG slice."""
         return self.variables.get("CUDA_VISIBLE_DEVICES", "")
 
 
 def first_gpu(environment: Mapping[str, str]) -> Gpu:
-    """For processes with this environment. Asked of the driver in a process of its own, since this one does
-    not touch it. Raises OSError where there is none."""
+    """The first GPU for processes with this environment. A separate process asks the driver, because this one
+    must not touch it. Raises OSError if there is none."""
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [sys.executable, "-P", __file__], env=environment, capture_output=True, text=True, check=True
         ).stdout
     except subprocess.CalledProcessError as error:
-        raise OSError(f"the GPU's driver does not answer: {error.stderr.strip()[-500:]}") from error
-    about = json.loads(said)
-    parts = environment.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG")  # of a GPU, with names of their own
-    number = _number_of(about["bus"])
+        raise OSError(f"the GPU driver does not answer: {error.stderr.strip()[-500:]}") from error
+    facts = json.loads(output)
+    mig = environment.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG")  # MIG slices have their own names
+    number = _device_minor(facts["bus"])
     return Gpu(
-        architecture=about["architecture"],
-        variables={} if parts else {"CUDA_VISIBLE_DEVICES": f"GPU-{uuid.UUID(about['uuid'])}"},
-        files=_files_of(None if parts else number),
+        architecture=facts["architecture"],
+        variables={} if mig else {"CUDA_VISIBLE_DEVICES": f"GPU-{uuid.UUID(facts['uuid'])}"},
+        files=_device_files(None if mig else number),
         number=number or 0,
     )
 
 
-def _number_of(bus: str, about: Path = ABOUT_GPUS) -> int | None:
-    """Of the GPU at this place on the bus, as its device file has it."""
+def _device_minor(bus: str, info: Path = GPU_INFO) -> int | None:
+    """Minor number of the GPU at this bus address, as in the name of its device file."""
     try:
-        minor = re.search(r"Device Minor:\s*(\d+)", (about / bus.lower() / "information").read_text())
+        minor = re.search(r"Device Minor:\s*(\d+)", (info / bus.lower() / "information").read_text())
     except OSError:
         return None
     return int(minor[1]) if minor else None
 
 
-def _files_of(number: int | None, devices: Path = DEVICE_FILES) -> tuple[str, ...]:
-    """All but those of other GPUs; all where it is not known which is which."""
+def _device_files(number: int | None, devices: Path = DEVICE_FILES) -> tuple[str, ...]:
+    """All device files except those of other GPUs; all if this GPU's number is unknown."""
     files = sorted(str(path) for path in devices.glob("nvidia*"))
     if number is None:
         return tuple(files)
@@ -103,9 +103,9 @@ def call(function: str, *arguments: Any) -> None:
 
 
 def allocate_shareable(size: int) -> tuple[int, int]:
-    """Device memory that another process can map: address and file descriptor, in units of 2 MiB. Memory
-    opened by a legacy IPC handle was read up to a third slower on one H200 (sums over 20 GB), on another not.
-    Raises MemoryError or RuntimeError."""
+    """Allocates device memory that another process can map, in units of 2 MiB; returns its address and a file
+    descriptor. Memory opened by a legacy IPC handle was read up to a third slower on one H200 (sums over 20
+    GB), on another it was not. Raises MemoryError or RuntimeError."""
     handle = ctypes.c_uint64()
     what = _Allocation(type=PINNED, handle_types=DESCRIPTOR, location=_here())
     call("cuMemCreate", ctypes.byref(handle), _in_pages(size), ctypes.byref(what), ctypes.c_uint64(0))
@@ -118,7 +118,7 @@ def allocate_shareable(size: int) -> tuple[int, int]:
 
 
 def open_shareable(fd: int, size: int) -> int:
-    """The address at which this process has the memory of that descriptor. Raises RuntimeError."""
+    """Maps the memory behind this descriptor; returns its address. Raises RuntimeError."""
     handle = ctypes.c_uint64()
     call("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(fd), DESCRIPTOR)
     try:
@@ -128,7 +128,7 @@ def open_shareable(fd: int, size: int) -> int:
 
 
 def free_shareable(address: int, size: int) -> None:
-    """Ends this process's mapping; the memory is free when nobody has it mapped."""
+    """Unmaps the memory in this process. It is freed once no process maps it."""
     call("cuMemUnmap", ctypes.c_uint64(address), _in_pages(size))
     call("cuMemAddressFree", ctypes.c_uint64(address), _in_pages(size))
 
@@ -175,8 +175,8 @@ class _Access(ctypes.Structure):
 
 
 def wait_on_stream(stream: int, address: int, value: int) -> None:
-    """Work queued on the stream after this waits until the 32-bit word at `address` (device memory, of this
-    process or another's) is at least `value`. Raises RuntimeError."""
+    """Work queued on the stream after this call waits until the 32-bit word at `address` (device memory of
+    this or another process) is at least `value`. Raises RuntimeError."""
     _check(
         "cuStreamWaitValue32_v2",
         (ctypes.c_void_p(stream), ctypes.c_uint64(address), ctypes.c_uint32(value), ctypes.c_uint(0)),

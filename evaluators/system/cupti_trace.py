@@ -1,7 +1,7 @@
-"""What runs on the GPU, by name and time: CUPTI's activity records, read directly.
+"""Names and times of the kernels that run on the GPU, read directly from CUPTI's activity records.
 
-torch's profiler has the same records, but takes 3 s to start (H200, torch 2.11) where this takes 15 ms. Of a
-kernel's record only the fields are read whose places have not moved since CUPTI 6 (`CUpti_ActivityKernel2`).
+torch's profiler reads the same records, but takes 3 s to start (H200, torch 2.11); this takes 15 ms. Only
+fields of a kernel's record whose offsets have not changed since CUPTI 6 (`CUpti_ActivityKernel2`) are read.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 KERNEL, CONCURRENT_KERNEL = 3, 10
 START, END, NAME = 16, 24, 104
-"""Offsets in bytes into a kernel's record."""
+"""Byte offsets into a kernel's record."""
 BUFFER_BYTES = 4 * 2**20
 FLUSH_FORCED = 1
 
 
 class DeviceTrace:
-    """Traces the kernels of this process for the time of a `with` block, which must synchronise at its end.
+    """Traces the kernels of this process during a `with` block, which must synchronise at its end.
 
-    Raises RuntimeError where CUPTI is not there or does not answer.
+    Raises RuntimeError if CUPTI is missing or fails.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class DeviceTrace:
         self._call("cuptiFinalize")
 
     def totals(self) -> list[tuple[str, int]]:
-        """Names and nanoseconds, the longest first."""
+        """Kernel names and their total nanoseconds, the longest first."""
         return self._totals.most_common()
 
     def _call(self, function: str, *arguments: Any) -> None:
@@ -68,10 +68,7 @@ class DeviceTrace:
 
 
 _REQUEST = ctypes.CFUNCTYPE(
-    None,
-    ctypes.POINTER(ctypes.c_void_p),
-    ctypes.POINTER(ctypes.c_size_t),
-    ctypes.POINTER(ctypes.c_size_t),
+    None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
 )
 _COMPLETE = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t
@@ -79,7 +76,7 @@ _COMPLETE = ctypes.CFUNCTYPE(
 
 
 def _library() -> str:
-    """The CUPTI that torch has loaded, otherwise the system's."""
+    """The CUPTI that torch has loaded, or else the system's."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         if "libcupti" in line:
             return line.split()[-1]

@@ -1,6 +1,7 @@
-"""What a stopped process holds and where it was, read from outside: no code of its own takes part.
+"""Memory, instruction pointers and run times of a stopped process, read from outside, where none of its code
+takes part.
 
-All of it needs the rights that `ptrace` asks for; `can_peek` tells whether this machine grants them.
+All of this needs the rights that `ptrace` needs; `can_peek` tests whether this machine grants them.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ from pathlib import Path
 from evaluators.system import process_tree
 
 STOPS_WITHIN_S = 1.0
-"""A thread that waits for a core learns that it is stopped when it has got one."""
+"""A thread that waits for a core is stopped only once it has got one."""
 PIECE = 2**30
-STILL_MS, STILL_PAUSE_MS = 1.0, 0.02
-"""What threads may have run while they were stopped, in all and for each pause besides: now and then the end
-of the stopping itself is counted late."""
+TOLERANCE_MS, PAUSE_TOLERANCE_MS = 1.0, 0.02
+"""Time that threads may have run while they were stopped, in total and additionally per pause: occasionally
+the end of the stopping itself is booked late."""
 GONE = -1
-RESTLESS_PAUSES = 3
-"""In so many at least somebody must have run: who works ahead does it in most, a machine's accounts are late
-in one or two."""
+MIN_PAUSES = 3
+"""Fewer pauses with activity are ignored. A kernel that works ahead does so in most pauses, and the system's
+accounts are late in one or two."""
 
 
 @dataclass(frozen=True)
 class Region:
-    """Memory that holds code: `path` is "" for memory without a file, a name in brackets for the kernel's."""
+    """Memory that holds code. `path` is "" for memory without a file, and a name in brackets for the
+    kernel's."""
 
     start: int
     end: int
@@ -40,12 +42,12 @@ class Region:
 
 
 class Unreadable(Exception):
-    """There is no such memory."""
+    """There is no memory at this address."""
 
 
 def read_memory(pid: int, address: int, into: int, size: int) -> None:
-    """Copies `size` bytes at an address of another process to the address `into` of ours. Raises Unreadable,
-    ProcessLookupError when the process is gone, another OSError where it must not be looked into."""
+    """Copies `size` bytes at an address of another process to our address `into`. Raises Unreadable,
+    ProcessLookupError if the process is gone, or another OSError if it must not be inspected."""
     done = 0
     while done < size:
         piece = min(size - done, PIECE)
@@ -60,21 +62,22 @@ def read_memory(pid: int, address: int, into: int, size: int) -> None:
 
 
 def program_counters(pid: int) -> list[tuple[int, int]]:
-    """Thread and place of each thread of a stopped process that was computing, and not in a system call."""
+    """Thread and instruction pointer of each thread of a stopped process that was computing, not in a system
+    call."""
     found = []
-    for thread in _threads(pid):
+    for thread in process_tree.threads(pid):
         state = _state(pid, thread)
         fields = _read(f"/proc/{pid}/task/{thread}/syscall").split()
         if state in ("T", "t") and fields[:1] == ["-1"]:
             found.append((thread, int(fields[2], 16)))
         elif state == "R":
-            found.append((thread, 0))  # nobody knows what it does
+            found.append((thread, 0))  # its instruction pointer is unknown
     return found
 
 
 def code_regions(pid: int, thread: int | None = None) -> list[Region]:
-    """Where the code of a process lies, in the order of addresses; by one of its threads, where the first may
-    have ended, of which there is no answer then. Raises OSError."""
+    """The memory regions with code, by ascending address. Pass a living `thread` if the process's first
+    thread may have ended, because then the process itself gives no answer. Raises OSError."""
     regions = []
     for line in Path(f"/proc/{pid}/task/{thread or pid}/maps").read_text().splitlines():
         fields = line.split(maxsplit=5)
@@ -86,24 +89,24 @@ def code_regions(pid: int, thread: int | None = None) -> list[Region]:
 
 
 def region_at(regions: list[Region], address: int) -> Region | None:
-    """The region that an address lies in."""
+    """The region that contains an address."""
     index = bisect_right(regions, address, key=lambda region: region.start) - 1
     return regions[index] if index >= 0 and address < regions[index].end else None
 
 
 def run_ns(pids: Iterable[int]) -> dict[int, int]:
-    """How long each thread of stopped processes has run, GONE for one that ended instead of standing still;
-    waits until they all do.
+    """How long each thread of stopped processes has run, in ns; GONE for a thread that ended instead of
+    stopping. Waits until all have stopped.
 
     A thread counts as stopped a moment before it has left its core, and until then its last milliseconds are
-    not booked. The kernel's answer to what system call a thread is in waits for it to have left
+    not booked. The kernel answers which system call a thread is in only once it has left
     (`wait_task_inactive`).
     """
     found = {}
     for pid in pids:
-        for thread in _threads(pid):
+        for thread in process_tree.threads(pid):
             if _state(pid, thread) in ("Z", "X"):
-                continue  # it runs no more, and may be gone at any moment
+                continue  # it has ended and may disappear at any moment
             _read(f"/proc/{pid}/task/{thread}/syscall")
             text = _read(f"/proc/{pid}/task/{thread}/schedstat")
             found[thread] = int(text.split()[0]) if text else GONE
@@ -111,13 +114,14 @@ def run_ns(pids: Iterable[int]) -> dict[int, int]:
 
 
 def waited_ns(pids: Iterable[int]) -> int:
-    """How long all threads of these processes have waited for a core, ready to run, added up."""
-    texts = (_read(f"/proc/{pid}/task/{thread}/schedstat") for pid in pids for thread in _threads(pid))
+    """Total time that all threads of these processes were ready to run but waited for a core, in ns."""
+    places = ((pid, thread) for pid in pids for thread in process_tree.threads(pid))
+    texts = (_read(f"/proc/{pid}/task/{thread}/schedstat") for pid, thread in places)
     return sum(int(text.split()[1]) for text in texts if text)
 
 
 def settled_ns(pids: Collection[int]) -> dict[int, int]:
-    """`run_ns` once whoever was about to end has ended."""
+    """`run_ns`, once the threads that were about to end have ended."""
     deadline = time.monotonic() + STOPS_WITHIN_S
     while GONE in (found := run_ns(pids)).values() and time.monotonic() < deadline:
         pass
@@ -125,37 +129,37 @@ def settled_ns(pids: Collection[int]) -> dict[int, int]:
 
 
 class StopCheck:
-    """Whether a process's threads stand still while they are stopped, pause after pause."""
+    """Detects processes whose threads run while they are supposed to be stopped, over many pauses."""
 
     def __init__(self) -> None:
         self._before: dict[int, int] = {}
-        self._unasked_ms, self._pauses, self._restless, self._others = 0.0, 0, 0, 0
+        self._moved_ms, self._pauses, self._moving, self._changed = 0.0, 0, 0, 0
 
     def begin(self, ran_ns: Mapping[int, int]) -> None:
-        """A pause begins, with what `settled_ns` says."""
+        """A pause begins, with the result of `settled_ns`."""
         self._before = dict(ran_ns)
 
-    def broken(self, ran_ns: Mapping[int, int]) -> str | None:
-        """Why it is to be rejected when a pause ends with what `run_ns` says, or None."""
-        unasked_ms = sum(max(ran_ns[each] - self._before.get(each, 0), 0) for each in ran_ns) / 1e6
-        self._unasked_ms += unasked_ms
+    def violation(self, ran_ns: Mapping[int, int]) -> str | None:
+        """A pause ends, with the result of `run_ns`. Returns the reason to reject the process, or None."""
+        moved_ms = sum(max(ran_ns[each] - self._before.get(each, 0), 0) for each in ran_ns) / 1e6
+        self._moved_ms += moved_ms
         self._pauses += 1
-        self._restless += unasked_ms > STILL_PAUSE_MS
-        # Who stands still neither starts threads nor ends them; what those ran that are gone nobody knows.
-        self._others += ran_ns.keys() != self._before.keys() or GONE in ran_ns.values()
-        allowed_ms = STILL_MS + STILL_PAUSE_MS * self._pauses
-        if self._restless >= RESTLESS_PAUSES and self._unasked_ms > allowed_ms:
-            what = f"it ran for {self._unasked_ms:.3g} ms in {self._pauses}"
-        elif self._others >= RESTLESS_PAUSES:
-            what = f"threads came or went in {self._others}"
+        self._moving += moved_ms > PAUSE_TOLERANCE_MS
+        # Stopped threads neither start nor end others. How long threads that are gone have run is unknown.
+        self._changed += ran_ns.keys() != self._before.keys() or GONE in ran_ns.values()
+        allowed_ms = TOLERANCE_MS + PAUSE_TOLERANCE_MS * self._pauses
+        if self._moving >= MIN_PAUSES and self._moved_ms > allowed_ms:
+            what = f"it ran for {self._moved_ms:.3g} ms in {self._pauses}"
+        elif self._changed >= MIN_PAUSES:
+            what = f"threads came or went in {self._changed}"
         else:
             return None
-        return f"{what} pauses in which it was to stand still"
+        return f"{what} pauses in which it had to stand still"
 
 
 @cache
 def can_peek() -> bool:
-    """Whether this machine lets a process look into its own child; tried once, with one that waits."""
+    """Whether this machine lets a process inspect its own child; tried once, with a child that waits."""
     value = ctypes.c_uint64(0)
     pid = os.fork()
     if pid == 0:
@@ -174,20 +178,13 @@ def can_peek() -> bool:
 
 
 def _state(pid: int, thread: int) -> str:
-    """A thread's state once it has stopped: T, t, Z, or "" for one that is gone; another letter for one that
-    does not stop. Who slept in a system call wakes up for that."""
+    """A thread's state once it has stopped: T, t or Z; "" if it is gone; another letter if it does not stop.
+    A thread that sleeps in a system call has to wake up first."""
     deadline = time.monotonic() + STOPS_WITHIN_S
     while True:
         state = _read(f"/proc/{pid}/task/{thread}/stat").rpartition(")")[2].lstrip()[:1]
         if state in "TtZX" or time.monotonic() > deadline:
             return state
-
-
-def _threads(pid: int) -> list[int]:
-    try:
-        return [int(each) for each in os.listdir(f"/proc/{pid}/task")]
-    except OSError:
-        return []
 
 
 def _read(path: str) -> str:

@@ -1,4 +1,8 @@
-"""Processes and all that they have started, seen from above: found, stopped, ended, and measured."""
+"""Finds, stops, kills and measures processes and everything they have started.
+
+Not psutil: it scans all of `/proc` to find children (2 ms instead of 40 µs with 150 processes) and takes
+three times as long to read CPU times. It reports neither anonymous memory nor time spent waiting for a core.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +23,22 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent() -> None:
-    """SIGKILL for this process when its parent dies, however that happens."""
+    """The kernel sends this process SIGKILL when its parent dies, for any reason."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def become_subreaper() -> None:
-    """Orphans of this process's descendants become its children, so that it can find and end them."""
+    """Orphaned descendants of this process become its children, so that it can find and kill them."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def rename(name: str) -> None:
-    """Gives this process, and whom it forks, a name for `ps` and `top`, of 15 characters at most."""
+    """Gives this process, and those it forks, a name for `ps` and `top`, of at most 15 characters."""
     _libc.prctl(PR_SET_NAME, ctypes.c_char_p(name.encode()), 0, 0, 0)
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below `pid`, as far as `/proc` shows them."""
+    """All processes below `pid` that `/proc` shows."""
     found: list[int] = []
     todo = [pid]
     while todo:
@@ -45,7 +49,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that it has started and that are there, as far as `/proc` shows them."""
+    """The living children of a process that `/proc` shows."""
     if not _has_children_files():
         return [each for each, parent in _parents().items() if parent == pid]
     try:
@@ -59,8 +63,8 @@ def children(pid: int) -> list[int]:
 
 
 def children_of_thread(thread: int, pid: int | None = None) -> list[int]:
-    """The processes that this thread of the process (None: of this one) has started and that are there; all
-    of the process's where the system does not tell which thread started one."""
+    """The living processes that this thread of the process (None: this one) has started; those of the whole
+    process if the system does not tell threads apart."""
     pid = os.getpid() if pid is None else pid
     if not _has_children_files():
         return children(pid)
@@ -71,8 +75,8 @@ def children_of_thread(thread: int, pid: int | None = None) -> list[int]:
 
 
 def read_proc(path: str) -> str:
-    """A file of `/proc`, in a third of the CPU time that `open` takes: timing a call on a CPU reads eighty.
-    Raises OSError."""
+    """Reads a file of `/proc` in a third of the CPU time that `open` takes: timing one call on a CPU reads
+    eighty. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         text = b""
@@ -84,15 +88,15 @@ def read_proc(path: str) -> str:
 
 
 def threads(pid: int) -> list[int]:
-    """The threads of a process, in order of their numbers; none of one that is gone."""
+    """The threads of a process, in ascending order; empty if it is gone."""
     with contextlib.suppress(OSError):
         return sorted(int(thread) for thread in os.listdir(f"/proc/{pid}/task"))
     return []
 
 
 def stop_tree(pid: int) -> set[int]:
-    """Stops `pid` and everything below it, and what they started meanwhile; returns who was reached. Until
-    they are woken up they do not change, but for who is killed."""
+    """Stops `pid` and everything below it, including what they start meanwhile. Returns the processes that
+    were stopped. Until they are resumed, that set changes only if some are killed."""
     reached: set[int] = set()
     for _ in range(100):
         found = {pid, *descendants(pid)} - reached
@@ -104,26 +108,26 @@ def stop_tree(pid: int) -> set[int]:
 
 
 def stop_all(pids: Iterable[int]) -> None:
-    """Stops each that is still there, by each of its threads: told to the process, all of them would go on
-    until the one thread that the system picks has got a core."""
+    """Stops each living process, thread by thread: a signal to the whole process lets all its threads run on
+    until the one thread that the system picks gets a core."""
     for pid in pids:
         for thread in threads(pid):
             _libc.syscall(SYS_TGKILL, pid, thread, signal.SIGSTOP)
 
 
 def signal_all(pids: Iterable[int], number: int) -> None:
-    """Sends a signal to each that is still there."""
+    """Sends a signal to each living process."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def spread_threads(pids: Iterable[int]) -> list[int]:
-    """Gives each thread of each of these processes a core of its own as far as there are enough.
+    """Gives each thread of these processes its own core, as far as there are enough.
 
-    Stopped threads would otherwise wake up on one core and wait for one another's time slice (4 ms) while
-    they spin. Returns the processes with several threads, whose first threads `allow_all_cores` is to set
-    free once they run: what they start is not to stay on their core.
+    Otherwise stopped threads would wake up on one core and, while they spin, wait for one another's time
+    slice (4 ms). Returns the processes with several threads. Call `allow_all_cores` on them once they run, so
+    that what their first threads start does not stay on one core.
     """
     cores = sorted(os.sched_getaffinity(0))
     leaders = []
@@ -137,14 +141,14 @@ def spread_threads(pids: Iterable[int]) -> list[int]:
 
 
 def allow_all_cores(pids: Iterable[int]) -> None:
-    """Lets the first threads of these processes run wherever this process may."""
+    """Lets the first threads of these processes run on all cores that this process may use."""
     for pid in pids:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(pid, os.sched_getaffinity(0))
 
 
 def kill_tree(pid: int) -> None:
-    """SIGKILL for `pid` and everything below it, repeated until nothing new appears."""
+    """Sends SIGKILL to `pid` and everything below it, until no new process appears."""
     for _ in range(100):
         below = descendants(pid)
         for each in (pid, *below):
@@ -155,14 +159,14 @@ def kill_tree(pid: int) -> None:
 
 
 def kill_descendants() -> None:
-    """SIGKILL for everything below this process: its threads that wait for those processes, or for a
-    deadline of theirs, come to their end now."""
+    """Sends SIGKILL to everything below this process, so that its threads that wait for those processes or
+    for their deadlines end now."""
     signal_all(descendants(os.getpid()), signal.SIGKILL)
 
 
 def memory_bytes(pids: Iterable[int], shared_with_us: int = 0) -> int:
-    """Memory that processes hold together: their anonymous pages, and shared memory, mapped or only open, but
-    for `shared_with_us` bytes in each."""
+    """Total memory of the processes: their anonymous pages plus shared memory, mapped or only open, except
+    `shared_with_us` bytes in each."""
     private = mapped = 0
     files: dict[tuple[int, int], int] = {}
     for pid in pids:
@@ -179,7 +183,7 @@ def memory_bytes(pids: Iterable[int], shared_with_us: int = 0) -> int:
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """CPU seconds that processes have used together, and the children that they have buried."""
+    """CPU seconds that the processes have used in total, including children that they have reaped."""
     ticks = 0
     for pid in set(pids):
         with contextlib.suppress(OSError, ValueError):
@@ -188,16 +192,21 @@ def cpu_s(pids: Iterable[int]) -> float:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """What `/proc` tells of a process (or, by its number, of a thread) in a line, from its state on: the name
-    before may hold anything. Raises OSError."""
+    """The fields of a process's (or thread's) `stat` line from its state on; the name before it may contain
+    anything. Raises OSError."""
     return read_proc(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
 def prctl(option: int, value: int) -> None:
-    """The system's call of that name. Raises OSError."""
-    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+    """The system call of that name. Raises OSError."""
+    require_success(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl({option})")
+
+
+def require_success(status: int, call: str) -> None:
+    """Raises OSError if a function of the C library returned an error."""
+    if status != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+        raise OSError(number, f"{call}: {os.strerror(number)}")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Where a machine keeps what the next run need not do again: builds, peaks, sums of library code."""
+"""Where results that later runs can reuse are cached: builds, machine peaks, library kernel names."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """`ideatree` in the user's cache folder (XDG Base Directory Specification); it may not be there yet."""
+    """`ideatree` in the user's cache folder (XDG Base Directory Specification). It may not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ideatree"

@@ -1,4 +1,4 @@
-"""A mark on the evaluator's processes, by which a test finds those that are left."""
+"""A mark on the evaluator's processes, by which a test finds those that are left over."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from evaluators.build.build_cache import BuildCache
 from evaluators.reference.cost.machine_peaks import MachinePeaks
+from tests.evaluators.catalogue import sample
 
 MARK = "CUDAHOSTCXX"
 """One of the few variables that cross into the evaluator's processes; nothing reads it on a CPU."""
@@ -27,15 +29,47 @@ H200 = MachinePeaks(
 
 Marked = Callable[[], list[str]]
 
+VERDICTS = "test_catalogue.py::test_the_verdict["
+
 LEVELS = [
     pytest.param(True, id="namespaces"),
     pytest.param(False, id="no namespaces"),
 ]
-"""For tests of what is to hold with and without namespaces."""
+"""For tests that must pass with and without namespaces."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out two thirds of the catalogue, unless cases are named by `-k` or `::`."""
+    if sample.covers_all() or config.option.keyword or any("::" in each for each in config.args):
+        return
+    left_out = [each for each in items if VERDICTS in each.nodeid and not sample.is_chosen(each.name)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [each for each in items if each not in set(left_out)]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints which part of the catalogue ran."""
+    reports = [each for reports in terminalreporter.stats.values() for each in reports]
+    ran = {each.nodeid for each in reports if isinstance(each, pytest.TestReport) and VERDICTS in each.nodeid}
+    if ran:
+        part = (
+            f"by {sample.VARIABLE}=all or by name"
+            if sample.covers_all() or terminalreporter.config.option.keyword
+            else f"the third that commit {sample.commit()[:9]} chooses; {sample.VARIABLE}=all runs every one"
+        )
+        terminalreporter.write_line(f"catalogue: {len(ran)} cases, {part}")
+
+
+@pytest.fixture(scope="session")
+def build_cache(tmp_path_factory: pytest.TempPathFactory) -> BuildCache:
+    """Builds that all processes of this test run share."""
+    own = tmp_path_factory.getbasetemp()
+    return BuildCache(folder=(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "builds")
 
 
 def processes_with(mark: str) -> list[str]:
-    """The command lines of all living processes, in whatever namespace, that have the mark."""
+    """The command lines of all living processes with the mark, in any namespace."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) != os.getpid():
@@ -46,7 +80,7 @@ def processes_with(mark: str) -> list[str]:
 
 
 def gone(look: Marked, within_s: float = 30.0) -> bool:
-    """Whether nothing is left after a while: the kernel takes a moment to bury its dead."""
+    """Whether nothing is left after a while: the kernel takes a moment to reap the dead."""
     deadline = time.monotonic() + within_s
     while look():
         if time.monotonic() > deadline:
@@ -60,8 +94,8 @@ BURN = "while True: pass"
 
 @contextlib.contextmanager
 def burning(count: int) -> Iterator[list[int]]:
-    """So many processes that take what they get of the cores, by their numbers; each in a session of its own,
-    since Linux shares cores among sessions."""
+    """`count` processes that use all the CPU time they get; yields their ids. Each has a separate session,
+    because Linux shares cores among sessions."""
     command = [sys.executable, "-c", BURN]
     started = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
     try:
@@ -74,7 +108,7 @@ def burning(count: int) -> Iterator[list[int]]:
 
 @pytest.fixture(scope="module")
 def marked() -> Iterator[Marked]:
-    """Marks the processes that the module's tests start; the function tells which of them live."""
+    """Marks the processes that the module's tests start; the function returns those that live."""
     mark = f"ideatree-test-{secrets.token_hex(8)}"
     patch = pytest.MonkeyPatch()
     patch.setenv(MARK, mark)

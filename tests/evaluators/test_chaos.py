@@ -1,4 +1,4 @@
-"""A small run of `benchmarks/chaos.py` on the CPU: every kind of failure once, ours among them."""
+"""A small run of `benchmarks/chaos.py` on the CPU: every kind of failure once, including our own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_failure_in_one_queue() -> None:
     options = (
         "--device cpu --pool local --candidates 32 --honest 6 "

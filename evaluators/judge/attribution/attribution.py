@@ -1,6 +1,6 @@
-"""Whose code did a candidate's work, where a problem's kernels must do it themselves (`no_library`).
+"""Whose code did a candidate's work, for problems whose kernels must do it themselves (`no_library`).
 
-On a GPU the device's trace decides. On a CPU samples of the candidate's stacks tell the share, and decide
+On a GPU the device's trace decides. On a CPU samples of the candidate's stacks show the share, and decide
 only on plain evidence, so that no verdict depends on what else runs on the machine.
 """
 
@@ -22,42 +22,37 @@ from evaluators.records.evaluation import Status
 from evaluators.system.process_inspection import can_peek
 
 CALLS = 4
-"""With different inputs."""
+"""Calls, each with different inputs."""
 BATCH_SAMPLES, MOST_BATCH_CALLS, MOST_BATCH_BYTES = 4, 1000, 64 * 2**20
-"""Of calls that are sampled together, back to back: for how many samples there should be time, how many calls
-they are at most, and what all their outputs may take. So a sample meets calls of microseconds as well as
-others."""
+"""Calls sampled together, back to back: the samples that they should last for, the most calls, and the most
+bytes of their outputs. So samples work for calls of microseconds too."""
 PATIENCE_S = 20.0
-"""For samples: on an idle machine they take half a second."""
+"""Longest time to take samples: on an idle machine it takes half a second."""
 
 
 class Attribution(ABC):
-    """Of one candidate's work."""
+    """Attribution of one candidate's work."""
 
     own_share: float | None = None
-    """The part of the computing that the candidate's own code did; None where that is not known."""
+    """The part of the computing that the candidate's own code did; None if unknown."""
 
     def count(self) -> None:
-        """Finds it out. Raises Refused."""
+        """Determines the share. Raises CandidateRefused if the kernel does not do the work itself."""
         if reason := self._reason():
             raise CandidateRefused(Status.REJECTED, reason, "library")
 
     @abstractmethod
     def _reason(self) -> str | None:
-        """Finds out the share, and why the kernel does not do the work itself; None where it does."""
+        """Determines the share; returns why the kernel does not do the work itself, or None if it does."""
 
 
 class TracedAttribution(Attribution):
-    """On a GPU, by the trace of some calls."""
+    """On a GPU, from the trace of some calls."""
 
     def __init__(
-        self,
-        session: ReferenceSession,
-        client: GpuRunnerClient,
-        vendor_kernels: VendorKernels,
-        source: str,
+        self, session: ReferenceSession, client: GpuRunnerClient, vendor_kernels: VendorKernels, source: str
     ) -> None:
-        """`source`: the candidate's, as it was before any of its code has run."""
+        """`source` is the candidate's, read before any of its code has run."""
         self._session, self._client = session, client
         self._vendor_kernels, self._source = vendor_kernels, source
 
@@ -70,10 +65,10 @@ class TracedAttribution(Attribution):
 
 
 class SampledAttribution(Attribution):
-    """On a CPU, by as many stack samples as something depends on."""
+    """On a CPU, from as many stack samples as the result needs."""
 
     def __init__(self, session: ReferenceSession, client: CpuRunnerClient, scratch: str) -> None:
-        """`scratch`: the candidate's folder."""
+        """`scratch` is the candidate's folder."""
         self._session, self._client = session, client
         self._stack_samples = StackSamples(client.pid, scratch)
 
@@ -86,7 +81,7 @@ class SampledAttribution(Attribution):
         length = 1
         while not stack_samples.decided and time.monotonic() - start < PATIENCE_S:
             before = stack_samples.count
-            self._client.watched(batch, [number % slots for number in range(length)], stack_samples)
+            self._client.run_sampled(batch, [number % slots for number in range(length)], stack_samples)
             if stack_samples.count < before + BATCH_SAMPLES:
                 length = min(2 * length, most)
         self.own_share = stack_samples.own_share
@@ -94,8 +89,8 @@ class SampledAttribution(Attribution):
 
 
 def attribution(session: ReferenceSession, client: RunnerClient, scratch: str) -> Attribution | None:
-    """What is to tell whose work it is; None where anything is allowed, or where this machine cannot tell.
-    `scratch`: the candidate's folder, before any of its code has run."""
+    """The attribution for this problem; None if kernels may use any library, or if this machine cannot tell.
+    `scratch` is the candidate's folder, before any of its code has run."""
     if session.vendor_kernels is not None and isinstance(client, GpuRunnerClient):
         source = Path(scratch, SOURCE).read_text()
         return TracedAttribution(session, client, session.vendor_kernels, source)

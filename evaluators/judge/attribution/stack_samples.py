@@ -1,8 +1,8 @@
-"""Whose code a kernel runs on a CPU, from outside: stack samples of the runner's threads.
+"""Whose code a kernel runs on a CPU, observed from outside: stack samples of the runner's threads.
 
-A sample has the instruction pointers of all threads (`process_inspection.py`) at a moment that nobody can
-foresee, and the files that they lie in. A library's call earns nothing over the reference on a CPU, so
-samples only tell the share, and reject who was plainly seen to do nothing itself.
+A sample consists of the instruction pointers of all threads (`process_inspection.py`) at an unpredictable
+moment, and the files that they are in. Calling a library gains nothing over the reference on a CPU, so
+samples only determine the share, and reject a kernel only if it plainly did nothing itself.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ from evaluators.judge.attribution.work_share import WorkShare
 from evaluators.system import process_inspection, process_tree
 
 FEWEST_SAMPLES, ENOUGH_SAMPLES, PLAIN_SAMPLES = 8, 30, 64
-"""Samples that found somebody computing: so many tell a share; more are not needed of who was seen
-in own code; and who was never seen there in so many is rejected. A kernel that spends a fifth of its time in
-own code is wrongly rejected once in a million measurements, one with a tenth once in 800."""
+"""Samples that found computing threads: the minimum to determine a share; the number after which a kernel
+seen in its own code needs no more; and the number after which a kernel never seen in its own code is
+rejected. A kernel that spends a fifth of its time in its own code is wrongly rejected once in a million
+measurements, with a tenth once in 800."""
 MOST_SAMPLES = 4 * PLAIN_SAMPLES
-"""Whatever they found: some kernels spend their time in Python, and are hardly met at anything else."""
+"""Samples at most, whatever they found: some kernels spend their time in Python and are rarely seen
+computing."""
 GAP_MS, PROGRESS_MS = 3.0, 1.0
-"""Time between samples at least, and what the candidate must have run in it: who waits for a core is found
-where it was before, and a busy machine must not make the same moment count again and again."""
+"""Least time between samples, and how long the candidate must have run in it: a thread that waits for a core
+is found where it was, and a busy machine must not make the same moment count repeatedly."""
 
 NEUTRAL_FILES = re.compile(
     r"/(libc|libm|libmvec|ld-linux[^/]*|libpthread|libgomp[^/]*|libomp|libiomp5|libstdc\+\+|libgcc_s|libpython[^/]*|"
     r"libtorch_python|libc10|libcudart[^/]*|libcuda|libffi|python[^/]*|_ctypes[^/]*)(-[\w.]+)?(\.so[.\d]*)?$|/lib-dynload/|^\[vdso\]$|^\[vsyscall\]$"
 )
-"""Languages, threads and the system: in them is whoever calls own code, or a library."""
+"""Languages, threads and the system: threads in them may have come from own code or from a library."""
 
 
 class StackSamples:
-    """Where the threads below process `pid` were at moments that nobody can foresee, with all of them stopped
-    at once.
+    """Where the threads below process `pid` were at unpredictable moments, with all of them stopped.
 
-    Own code is that of files in the folder `scratch`. A sample finds the library at work if any thread is in
-    it, so that own code on other threads does not hide it.
+    Own code is in files in the folder `scratch`. A sample counts for the library if any thread is in it, so
+    that own code on other threads does not hide it.
     """
 
     def __init__(self, pid: int, scratch: str) -> None:
@@ -50,28 +51,28 @@ class StackSamples:
         self._names: Counter[str] = Counter()
 
     def share(self) -> WorkShare:
-        """What was seen so far, in samples that found somebody computing."""
+        """The share seen so far, in samples that found computing threads."""
         names = tuple(os.path.basename(path) or "generated code" for path, _ in self._names.most_common())
         return WorkShare(own=self._own, library=self._library, names=names)
 
     @property
     def own_share(self) -> float | None:
-        """0 to 1; None where too few samples found anybody computing."""
+        """0 to 1; None if too few samples found computing threads."""
         return self.share().own_share if self._own + self._library >= FEWEST_SAMPLES else None
 
     @property
     def count(self) -> int:
-        """Of all samples, whatever they found."""
+        """The number of all samples."""
         return self._own + self._library + self._nobody
 
     @property
     def decided(self) -> bool:
-        """Whether nothing depends on further samples, or they would hardly find anybody."""
+        """Whether further samples would not change the result, or would rarely find computing threads."""
         enough = ENOUGH_SAMPLES if self._own else PLAIN_SAMPLES
         return self._own + self._library >= enough or self.count >= MOST_SAMPLES
 
     def reason(self) -> str | None:
-        """Why the kernel plainly does not do the work itself; None where that was not seen."""
+        """Why the kernel plainly does not do the work itself; None if that was not seen."""
         if self._own or self._library < PLAIN_SAMPLES:
             return None
         return (
@@ -84,7 +85,7 @@ class StackSamples:
         return random.uniform(GAP_MS, 2 * GAP_MS) / 1e3
 
     def take(self, family: Iterable[int]) -> None:
-        """Now. `family`: the processes that there were, to be stopped before any others are looked for."""
+        """Takes a sample now. `family` are the known processes, to stop before looking for others."""
         process_tree.stop_all(family)
         family = process_tree.stop_tree(self._pid)
         try:
@@ -97,7 +98,7 @@ class StackSamples:
             self._count(paths)
 
     def _count(self, paths: set[str]) -> None:
-        """A sample that found threads in the code of these files."""
+        """Counts a sample that found threads in the code of these files."""
         own = {path for path in paths if self._is_own(path)}
         libraries = {path for path in paths - own if not NEUTRAL_FILES.search(path)}
         self._names.update(libraries)
@@ -109,7 +110,7 @@ class StackSamples:
             self._nobody += 1
 
     def _paths(self, pid: int) -> Iterator[str]:
-        """Of each thread that was computing: the file of the code that it was in, "" for code in no file."""
+        """For each computing thread, the file of the code that it was in; "" for code in no file."""
         regions: list[process_inspection.Region] = []
         for thread, address in process_inspection.program_counters(pid):
             if not regions:
@@ -119,5 +120,5 @@ class StackSamples:
                 yield place.path
 
     def _is_own(self, path: str) -> bool:
-        """What torch.compile writes into the folder is torch's."""
+        """Code that torch.compile writes into the folder counts as torch's."""
         return path.startswith(f"{self._scratch}/") and not path.startswith(f"{self._scratch}/inductor/")

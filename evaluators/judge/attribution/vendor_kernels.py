@@ -1,8 +1,8 @@
-"""Which of a GPU's kernels are a library's, known from the libraries' own files.
+"""Which of a GPU's kernels belong to a library, determined from the libraries' own files.
 
 A file with CUDA code registers each kernel under its mangled name (`__cudaRegisterFunction`), a string in the
-file's read-only data; CUPTI reports what ran by the same names. Triton kernels that torch ships are functions
-in its Python files. Only code that a library writes at run time is in no file: see GENERATED.
+file's read-only data, and CUPTI reports the same names. Triton kernels that torch ships are functions in its
+Python files. Only code that a library generates at run time is in no file: see GENERATED.
 """
 
 from __future__ import annotations
@@ -20,36 +20,37 @@ from pathlib import Path
 from evaluators.system import elf
 
 DEVICE_CODE = ".nv_fatbin"
-"""The section that a file with CUDA code has."""
+"""The section that marks a file with CUDA code."""
 NAMES_SECTION = ".rodata"
 MANGLED = re.compile(rb"_Z\w+(?=\0)")
 COMPONENT = re.compile(r"St|L?(\d+)")
-"""Of a mangled nested name: `std`, or the length of an identifier, L before one that only its file knows."""
+"""Part of a mangled nested name: `std`, or the length of an identifier, preceded by L if it is local to its
+file."""
 JIT = re.compile(r"@(\w+\.)*(?<!torch\.)jit\b")
-"""A decorator: Triton's, or Gluon's."""
+"""A decorator of Triton or Gluon."""
 GENERATED = re.compile(
     r"^triton_(poi|red|per|tem|spl|for|mm|convolution|helion)_"  # torch.compile
     r"|^fused_"  # TorchScript
     r"|_vectorized\d+_kernel$|^reduction_\w+_kernel$"  # torch's special functions, compiled at the first call
 )
-"""Names that torch gives to kernels that it writes and compiles at run time."""
+"""Names that torch gives to kernels that it generates and compiles at run time."""
 HEADERS = re.compile(r"^(cub|thrust)::")
-"""The CUDA toolkit's algorithms: templates that the candidate's own compiler makes kernels of. Torch's own
-templates are known by the instances in its files, where these ones are in other namespaces."""
+"""The CUDA toolkit's algorithms: templates from which the candidate's own compiler makes kernels. torch's own
+templates are recognised by the instances in its files, where these are in other namespaces."""
 
 
 class VendorKernels:
-    """The kernels of some files, to be known by their names again."""
+    """The kernels of some files, recognised by their names."""
 
     def __init__(self, marks: frozenset[str]) -> None:
-        """`marks`: of all names, see `_mark`."""
+        """`marks`: `_mark` of every name."""
         self._marks = marks
 
     @classmethod
     def of(cls, files: Iterable[Path], sources: Path, folder: Path) -> VendorKernels:
-        """Those of shared objects, and of the Python files below `sources`. To read them takes seconds the
-        first time; then the names are kept in `folder`, in a file for these versions of them. A folder that
-        cannot be written keeps nothing."""
+        """The kernels of shared objects, and of the Python files below `sources`. Reading them takes seconds
+        the first time; then the names are cached in `folder` for these versions of the files. If the folder
+        cannot be written, nothing is cached."""
         files = sorted(files)
         versions = [_version(each) for each in (*files, sources, sources / "version.py") if each.exists()]
         key = hashlib.sha256(repr(versions).encode()).hexdigest()[:16]
@@ -69,10 +70,10 @@ class VendorKernels:
         return cls(marks)
 
     def holds(self, kernel: str, source: str) -> bool:
-        """Whether a kernel of this name is a library's, for a candidate with this source.
+        """Whether a kernel with this name belongs to a library, for a candidate with this source.
 
-        A function of one's own may bear the name of a library's: then the source defines it. But nobody has
-        the very arguments, namespace and file of one by accident.
+        A candidate's function may have the same name as a library's, which its source then defines. But the
+        same arguments, namespace and file do not occur by accident.
         """
         name = _from_the_file(kernel)
         function = function_of(name)
@@ -89,8 +90,8 @@ class VendorKernels:
 
 @cache
 def installed(folder: Path) -> VendorKernels:
-    """Those of torch, of everything with CUDA code that is installed beside it, and of the CUDA toolkit;
-    `folder`: where their names are kept."""
+    """The kernels of torch, of everything with CUDA code installed next to it, and of the CUDA toolkit.
+    `folder` caches their names."""
     import torch
 
     package = Path(torch.__file__).parent
@@ -100,8 +101,8 @@ def installed(folder: Path) -> VendorKernels:
 
 
 def registered(path: Path) -> set[str]:
-    """The mangled names in the read-only data of a file with CUDA code, its kernels' among them; none of
-    another file. Raises OSError."""
+    """The mangled names in the read-only data of a file with CUDA code, which include its kernels'; empty for
+    other files. Raises OSError."""
     sections = elf.sections(path)
     if not any(each.name == DEVICE_CODE for each in sections):
         return set()
@@ -115,19 +116,21 @@ def registered(path: Path) -> set[str]:
 
 
 def triton_kernels(folder: Path) -> Iterator[str]:
-    """The names of the functions below a folder that are compiled by `triton.jit` or the like."""
+    """The names of the functions below a folder that `triton.jit` or similar compiles."""
     for path in folder.rglob("*.py"):
         text = path.read_text(errors="replace")
         if "triton" in text and JIT.search(text):
             with contextlib.suppress(SyntaxError):
                 for node in ast.walk(ast.parse(text)):
-                    if isinstance(node, ast.FunctionDef) and any(map(_is_jit, node.decorator_list)):
+                    if isinstance(node, ast.FunctionDef) and any(
+                        JIT.search(f"@{ast.unparse(each)}") for each in node.decorator_list
+                    ):
                         yield node.name
 
 
 def function_of(name: str) -> str:
-    """The function of a mangled name, with its namespaces: of all instances of a template it is the same. Any
-    other name as it is.
+    """The function of a mangled name, with its namespaces, which is the same for all instances of a template.
+    Any other name is returned unchanged.
 
     `_ZN2at6native4copyIfEEvPT_` → `at::native::copy`, by the rules of the Itanium C++ ABI (5.1).
     """
@@ -139,30 +142,26 @@ def function_of(name: str) -> str:
     while (match := COMPONENT.match(name, at)) and (nested or not parts):
         at = match.end() + int(match[1] or 0)
         part = name[match.end() : at] if match[1] else "std"
-        # The name of an anonymous namespace has the file's in it.
+        # The name of an anonymous namespace contains the file's.
         parts.append("(anonymous)" if part.startswith(("_GLOBAL__N_", "_INTERNAL_")) else part)
     return "::".join(parts) or name
 
 
 def defines(source: str, function: str) -> bool:
-    """Whether a candidate's source has a function of this name: of Python, or a kernel of CUDA."""
+    """Whether a candidate's source defines a Python function or a CUDA kernel with this name."""
     name = re.escape(function)
     return re.search(rf"\bdef\s+{name}\s*\(|__global__[^;{{}}]*?\b{name}\s*\(", source) is not None
 
 
 def _from_the_file(kernel: str) -> str:
-    """A kernel's name as its file has it: without what Triton puts before a function's name (its module), or
-    the compiler before that of a static one."""
+    """A kernel's name as in its file: without the module that Triton prefixes to a function's name, or the
+    compiler's prefix of a static one."""
     at = kernel.find("_Z")
     return kernel[at:] if at >= 0 else kernel.rpartition(".")[2]
 
 
-def _is_jit(decorator: ast.expr) -> bool:
-    return JIT.search(f"@{ast.unparse(decorator)}") is not None
-
-
 def _mark(name: str) -> str:
-    """A number for a name, which may be long: 64 bits, so that no two of a million are likely to share it."""
+    """A 64-bit number for a name, which may be long; among a million names, no two are likely to share it."""
     return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
 
 

@@ -1,8 +1,8 @@
 """How much of the computing a kernel's own code did, and how much a library's; on a GPU from the device's
 trace.
 
-A kernel in the trace (`cupti_trace.py`) is a library's or the candidate's own (see `vendor_kernels.py`). A
-decoy that is launched beside the library's work does not help: own kernels must take nine tenths of the time.
+Each kernel in the trace (`cupti_trace.py`) is a library's or the candidate's own (see `vendor_kernels.py`).
+Launching a decoy next to the library's work does not help: own kernels must take nine tenths of the time.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from evaluators.judge.attribution.vendor_kernels import VendorKernels, function_of
 
 OWN_SHARE = 0.9
-"""Of the time of a GPU's kernels, under `no_library`."""
+"""Required share of the time of a GPU's kernels under `no_library`."""
 MOVING_KERNELS = re.compile(
     r"direct_copy_kernel|bfloat16_copy_kernel|float16_copy_kernel|copy_kernel_cuda|FillFunctor|"
     r"CatArrayBatchedCopy|constant_pad|copy_device_to_device"
 )
-"""Of torch's: they prepare a kernel's inputs and outputs, and compute nothing."""
+"""torch's kernels that prepare inputs and outputs, and compute nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkShare:
-    """`own` and `library` in any unit of time; what only moves data counts as neither."""
+    """`own` and `library` in any unit of time; kernels that only move data count as neither."""
 
     own: float
     library: float
@@ -34,17 +34,17 @@ class WorkShare:
 
     @property
     def own_share(self) -> float | None:
-        """0 to 1; None where nothing was computed."""
+        """0 to 1; None if nothing was computed."""
         total = self.own + self.library
         return self.own / total if total else None
 
     def parts(self) -> str:
-        """The largest of the libraries', for a log."""
+        """The libraries' largest parts, for a log."""
         return ", ".join(name[:120] for name in self.names[:3])
 
 
 def share_of_kernels(kernels: Iterable[tuple[str, int]], libraries: VendorKernels, source: str) -> WorkShare:
-    """The shares in a device's trace: kernels by name, mangled or not, with their time in ns, as a candidate
+    """The shares in a device's trace. `kernels` are names, mangled or not, with times in ns, as a candidate
     with this source ran them."""
     own = 0.0
     names: Counter[str] = Counter()
@@ -57,8 +57,8 @@ def share_of_kernels(kernels: Iterable[tuple[str, int]], libraries: VendorKernel
 
 
 def not_its_own(seen: WorkShare) -> str | None:
-    """Why a kernel on a GPU does not do the work itself, by its trace; None where it does. Who
-    ran nothing does not: copies and fills by torch are a reference's work, too."""
+    """Why a kernel on a GPU does not do the work itself according to its trace; None if it does. A kernel
+    that ran nothing does not: copies and fills by torch are part of a reference's work, too."""
     share = seen.own_share
     if not seen.own:
         by_whom = f" but a library's: {seen.parts()}" if seen.library else ""

@@ -1,7 +1,7 @@
 """How calls are timed on a CPU: one by one, with the runner stopped before and after.
 
-A call's inputs are shown while the runner is stopped; the clock runs from before it wakes up until it has
-stopped again. Then the outputs are read out of its memory, where this machine lets us.
+A call's inputs are shown while the runner is stopped. The clock runs from before the runner is resumed until
+it has stopped again. Then the judge reads the outputs from its memory, if this machine allows that.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from evaluators.system import process_inspection, process_tree
 from evaluators.system.channel import Channel, ChannelClosed, ChannelTimeout
 
 OVERHEAD_CALLS = 30
-"""Calls in which what one costs besides is looked for."""
+"""Calls by which the overhead of a call is measured."""
 
 
 class CpuRunnerClient(RunnerClient):
-    """A runner that is woken up for every call."""
+    """A runner that is resumed for every call."""
 
     def __init__(self, channel: Channel, buffers: SharedBuffers, pid: int, *, ours: bool = False) -> None:
         super().__init__(channel, buffers, pid, ours=ours)
@@ -41,7 +41,7 @@ class CpuRunnerClient(RunnerClient):
         self._stop_check = process_inspection.StopCheck()
 
     def block(self, batch: Batch, *, stand_in: int = 0) -> Block:
-        """See `RunnerClient`. Its figure is the median of its calls."""
+        """See `RunnerClient`. The block's time is the median of its calls."""
         walls_ms, waited_ms = [], []
         for call in shuffled(batch.calls):
             walls_ms.append(self._single_ms(batch, call, stand_in))
@@ -54,7 +54,7 @@ class CpuRunnerClient(RunnerClient):
         )
 
     def overhead(self, batch: Batch) -> Overhead:
-        """See `RunnerClient`. The runner has its own clock around the fillings, which is taken off."""
+        """See `RunnerClient`. The runner times the fillings itself, which are subtracted."""
         walls = [self.block(batch, stand_in=1).wall_ms for _ in range(OVERHEAD_CALLS)]
         return Overhead(total_ms=min(walls), delivery_ms=0.0)
 
@@ -66,9 +66,9 @@ class CpuRunnerClient(RunnerClient):
         """See `RunnerClient`."""
         return self.buffers.sample_output(calls)
 
-    def watched(self, batch: Batch, calls: list[int], stack_samples: StackSamples) -> None:
-        """Runs these calls of the batch in one go, each of which may come several times, and samples the
-        runner's threads meanwhile: so a sample meets somebody at work, however late it comes."""
+    def run_sampled(self, batch: Batch, calls: list[int], stack_samples: StackSamples) -> None:
+        """Runs these calls of the batch, which may repeat, without a break, and samples the runner's threads
+        meanwhile: so a sample finds the runner at work, however late it is taken."""
         for call in set(calls):
             self.buffers.show_one(batch.memory, call)
         with self._awake():
@@ -81,8 +81,9 @@ class CpuRunnerClient(RunnerClient):
                     stack_samples.take([self._runner, *self._family])
 
     def _single_ms(self, batch: Batch, call: int, stand_in: int) -> float:
-        """One call, whose inputs are shown while the runner is stopped, from before it wakes up.
-        When it has stopped again, the outputs are read out of its memory: nothing that it does takes part."""
+        """Times one call from before the runner is resumed until it has stopped again. Its inputs are shown,
+        and its outputs read from the runner's memory, while the runner is stopped, so no code of the runner
+        takes part."""
         fetches = self.buffers.fetches
         order = RunCalls(calls=[call], seeds=batch.seeds, stand_in=stand_in, deliver=not fetches).message()
         self.buffers.show_one(batch.memory, call)
@@ -102,11 +103,11 @@ class CpuRunnerClient(RunnerClient):
         return wall_ms - ((answer.filling_ms or 0.0) if stand_in else 0.0)
 
     def _fetch(self, call: int, addresses: list[int] | None) -> None:
-        """The outputs of a call, which a stopped runner says it has at these addresses."""
+        """Reads the outputs of a call at the addresses that the stopped runner reported."""
         views = self.buffers.output_views[call]
         if addresses is None or len(addresses) != len(views):
             raise CandidateRefused(
-                Status.REJECTED, f"no addresses of outputs: {addresses!r:.200}", "forged message"
+                Status.REJECTED, f"not addresses of outputs: {addresses!r:.200}", "forged message"
             )
         try:
             for view, address in zip(views, addresses, strict=True):
@@ -119,18 +120,18 @@ class CpuRunnerClient(RunnerClient):
             raise ChannelClosed("the runner is gone") from error
         except OSError as error:
             raise CandidateRefused(
-                Status.REJECTED, "it does not let itself be looked into", "unobservable"
+                Status.REJECTED, "it denies access to its memory", "unobservable"
             ) from error
 
     def _require_still(self) -> None:
-        """Raises Refused when a thread of the candidate's has run since it was stopped: signals other than
-        ours can wake a process, too."""
+        """Raises CandidateRefused if a thread of the candidate has run since it was stopped: other signals
+        than ours can resume a process, too."""
         if not self.buffers.fetches:
             return
         ran_ns = process_inspection.run_ns({self.pid, *process_tree.descendants(self.pid)})
         if self._ours:
-            return  # after as long a pause as a candidate: a core that slept longer wakes up later
-        if reason := self._stop_check.broken(ran_ns):
+            return  # after the same pause as a candidate's, because a core that slept longer wakes up later
+        if reason := self._stop_check.violation(ran_ns):
             raise CandidateRefused(Status.REJECTED, reason, "not still")
 
     @contextmanager
@@ -143,12 +144,12 @@ class CpuRunnerClient(RunnerClient):
                 self._stop_check.begin(process_inspection.settled_ns(self._family))
 
     def _synchronize(self) -> None:
-        """Nothing has to be waited for."""
+        """There is nothing to wait for."""
 
 
 class CpuCalibration(Calibration):
-    """Of calls that are made one by one, beside whatever else the machine does: noise only adds to times, so
-    that a smaller one is taken as soon as it is seen."""
+    """For calls made one by one, while the machine does other work too: noise only adds to times, so that a
+    smaller one is adopted at once."""
 
     queues = False
     noise_ms = SLACK_MS["cpu"]
@@ -163,7 +164,7 @@ class CpuCalibration(Calibration):
         return CpuRunnerClient(channel, buffers, pid)
 
     def overstates(self, calls: int) -> bool:
-        """See `Calibration`. It is lowered before every candidate instead."""
+        """See `Calibration`. The overhead is lowered before every candidate instead."""
         return False
 
     def renew_overhead(self) -> None:
@@ -171,18 +172,18 @@ class CpuCalibration(Calibration):
         self.lower_overhead()
 
     def lower_overhead(self) -> None:
-        """See `Calibration`. One that was measured while the machine was busy would be taken off times that
-        do not hold it."""
+        """See `Calibration`. An overhead measured while the machine was busy would be subtracted from times
+        that do not contain it."""
         seen = self._eager.overhead(self._staging.batch(1))
         lower = min(seen, self.overhead(1), key=lambda each: each.total_ms)
         self._overheads = _overheads(lower, self._overheads)
 
     def credible_ms(self, before_ms: Sequence[float], calls: int) -> float:
-        """See `Calibration`. The candidate is stopped beside the baseline: what runs slower there is the
-        machine."""
+        """See `Calibration`. The candidate is stopped while the baseline runs, so slower blocks are the
+        machine's fault."""
         return math.inf
 
-    def sabotage(self, before_ms: Sequence[float], beside_ms: Sequence[float], calls: int) -> str | None:
+    def sabotage(self, before_ms: Sequence[float], alongside_ms: Sequence[float], calls: int) -> str | None:
         """See `Calibration`, and `credible_ms`."""
         return None
 
@@ -195,10 +196,10 @@ class CpuCalibration(Calibration):
         """See `Calibration`."""
         blocks = super().eager_alone(calls)
         times = (each.call_ms(self.overhead(calls).total_ms) for each in blocks)
-        self.eager_call_ms = min(self.eager_call_ms, *times)  # a busy machine made it seem longer before
+        self.eager_call_ms = min(self.eager_call_ms, *times)  # it may have been measured on a busy machine
         return blocks
 
 
 def _overheads(single: Overhead, sizes: Iterable[int]) -> dict[int, Overhead]:
-    """Of blocks of these sizes, where one of a single call costs so much besides."""
+    """Overheads of blocks of these sizes, from that of a single call."""
     return {n: replace(single, total_ms=n * single.total_ms) for n in sizes}

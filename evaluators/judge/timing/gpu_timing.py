@@ -1,6 +1,6 @@
 """How calls are timed on a GPU: in blocks that are queued before the clock starts.
 
-The runner queues its work behind a gate; then the clock starts, the inputs are shown and the gate opens. So
+The runner queues its work behind a gate. Then the clock starts, the inputs are shown and the gate opens, so
 neither looking ahead nor launch latencies count.
 """
 
@@ -47,31 +47,31 @@ if TYPE_CHECKING:
     import torch
 
 QUEUE_S, WAITING_S, LATE_BLOCKS = 0.1, 0.005, 3
-"""How long a runner may take to queue a block before the gate opens anyway: some kernels wait for the GPU. A
-candidate that was late in so many blocks on end gets less, so that judging it does not hold the GPU for long,
-but for one block of RECALL_EVERY: nobody is late for good."""
+"""How long a runner may take to queue a block before the gate opens anyway, because some kernels wait for the
+GPU. After this many late blocks in a row a candidate gets less time, so that judging it does not occupy the
+GPU for long, except in one block of RECALL_EVERY, in which it may catch up."""
 RECALL_EVERY = 8
 FILLING_S = 0.03
-"""How long every runner has, each time, where a call of the reference has more launches than a queue holds,
-about a thousand: enough to fill it. Who had less would have fewer launches queued when the clock starts."""
+"""How long every runner gets each time if a call of the reference has more launches than a queue's about one
+thousand: enough to fill the queue. With less time, fewer launches would be queued when the clock starts."""
 HUNG_FACTOR, LEAST_HUNG_S = 1000, 2.5
-"""Queued work that takes so many times as long as the baseline, and as many seconds, does not end."""
+"""Queued work hangs if it takes this many times as long as the baseline, and at least this many seconds."""
 SINGLES = 4
-"""Blocks of one call, against which the blocks of many are held."""
+"""Blocks of one call, to compare with blocks of many."""
 CHAIN_CALLS = 32
-"""Of a chain at most, so that a GPU's queue, which has room for a thousand launches, holds them all."""
+"""Longest chain, so that a GPU's queue, which has room for a thousand launches, holds all of it."""
 LEAST_LINKS, LINKS_MS = 4, 4.0
-"""By so many calls a link of a chain is measured, or by more whose blocks cost so much besides at most: large
-inputs take long to stir, which a few calls tell as well as many."""
+"""A link of a chain is measured with this many calls, or with more if their blocks' overhead stays below this
+many ms: large inputs take long to stir, and a few calls show that as well as many."""
 MEASURED_SIZES = frozenset(4**n for n in range(6))
-"""Blocks of so many calls are measured for what a block costs besides; it grows linearly in between."""
+"""Block sizes whose overhead is measured; it grows linearly in between."""
 APART = 1.5
-"""The largest size is measured, too, and none that is nearer to it by this factor."""
+"""The largest size is measured too, and no other size within this factor of it."""
 CALIBRATIONS = 3
-"""At most: a machine that is busy makes blocks cost so much besides that the baseline seems to take no
-time."""
+"""Calibrations at most: on a busy machine the overhead of blocks is so large that the baseline seems to take
+no time."""
 OVERSTATED = 0.9
-"""Of what a block costs besides: less than that is no noise."""
+"""An overhead below this share of the known one is not noise."""
 
 
 class GpuRunnerClient(RunnerClient):
@@ -80,15 +80,15 @@ class GpuRunnerClient(RunnerClient):
     def __init__(self, channel: Channel, buffers: SharedBuffers, pid: int, *, ours: bool = False) -> None:
         super().__init__(channel, buffers, pid, ours=ours)
         self.expected_ms = 0.0
-        """How long a call of the baseline takes, once that is known."""
+        """How long a call of the baseline takes, once known."""
         self._sampled: SampledOutput | None = None
         self._lean, self._is_warm = False, False
         self.queued_some = False
         """Whether any block of more than one call was queued before it began."""
         self.fills_queue = False
-        """Whether its blocks are to be measured with a queue that is full (see FILLING_S)."""
+        """Whether its blocks are measured with a full queue (see FILLING_S)."""
         self.late, self._late_blocks = False, 0
-        """Whether the last block began before all of it was queued, and how many did on end."""
+        """Whether the last block began before all of it was queued, and how many in a row did."""
 
     @property
     def waits(self) -> bool:
@@ -107,8 +107,9 @@ class GpuRunnerClient(RunnerClient):
         )
 
     def overhead(self, batch: Batch) -> Overhead:
-        """See `RunnerClient`. Of each kind of block the fastest counts: noise only adds. Afterwards `late`
-        says so where any of them began before all of it was queued, so that launches are in their time."""
+        """See `RunnerClient`. The fastest block of each kind counts, because noise only adds. Afterwards
+        `late` says whether any of them began before all of it was queued, so that its time contains
+        launches."""
         late = False
 
         def wall_ms(stand_in: int, deliver: bool = True) -> float:
@@ -117,7 +118,8 @@ class GpuRunnerClient(RunnerClient):
             late = late or self.late
             return block.wall_ms
 
-        # Events between the fillings would cost time themselves: a filling is what a second one adds.
+        # Events between the fillings would themselves take time, so the time of a filling is what a second
+        # one adds.
         once, twice, kept = fastest(
             [lambda: wall_ms(1), lambda: wall_ms(2), lambda: wall_ms(1, deliver=False)]
         )
@@ -126,8 +128,8 @@ class GpuRunnerClient(RunnerClient):
         return Overhead(total_ms=max(once - filling_ms, 0.0), delivery_ms=max(once - kept, 0.0))
 
     def chain_overhead_ms(self, batch: Batch, *, wait: bool) -> float:
-        """What a block whose calls are a chain costs besides the calls, of a runner of ours that fills
-        outputs instead of running its module; with `wait`, of one that waits for the GPU in every call."""
+        """Overhead of a block whose calls form a chain, measured with a runner of ours that fills outputs
+        instead of running its module, and with `wait` waits for the GPU in every call."""
 
         def wall_ms(stand_in: int) -> float:
             order = RunCalls(calls=shuffled(batch.calls), stand_in=stand_in, chain=True, wait=wait)
@@ -137,12 +139,12 @@ class GpuRunnerClient(RunnerClient):
         return max(once - max(twice - once, 0.0), 0.0)
 
     def kept_block(self, batch: Batch) -> tuple[Block, int, list[torch.Tensor]]:
-        """A block whose outputs stay with the runner, and a call of it, nobody knew which, that is
-        handed in afterwards. Its inputs are gone by then: what was not worked out cannot be made up for.
-        Last what the call has left in the inputs that it was to change."""
+        """A block whose outputs stay with the runner. Returns the block, a randomly chosen call of it that is
+        handed in afterwards, and what that call left in the inputs that it had to change. The inputs are
+        erased before the hand-in, so work that was left out cannot be made up for."""
         order = shuffled(batch.calls)
         block = self._queued_block(batch, RunCalls(calls=order, deliver=False))
-        self._sampled = None  # it shows outputs that are not handed in, and takes as much memory as they
+        self._sampled = None  # a sample of outputs that are not handed in, as large as they are
         place = secrets.randbelow(batch.calls)
         left = self.buffers.changed(order[place])
         self.buffers.hide()
@@ -154,8 +156,8 @@ class GpuRunnerClient(RunnerClient):
         return block, order[place], left
 
     def queue_room(self, batch: Batch, capacity: int) -> int:
-        """See `RunnerClient`. A queue has room for about a thousand launches. Who is late with a single call
-        waits for the GPU, and may have as many as there are."""
+        """See `RunnerClient`. A queue has room for about a thousand launches. A kernel that is late even with
+        a single call waits for the GPU, and may use all calls."""
         size = batch.calls
         while self.late and size > 1:
             size = max(n for n in block_sizes(capacity) if n <= size // 2)
@@ -163,17 +165,17 @@ class GpuRunnerClient(RunnerClient):
         return capacity if self.late or size == batch.calls else size
 
     def sampled_output(self, calls: int) -> SampledOutput:
-        """See `RunnerClient`. They were taken before the clock was stopped: what the runner says of being
-        done is no claim about time."""
+        """See `RunnerClient`. The sample was taken before the clock stopped, so the runner's report of being
+        done does not influence the time."""
         return self._sampled or self.buffers.sample_output(calls)
 
     def chain(self, batch: Batch) -> tuple[Block, list[int]]:
-        """A block whose calls are a chain (see `dependent_calls.py`), and their order."""
+        """A block whose calls form a chain (see `dependent_calls.py`), and their order."""
         order = shuffled(batch.calls)
         return self._queued_block(batch, RunCalls(calls=order, chain=True)), order
 
     def trace(self, batch: Batch) -> list[tuple[str, int]]:
-        """What the runner's trace of the device says it ran in a block: names and nanoseconds."""
+        """The kernels of a block according to the runner's trace of the device: names and nanoseconds."""
         self.buffers.show(batch.memory, batch.calls)
         self._synchronize()
         with self._awake():
@@ -181,7 +183,7 @@ class GpuRunnerClient(RunnerClient):
             return self._answer(Counted).kernels
 
     def _queued_block(self, batch: Batch, order: RunCalls) -> Block:
-        """All calls are queued behind the gate, then the inputs are shown and it opens."""
+        """Queues all calls behind the gate, then shows the inputs and opens the gate."""
         calls = batch.calls
         self.buffers.rehearse_sampling(calls)
         self._synchronize()
@@ -206,8 +208,8 @@ class GpuRunnerClient(RunnerClient):
         return Block(calls=calls, wall_ms=wall_ms)
 
     def _patience_s(self, order: RunCalls) -> float:
-        """How long it may take to queue a block before the gate opens. The first has no time at all: CUDA
-        loads kernels when they are launched for the first time, and that waits until the gate has opened."""
+        """How long queueing a block may take before the gate opens. The first block gets no time: CUDA loads
+        kernels at their first launch, which waits until the gate has opened."""
         if not self._is_warm:
             return 0.0
         if self.fills_queue:
@@ -221,12 +223,12 @@ class GpuRunnerClient(RunnerClient):
         except ChannelTimeout:
             return False
         except CandidateRefused:
-            self.buffers.show(batch.memory, 0)  # what it has queued can end
+            self.buffers.show(batch.memory, 0)  # so that what it has queued can finish
             raise
         return True
 
     def _require_done(self, calls: int) -> None:
-        """Waits for queued work. Raises Refused when it takes so long that it must hang."""
+        """Waits for queued work. Raises CandidateRefused if it takes so long that it must hang."""
         limit_s = max(HUNG_FACTOR * calls * self.expected_ms / 1e3, LEAST_HUNG_S)
         try:
             self._answer(Done, limit_s if self.expected_ms else None)
@@ -244,7 +246,7 @@ class GpuRunnerClient(RunnerClient):
 
 
 class GpuCalibration(Calibration):
-    """Of blocks that are queued before the clock starts."""
+    """For blocks that are queued before the clock starts."""
 
     queues = True
     noise_ms = SLACK_MS["cuda"]
@@ -252,7 +254,7 @@ class GpuCalibration(Calibration):
     def __init__(self, eager: GpuRunnerClient, staging: Staging, plan: Plan, *, chains: bool) -> None:
         """See `Calibration`. `chains`: whether the reference's calls can be made to depend on one another."""
         self._drift_ms = 0.0
-        """By how much a block costs more besides now than when the problem was opened."""
+        """How much the overhead of a block has grown since the problem was opened."""
         capacity = staging.capacity
         sizes = block_sizes(capacity)
         super().__init__(eager, staging, plan, _overheads(eager, staging))
@@ -262,8 +264,8 @@ class GpuCalibration(Calibration):
             self._overheads = _overheads(eager, staging)
             self._time_eager(plan)
         self.link_ms: dict[bool, float] = {}
-        """What a call costs more in a chain, by whether the module waits for the GPU in every call; empty
-        where there are no chains."""
+        """Extra cost of a call in a chain, by whether the module waits for the GPU in every call; empty
+        without chains."""
         if capacity > 1 and chains:
             self.link_ms = {waits: self.measured_link_ms(waits=waits) for waits in (False, True)}
         calls = plan.calls(self.eager_call_ms, capacity)
@@ -278,7 +280,7 @@ class GpuCalibration(Calibration):
         self._fills_queue = eager.fills_queue = all(late)
         self._usual_calls = self.eager_calls(plan, capacity)
         self.waking_ms = max(min(singles) - self.eager_call_ms, 0.0)
-        """What a call alone takes longer than one of many."""
+        """How much longer a single call takes than one of many."""
 
     def connect(self, channel: Channel, buffers: SharedBuffers, pid: int) -> GpuRunnerClient:
         """See `Calibration`."""
@@ -292,11 +294,11 @@ class GpuCalibration(Calibration):
         return now_ms < OVERSTATED * known_ms - self.noise_ms
 
     def overhead_again(self, calls: int) -> Overhead:
-        """What such a block costs besides, measured now."""
+        """The overhead of such a block, measured now."""
         return self._eager.overhead(self._staging.batch(calls))
 
     def measured_link_ms(self, *, waits: bool) -> float:
-        """What a call costs more in a chain, measured now."""
+        """The extra cost of a call in a chain, measured now."""
         assert isinstance(self._eager, GpuRunnerClient)
         sizes = block_sizes(min(self._staging.capacity, CHAIN_CALLS))
         calls = max(n for n in sizes if n <= LEAST_LINKS or self.overhead(n).total_ms <= LINKS_MS)
@@ -304,14 +306,14 @@ class GpuCalibration(Calibration):
         return (overhead_ms - self.overhead(calls).total_ms) / calls
 
     def overhead(self, calls: int) -> Overhead:
-        """See `Calibration`. Starting and ending a block is what takes longer on a busy machine, of all sizes
-        alike."""
+        """See `Calibration`. On a busy machine starting and ending a block takes longer, equally for all
+        sizes."""
         known = super().overhead(calls)
         return replace(known, total_ms=max(known.total_ms + self._drift_ms, known.delivery_ms))
 
     def renew_overhead(self) -> None:
-        """See `Calibration`. On H200s whose host was busy it changed by up to 0.4 ms a block within seconds,
-        1.5 us a call of blocks of 256."""
+        """See `Calibration`. On H200s with a busy host it changed by up to 0.4 ms per block within seconds:
+        1.5 µs per call in blocks of 256."""
         self._drift_ms = self._drift_now_ms()
 
     def lower_overhead(self) -> None:
@@ -319,8 +321,8 @@ class GpuCalibration(Calibration):
         self._drift_ms = min(self._drift_ms, self._drift_now_ms())
 
     def _drift_now_ms(self) -> float:
-        """By how much a block of the baseline's costs more besides than when the problem was opened. What is
-        known stays where not all of it was queued in time, and for blocks of a single long call."""
+        """How much the overhead of the baseline's blocks has grown since the problem was opened. The known
+        value stays if not all of the block was queued in time, and for blocks of a single long call."""
         if self._usual_calls == 1:
             return self._drift_ms
         assert isinstance(self._eager, GpuRunnerClient)
@@ -332,9 +334,9 @@ class GpuCalibration(Calibration):
         """See `Calibration`."""
         return credible_ms(before_ms, self.slack_ms(calls))
 
-    def sabotage(self, before_ms: Sequence[float], beside_ms: Sequence[float], calls: int) -> str | None:
+    def sabotage(self, before_ms: Sequence[float], alongside_ms: Sequence[float], calls: int) -> str | None:
         """See `Calibration`."""
-        return sabotaged(before_ms, beside_ms, self.slack_ms(calls))
+        return sabotaged(before_ms, alongside_ms, self.slack_ms(calls))
 
     def evenness(self, kernel: Sequence[Block], eager: Sequence[Block]) -> Evenness:
         """See `Calibration`. A block is timed as a whole."""
@@ -342,7 +344,7 @@ class GpuCalibration(Calibration):
 
 
 def _overheads(eager: GpuRunnerClient, staging: Staging) -> dict[int, Overhead]:
-    """Of blocks of all sizes, by those of some, as far as a queue has room for them."""
+    """Overheads of blocks of all sizes, from those of some sizes, as far as a queue has room for them."""
     found: dict[int, Overhead] = {}
     sizes = block_sizes(staging.capacity)
     for calls in sizes:

@@ -1,4 +1,4 @@
-"""How fast a kernel for the problem can be on this device, by its work and what the device reaches."""
+"""How fast a kernel can solve the problem on this device, from its work and the device's peaks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from evaluators.reference.cost.roofline import roofline, too_fast
 
 
 class SpeedLimits:
-    """Of one problem on one device, whose peaks are measured once and kept."""
+    """Of one problem on one device, whose peaks are measured once and cached."""
 
     def __init__(self, problem: Problem, work: Work, cache: Path) -> None:
-        """`work`: of a call of the reference; `cache`: the folder in which peaks are kept."""
+        """`work` is that of one call of the reference; `cache` is the folder for the peaks."""
         self._problem, self._work = problem, work
         self._file = cache / "machine_peaks.json"
         self._peaks = peaks_of(problem.device, self._file)
@@ -26,13 +26,13 @@ class SpeedLimits:
         return roofline(self._work, self._peaks, self._problem.dtype, lower=bool(lower))
 
     def facts(self) -> dict[str, str]:
-        """What the device reached at best, for whoever writes kernels."""
+        """The device's best measured rates, for kernel authors."""
         rates = {f"{n}_tflop_per_s": f"{r / 1e12:.3g}" for n, r in self._peaks.operations_per_s.items()}
         return {"copy_gb_per_s": f"{self._peaks.bytes_per_s / 1e9:.4g}", **rates}
 
     def too_fast(self, kernel_ms: float, eager_ms: float, footprint_bytes: int) -> str | None:
-        """Why a kernel cannot take so little, in blocks whose inputs have so many bytes; None where it can.
-        The peaks are measured again before that is said."""
+        """Why no kernel can be this fast in blocks whose inputs have `footprint_bytes`; None if one can. The
+        peaks are measured again before a reason is returned."""
         if not self._problem.floor:
             return None
 

@@ -1,4 +1,4 @@
-"""On a GPU: whether times are those of calls that were computed one by one, each with its own output."""
+"""On a GPU: whether the times are those of calls that were computed one by one, each with its own output."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 
 CHECKED_LINKS = 8
 MOST_CHAINS = 24
-"""That a kernel is given to be fast enough in one: the first warms up, and a busy machine makes all slow that
-come in half a second."""
+"""Chains in which a kernel may show that it is fast enough: the first warms up, and a busy machine slows all
+chains within half a second."""
 MOST_KEPT_BLOCKS = 27
-"""Of a kernel of which it is hard to tell whether its outputs are copied: on an H200, blocks differ by 0.1 ms
-for no reason; 256 outputs of a few elements are copied in 0.45 ms, 64 in 0.15 ms."""
+"""Blocks at most to find out whether a kernel's outputs are copied: on an H200, blocks vary by 0.1 ms;
+copying 256 outputs of a few elements takes 0.45 ms, 64 take 0.15 ms."""
 SLACK = SLACK_MS["cuda"]
 
 
 class TimingChecks:
-    """Of a candidate that has been timed. What an honest kernel cannot have raises Refused."""
+    """Checks a candidate that has been timed. Anything that an honest kernel cannot show raises
+    CandidateRefused."""
 
     def __init__(
         self,
@@ -41,10 +42,10 @@ class TimingChecks:
         self._session, self._calibration = session, calibration
         self._client, self._correctness_checks = client, correctness_checks
         self.remarks: list[str] = []
-        """What a correct kernel's log says of it."""
+        """Remarks for a correct kernel's log."""
 
     def more_ms(self, calls: int, kernel_ms: float) -> float:
-        """ms a call that count besides, of a kernel whose blocks have so many calls of `kernel_ms`."""
+        """ms per call to add to the time of a kernel whose blocks have `calls` calls of `kernel_ms`."""
         more_ms = 0.0
         if calls > 1 and self._calibration.link_ms:
             blocks = [self._correctness_checks.timed_block(1) for _ in range(SINGLES)]
@@ -54,10 +55,11 @@ class TimingChecks:
         return more_ms + self._unproven_ms(calls)
 
     def batching_ms(self, calls: int, kernel_ms: float) -> float:
-        """ms that a call takes longer in a chain, in which none can begin before the answer to the one before
-        is there, if it is far longer. Raises Refused if it is, but for kernels that wait for the GPU in every
-        call: nothing hides the launches of a chain there, and their noise is no proof. Raises RuntimeError
-        where no chain was queued before it began, although blocks were: their launches count in it."""
+        """How much longer a call takes, in ms, in a chain, in which no call can begin before the answer to
+        the previous one exists; 0 unless it is far longer. If it is, raises CandidateRefused, except for
+        kernels that wait for the GPU in every call: nothing hides the launches of their chains, so the noise
+        proves nothing. Raises RuntimeError if no chain was queued before it began although blocks were,
+        because its launches would count."""
         waits = self._client.waits and not self._client.queued_some
         link_ms, chain_ms, reason = self._calibration.link_ms[waits], math.inf, None
         queued = False
@@ -69,21 +71,21 @@ class TimingChecks:
                 return 0.0
         if not waits:
             if not queued:
-                raise RuntimeError("no chain of calls was queued in time: the machine is busy")
+                raise RuntimeError("no chain of calls was queued in time; the machine is busy")
             again_ms = self._calibration.measured_link_ms(waits=waits)
             if batched(chain_ms, kernel_ms, again_ms, SLACK) is None:
-                raise RuntimeError("what a chain costs besides was measured too low: the machine is busy")
+                raise RuntimeError("the overhead of a chain was underestimated; the machine is busy")
             raise CandidateRefused(Status.REJECTED, str(reason), "batched calls")
-        self.remarks.append(f"it waits for the GPU in every call, and is timed in a chain: {reason}")
+        self.remarks.append(f"it waits for the GPU in every call and is timed in a chain: {reason}")
         return chain_ms - link_ms - kernel_ms
 
     def _chain_ms(self, calls: int) -> float:
-        """ms a call of the candidate in a chain, some calls of which are checked."""
+        """ms per call of the candidate in a chain, some calls of which are checked."""
         batch = self._session.stage_fresh(calls, self._client, own=True)
         block, order = self._client.chain(batch)
         seen, snapshot = self._correctness_checks.seen(calls), self._session.buffers.snapshot
         before = {call: last for last, call in itertools.pairwise(order)}
-        # An answer counts once among random numbers.
+        # Among random numbers an answer counts once.
         others = [call for call in order[1:] if call != seen.call]
         chosen = secrets.SystemRandom().sample(others, min(CHECKED_LINKS, len(others)))
         for call, outputs in [(seen.call, seen.outputs), *((each, snapshot(each)) for each in chosen)]:
@@ -92,11 +94,11 @@ class TimingChecks:
         return block.call_ms(self._calibration.overhead(calls).total_ms)
 
     def _unproven_ms(self, calls: int) -> float:
-        """ms a call that were taken off for the copying of outputs, where it is not proven that the kernel
-        works as much without: one that returns the same memory in every call cannot hand it in later; or
-        blocks differ too much to tell, and what is not seen of the copying counts. Raises Refused when blocks
-        are about as long without the copying as with it, RuntimeError when they only seem so because of what
-        the copying was measured to take."""
+        """ms per call that were subtracted for copying outputs, if it is not proven that the kernel does the
+        same work without the copying: one that returns the same memory in every call cannot hand it in later;
+        or blocks vary too much to tell, and the unseen part of the copying counts. Raises CandidateRefused if
+        blocks take about as long without the copying as with it, RuntimeError if they only seem so because
+        the copying was measured wrongly."""
         delivery_ms = self._calibration.overhead(calls).delivery_ms
         longer_ms: list[float] = []
         whole_ms, proven, copied = math.inf, True, None
@@ -121,14 +123,13 @@ class TimingChecks:
             return 0.0
         unseen_ms = max(delivery_ms - max(statistics.median(longer_ms), 0.0), 0.0) / calls
         self.remarks.append(
-            f"its blocks differ too much to tell whether outputs are copied: {unseen_ms:.2g} ms a call count "
-            "besides"
+            f"its blocks vary too much to tell whether outputs are copied: add {unseen_ms:.2g} ms per call"
         )
         return unseen_ms
 
     def _handed_in(self, call: int, changed: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The outputs of a call that were handed in after its block. Those that lie in the inputs which it
-        was to change are as they were then, `changed`: the inputs are hidden by now."""
+        """The outputs of a call that were handed in after its block. Those in inputs that it had to change
+        are taken from `changed`, because the inputs have been erased."""
         reference = self._session.reference
         outputs = self._session.buffers.snapshot(call)
         outputs[len(outputs) - len(changed) :] = changed
@@ -139,10 +140,10 @@ class TimingChecks:
     def _refuse_undelivered(self, calls: int, longer_ms: list[float], delivery_ms: float) -> NoReturn:
         again_ms = self._calibration.overhead_again(calls).delivery_ms
         if delivers(longer_ms, again_ms) is not False:
-            raise RuntimeError("what copying outputs takes was measured too high: the machine is busy")
+            raise RuntimeError("the time to copy outputs was overestimated; the machine is busy")
         log = (
-            f"handing in the outputs took {max(statistics.median(longer_ms), 0):.4g} ms a block where a copy "
-            f"takes {delivery_ms:.4g} ms: they were not computed before"
+            f"handing in the outputs took {max(statistics.median(longer_ms), 0):.4g} ms per block, but a "
+            f"copy takes {delivery_ms:.4g} ms; they were not computed before"
         )
         raise CandidateRefused(Status.REJECTED, log, "outputs not handed in")
 
@@ -150,7 +151,8 @@ class TimingChecks:
 def timing_checks(
     session: ReferenceSession, client: RunnerClient, correctness_checks: CorrectnessChecks
 ) -> TimingChecks | None:
-    """Of the candidate; None on a CPU, where calls are made one by one, and where nothing is timed."""
+    """The checks of the candidate; None on a CPU, where calls are made one by one, and if the problem is not
+    timed."""
     if not (session.problem.timed and isinstance(client, GpuRunnerClient)):
         return None
     calibration = session.calibration

@@ -1,4 +1,4 @@
-"""Helpers for the builder tests: build kernels for one small problem and list what an archive holds."""
+"""Helpers for the builder tests: build kernels for one small problem, and list the files of an archive."""
 
 from __future__ import annotations
 

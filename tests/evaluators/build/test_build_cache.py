@@ -1,4 +1,4 @@
-"""The cache of builds: gives back what was put, whole or not at all, and stays within its bounds."""
+"""The cache of builds returns what was stored, whole or not at all, and stays within its limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cache(tmp_path: Path) -> BuildCache:
     return BuildCache(folder=tmp_path / "builds")
 
 
-def test_it_gives_back_what_was_put(cache: BuildCache) -> None:
+def test_stored_content_is_returned(cache: BuildCache) -> None:
     assert cache.get("a") is None
     cache.put("a", b"one")
     cache.put("b", b"")
@@ -54,7 +54,7 @@ def test_a_truncated_entry_is_a_miss(cache: BuildCache) -> None:
     assert cache.get("a") is None
 
 
-def test_what_was_not_asked_for_longest_goes_first(tmp_path: Path) -> None:
+def test_the_least_recently_used_entries_are_evicted_first(tmp_path: Path) -> None:
     cache = BuildCache(folder=tmp_path, max_bytes=3500)
     for age, key in enumerate(["c", "b", "a"]):
         cache.put(key, key.encode() * 1000)
@@ -72,7 +72,7 @@ def test_an_entry_larger_than_the_cache_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_many_at_once(tmp_path: Path) -> None:
-    """Writers of the same keys, readers and evictions: every answer is whole or none."""
+    """Concurrent writers of the same keys, readers and evictions: every answer is whole or missing."""
     cache = BuildCache(folder=tmp_path, max_bytes=300_000)
     wrong: list[bytes] = []
 
@@ -138,8 +138,8 @@ def test_a_key_depends_on_the_toolchain_and_on_our_code(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", ["builder.py", "build/deep/builder.py", "headers/torch/extension.h"])
-def test_our_code_counts_in_whichever_folder_it_lies(tmp_path: Path, name: str) -> None:
-    """A stale build would be served after a change that the key does not see."""
+def test_our_code_counts_in_every_folder(tmp_path: Path, name: str) -> None:
+    """Otherwise a stale build would be used after a change."""
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("one")

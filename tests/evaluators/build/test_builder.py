@@ -41,7 +41,7 @@ def test_a_build_leaves_an_archive_and_no_folder(root: Path) -> None:
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
     ],
 )
-def test_what_an_import_raises_reaches_the_log(root: Path, source: str, words: str) -> None:
+def test_errors_during_import_reach_the_log(root: Path, source: str, words: str) -> None:
     done = built(source, root)
     assert done.status is Status.COMPILE_ERROR
     assert words in done.log
@@ -76,7 +76,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g
 
 
 @needs_compiler
-def test_a_compilers_own_words_reach_the_log(root: Path) -> None:
+def test_compiler_messages_reach_the_log(root: Path) -> None:
     done = built(COMPILE.format(code='extern "C" int answer() { return fortytwo; }'), root)
     assert done.status is Status.COMPILE_ERROR
     assert "fortytwo" in done.log
@@ -86,7 +86,7 @@ def test_a_compilers_own_words_reach_the_log(root: Path) -> None:
 @pytest.mark.slow
 @needs_compiler
 def test_a_runner_finds_what_the_build_compiled(root: Path) -> None:
-    """At the same path, so that a build system takes it for its own, and without compiling again."""
+    """At the same path, so that a build system accepts it without compiling again."""
     kernel = Kernel(
         source=COMPILE.format(code='extern "C" int answer() { return 42; }') + MODEL_NEW, language="cpp"
     )
@@ -107,7 +107,7 @@ def test_a_runner_finds_what_the_build_compiled(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("architecture", "by"), [("", 0), ("9.0", NICENESS)])
-def test_builds_for_a_gpu_give_way_to_what_is_measured(root: Path, architecture: str, by: int) -> None:
+def test_builds_for_a_gpu_yield_to_measurements(root: Path, architecture: str, by: int) -> None:
     kernel = Kernel(source="import os\nopen('nice', 'w').write(str(os.nice(0)))" + MODEL_NEW, language="cpp")
     done = build(PROBLEM, kernel, root=root, architecture=architecture, timeout_s=60)
     with tarfile.open(fileobj=io.BytesIO(done.archive)) as tar:
@@ -125,7 +125,7 @@ def test_a_build_knows_the_architecture_and_sees_no_gpu(root: Path) -> None:
 
 
 def test_a_cached_build_is_not_built_again(root: Path, tmp_path: Path) -> None:
-    """Nor under another root: the pool of another run has one of its own."""
+    """Not under another root either: another run's pool has a different one."""
     cache = BuildCache(folder=tmp_path / "builds")
     source = "import os\nopen('made', 'w').write(repr(os.urandom(8)))"
     first = built(source, root, cache=cache)
@@ -156,7 +156,7 @@ def test_a_compile_error_is_cached_too(root: Path, tmp_path: Path) -> None:
     ],
     ids=["timeout", "crash", "full disk", "no memory"],
 )
-def test_what_may_go_better_next_time_is_not_cached(root: Path, tmp_path: Path, source: str) -> None:
+def test_transient_failures_are_not_cached(root: Path, tmp_path: Path, source: str) -> None:
     built(source, root, timeout_s=1.5, cache=BuildCache(folder=tmp_path / "builds"))
     assert not (tmp_path / "builds").exists()
 

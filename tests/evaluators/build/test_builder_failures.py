@@ -67,7 +67,7 @@ def test_a_forged_answer_is_the_kernels_fault(root: Path, message: bytes) -> Non
 
 
 def test_a_forged_success_gains_nothing(root: Path) -> None:
-    """The runner imports the kernel itself: what counts is what happens there."""
+    """The runner imports the kernel again, and only that counts."""
     source = """import os, time\nos.write(3, b'{"op": "imported"}\\n')\ntime.sleep(600)"""
     assert built(source, root).status is None
 

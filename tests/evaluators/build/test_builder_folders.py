@@ -41,7 +41,7 @@ open("deep/er/file", "w").write("x")
 
 
 def test_a_link_in_place_of_a_file_does_not_write_through_it(root: Path, tmp_path: Path) -> None:
-    """The folder is made anew for the runner: what a build put in the place of the source is gone."""
+    """The folder is created anew for the runner, without anything that a build put in the source's place."""
     target = tmp_path / "target"
     target.write_text("mine")
     done = built(f"import os\nos.unlink('kernel.py')\nos.symlink({str(target)!r}, 'kernel.py')", root)
@@ -81,7 +81,7 @@ def test_an_archive_cannot_write_outside(root: Path, tmp_path: Path, member: str
     assert not (tmp_path / "outside").exists()
 
 
-def test_a_scratch_folder_is_the_kernels_own_and_for_the_time_of_the_block(root: Path) -> None:
+def test_each_kernel_has_a_scratch_folder_for_the_duration_of_the_block(root: Path) -> None:
     kernel = Kernel(source="x = 1", language="cpp")
     with scratch_folder(PROBLEM, kernel, root) as scratch:
         assert scratch.parent == root

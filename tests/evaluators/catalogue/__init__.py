@@ -6,7 +6,7 @@ comments below are read by `fixtures`:
     # problem: tanhs          a name in `problems.py`
     # device: any             any, cpu or cuda
     # verdict: rejected       one word, or several joined by | where more than one is right
-    # rule: claimed times     optional: which rule a rejected one has broken
+    # rule: forged message    optional: which rule a rejected one has broken
     # defence: the clock      what stops it, in one phrase
 
 A verdict is a status, or `no_gain`: correct, but hardly faster than eager. That is right only for a cheat

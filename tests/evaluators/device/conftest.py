@@ -1,4 +1,4 @@
-"""Workers with real processes, and what they say of a kernel."""
+"""Workers with real processes, and their verdicts on kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.evaluators.device.kernels import HONEST, PROBLEM, SETTINGS, Judge
 
 @pytest.fixture(scope="module")
 def worker(marked: Marked, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """When all of a module's kernels are judged, an honest one is correct, with the processes of the last."""
+    """After all of a module's kernels, an honest one is correct, with the same processes."""
     started = Worker(root=tmp_path_factory.mktemp("root"), settings=SETTINGS)
     try:
         yield started
@@ -39,7 +39,7 @@ def judge(worker: Worker) -> Judge:
 
 @pytest.fixture(scope="module")
 def second(marked: Marked, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """A worker to break, so that the first keeps its processes."""
+    """A worker that tests may break, so that the first keeps its processes."""
     started = Worker(root=tmp_path_factory.mktemp("second"), settings=SETTINGS)
     yield started
     started.close()

@@ -1,4 +1,4 @@
-"""A problem of a millisecond a call, honest and altered kernels for it, and a worker's settings."""
+"""A problem that takes a millisecond per call, honest and altered kernels for it, and a worker's settings."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def get_init_inputs():
 )
 HONEST = MODEL.format(name="ModelNew")
 PROBLEM = Problem(name="file/tanhs", source=REFERENCE)
-"""About a millisecond a call: long enough that a lie about its time cannot hide in the messages."""
+"""About a millisecond per call: long enough that a lie about its time cannot hide in the messages."""
 
 
 def forward(body: str, *, before: str = "") -> str:

@@ -1,4 +1,4 @@
-"""What the runners of a device are given."""
+"""What the runners of a device may use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from evaluators.device.child_processes import RUNNER_CORES, runner_cores
 
 
 @pytest.mark.parametrize(("cores", "gpus"), [(1, 2), (2, 1), (6, 2), (16, 1), (32, 2), (64, 8), (128, 8)])
-def test_gpus_have_cores_of_their_own_as_far_as_there_are_enough(
+def test_gpus_use_different_cores_if_there_are_enough(
     monkeypatch: pytest.MonkeyPatch, cores: int, gpus: int
 ) -> None:
     allowed = set(range(100, 100 + cores))

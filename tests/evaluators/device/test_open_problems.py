@@ -1,4 +1,4 @@
-"""Which problems stay open beside the one in use."""
+"""Which problems stay open in addition to the one in use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.evaluators.device.kernels import HONEST, PROBLEM
 
 
 class Processes:
-    """Of a problem, which notes what is done to them."""
+    """A problem's processes, which record what is done to them."""
 
     def __init__(self, name: str, *, is_small: bool = True, share: float = 0.0) -> None:
         self.problem = SimpleNamespace(id=name)
@@ -48,7 +48,7 @@ def test_the_ones_used_last_stay() -> None:
 
 
 @pytest.mark.parametrize(("share", "stay"), [(0.02, 12), (0.1, LEAST_OPEN - 1)])
-def test_as_many_stay_as_there_is_memory_for(share: float, stay: int) -> None:
+def test_the_memory_limits_how_many_stay(share: float, stay: int) -> None:
     made = [Processes(str(number), share=share) for number in range(MOST_OPEN)]
     problems = opened(*made)
     problems.make_room()
@@ -67,7 +67,7 @@ def test_a_large_one_is_closed_for_the_next() -> None:
     assert problems.in_use is None
 
 
-def test_whoever_is_not_in_use_stands_still() -> None:
+def test_problems_that_are_not_in_use_are_stopped() -> None:
     one, other = Processes("one"), Processes("other")
     problems = opened(one, other)
     assert (one.done, other.done) == (["stopped"], [])
@@ -113,7 +113,7 @@ def test_a_problem_that_is_used_again_is_not_opened_again(second: Worker) -> Non
 
 
 @pytest.mark.slow
-def test_where_memory_is_lacking_the_others_make_room(
+def test_the_other_problems_close_if_memory_is_lacking(
     second: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second.open(PROBLEM)

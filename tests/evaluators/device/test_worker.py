@@ -1,6 +1,6 @@
-"""A worker with real processes judges honest kernels and wrong ones, one after the other.
+"""A worker with real processes judges honest kernels and wrong ones, one after another.
 
-All of them before the same worker: what one has done must not change the verdict on the next.
+All use the same worker: no kernel may change the verdict on the next.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def test_an_honest_copy_is_correct_and_about_as_fast(judge: Judge, worker: Worke
 
 
 def test_answers_to_the_same_inputs_may_differ_by_roundings(tmp_path: Path) -> None:
-    """In blocks that are long enough for several calls on a busy machine, too."""
+    """In blocks that are long enough for several calls even on a busy machine."""
     worker = Worker(root=tmp_path, settings=replace(SETTINGS, plan=replace(SETTINGS.plan, block_ms=200.0)))
     rounding = forward(
         "self.calls = getattr(self, 'calls', 0) + 1; return honest(self, x) * (1 + 1.2e-7 * (self.calls % 3))"
     )
     try:
-        for _ in range(8):  # too busy a machine makes one call a block
+        for _ in range(8):  # on a very busy machine a block has one call
             found = worker.measure(PROBLEM, Kernel(source=rounding, language="cpp"), b"")
             assert found.status is Status.CORRECT, found.log
             assert found.correctness is not None
@@ -96,7 +96,7 @@ INCORRECT: dict[str, tuple[str, str]] = {
     "wrong shape": (forward("return honest(self, x)[:-1]"), "output 0 is (127, 128)"),
     "transposed shape": (forward("return honest(self, x).flatten()"), "output 0 is (16384,)"),
     "wrong dtype": (forward("return honest(self, x).double()"), "torch.float64"),
-    "two outputs": (forward("return x, x"), "2 outputs where the reference has 1"),
+    "two outputs": (forward("return x, x"), "returned 2 outputs; the reference returns 1"),
     "no output": (forward("return None"), "the output is a NoneType"),
     "the answer of before": (
         forward(
@@ -140,13 +140,13 @@ def test_wrong_outputs_are_incorrect(judge: Judge, case: str) -> None:
 @pytest.mark.parametrize(
     "body", ["y = honest(self, x)\nx.fill_(7)\nreturn y", "return x.copy_(honest(self, x))"]
 )
-def test_inputs_are_to_be_as_they_were(judge: Judge, body: str) -> None:
+def test_inputs_must_stay_unchanged(judge: Judge, body: str) -> None:
     found = judge(forward(body))
     assert found.status is Status.INCORRECT, found
-    assert "it writes to its input 0, which the reference leaves as it is" in found.log
+    assert "it writes to its input 0, which the reference leaves unchanged" in found.log
 
 
-def test_the_kernel_is_where_its_build_was(worker: Worker, tmp_path: Path) -> None:
+def test_the_kernel_runs_in_the_folder_of_its_build(worker: Worker, tmp_path: Path) -> None:
     from evaluators.build.builder import _pack
 
     (tmp_path / "library").write_text("42")
@@ -156,7 +156,7 @@ def test_the_kernel_is_where_its_build_was(worker: Worker, tmp_path: Path) -> No
     assert found.status is Status.CORRECT, found.log
 
 
-def test_lower_precision_fails_but_where_the_problem_allows_it(worker: Worker) -> None:
+def test_lower_precision_fails_unless_the_problem_allows_it(worker: Worker) -> None:
     kernel = Kernel(source=forward("return honest(self, x.half().float())"), language="cpp")
     found = worker.measure(PROBLEM, kernel, b"")
     assert found.status is Status.INCORRECT, found
@@ -165,7 +165,9 @@ def test_lower_precision_fails_but_where_the_problem_allows_it(worker: Worker) -
     found = worker.measure(replace(PROBLEM, precision="float16"), kernel, b"")
     assert found.status is Status.CORRECT, found.log
     assert found.correctness is not None
-    assert found.correctness.normwise_error > 10 * found.correctness.eager_error, "what was spent is told"
+    assert found.correctness.normwise_error > 10 * found.correctness.eager_error, (
+        "the lost accuracy is reported"
+    )
 
 
 @pytest.mark.parametrize("tolerance", TOLERANCES)
@@ -182,7 +184,7 @@ def test_a_kernel_for_one_distribution_only_is_incorrect_under_every_rule(
 
 
 def test_after_all_of_them_an_honest_kernel_is_correct(judge: Judge, worker: Worker) -> None:
-    """With the processes that the first verdict came from: none of the above has brought one down."""
+    """With the processes of the first verdict: none of the kernels above has killed one."""
     processes = worker._device_processes
     assert processes._judge.poll() is None
     assert_honest_is_correct(judge)

@@ -24,7 +24,7 @@ class Processes:
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, root: Path, problem: Problem, *told: GpuState) -> Evaluation:
-    """By a worker whose GPU is in these states, one after the other."""
+    """An evaluation by a worker whose GPU is in these states in turn."""
     worker, states = Worker(root=root, settings=SETTINGS), iter(told)
     gpu = Gpu(architecture="9.0", variables={"CUDA_VISIBLE_DEVICES": UUID}, files=(), number=0)
     worker.__dict__["gpu"] = gpu  # what it would ask the driver for
@@ -41,8 +41,8 @@ def test_they_are_noted_before_and_after(monkeypatch: pytest.MonkeyPatch, tmp_pa
     found = measured(monkeypatch, tmp_path, on_gpu, cold, hot).environment
     assert found == {"device": "a GPU", CLOCKS_BEFORE: cold.text(), CLOCKS_AFTER: hot.text()}
     found = measured(monkeypatch, tmp_path, on_gpu, GpuState(), GpuState()).environment
-    assert found == Processes.facts, "nobody tells them"
+    assert found == Processes.facts, "the clocks are unknown"
 
 
-def test_there_are_none_on_a_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cpu_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert measured(monkeypatch, tmp_path, PROBLEM).environment == Processes.facts

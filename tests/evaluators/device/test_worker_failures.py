@@ -1,4 +1,4 @@
-"""Kernels that raise, die, hang or take too much, and the honest one after them."""
+"""Kernels that raise, die, hang or use too much, and the honest one after them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("body", ["while True: pass", "time.sleep(600)", SPINNING_THREADS])
-def test_who_hangs_on_a_busy_machine_is_late_there_too(
+def test_a_kernel_that_hangs_times_out_on_a_busy_machine_too(
     judge: Judge, worker: Worker, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> None:
     with monkeypatch.context() as patch, burning(2 * len(os.sched_getaffinity(0))):

@@ -1,4 +1,4 @@
-"""Verdicts on a real GPU: honest kernels in CUDA and Triton, and what must not take the device down."""
+"""Verdicts on a real GPU: honest kernels in CUDA and Triton, and kernels that must not break the device."""
 
 import math
 import statistics
@@ -16,10 +16,7 @@ from evaluators.records.timing import paired_speedup
 from evaluators.reference.loading import load_problem
 
 torch = pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 
 PROBLEM = load_problem("level1/conv2d", sizes={"batch": 32}, device="cuda")
 COPY = PROBLEM.source.replace("class Model", "class ModelNew")
@@ -161,7 +158,7 @@ def test_an_honest_load_inline_kernel(worker: Worker) -> None:
     assert evaluation.status is Status.CORRECT, evaluation.log
 
 
-def test_an_illegal_access_is_a_crash_and_harms_nobody(worker: Worker) -> None:
+def test_an_illegal_access_is_a_crash_and_harms_no_other_kernel(worker: Worker) -> None:
     bad = triton(LAUNCH.replace("FACTOR", "1.0").replace("SHIFT=0", "SHIFT=1 << 42"))
     evaluation = judge(worker, bad)
     assert evaluation.status is Status.CRASHED
@@ -169,8 +166,8 @@ def test_an_illegal_access_is_a_crash_and_harms_nobody(worker: Worker) -> None:
     assert judge(worker, COPY).status is Status.CORRECT
 
 
-def test_a_kernel_that_waits_in_every_call_does_not_hold_the_gpu_for_long(worker: Worker) -> None:
-    """No block of it can be queued before the clock starts; 8.8 s of such blocks were once waited for."""
+def test_a_kernel_that_waits_in_every_call_does_not_occupy_the_gpu_for_long(worker: Worker) -> None:
+    """None of its blocks can be queued before the clock starts; such blocks once took 8.8 s."""
     found = judge(worker, triton(f"{LAUNCH}; torch.cuda.synchronize()").replace("FACTOR", "1.0"))
     assert found.status is Status.CORRECT, found
     assert found.device_s < 5
@@ -204,22 +201,22 @@ def get_init_inputs():
 """,
     device="cuda",
 )
-"""1,320 launches a call, more than a GPU's queue holds."""
+"""1,320 launches per call, more than a GPU's queue can hold."""
 
 
-def test_what_no_queue_holds_is_as_fast_as_itself(worker: Worker) -> None:
+def test_a_call_with_more_launches_than_a_queue_holds_is_as_fast_as_itself(worker: Worker) -> None:
     found = []
     for number in range(6):
         copy = RECURRENCE.source.replace("class Model", "class ModelNew") + f"\n# {number}\n"
         try:
             evaluation = judge(worker, copy, RECURRENCE)
-        except WorkerBroken:  # the host was busy meanwhile: a pool tries once more, too
+        except WorkerBroken:  # the host was busy; a pool tries once more, too
             evaluation = judge(worker, copy, RECURRENCE)
         assert evaluation.timing is not None, evaluation.log
         found.append(evaluation.timing)
     assert sum(each.speedup_low <= 1 <= each.speedup_high for each in found) >= 5, found
-    # Where the host is busy, blocks of the same launches take 7 to 12 ms a call (seen on two H200s), and the
-    # median of six speedups is off by what their own noise makes of it.
+    # On a busy host, blocks of the same launches take 7 to 12 ms per call (seen on two H200s), and the median
+    # of six speedups is off by their noise.
     noises = [max(map(spread, (each.kernel_samples_ms, each.eager_samples_ms))) for each in found]
     bias = math.log(statistics.median(each.speedup for each in found))
     assert abs(bias) < max(0.1, statistics.median(noises)), found
@@ -228,7 +225,7 @@ def test_what_no_queue_holds_is_as_fast_as_itself(worker: Worker) -> None:
 
 
 def spread(samples: Sequence[float]) -> float:
-    """Of their middle half, relative to its lower end."""
+    """Width of the middle half, relative to its lower end."""
     ordered = sorted(samples)
     quarter = len(ordered) // 4
     return ordered[-quarter - 1] / ordered[quarter] - 1
@@ -253,7 +250,7 @@ def test_kernels_are_timed_against_one_another(worker: Worker) -> None:
     assert low > 1.5, f"twice the work: {ratio}"
 
 
-def test_a_hang_on_the_gpu_times_out_and_gives_the_memory_back(worker: Worker) -> None:
+def test_a_hang_on_the_gpu_times_out_and_frees_the_memory(worker: Worker) -> None:
     assert judge(worker, COPY).status is Status.CORRECT
     free, _ = torch.cuda.mem_get_info()
     evaluation = judge(worker, triton("hold = torch.zeros(1 << 28, device=x.device); spin[(1,)](hold)"))

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("clock", ["real() / 5", "real() * 1e-6", "0.0", "float('nan')", "-real()"])
 def test_patched_clocks_change_nothing(judge: Judge, clock: str) -> None:
-    """The times are the judge process's: by a runner's own these kernels would surely be five times as fast
-    and more. On a busy machine a median may be that by chance, the interval's lower end is not."""
+    """The judge process takes the times: by a runner's own clock these kernels would be five times as fast
+    and more. On a busy machine a median may be that fast by chance, but not the interval's lower end."""
     found = judge(f"{HONEST}\nreal = time.perf_counter\ntime.perf_counter = lambda: {clock}\n")
     assert found.status is Status.CORRECT, found
     assert found.timing is not None
@@ -29,11 +29,11 @@ def test_patched_clocks_change_nothing(judge: Judge, clock: str) -> None:
 
 
 def test_an_output_is_a_plain_tensor(judge: Judge) -> None:
-    """What another kind of tensor does when it is copied would be done after the call."""
+    """Another kind of tensor could do its work while it is copied, after the call."""
     lazy = forward("return honest(self, x).as_subclass(Lazy)", before="class Lazy(torch.Tensor):\n    pass\n")
     found = judge(lazy)
     assert found.status is Status.INCORRECT, found
-    assert found.log == "output 0 is a Lazy, which is no plain tensor"
+    assert found.log == "output 0 is a Lazy, not a plain tensor"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_flood_of_descriptors_is_rejected(judge: Judge) -> None:
 
 
 def test_done_before_it_is_done(judge: Judge) -> None:
-    """And again in the next block, whose first call has an address that was seen."""
+    """Again in the next block, whose first call has a known address."""
     found = judge(
         forward(
             "if x.data_ptr() in seen or not seen:\n"
@@ -83,7 +83,7 @@ def test_done_before_it_is_done(judge: Judge) -> None:
 
 
 def test_a_runner_that_is_all_forged(judge: Judge) -> None:
-    """It answers every order in time and computes nothing: there is nothing to be read."""
+    """It answers every order in time and computes nothing, so there is nothing to read."""
     found = judge(
         f"""{HONEST}
 import json
@@ -163,7 +163,7 @@ def test_a_kernel_that_sabotages_the_baseline_is_rejected_when_it_does_so_again(
 
 
 def test_secrets_stay_outside(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They were planted after the start here; `test_sandbox` plants them before."""
+    """Here they are planted after the start; `test_sandbox` plants them before."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
     found = judge(HONEST + "\nassert 'sk-planted' not in os.environ.values()\n")
     assert found.status is Status.CORRECT, found.log

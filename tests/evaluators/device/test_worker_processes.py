@@ -1,4 +1,4 @@
-"""A worker's own processes: what becomes of them, and of the runner that waits, is no kernel's fault."""
+"""The death of one of the worker's own processes, or of the waiting runner, is no kernel's fault."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SLOW = forward("time.sleep(0.3)\nreturn honest(self, x)")
 @pytest.mark.parametrize(
     ("victim", "when"), [("judge process", "measuring"), ("fork server", "idle"), ("baseline", "measuring")]
 )
-def test_the_death_of_a_process_of_ours_is_not_the_kernels_fault(
+def test_the_death_of_one_of_our_processes_is_not_the_kernels_fault(
     second: Worker, victim: str, when: str
 ) -> None:
     second.open(PROBLEM)
@@ -52,7 +52,7 @@ def test_the_death_of_a_process_of_ours_is_not_the_kernels_fault(
 
 
 def states(pid: int) -> set[str]:
-    """The letters of `/proc` for a runner and what is below it ("T": stopped)."""
+    """The letters of `/proc` for a runner and its descendants ("T": stopped)."""
     found = set()
     for each in (pid, *process_tree.descendants(pid)):
         with contextlib.suppress(FileNotFoundError):
@@ -60,9 +60,7 @@ def states(pid: int) -> set[str]:
     return found
 
 
-def test_the_next_runner_comes_up_during_the_checks_and_stands_still_during_the_timing(
-    second: Worker,
-) -> None:
+def test_the_next_runner_starts_during_the_checks_and_is_stopped_during_the_timing(second: Worker) -> None:
     seen: dict[str, tuple[int, set[str]]] = {}
 
     def note(stage: str) -> None:
@@ -76,17 +74,14 @@ def test_the_next_runner_comes_up_during_the_checks_and_stands_still_during_the_
     first, letters = seen["ending"]
     assert letters - {"Z", "D"} == {"T"}, "on its way up it may be in the kernel, and stops then"
     assert seen["loading"][0] == 0, "the baseline is timed then, with nobody beside it"
-    assert second._device_processes.fork_server._children.keys() == {
-        second._open.in_use.eager.pid,
-        first,
-    }
+    assert second._device_processes.fork_server._children.keys() == {second._open.in_use.eager.pid, first}
     assert second.measure(PROBLEM, honest, b"", on_stage=note).status is Status.CORRECT
     assert seen["loading"][0] == 0, "it was taken"
     assert seen["ending"][0] not in (0, first)
 
 
 @pytest.mark.parametrize("how", ["killed", "folder removed"])
-def test_what_happens_to_a_runner_on_prefork_is_not_the_next_kernels_fault(second: Worker, how: str) -> None:
+def test_the_death_of_a_waiting_runner_is_not_the_next_kernels_fault(second: Worker, how: str) -> None:
     honest = Kernel(source=HONEST, language="cpp")
     second.measure(PROBLEM, honest, b"")
     waiting, folder = second._open.in_use.prefork._child, second._open.in_use.prefork._folder
@@ -95,7 +90,7 @@ def test_what_happens_to_a_runner_on_prefork_is_not_the_next_kernels_fault(secon
         assert gone(lambda: [waiting.pid] if Path(f"/proc/{waiting.pid}").exists() else [])
     else:
         folder.rmdir()
-        with contextlib.suppress(WorkerBroken):  # the pool tries again; if it was on its way up, we do
+        with contextlib.suppress(WorkerBroken):  # the pool tries again; if the runner was starting, we do
             second.measure(PROBLEM, honest, b"")
     assert second.measure(PROBLEM, honest, b"").status is Status.CORRECT
     assert not folder.exists()

@@ -1,4 +1,4 @@
-"""References that are broken, refuse inputs, hang or say something."""
+"""References that are broken, refuse inputs, hang or print something."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ pytestmark = pytest.mark.slow
             UnfitProblem,
             "the reference cannot be run: RuntimeError: cuDNN error",
         ),
-        ("os._exit(3)", WorkerBroken, "the evaluator's own processes did not come up: "),
+        ("os._exit(3)", WorkerBroken, "the evaluator's own processes did not start: "),
     ],
 )
-def test_a_broken_reference_is_told_with_its_reason(
+def test_the_reason_for_a_broken_reference_is_reported(
     second: Worker, returned: str, kind: type[WorkerBroken], cause: str
 ) -> None:
-    """What may be the machine's doing is worth another try, on another device; the rest is not."""
+    """A failure that may be the machine's is worth another try on another device; others are not."""
     source = REFERENCE.replace("return x\n", f"{returned}\n")
     assert source != REFERENCE
     broken = Problem(name="file/broken", source=source)
@@ -44,7 +44,7 @@ def test_a_broken_reference_is_told_with_its_reason(
     assert type(caught.value) is kind
     assert cause_of(str(caught.value)).startswith(cause)
     assert second._open.use(broken.id) is None
-    intact = kind is UnfitProblem  # nothing of ours has gone wrong
+    intact = kind is UnfitProblem  # nothing of ours has failed
     assert (second._device_processes is not None) is intact, "a broken worker keeps nothing"
     assert second.measure(PROBLEM, Kernel(source=HONEST, language="cpp"), b"").status is Status.CORRECT
 
@@ -66,8 +66,8 @@ def get_init_inputs():
 """
 
 
-def test_what_the_reference_spoils_on_some_inputs_a_kernel_may_spoil_there(second: Worker) -> None:
-    """As batch norm's running mean with a momentum of 0, where its input has an infinity."""
+def test_a_kernel_may_change_inputs_where_the_reference_does(second: Worker) -> None:
+    """Like batch norm's running mean with a momentum of 0, if its input has an infinity."""
     problem = Problem(name="file/moves_by_nothing", source=MOVES_BY_NOTHING)
     own = MOVES_BY_NOTHING.replace("Model(", "ModelNew(")
     found = second.measure(problem, Kernel(source=own, language="cpp"), b"")
@@ -79,7 +79,7 @@ def test_what_the_reference_spoils_on_some_inputs_a_kernel_may_spoil_there(secon
 
 
 def test_a_reference_that_asserts_on_the_device_is_opened_again_within_its_range(second: Worker) -> None:
-    """As a loss does on a GPU whose inputs must be probabilities; here the error alone."""
+    """Like a loss on a GPU whose inputs must be probabilities; here only the error."""
     refuses = """
         if not (x.amin() >= -8 and x.amax() <= 8):
             raise RuntimeError("CUDA error: device-side assert triggered")
@@ -119,7 +119,7 @@ def get_init_inputs():
 
 
 def test_a_reference_of_probabilities_is_not_left_by_a_rounding(second: Worker) -> None:
-    """Targets of exactly 1 that were off by half an ulp would be out of the range."""
+    """Targets of exactly 1 that were off by half an ulp would be out of range."""
     same = Kernel(source=BETWEEN_0_AND_1.replace("class Model", "class ModelNew"), language="cpp")
     found = second.measure(Problem(name="file/probabilities", source=BETWEEN_0_AND_1), same, b"")
     assert found.status is Status.CORRECT, found.log
@@ -135,7 +135,7 @@ def test_a_reference_that_hangs_is_unfit(second: Worker, monkeypatch: pytest.Mon
         second.open(Problem(name="file/broken", source=source))
 
 
-def test_what_the_referee_says_is_told_once_a_problem_and_not_on_the_console(
+def test_warnings_of_the_judge_process_are_logged_once_per_problem(
     second: Worker, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     said = "import logging\n        logging.getLogger('some').warning('hear, hear')\n"

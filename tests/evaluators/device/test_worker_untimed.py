@@ -1,4 +1,4 @@
-"""Problems that are not timed: cases that a kernel has to be right on, and no more."""
+"""Problems that are not timed: cases in which a kernel only has to be right."""
 
 from __future__ import annotations
 
@@ -70,17 +70,17 @@ ONCE = forward(
     "return honest(self, x)",
     before="assert not os.path.exists('loaded'), 'imported again'\nopen('loaded', 'w')",
 )
-"""A module that may be imported once in its folder."""
+"""A module that may be imported only once per folder."""
 MADE_THREE = (
     HONEST.replace("        self.depth", "        made.append(1)\n        self.depth")
     + "made = []\nhonest = ModelNew.forward\n"
     + "ModelNew.forward = lambda self, x: honest(self, x) * (len(made) < 3)\n"
 )
-"""Wrong as the third model that its module has made."""
+"""Wrong from the third model that its module creates."""
 
 
 def candidates(worker: Worker) -> set[int]:
-    """The processes of candidates that are there, but for the one that waits."""
+    """The processes of the candidates, except the waiting one."""
     waiting = worker._open.in_use.prefork._child
     baselines = (each.eager for each in worker._open._open.values())
     others = {each.pid for each in (waiting, *baselines) if each is not None}
@@ -105,7 +105,7 @@ def test_large_cases_have_a_process_each(second: Worker, monkeypatch: pytest.Mon
     assert second.measure(untimed(112), kernel(ONCE), b"", more=True).status is Status.CORRECT
 
 
-def test_what_one_case_leaves_may_spoil_another(second: Worker) -> None:
+def test_leftovers_of_one_case_may_spoil_another(second: Worker) -> None:
     statuses = [
         second.measure(untimed(width), kernel(MADE_THREE), b"", more=True).status for width in (96, 112, 80)
     ]

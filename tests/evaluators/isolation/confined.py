@@ -1,4 +1,5 @@
-"""Helpers for the sandbox tests: run a function in a confined child process and name the errors it gets."""
+"""Helpers for the sandbox tests: run a function in a confined child process and name the errors that it
+gets."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def confined(
     cores: tuple[int, ...] = (),
     cpu_s: int = 30,
 ) -> tuple[Any, list[str]]:
-    """What `body` returns in a confined child, and the mechanisms that were in force."""
+    """The result of `body` in a confined child, and the mechanisms in force."""
     read, write = os.pipe()
 
     def child(level: str) -> None:

@@ -37,7 +37,7 @@ def test_limits_on_core_dumps_and_files(scratch: Path, isolate: bool) -> None:
     assert found == ["EFBIG", "done", [0, 0], "not allowed to raise maximum limit"]
 
 
-def test_who_may_use_some_cores_cannot_take_others(scratch: Path) -> None:
+def test_a_process_restricted_to_some_cores_cannot_use_others(scratch: Path) -> None:
     every = sorted(os.sched_getaffinity(0))
 
     def body() -> list[object]:
@@ -85,7 +85,7 @@ def test_an_unknown_level_is_refused() -> None:
         confinement.missing("limits", "everything")
 
 
-def test_a_clean_environment_has_nothing_but_what_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clean_environment_has_only_listed_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "OPENAI_API_KEY",
         "ANTHROPIC_API_KEY",
@@ -96,7 +96,7 @@ def test_a_clean_environment_has_nothing_but_what_is_listed(monkeypatch: pytest.
     ):
         monkeypatch.setenv(name, SECRET)
     monkeypatch.setenv("PATH", "/bin")
-    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")  # the baseline keeps to what the user allows PyTorch
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")  # the baseline obeys the user's settings for PyTorch
     clean = confinement.clean_environment()
     assert SECRET not in clean.values()
     assert clean["PATH"] == "/bin"

@@ -1,4 +1,4 @@
-"""File and device access of real confined processes that do what a hostile kernel would do."""
+"""File and device access of real confined processes that act like a hostile kernel."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_writing_is_possible_in_the_scratch_folder_alone(scratch: Path, outside:
 
 @pytest.mark.skipif(not os.path.exists("/dev/ptmx"), reason="there is no device to try")
 @pytest.mark.parametrize("isolate", LEVELS)
-def test_devices_are_for_those_who_are_given_them(scratch: Path, isolate: bool) -> None:
+def test_only_granted_devices_can_be_used(scratch: Path, isolate: bool) -> None:
     needs("landlock")
     device = Path("/dev/ptmx")
 
@@ -66,7 +66,7 @@ def test_devices_are_for_those_who_are_given_them(scratch: Path, isolate: bool) 
 
 
 @pytest.mark.parametrize("isolate", LEVELS)
-def test_what_lies_outside_cannot_be_changed(scratch: Path, outside: Path, isolate: bool) -> None:
+def test_files_outside_cannot_be_changed(scratch: Path, outside: Path, isolate: bool) -> None:
     needs("landlock")
     file, inside = outside / "file", scratch / "file"
 
@@ -119,7 +119,7 @@ def test_homes_and_the_repository_cannot_be_read(
 
 
 @pytest.mark.parametrize("isolate", LEVELS)
-def test_what_a_kernel_needs_can_be_read(scratch: Path, outside: Path, isolate: bool) -> None:
+def test_files_that_a_kernel_needs_can_be_read(scratch: Path, outside: Path, isolate: bool) -> None:
     (scratch / "kernel.py").write_text("x")
     needed = [
         scratch / "kernel.py",

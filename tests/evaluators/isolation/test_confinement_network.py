@@ -1,4 +1,4 @@
-"""Network and socket access of real confined processes that do what a hostile kernel would do."""
+"""Network and socket access of real confined processes that act like a hostile kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.evaluators.isolation.confined import REFUSED, attempt, confined, need
 
 @pytest.mark.parametrize("isolate", LEVELS)
 def test_nothing_can_be_connected_to(scratch: Path, outside: Path, isolate: bool) -> None:
-    """Servers of ours that would answer: TCP, UDP, Unix sockets by path and by abstract name."""
+    """Our servers would answer over TCP, UDP, and Unix sockets by path and by abstract name."""
     needs("seccomp")
     name = f"\0ideatree-test-{os.getpid()}"
     kinds: dict[str, tuple[int, int, Any]] = {
@@ -73,7 +73,7 @@ SOCKET = {"x86_64": 41, "aarch64": 198}.get(platform.machine())
 
 
 @pytest.mark.parametrize("isolate", LEVELS)
-def test_no_socket_of_another_family_however_it_is_asked_for(scratch: Path, isolate: bool) -> None:
+def test_no_socket_of_another_family_can_be_created(scratch: Path, isolate: bool) -> None:
     needs("seccomp")
     if SOCKET is None:
         pytest.skip(f"the number of `socket` on {platform.machine()} is not known here")
@@ -94,7 +94,7 @@ def test_no_socket_of_another_family_however_it_is_asked_for(scratch: Path, isol
 
 
 @pytest.mark.parametrize("isolate", LEVELS)
-def test_a_pair_of_its_own_can_be_had(scratch: Path, isolate: bool) -> None:
+def test_a_socket_pair_can_be_created(scratch: Path, isolate: bool) -> None:
     def body() -> str:
         one, other = socket.socketpair()
         one.send(b"hello")

@@ -90,7 +90,7 @@ def test_calls_that_lead_out_are_refused(scratch: Path, isolate: bool) -> None:
     assert {name: errno.errorcode.get(code) for name, code in found.items() if code != errno.EPERM} == {}
 
 
-def test_a_namespace_holds_nobody_else(scratch: Path) -> None:
+def test_a_namespace_contains_no_other_process(scratch: Path) -> None:
     needs("namespaces")
 
     def body() -> list[Any]:
@@ -103,8 +103,8 @@ def test_a_namespace_holds_nobody_else(scratch: Path) -> None:
 
 
 @pytest.mark.parametrize("isolate", LEVELS)
-def test_no_capability_is_left_and_none_comes_back(scratch: Path, isolate: bool) -> None:
-    """Root in a container has some, every user has all of them in a namespace of its own."""
+def test_all_capabilities_are_dropped_for_good(scratch: Path, isolate: bool) -> None:
+    """Root in a container has some, and every user has all of them in a new namespace."""
 
     def capabilities(status: str) -> list[str]:
         return [line for line in status.splitlines() if line.startswith(("CapPrm", "CapEff"))]

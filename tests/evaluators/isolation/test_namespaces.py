@@ -1,4 +1,4 @@
-"""How what is started in namespaces lives and ends."""
+"""How processes in namespaces live and end."""
 
 from __future__ import annotations
 
@@ -25,11 +25,7 @@ def fault() -> None:
 @pytest.mark.parametrize("isolate", LEVELS)
 @pytest.mark.parametrize(
     ("end", "codes"),
-    [
-        (lambda: None, (0,)),
-        (lambda: os._exit(3), (3,)),
-        (fault, (-signal.SIGSEGV, 128 + signal.SIGSEGV)),
-    ],
+    [(lambda: None, (0,)), (lambda: os._exit(3), (3,)), (fault, (-signal.SIGSEGV, 128 + signal.SIGSEGV))],
     ids=["returns", "exits", "faults"],
 )
 def test_the_watched_process_ends_as_the_child_did(
@@ -39,7 +35,7 @@ def test_the_watched_process_ends_as_the_child_did(
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) in codes
 
 
-def test_a_child_that_raises_does_not_go_on_in_its_parents_code() -> None:
+def test_a_child_that_raises_does_not_continue_in_its_parents_code() -> None:
     for isolate in (True, False):
         output = os.memfd_create("output")
 
@@ -54,7 +50,7 @@ def test_a_child_that_raises_does_not_go_on_in_its_parents_code() -> None:
 
 
 def daemonise(held: int) -> None:
-    """A process that belongs to nobody and keeps `held` open for as long as it lives; it lives already."""
+    """Starts an orphan that keeps `held` open while it lives; it is alive on return."""
     ready, steady = os.pipe()
     if os.fork() == 0:
         os.setsid()
@@ -90,7 +86,7 @@ def test_in_a_namespace_nothing_survives_the_child(by: str) -> None:
     os.close(read)
 
 
-def test_nobody_starts_without_the_namespaces_that_the_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_process_starts_without_namespaces_that_are_available(monkeypatch: pytest.MonkeyPatch) -> None:
     if not namespaces.has_namespaces():
         pytest.skip("this machine gives no namespaces")
     monkeypatch.setattr(namespaces, "CLONE_NEWUSER", 1)  # which unshare does not know
@@ -125,8 +121,8 @@ def test_the_child_dies_with_the_process_that_started_it() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", [True, False])
 @pytest.mark.parametrize("isolate", [True, False])
-def test_the_child_dies_with_it_on_its_way_up_too(isolate: bool, stopped: bool) -> None:
-    """The parent ends as soon as the child is there, and may be stopped, or at any moment before."""
+def test_a_starting_child_dies_with_its_parent_too(isolate: bool, stopped: bool) -> None:
+    """The parent ends as soon as the child exists, or at any moment before, and may be stopped."""
     for turn in range(20):
         read, write = os.pipe()
         parent = os.fork()

@@ -1,4 +1,4 @@
-"""Scratch folders of killed processes are removed, and no others."""
+"""Only scratch folders of killed processes are removed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_what_a_killed_process_left_is_removed(holder: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_folders_of_a_killed_process_are_removed(holder: subprocess.Popen[str], tmp_path: Path) -> None:
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     assert (tmp_path / "held" / "kernel").exists()
@@ -47,7 +47,7 @@ def test_what_a_killed_process_left_is_removed(holder: subprocess.Popen[str], tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_living_process_keeps_is_left_alone(holder: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_folders_of_a_living_process_stay(holder: subprocess.Popen[str], tmp_path: Path) -> None:
     scratch.claim(tmp_path / "mine")
     scratch.release(tmp_path / "mine")
     assert (tmp_path / "held" / "kernel" / "cache" / "file").exists()
@@ -71,11 +71,11 @@ def test_folders_without_a_claim_are_not_ours(tmp_path: Path) -> None:
     assert (tmp_path / "notes").exists()
 
 
-def test_each_user_has_a_place_of_their_own() -> None:
+def test_each_user_has_a_separate_folder() -> None:
     assert scratch.scratch_root("a").parent.name == f"ideatree-{os.getuid()}"
 
 
-def test_what_is_too_much_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_excessive_contents_of_a_folder_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "data").write_bytes(b"x" * 2**20)
     with open(tmp_path / "sparse", "wb") as file:

@@ -1,4 +1,4 @@
-"""How a candidate is traced or looked at, without a device and without a runner."""
+"""How a candidate is traced or sampled, without a device or a runner."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def session(device: str, libraries: str = "no_library", output_bytes: int = 1) -
 
 
 class GpuRunner(GpuRunnerClient):
-    """Ran these kernels."""
+    """Reports that it ran these kernels."""
 
     def __init__(self, kernels: list[tuple[str, int]]) -> None:
         self._kernels = kernels
@@ -53,7 +53,7 @@ class GpuRunner(GpuRunnerClient):
 
 
 class CpuRunner(CpuRunnerClient):
-    """Is found in a file's code so many times in a hundred calls."""
+    """Is found in a file's code this often in a hundred calls."""
 
     pid = 1
 
@@ -61,7 +61,7 @@ class CpuRunner(CpuRunnerClient):
         self._path, self._stack_samples = path, stack_samples
         self.rows: list[list[int]] = []
 
-    def watched(self, batch: Batch, calls: list[int], stack_samples: StackSamples) -> None:
+    def run_sampled(self, batch: Batch, calls: list[int], stack_samples: StackSamples) -> None:
         self.rows.append(calls)
         for _ in range(len(calls) * self._stack_samples // 100):
             stack_samples._count({self._path})
@@ -118,7 +118,7 @@ def test_on_a_cpu_samples_are_taken_until_they_have_seen_enough(scratch: Path) -
     ("output_bytes", "longest"),
     [(1, MOST_BATCH_CALLS), (MOST_BATCH_BYTES // 5, 5), (10 * MOST_BATCH_BYTES, 1)],
 )
-def test_who_is_hardly_seen_is_not_rejected(
+def test_a_kernel_that_is_rarely_seen_is_not_rejected(
     scratch: Path, monkeypatch: pytest.MonkeyPatch, output_bytes: int, longest: int
 ) -> None:
     monkeypatch.setattr(attributions, "PATIENCE_S", 0.05)
@@ -130,13 +130,13 @@ def test_who_is_hardly_seen_is_not_rejected(
 
 
 @pytest.mark.parametrize(("device", "runner"), [("cpu", CpuRunner()), ("cuda", GpuRunner([]))])
-def test_nobody_samples_where_anything_is_allowed(
+def test_no_samples_are_taken_if_any_library_is_allowed(
     device: str, runner: GpuRunner | CpuRunner, scratch: Path
 ) -> None:
     assert attribution(session(device, "any"), runner, str(scratch)) is None
 
 
-def test_nobody_samples_where_the_machine_does_not_let_them(
+def test_no_samples_are_taken_if_the_machine_forbids_it(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attributions, "can_peek", lambda: False)

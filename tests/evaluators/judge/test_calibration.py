@@ -1,4 +1,4 @@
-"""What is known of times before judging, with a baseline whose blocks take what a test says."""
+"""What is known about times before judging, with a baseline whose blocks take the time that a test sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from evaluators.runner.shared_buffers import Layout
 
 
 class Eager(GpuRunnerClient):
-    """A baseline whose blocks cost so much besides now."""
+    """A baseline whose blocks have this overhead now."""
 
     def __init__(self, total_ms: float, *, late: bool = False) -> None:
         self._total_ms, self.late = total_ms, late
@@ -36,7 +36,7 @@ class Eager(GpuRunnerClient):
         (CpuCalibration, 0.5, False),
     ],
 )
-def test_what_a_block_costs_besides_is_overstated_where_it_costs_less_now(
+def test_an_overhead_is_overstated_if_it_is_lower_now(
     kind: type[Calibration], now_ms: float, overstated: bool
 ) -> None:
     calibration = object.__new__(kind)
@@ -58,11 +58,11 @@ def test_what_a_block_costs_besides_is_overstated_where_it_costs_less_now(
         ("renew_overhead", 0.0, False, 0.25, 0.0),
     ],
 )
-def test_what_blocks_cost_besides_goes_with_the_machine(
+def test_the_overhead_follows_the_machines_load(
     change: str, now_ms: float, late: bool, of_64_ms: float, of_1_ms: float
 ) -> None:
-    """In both directions before a candidate is loaded, only down while it is there; by as much for blocks of
-    all sizes, but for one that was not queued in time, and never below what copying takes."""
+    """In both directions before a candidate is loaded, only down while it is; equally for blocks of all
+    sizes, except one that was not queued in time, and never below the time for copying."""
     calibration = object.__new__(GpuCalibration)
     known = {1: Overhead(total_ms=0.5, delivery_ms=0.0), 64: Overhead(total_ms=1.0, delivery_ms=0.25)}
     calibration._overheads, calibration._usual_calls, calibration._drift_ms = known, 64, 0.0
@@ -86,8 +86,8 @@ def test_of_single_long_calls_nothing_is_measured_anew() -> None:
 
 
 @pytest.mark.parametrize(("elements", "slack_ms"), [(2**20, 0.005), (2**28, 0.405)])
-def test_what_is_copied_may_vary_where_it_is_much(elements: int, slack_ms: float) -> None:
-    """A reference of which 1 GiB is copied in and out took a tenth longer beside a kernel than before."""
+def test_the_slack_grows_if_much_is_copied(elements: int, slack_ms: float) -> None:
+    """A reference with 1 GiB to copy in and out took a tenth longer next to a kernel than before."""
     calibration = object.__new__(GpuCalibration)
     calibration._drift_ms = 0.0
     calibration._overheads = {2: Overhead(total_ms=4.0, delivery_ms=0.0)}

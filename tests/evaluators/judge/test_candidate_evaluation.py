@@ -42,7 +42,7 @@ class QueueingCourt:
 
 @dataclass
 class QueueingRunner:
-    """The candidate's queue has room for so many calls."""
+    """The candidate's queue has room for `room` calls."""
 
     room: int
 
@@ -55,14 +55,14 @@ class QueueingRunner:
     [
         (0.05, 0.05, 256, 192, 192),
         (0.6, 0.05, 256, 192, 192),
-        (0.6, 0.05, 48, 192, 48),  # what was fast enough to seem short is found to fill the queue
+        (0.6, 0.05, 48, 192, 48),  # a kernel that seemed short turns out to fill the queue
         (0.05, 0.05, 48, 64, 48),
         (0.1, 0.1, 256, 192, 192),
-        (0.1, 0.1, 100, 192, 100),  # and so is the baseline's number, where both are about as fast
+        (0.1, 0.1, 100, 192, 100),  # and so is the baseline's number, if both are about equally fast
         (1.0, 1.0, 256, 192, 12),
     ],
 )
-def test_a_block_has_as_many_calls_as_were_seen_to_be_queued(
+def test_a_block_has_as_many_calls_as_could_be_queued(
     monkeypatch: pytest.MonkeyPatch,
     rough_ms: float,
     call_ms: float,
@@ -85,10 +85,8 @@ def test_a_block_has_as_many_calls_as_were_seen_to_be_queued(
     assert candidate_evaluation._eager_calls <= room
 
 
-def test_what_blocks_cost_besides_is_taken_off_by_what_is_known_at_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The machine was busy before: by what was known then the kernel would be six times as fast."""
+def test_the_overhead_known_at_the_end_is_subtracted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine was busy before: with the overhead known then, the kernel would seem six times as fast."""
     session = QueueingCourt(baseline=100, overhead_ms=0.9)
     session.too_fast = lambda *times: None  # type: ignore[attr-defined]
     plan = Plan(block_ms=9.0, precision=0.1, max_s=1)

@@ -1,4 +1,4 @@
-"""A runner on a CPU, with a process that only sleeps in its place and a thread that answers for it."""
+"""A runner on a CPU, replaced by a process that only sleeps and a thread that answers for it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_runner_is_looked_at_until_it_is_done(connected: tuple[CpuRunnerClie
 
     stack_samples = SimpleNamespace(delay_s=lambda: 0.01, take=look)
     batch = Staging([torch.empty(6, 6)], CALLS, "cpu").batch(2)
-    client.watched(batch, [0, 1, 0], stack_samples)  # type: ignore[arg-type]
+    client.run_sampled(batch, [0, 1, 0], stack_samples)  # type: ignore[arg-type]
     assert len(seen) == 3
     assert all(client.pid in family for family in seen)
     order = theirs.receive()

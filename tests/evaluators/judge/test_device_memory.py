@@ -1,4 +1,4 @@
-"""Whose fault it is that the judge process has no memory left, without a device."""
+"""Whose fault it is if the judge process has no memory left, without a device."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PLAN = MemoryPlan(
 
 
 class Memory(DeviceMemory):
-    """Of a GPU of which others hold so much, one look after the other."""
+    """A GPU of which others use these amounts, one per look."""
 
     def __init__(self, *others: int, plan: MemoryPlan | None = PLAN) -> None:
         super().__init__("cpu")
@@ -49,8 +49,8 @@ NO_MEMORY = "tried to allocate 6 GiB"
 def evaluation_of(
     memory: DeviceMemory, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None
 ) -> CandidateEvaluation:
-    """Of a candidate beside which there is no memory for the first answer, or whose evaluation ends with
-    another error."""
+    """Of a candidate that leaves no memory for the first answer, or whose evaluation ends with another
+    error."""
 
     def no_memory(plan: Plan) -> float:
         raise error or torch.OutOfMemoryError(NO_MEMORY)
@@ -76,19 +76,17 @@ def evaluation_of(
     return found
 
 
-def test_a_kernel_that_holds_what_is_planned_for_it_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_within_its_planned_memory_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(torch.OutOfMemoryError):
         evaluation_of(Memory(20, 24), monkeypatch).verdict()
     with pytest.raises(torch.OutOfMemoryError):
         evaluation_of(Memory(20, 60, plan=None), monkeypatch).verdict()
 
 
-def test_a_kernel_that_holds_more_is_told_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_uses_more_memory_learns_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
     found = evaluation_of(Memory(20, 60), monkeypatch).verdict()
     assert found.status is Status.CRASHED
-    assert (
-        "no memory left to check it: it holds 40 GiB of the device's memory, more than 4.6 GiB" in found.log
-    )
+    assert "no memory left to check it: it uses 40 GiB of the device's memory, more than 4.6 GiB" in found.log
     assert "tried to allocate" in found.log
 
 
@@ -98,7 +96,7 @@ def test_the_baselines_failure_is_no_kernels(monkeypatch: pytest.MonkeyPatch) ->
         evaluation_of(Memory(20, 24), monkeypatch, failed).verdict()
     found = evaluation_of(Memory(20, 60), monkeypatch, failed).verdict()
     assert found.status is Status.CRASHED
-    assert "it holds 40 GiB of the device's memory" in found.log
+    assert "it uses 40 GiB of the device's memory" in found.log
     early = evaluation_of(Memory(60), monkeypatch)
     monkeypatch.setattr(early, "_time_baseline", lambda: early._correctness_checks.begin(early._plan))
     with pytest.raises(torch.OutOfMemoryError):  # no kernel has been loaded
@@ -108,7 +106,7 @@ def test_the_baselines_failure_is_no_kernels(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_whose_runner_has_failed_is_told(ours: bool) -> None:
+def test_the_failing_runner_is_identified(ours: bool) -> None:
     said = Failed(phase=Phase.RUN, error=NO_MEMORY)
     client = object.__new__(GpuRunnerClient)
     client._ours, client._channel = ours, SimpleNamespace(receive=lambda limit: said.message())  # type: ignore[assignment]
@@ -117,15 +115,15 @@ def test_whose_runner_has_failed_is_told(ours: bool) -> None:
     assert isinstance(raised.value, BaselineFailed) is ours
 
 
-def test_a_kernel_may_hold_what_the_baseline_holds() -> None:
+def test_a_kernel_may_use_as_much_memory_as_the_baseline() -> None:
     memory = Memory()
     most = PLAN.runner_bytes(3) + SPARE_BYTES
     assert not memory.overdrawn(most, 3) and memory.overdrawn(most + 1, 3)
-    memory.know_baseline(10 * GIB, 3)
+    memory.note_baseline(10 * GIB, 3)
     assert not memory.overdrawn(11 * GIB, 3) and memory.overdrawn(11 * GIB + 1, 3)
 
 
-def test_among_several_kernels_nobody_is_blamed_for_the_memory() -> None:
+def test_among_several_kernels_none_is_blamed_for_the_memory() -> None:
     def no_memory(entry: Contender) -> None:
         raise torch.OutOfMemoryError
 
@@ -176,7 +174,7 @@ def test_a_problem_that_alone_takes_all_memory_is_too_large(monkeypatch: pytest.
     assert "problem.sizes.<name>=..., with one of batch_size, dim" in answer["error"]
 
 
-def test_what_others_hold_is_no_problems_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_used_by_others_is_not_the_problems_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_gpu(monkeypatch, free=8, reserved=40)
     error = torch.OutOfMemoryError("CUDA out of memory")
     assert not used_up(error)

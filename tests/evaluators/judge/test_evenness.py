@@ -1,4 +1,4 @@
-"""Calls that a kernel makes slow by itself are told from those that the machine holds up."""
+"""Calls that a kernel itself makes slow are distinguished from those that the machine delays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OVERHEAD_MS, SLACK_MS = 0.5, 0.1
 
 
 def blocks(count: int, calls: int, call_ms: Callable[[int], float], waited_ms: float = 0.0) -> list[Block]:
-    """Of calls that are made one by one and take what the function says of their number."""
+    """Blocks of calls made one by one, which take what the function returns for their number."""
     found = []
     for block in range(count):
         walls = tuple(call_ms(block * calls + n) + OVERHEAD_MS for n in range(calls))
@@ -44,7 +44,7 @@ def test_calls_that_take_equally_long_are_even() -> None:
 
 
 @pytest.mark.parametrize("period", [3, 4])
-def test_who_sleeps_in_some_calls_is_rejected(period: int) -> None:
+def test_a_kernel_that_sleeps_in_some_calls_is_rejected(period: int) -> None:
     found = seen(blocks(20, 3, every(period, 61.5)), EVEN)
     assert found.uneven
     assert found.reason is not None
@@ -53,15 +53,15 @@ def test_who_sleeps_in_some_calls_is_rejected(period: int) -> None:
     assert found.factor * found.median_ms == pytest.approx(1.5 + 60 / period)
 
 
-def test_who_waits_for_a_core_in_them_is_timed_by_the_mean() -> None:
-    """Threads of a kernel may be held up where the baseline's one is not."""
+def test_a_kernel_that_waits_for_a_core_in_some_calls_is_timed_by_the_mean() -> None:
+    """A kernel's threads may be delayed while the baseline's single one is not."""
     found = seen(blocks(12, 3, every(3, 61.5), waited_ms=58.0), EVEN)
     assert found.uneven
     assert found.reason is None
     assert found.factor * found.median_ms == pytest.approx(21.5)
 
 
-def test_where_waits_are_not_known_nobody_is_rejected() -> None:
+def test_no_kernel_is_rejected_if_waits_are_unknown() -> None:
     whole = [Block(calls=3, wall_ms=3 * (61.5 if n % 3 == 0 else 1.5)) for n in range(40)]
     found = evenness(whole, [Block(calls=3, wall_ms=4.5)] * 40, overhead_ms=0.0, slack_ms=0.01)
     assert (found.calls, found.slow) == (40, 14)
@@ -69,12 +69,12 @@ def test_where_waits_are_not_known_nobody_is_rejected() -> None:
     assert found.reason is None
 
 
-def test_what_holds_up_the_baseline_too_is_the_machine() -> None:
+def test_delays_that_the_baseline_shows_too_are_the_machines() -> None:
     found = seen(blocks(12, 3, every(3, 61.5)), blocks(12, 3, every(4, 61.5)))
     assert not found.uneven
 
 
-def test_what_is_far_longer_than_all_hold_ups_is_the_kernels_own() -> None:
+def test_times_far_longer_than_all_delays_are_the_kernels_own() -> None:
     rng = np.random.default_rng(5)
 
     def busy(own: Callable[[int], float]) -> list[Block]:
@@ -85,13 +85,13 @@ def test_what_is_far_longer_than_all_hold_ups_is_the_kernels_own() -> None:
     assert found.slow == 9
 
 
-def test_one_long_hold_up_is_nobodys_doing() -> None:
+def test_one_long_delay_is_not_the_kernels_doing() -> None:
     found = seen(blocks(12, 10, lambda n: 61.5 if n < 20 else 1.5), blocks(12, 10, lambda n: 1.5))
     assert not found.uneven
     assert not found.undecided
 
 
-def test_a_few_slow_calls_ask_for_more() -> None:
+def test_a_few_slow_calls_require_more_samples() -> None:
     found = seen(blocks(6, 3, every(5, 61.5)), blocks(6, 3, lambda n: 1.5))
     assert found.undecided
     assert not found.uneven
@@ -104,7 +104,7 @@ def test_few_calls_that_differ_a_little_are_left_to_the_median() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("hold_ups", [0.05, 0.3, 0.6])
 def test_honest_kernels_on_a_busy_machine_are_even(hold_ups: float) -> None:
-    """As much as the test says, with as many calls as a quick and a thorough measurement have."""
+    """No more often than the test's level, with the calls of a quick and of a thorough measurement."""
     rng = np.random.default_rng(1)
 
     def busy(count: int, call_ms: float) -> list[Block]:
@@ -119,5 +119,5 @@ def test_honest_kernels_on_a_busy_machine_are_even(hold_ups: float) -> None:
     ("numbers", "expected"),
     [((3, 3, 3, 0), 1 / 20), ((3, 3, 0, 3), 1.0), ((2, 2, 1, 1), 5 / 6), ((10, 10, 0, 0), 1.0)],
 )
-def test_how_probable_it_is_by_chance(numbers: tuple[int, int, int, int], expected: float) -> None:
+def test_the_probability_by_chance(numbers: tuple[int, int, int, int], expected: float) -> None:
     assert tail(*numbers) == pytest.approx(expected)

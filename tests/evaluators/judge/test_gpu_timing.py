@@ -1,5 +1,5 @@
-"""Blocks and chains as on a GPU, with a runner that is a thread and a device that is this process: who waits
-at the gate is late with every block, as a module is that waits for the GPU in every call."""
+"""Blocks and chains as on a GPU, with a thread as the runner and this process as the device: a module that
+waits at the gate is late with every block, like one that waits for the GPU in every call."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ Made = tuple[GpuRunnerClient, list[list[torch.Tensor]], Batch]
 
 @pytest.fixture
 def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
-    """A side of a candidate that is the reference itself, and the inputs that are staged: a list a call, and
-    as a batch. With the parameter True its runner gives memory back after each block."""
+    """A client for a candidate that is the reference itself, and the staged inputs: a list per call, and as a
+    batch. With the parameter True its runner frees memory after each block."""
 
     def at_the_gate(stream: int, address: int, turn: int) -> None:
         gate = gate_of(buffers.memory)
@@ -133,7 +133,7 @@ def test_the_outputs_are_looked_at_before_the_clock_stops(made: Any, monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.parametrize("made", [True], indirect=True)
-def test_a_runner_gives_memory_back_when_the_clock_has_stopped(
+def test_a_runner_frees_memory_after_the_clock_has_stopped(
     made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given_back: list[float] = []
@@ -177,7 +177,7 @@ def test_a_chain(made: Any) -> None:
         torch.testing.assert_close(found.buffers.snapshot(call)[0], tanhs(*expected))
 
 
-def test_who_is_late_again_and_again_is_waited_for_no_longer(made: Any) -> None:
+def test_a_kernel_that_is_always_late_gets_less_time(made: Any) -> None:
     found, _, batch = made
     found._is_warm = True
     start = time.monotonic()
@@ -192,7 +192,7 @@ def test_who_is_late_again_and_again_is_waited_for_no_longer(made: Any) -> None:
     assert time.monotonic() - start < patient_s / 2
 
 
-def test_where_the_reference_fills_the_queue_everybody_has_the_same_time_to_fill_it(made: Any) -> None:
+def test_all_runners_get_the_same_time_if_the_reference_fills_the_queue(made: Any) -> None:
     found, _, batch = made
     found.fills_queue = True
     assert found._patience_s(RunCalls(calls=[0])) == 0, "kernels are loaded in the first block"
@@ -208,7 +208,7 @@ def test_where_the_reference_fills_the_queue_everybody_has_the_same_time_to_fill
 
 
 @pytest.mark.slow
-def test_what_a_chain_costs_besides(made: Any) -> None:
+def test_the_overhead_of_a_chain(made: Any) -> None:
     found, _, batch = made
     found._ours = True
     for wait in (False, True):
@@ -216,7 +216,7 @@ def test_what_a_chain_costs_besides(made: Any) -> None:
 
 
 class Runner:
-    """A side whose blocks are late from so many calls on; 1 waits in every call."""
+    """A client whose blocks are late from `late_from` calls on; 1 waits in every call."""
 
     def __init__(self, late_from: int) -> None:
         self.late, self._late_from = False, late_from

@@ -1,4 +1,4 @@
-"""Inputs drawn by a CUDA graph are those that are drawn without one, and what cannot be recorded is drawn as
+"""Inputs drawn by a CUDA graph equal those drawn without one; draws that cannot be recorded stay as
 before."""
 
 from __future__ import annotations
@@ -42,10 +42,7 @@ ON_THE_GPU, COPIED, BY_PYTHON, BY_NUMPY = (
     "torch.full((), float(numpy.random.rand()))",
 )
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 
 
 def drawn(scale: str, inputs: str = "device") -> tuple[ReferenceModel, GraphedDraws]:
@@ -70,7 +67,7 @@ def test_a_seed_has_the_same_inputs_as_without_a_graph(scale: str) -> None:
             assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True)), (name, seed)
 
 
-def test_only_what_is_drawn_on_the_gpu_is_recorded() -> None:
+def test_only_draws_on_the_gpu_are_recorded() -> None:
     assert set(drawn(ON_THE_GPU)[1].recorded) == {"", "small", "shifted"}
     assert not drawn(BY_PYTHON)[1].recorded
     assert not drawn(BY_NUMPY)[1].recorded

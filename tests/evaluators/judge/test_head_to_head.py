@@ -1,4 +1,4 @@
-"""Several kernels in one session: who is faster is told, and who fails harms nobody."""
+"""Several kernels in one session: the fastest is identified, and a kernel that fails harms no other."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from evaluators.judge.head_to_head import HeadToHead
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel
 from evaluators.records.timing import Plan, paired_speedup
+from evaluators.records.verdict import Verdict
 from evaluators.system.channel import Channel, ChannelClosed
 from tests.evaluators.conftest import Marked, gone
 from tests.evaluators.device.kernels import HONEST, PROBLEM, SETTINGS, forward
@@ -26,7 +27,7 @@ COUNT = "import itertools\ncount = itertools.count()"
 
 
 def later(body: str) -> str:
-    """The honest kernel, which does something else from its thirtieth call on: when it is timed."""
+    """The honest kernel, which changes its behaviour at its thirtieth call, when it is timed."""
     return forward(f"if next(count) > 30:\n    {body}\nreturn honest(self, x)", before=COUNT)
 
 
@@ -65,7 +66,7 @@ def samples(found: Evaluation) -> tuple[float, ...]:
     return found.timing.kernel_samples_ms
 
 
-def test_the_faster_one_is_told(worker: Worker) -> None:
+def test_the_faster_kernel_is_identified(worker: Worker) -> None:
     told = []
     for _ in range(3):  # other work on the machine may widen an interval
         slow, fast = compared(worker, SLOW, HONEST, thorough=True)
@@ -88,7 +89,7 @@ def test_the_faster_one_is_told(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("case", FAILURES)
-def test_who_fails_does_not_disturb_the_others(worker: Worker, case: str) -> None:
+def test_a_kernel_that_fails_does_not_disturb_the_others(worker: Worker, case: str) -> None:
     source, status, words = FAILURES[case]
     first, failed, last = compared(worker, HONEST, source, f"{HONEST}\n# another")
     assert (failed.status, failed.timing) == (status, None), failed.log
@@ -103,7 +104,7 @@ def test_all_may_fail(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize(("room", "compared"), [(1, 0), (3, 3), (4, 4)])
-def test_only_as_many_are_compared_as_the_device_has_room_for(room: int, compared: int) -> None:
+def test_only_kernels_that_fit_the_device_are_compared(room: int, compared: int) -> None:
     ours, theirs = zip(*(Channel.pair() for _ in range(4)), strict=True)
     for each in theirs:
         each.send({"op": "confined"})
@@ -129,7 +130,7 @@ def test_only_as_many_are_compared_as_the_device_has_room_for(room: int, compare
         with pytest.raises(ChannelClosed):
             each.receive(1.0)
     for entry in head_to_head.alive:
-        head_to_head._drop(entry, Status.INCORRECT, "wrong")
+        entry.verdict = Verdict(status=Status.INCORRECT, log="wrong")
     found = head_to_head.verdicts()
     assert [each.status for each in found[:compared]] == [Status.INCORRECT] * compared
     assert {each.log for each in found[compared:]} <= {

@@ -1,7 +1,5 @@
-"""How much memory judging takes, in units of a reference's input: on a GPU candidates need the rest.
-
-Counted are the tensors that are alive, on a CPU; so inputs of 6 GiB, which a GPU bears, need not be there.
-"""
+"""How much memory judging takes, in units of a reference's input, because candidates need the rest of a GPU.
+Living tensors are counted on a CPU, so inputs of 6 GiB, as on a GPU, are not needed."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ INPUT_BYTES = 4 * ROWS * COLUMNS
 
 
 class Alive(TorchDispatchMode):
-    """Counts the bytes of all tensors that operators return, as long as these live."""
+    """Counts the bytes of all tensors that operators return, while these live."""
 
     def __init__(self) -> None:
         super().__init__()

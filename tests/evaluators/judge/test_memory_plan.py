@@ -1,4 +1,4 @@
-"""How many calls a device's memory has room for: arithmetic, without a device."""
+"""How many calls fit into a device's memory: arithmetic, without a device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plan_of(
     free: float | None = None,
     weights: float = 0.0,
 ) -> MemoryPlan:
-    """In GiB; the judge process holds one, all else is free unless said otherwise."""
+    """In GiB; the judge process uses one, and the rest is free unless stated otherwise."""
     sizes = (gib, gib - 1 if free is None else free, 1, inputs, outputs, answer, weights)
     total, left, held, *call, peak, weight = (int(each * GIB) for each in sizes)
     return MemoryPlan(
@@ -44,7 +44,7 @@ def plan_of(
     )
 
 
-def test_small_calls_have_as_many_as_the_shares_allow() -> None:
+def test_the_shares_limit_small_calls() -> None:
     plan = plan_of(gib=79, inputs=0.01, outputs=0.01, answer=0.1)
     most = most_calls(plan.total_bytes, plan.input_bytes + plan.output_bytes)
     assert most == int(MEMORY_SHARE * 79 / 0.02) == 592
@@ -57,7 +57,7 @@ def test_a_large_call_has_shared_buffers_for_one() -> None:
     assert most_calls(100 * GIB, int(LARGE_SHARE * 100 * GIB)) == 3
 
 
-def test_there_are_fewer_calls_where_the_answers_need_the_memory() -> None:
+def test_large_answers_leave_room_for_fewer_calls() -> None:
     """A problem with tensors of 1 GiB on a GPU of 79 GiB: by the shares alone it would have five calls."""
     roomy, tight = (plan_of(gib=79, inputs=1, outputs=1, answer=each) for each in (6, 36))
     assert most_calls(roomy.total_bytes, 2 * GIB) == 5
@@ -66,7 +66,7 @@ def test_there_are_fewer_calls_where_the_answers_need_the_memory() -> None:
     assert tight.needed_bytes(4) <= tight.free_bytes < tight.needed_bytes(5)
 
 
-def test_everything_that_is_there_counts() -> None:
+def test_everything_in_memory_counts() -> None:
     plan = plan_of(gib=140, inputs=1, outputs=2, answer=10, weights=0.5)
     runner = CONTEXT_BYTES + WEIGHT_SETS * 0.5 * GIB + 3 * 2 * GIB
     assert plan.runner_bytes(3) == runner
@@ -80,16 +80,16 @@ def test_everything_that_is_there_counts() -> None:
 
 def test_a_problem_that_does_not_fit_is_refused_with_a_sentence() -> None:
     plan = plan_of(gib=79, inputs=6, outputs=6, answer=40)
-    with pytest.raises(TooLarge, match=r"^this problem needs about 101 GiB, the device has 79 GiB$"):
+    with pytest.raises(TooLarge, match=r"^this problem needs about 101 GiB; the device has 79 GiB$"):
         plan.calls(1)
     assert issubclass(TooLarge, UnfitReference)
     assert plan_of(gib=139, inputs=6, outputs=6, answer=40).calls(1) == 1
 
 
-def test_memory_that_others_hold_is_not_the_problems_fault() -> None:
+def test_memory_used_by_others_does_not_make_the_problem_too_large() -> None:
     plan = plan_of(gib=79, inputs=1, outputs=1, answer=6, free=12)
     with pytest.raises(
-        MemoryError, match="to judge one kernel takes about 21 GiB more, 12 GiB of the device's"
+        MemoryError, match="judging one kernel needs about 21 GiB more; 12 GiB of the device's"
     ):
         plan.calls(5)
 
@@ -110,12 +110,12 @@ def test_five_softmax_kernels_with_inputs_of_a_gib_leave_room_for_the_answers() 
     assert calls == 3 < shared_calls(whole, 5) == 6
     assert plan.needed_bytes(whole, 5, 3) <= plan.free_bytes < plan.needed_bytes(whole, 5, 4)
     assert plan.calls_of_each(whole, 12) == 1
-    with pytest.raises(MemoryError, match="to judge 20 kernels at once takes about 156 GiB more"):
+    with pytest.raises(MemoryError, match="judging 20 kernels at once needs about 156 GiB more"):
         plan.calls_of_each(whole, 20)
 
 
-def test_fewer_kernels_are_compared_at_once_where_not_all_fit() -> None:
-    """Calls of 6 GiB in and 6 GiB out: a GPU of 79 GiB holds one of them, one of 140 GiB five."""
+def test_fewer_kernels_are_compared_if_not_all_fit() -> None:
+    """Calls of 6 GiB in and 6 GiB out: a GPU of 79 GiB has room for one kernel, one of 140 GiB for five."""
     small, large = (plan_of(gib=gib, inputs=6, outputs=6, answer=10) for gib in (79, 140))
     assert small.as_lean_as_needed().most_candidates(1, 5) == 1
     assert large.most_candidates(1, 3) == 3
@@ -123,8 +123,8 @@ def test_fewer_kernels_are_compared_at_once_where_not_all_fit() -> None:
     assert large.needed_bytes(1, most, 1) <= large.free_bytes < large.needed_bytes(1, most + 1, 1)
 
 
-def test_what_the_baseline_holds_counts_for_each_runner() -> None:
-    """Two inputs of 4 GiB, whose squared difference is one number: eager holds 8 GiB in between."""
+def test_the_baselines_memory_counts_for_each_runner() -> None:
+    """Two inputs of 4 GiB, whose squared difference is one number: eager needs 8 GiB in between."""
     plan = plan_of(gib=79, inputs=8, outputs=0, answer=12)
     assert plan.most_candidates(1, 5) == 5
     seen = plan.with_baseline(plan.runner_bytes(1) + 8 * GIB, 1)
@@ -145,12 +145,12 @@ def test_a_call_that_does_not_fit_otherwise_is_judged_with_lean_runners() -> Non
         plan_of(gib=79, inputs=9, outputs=9, answer=40).as_lean_as_needed().calls(1)
 
 
-def test_runners_keep_what_they_took_where_there_is_room() -> None:
+def test_runners_keep_memory_if_there_is_room() -> None:
     plan = plan_of(gib=140, inputs=6, outputs=6, answer=26)
     assert plan.as_lean_as_needed() is plan
 
 
-def test_lean_runners_hold_outputs_one_after_the_other() -> None:
+def test_lean_runners_use_memory_for_outputs_in_turn() -> None:
     plan = plan_of(gib=79, inputs=1, outputs=4, answer=1)
     held, turn = (replace(plan, lean=each).needed_bytes(1) / GIB for each in (False, True))
     assert held - turn == pytest.approx(3 * 4 + 1 + 3 - 4)  # three runners' outputs, the answer, comparing

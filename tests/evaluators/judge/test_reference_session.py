@@ -1,4 +1,4 @@
-"""What the judge process knows, as far as that can be seen without a process or a device."""
+"""The reference session, as far as it can be tested without a process or a device."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from evaluators.runner.shared_buffers import SharedBuffers
 
 
 @pytest.mark.parametrize(("count", "calls"), [(1, 24), (2, 24), (3, 24), (5, 12), (30, 2), (100, 1)])
-def test_the_shared_buffers_of_several_candidates_have_room_for_as_many_calls_as_there_is(
-    count: int, calls: int
-) -> None:
+def test_shared_buffers_of_several_candidates_fit_the_memory(count: int, calls: int) -> None:
     tensors = [torch.zeros(3, 5)]
     session = object.__new__(ReferenceSession)
     session.device, session.capacity, session.memory = "cpu", 24, DeviceMemory("cpu")

@@ -1,4 +1,4 @@
-"""Whose a device's kernels are, and what samples of threads say of who does the work."""
+"""Whose a device's kernels are, and what samples of threads say about who does the work."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def test_a_gpus_kernels(kernels: list[tuple[str, int]], share: float | None, wor
     assert not_its_own(seen) == words
 
 
-def test_an_own_share_at_the_limit_is_enough() -> None:
+def test_an_own_share_at_the_limit_suffices() -> None:
     seen = share_of_kernels([("own", 90), (TANH, 10)], LIBRARIES, "")
     assert seen.own_share == OWN_SHARE
     assert not_its_own(seen) is None
 
 
 def looked(*found: tuple[int, set[str]]) -> StackSamples:
-    """After so many samples that found threads in these files."""
+    """Stack samples after these samples, which found threads in these files."""
     stack_samples = StackSamples(1, SCRATCH)
     for count, paths in found:
         for _ in range(count):
@@ -79,11 +79,11 @@ def looked(*found: tuple[int, set[str]]) -> StackSamples:
         (set(), None),
     ],
 )
-def test_whose_code_a_look_finds(paths: set[str], share: float | None) -> None:
+def test_a_sample_finds_whose_code_runs(paths: set[str], share: float | None) -> None:
     assert looked((FEWEST_SAMPLES, paths)).own_share == share
 
 
-def test_too_few_samples_tell_no_share() -> None:
+def test_too_few_samples_give_no_share() -> None:
     assert looked((FEWEST_SAMPLES - 1, {OWN}), (100, {NEUTRAL})).own_share is None
 
 
@@ -101,7 +101,7 @@ def test_too_few_samples_tell_no_share() -> None:
         ([], False, False),
     ],
 )
-def test_only_who_was_plainly_seen_to_do_nothing_itself_is_rejected(
+def test_only_a_kernel_that_plainly_does_nothing_itself_is_rejected(
     found: list[tuple[int, set[str]]], decided: bool, rejected: bool
 ) -> None:
     stack_samples = looked(*found)
@@ -121,8 +121,10 @@ def test_samples_are_some_time_apart() -> None:
     assert min(delays) >= GAP_MS / 1e3
 
 
-def test_who_has_not_run_since_the_last_look_does_not_count_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine it waits for a core, and is found where it was before."""
+def test_a_kernel_that_has_not_run_since_the_last_sample_is_not_counted_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a busy machine it waits for a core and is found where it was before."""
     for name in ("stop_all", "stop_tree", "signal_all"):
         monkeypatch.setattr(process_tree, name, lambda *_: {1})
     stack_samples, counts = looked(), []

@@ -1,4 +1,4 @@
-"""What is staged, and what a batch says of it."""
+"""What is staged, and what a batch contains."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_inputs_of_other_strides_are_copied_all_the_same() -> None:
 
 
 def test_inputs_of_another_shape_are_refused() -> None:
-    with pytest.raises(UnfitReference, match="other shapes"):
+    with pytest.raises(UnfitReference, match="the shapes of its inputs change"):
         staging().place(0, [torch.empty(2, 4), torch.empty(2, 4)])
 
 
@@ -45,7 +45,7 @@ def test_a_batch_has_the_draws_that_were_staged() -> None:
     assert batch.first(2).draws == tuple(draws[:2])
 
 
-def test_a_batch_has_a_seed_for_every_call_or_none() -> None:
+def test_a_batch_has_a_seed_for_every_call_or_no_seeds() -> None:
     made = staging()
     assert made.batch(2).seeds == ()
     made.seeds = [7, 8]

@@ -1,4 +1,4 @@
-"""Chains of calls, against modules of which is known how long they take, without a device."""
+"""Chains of calls, with modules whose times are known, without a device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Cost = Callable[[int, bool], float]
 
 @dataclass
 class RunnerClient:
-    """Its blocks take what `cost` says, and what everybody's take besides."""
+    """Its blocks take the time that `cost` returns, plus every block's overhead."""
 
     cost: Cost
     waits: bool = False
@@ -65,7 +65,7 @@ class SharedBuffers:
 
 @dataclass
 class Reference:
-    """Every answer is right."""
+    """Accepts every answer."""
 
     weight_forms = ()
     returned_inputs = ()
@@ -116,7 +116,7 @@ class ReferenceSession:
 def judge(
     cost: Cost, *, waits: bool = False, late: bool = False, calls: int = 192, missing: int | None = None
 ) -> tuple[float, list[str]]:
-    """ms a call that count besides, and the remarks. Raises what the checks raise."""
+    """ms per call to add, and the remarks. Raises what the checks raise."""
     session, client = ReferenceSession(), RunnerClient(cost, waits=waits, late=late, missing=missing)
     correctness_checks = CorrectnessChecks(session, client)  # type: ignore[arg-type]
     timing_checks = TimingChecks(session, session.calibration, client, correctness_checks)  # type: ignore[arg-type]
@@ -131,7 +131,7 @@ def judge(
 
 
 def test_an_answer_of_a_chain_is_checked_once() -> None:
-    """Of random numbers the same answer twice would look like two calls that are not independent."""
+    """Among random numbers, the same answer twice would look like two dependent calls."""
     for _ in range(20):
         session, client = ReferenceSession(), RunnerClient(lambda n, chained: n * 0.1)
         checks = TimingChecks(session, session.calibration, client, CorrectnessChecks(session, client))  # type: ignore[arg-type]
@@ -148,12 +148,12 @@ def test_single_calls_are_fair(call_ms: float, waits: bool, calls: int) -> None:
 
 
 def test_a_wait_once_a_block_is_fair() -> None:
-    """For a time slice of the GPU, as of work on several streams."""
+    """For a time slice of the GPU, as with work on several streams."""
     assert judge(lambda n, chained: 1.3 + n * 0.59, calls=16) == (0.0, [])
 
 
 def together(alone_ms: float, more_ms: float) -> Cost:
-    """All of a block in the first call; in a chain that cannot be done."""
+    """All of a block in the first call, which a chain prevents."""
     return lambda n, chained: n * (alone_ms + more_ms) if chained else alone_ms + n * more_ms
 
 
@@ -187,7 +187,7 @@ def test_a_link_that_was_measured_too_low_is_no_kernels_fault() -> None:
 def unproven(
     longer_ms: Iterator[float], *, again_ms: float = 1.0, right: bool = True
 ) -> tuple[float, list[str]]:
-    """ms a block of ten that count besides, where copying the outputs takes 1 ms of 3, and the remarks."""
+    """ms per block of ten to add if copying the outputs takes 1 ms of 3, and the remarks."""
     session = ReferenceSession(Calibration(delivery_ms=1.0, delivery_again_ms=again_ms))
     client = RunnerClient(lambda n, chained: n * 0.3, copying_ms=longer_ms)
     correctness_checks = CorrectnessChecks(session, client)  # type: ignore[arg-type]
@@ -202,8 +202,8 @@ def test_outputs_that_are_copied_are_taken_off() -> None:
     assert unproven(itertools.repeat(0.9), right=False) == (1.0, []), "the same memory in every call"
 
 
-def test_outputs_that_nobody_copies_are_rejected() -> None:
-    with pytest.raises(CandidateRefused, match=r"took 0\.01 ms a block where a copy takes 1 ms") as refused:
+def test_uncopied_outputs_are_rejected() -> None:
+    with pytest.raises(CandidateRefused, match=r"took 0\.01 ms per block, but a copy takes 1 ms") as refused:
         unproven(itertools.repeat(0.01))
     assert (refused.value.status, refused.value.rule) == (Status.REJECTED, "outputs not handed in")
     with pytest.raises(RuntimeError, match="busy"):
@@ -211,22 +211,22 @@ def test_outputs_that_nobody_copies_are_rejected() -> None:
 
 
 @pytest.mark.parametrize("copies_ms", [1.0, 0.4, 0.0])
-def test_what_noise_hides_of_the_copying_counts(copies_ms: float) -> None:
+def test_the_part_of_the_copying_that_noise_hides_counts(copies_ms: float) -> None:
     more_ms, (remark,) = unproven(itertools.cycle([copies_ms - 3, copies_ms, copies_ms + 3]))
     assert more_ms == pytest.approx(1 - copies_ms)
-    assert "differ too much" in remark
+    assert "vary too much" in remark
 
 
-def test_what_copying_takes_is_measured_again_where_noise_hides_it() -> None:
-    """It had seemed to take 1 ms on a busy machine, and takes 0.5."""
+def test_the_copying_is_measured_again_if_noise_hides_it() -> None:
+    """It seemed to take 1 ms on a busy machine, and takes 0.5."""
     assert unproven(itertools.cycle([0.4, 0.5, 0.6]), again_ms=0.5) == (0.0, [])
     more_ms, _ = unproven(itertools.cycle([-3, 0.1, 3]), again_ms=0.5)
     assert more_ms == pytest.approx(0.4)
 
 
-def test_what_was_changed_in_place_is_as_the_block_left_it() -> None:
-    """Batch norm's output is handed in; its running mean, which it returns, too, lies in an input that is
-    hidden by then."""
+def test_inputs_changed_in_place_are_as_the_block_left_them() -> None:
+    """Batch norm's output is handed in; its running mean, which it also returns, is in an input that has been
+    erased by then."""
     session = ReferenceSession()
     session.reference.changed_inputs, session.reference.returned_inputs = [3], [[1, 3]]  # type: ignore[misc]
     client = RunnerClient(lambda n, chained: n * 1.0)
@@ -238,7 +238,7 @@ def test_what_was_changed_in_place_is_as_the_block_left_it() -> None:
 
 
 @ALL_AT_ONCE
-def test_who_waits_in_every_call_is_timed_in_a_chain_instead(alone_ms: float, more_ms: float) -> None:
+def test_a_kernel_that_waits_in_every_call_is_timed_in_a_chain(alone_ms: float, more_ms: float) -> None:
     calls = 192
     counted_ms = (alone_ms + calls * more_ms) / calls
     missing_ms, (remark,) = judge(together(alone_ms, more_ms), waits=True, calls=calls)

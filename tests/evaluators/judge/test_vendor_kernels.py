@@ -1,5 +1,4 @@
-"""Kernels are known by the names in the libraries' files: in some that are compiled here, and in what is
-installed."""
+"""Kernels are recognised by the names in libraries' files: in some compiled here, and in those installed."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ OWN = "import triton\n@triton.jit\ndef shipped(x): ...\n"
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A shared object as those with CUDA code are, without symbols."""
+    """A shared object like those with CUDA code, without symbols."""
     folder = tmp_path_factory.mktemp("library")
     (folder / "library.c").write_text(LIBRARY)
     path = folder / "library.so"
@@ -144,7 +143,7 @@ def test_the_function_of_a_mangled_name(name: str, function: str) -> None:
         ("softmax<<<1, 1>>>(x);", "softmax", False),
     ],
 )
-def test_what_a_source_defines(source: str, name: str, is_defined: bool) -> None:
+def test_functions_that_a_source_defines(source: str, name: str, is_defined: bool) -> None:
     assert defines(source, name) is is_defined
 
 
@@ -179,7 +178,9 @@ def test_what_a_source_defines(source: str, name: str, is_defined: bool) -> None
         ("_Z4sumsIN3cub11BlockReduceIfEEEvPf", "__global__ void sums(float* x) {", False),
     ],
 )
-def test_whose_a_kernel_is(kernels: VendorKernels, name: str, source: str, is_a_librarys: bool) -> None:
+def test_kernels_are_attributed_by_name(
+    kernels: VendorKernels, name: str, source: str, is_a_librarys: bool
+) -> None:
     assert kernels.holds(name, source) is is_a_librarys
 
 
@@ -203,15 +204,15 @@ def test_a_folder_that_cannot_be_written_keeps_nothing(library: Path, package: P
 
 
 @pytest.mark.slow
-def test_what_is_installed_has_the_triton_kernels_of_torch(tmp_path: Path) -> None:
+def test_the_installed_kernels_include_torchs_triton_kernels(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     assert installed(tmp_path).holds("_bsr_softmax_kernel", "")
     assert not installed(tmp_path).holds("layer_norm_rows", "")
 
 
 @pytest.mark.gpu
-def test_what_is_installed_has_torchs_kernels(tmp_path: Path) -> None:
-    """As a trace tells them; none of them bears its library in its name."""
+def test_the_installed_kernels_include_torchs(tmp_path: Path) -> None:
+    """As a trace reports them; none has its library in its name."""
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")

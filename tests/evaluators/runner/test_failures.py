@@ -1,4 +1,4 @@
-"""What a runner says of a candidate that has failed."""
+"""What a runner reports about a candidate that failed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ RUN = RunCalls(calls=[0])
 
 
 class AcceleratorError(Exception):
-    """By its name torch's."""
+    """Looks like torch's by its name."""
 
 
 class TritonError(Exception):
-    """By its module Triton's."""
+    """Looks like Triton's by its module."""
 
     __module__ = "triton.compiler.errors"
 
@@ -57,7 +57,7 @@ def test_a_long_log_has_its_ends() -> None:
 
 
 def from_none(inner: Exception) -> Exception:
-    """As torch's compiler hides what its parts raise."""
+    """As torch's compiler hides the errors of its parts."""
     try:
         try:
             raise inner
@@ -68,7 +68,7 @@ def from_none(inner: Exception) -> Exception:
 
 
 class LoweringError(Exception):
-    """By its module the compiler's."""
+    """Looks like the compiler's by its module."""
 
     __module__ = "torch._inductor.exc"
 
@@ -103,11 +103,11 @@ def attribute(module: Any) -> Exception:
         (ValueError("torch._inductor"), False),
     ],
 )
-def test_who_fails_for_want_of_torchs_compiler(error: Exception, lacks: bool) -> None:
+def test_failures_for_lack_of_torchs_compiler(error: Exception, lacks: bool) -> None:
     assert failures.failure(RUN, error).compiler is lacks
 
 
-def test_errors_that_came_of_one_another_come_to_an_end() -> None:
+def test_a_cycle_of_causes_ends() -> None:
     first, second = ValueError("first"), ValueError("second")
     first.__cause__, second.__cause__ = second, first
     assert not failures._lacks_compiler(first)

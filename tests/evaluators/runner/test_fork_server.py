@@ -1,4 +1,4 @@
-"""What a fork server's runners have, and how their end is told."""
+"""What a fork server's runners have, and how their end is reported."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_fork_servers_runner_has_no_secret_and_no_descriptor_of_others(
         assert parent == 1, "its parent is its namespace's first process"
 
 
-def test_orders_that_arrive_together_are_all_obeyed(fork_server: ForkServer, scratch: Path) -> None:
+def test_orders_that_arrive_together_are_all_executed(fork_server: ForkServer, scratch: Path) -> None:
     """A kill right before the next fork, as after a kernel that took long to kill."""
     ours, theirs = Channel.pair()
     spec = runner_spec(scratch, role="candidate", cpu_s=60, environment={})
@@ -153,7 +153,7 @@ def test_nothing_survives_a_fork_servers_runner(
         ("os.abort()", -signal.SIGABRT),
     ],
 )
-def test_how_a_runner_ended_is_told(
+def test_the_end_of_a_runner_is_reported(
     fork_server: ForkServer, scratch: Path, isolate: bool, ending: str, code: int
 ) -> None:
     (scratch / "kernel.py").write_text(f"import os\n{ending}")
@@ -166,7 +166,7 @@ def test_how_a_runner_ended_is_told(
         fork_server.pump()
     fork_server.end(child)
     if code == -signal.SIGABRT and isolate:
-        # Process 1 of a namespace takes no signal from itself: glibc's abort ends in a fault then.
+        # Process 1 of a namespace receives no signal from itself: glibc's abort then ends in a fault.
         assert child.exit_code in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGILL, -signal.SIGTRAP)
     else:
         assert child.exit_code == code

@@ -1,4 +1,4 @@
-"""What is said to a runner comes out as it went in; what a runner says is checked."""
+"""Orders arrive at a runner as they were sent; a runner's answers are checked."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_an_answer_arrives_as_it_was_sent(answer: RunnerAnswer) -> None:
     assert type(answer).read(json.loads(json.dumps(answer.message()))) == answer
 
 
-def test_what_is_not_there_takes_no_room_in_a_message() -> None:
+def test_absent_fields_are_left_out_of_a_message() -> None:
     assert Done().message() == {"op": "done"}
     assert Loaded().message() == {"op": "loaded"}
 
@@ -100,21 +100,21 @@ def test_what_is_not_there_takes_no_room_in_a_message() -> None:
         (Counted, {"kernels": [[1, 1]]}),
     ],
 )
-def test_an_answer_of_another_form_is_none(kind: type[RunnerAnswer], fields: dict[str, Any]) -> None:
+def test_an_answer_of_another_form_is_refused(kind: type[RunnerAnswer], fields: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError):
         kind.read({"op": kind.op, **fields})
 
 
 @pytest.mark.parametrize("phase", [None, 7, ["import"], {}, "verdict", "Phase.IMPORT"])
-def test_who_lies_about_a_failure_has_failed_all_the_same(phase: Any) -> None:
+def test_a_lie_about_a_failure_is_still_a_failure(phase: Any) -> None:
     found = Failed.read({"op": "failed", "phase": phase, "error": "\ud800", "compiler": 1})
     assert found == Failed(phase=Phase.RUN, error="?", compiler=False)
 
 
-def test_who_does_not_say_what_its_weights_are_has_none_of_the_forms() -> None:
+def test_unreported_weights_have_none_of_the_forms() -> None:
     assert Changed.read({}) == Changed(alike=False, buffers=[])
     assert Changed.read({"alike": 1, "buffers": ["a", 7]}) == Changed(alike=False, buffers=["a"])
 
 
-def test_every_order_has_a_name_of_its_own() -> None:
+def test_every_order_has_a_unique_name() -> None:
     assert len(messages.ORDERS) == 8

@@ -1,5 +1,4 @@
-"""Fork servers that are forked from one of their node: who starts it, who may connect, and how all of them
-end."""
+"""Fork servers that are forked from one per node: who starts it, who may connect, and how all of them end."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from evaluators.records.problem import Problem
 from evaluators.runner import node_fork_server as node_fork_server_module
 from evaluators.runner.fork_server import ForkServer
 from evaluators.runner.messages import Import
-from evaluators.runner.node_fork_server import NodeForkServer, hatch
+from evaluators.runner.node_fork_server import NodeForkServer, new_fork_server
 from evaluators.system.channel import Channel, ChannelClosed
 from evaluators.system.process_tree import PR_SET_CHILD_SUBREAPER
 from tests.evaluators.conftest import LEVELS, Marked, gone
@@ -40,14 +39,14 @@ def node_fork_server(tmp_path: Path, marked: Marked) -> Iterator[NodeForkServer]
 
 
 def hatched(root: Path) -> ForkServer:
-    """A fork server of a node's that is there."""
-    fork_server, own = hatch(root)
+    """A fork server of a running node's fork server."""
+    fork_server, own = new_fork_server(root)
     assert own is None
     return fork_server
 
 
 def answer_of(fork_server: ForkServer, scratch: Path, source: str, *, isolate: bool = True) -> Any:
-    """What a kernel's module has written to `found.json` when it was imported."""
+    """What a kernel's module wrote to `found.json` when it was imported."""
     (scratch / "kernel.py").write_text(f"{source}\nclass ModelNew: ...")
     child = fork_server.fork(
         runner_spec(scratch, role="candidate", cpu_s=60, environment={}), isolate=isolate
@@ -59,7 +58,7 @@ def answer_of(fork_server: ForkServer, scratch: Path, source: str, *, isolate: b
     return json.loads((scratch / "found.json").read_text())
 
 
-def test_fork_servers_of_a_node_fork_server_have_torch_and_hold_nothing_open(
+def test_fork_servers_of_a_node_fork_server_have_torch_and_no_open_files(
     node_fork_server: NodeForkServer, tmp_path: Path, scratch: Path
 ) -> None:
     fork_servers = [hatched(tmp_path) for _ in range(2)]
@@ -77,7 +76,7 @@ json.dump(found, open("found.json", "w"))
 
 def test_of_many_that_need_one_a_single_one_starts_it(tmp_path: Path, marked: Marked) -> None:
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda _: hatch(tmp_path), range(8)))
+        found = list(threads.map(lambda _: new_fork_server(tmp_path), range(8)))
     node_fork_servers = [own for _, own in found if own is not None]
     assert len(node_fork_servers) == 1
     assert len({fork_server.pid for fork_server, _ in found}) == 8
@@ -87,15 +86,15 @@ def test_of_many_that_need_one_a_single_one_starts_it(tmp_path: Path, marked: Ma
     assert gone(marked)
 
 
-def test_a_fork_server_goes_on_without_its_node_fork_server(
+def test_a_fork_server_continues_without_its_node_fork_server(
     tmp_path: Path, scratch: Path, marked: Marked
 ) -> None:
-    first, own = hatch(tmp_path)
+    first, own = new_fork_server(tmp_path)
     assert own is not None
     own.close()
     answer = "import json\njson.dump(1, open('found.json', 'w'))"
     assert answer_of(first, scratch, answer) == 1
-    second, other = hatch(tmp_path)
+    second, other = new_fork_server(tmp_path)
     assert other is not None, "another one was started"
     assert answer_of(second, scratch, answer) == 1
     first.close()
@@ -107,8 +106,8 @@ def test_a_fork_server_goes_on_without_its_node_fork_server(
 OWNER = """
 import sys, time
 from pathlib import Path
-from evaluators.runner.node_fork_server import hatch
-found = hatch(Path(sys.argv[1]))
+from evaluators.runner.node_fork_server import new_fork_server
+found = new_fork_server(Path(sys.argv[1]))
 print("up", flush=True)
 time.sleep(600)
 """
@@ -124,13 +123,15 @@ def test_all_end_with_the_process_that_has_them(tmp_path: Path, marked: Marked) 
     assert gone(marked)
 
 
-def test_one_that_does_not_come_up_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_does_not_start_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def start(*_: object) -> tuple[subprocess.Popen[bytes], Channel]:
         return subprocess.Popen(["true"]), Channel.pair()[0]
 
     monkeypatch.setattr(node_fork_server_module, "start_module", start)
     with pytest.raises(ChannelClosed, match="the node's fork server has died"):
-        hatch(tmp_path)
+        new_fork_server(tmp_path)
 
 
 @pytest.mark.parametrize("isolate", LEVELS)
@@ -163,7 +164,7 @@ def test_another_users_node_fork_server_is_not_used(
     monkeypatch.setattr(node_fork_server_module, "_address", lambda root: address)
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
     with pytest.raises(ChannelClosed, match="another user's"):
-        hatch(tmp_path)
+        new_fork_server(tmp_path)
 
 
 GIVES_UP = """
@@ -178,10 +179,10 @@ print(channel.receive(30))
 """
 
 
-def test_who_has_given_up_privileges_gets_no_fork_server(
+def test_a_process_without_privileges_gets_no_fork_server(
     node_fork_server: NodeForkServer, tmp_path: Path
 ) -> None:
-    """Where nothing else confines a candidate that finds the address."""
+    """In case nothing else confines a candidate that finds the address."""
     said = [
         subprocess.run(
             [sys.executable, "-c", GIVES_UP, str(tmp_path), str(option)],

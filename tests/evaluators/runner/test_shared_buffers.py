@@ -1,4 +1,4 @@
-"""Shared memory: every tensor has a place of its own, and both processes see the same values in it."""
+"""Shared memory: every tensor has a separate place, and both processes see the same values in it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ shapes = st.lists(st.integers(1, 7), max_size=4).map(tuple)
 
 
 def example(shape: tuple[int, ...], dtype: torch.dtype, order: tuple[int, ...] | None = None) -> torch.Tensor:
-    """Values that differ, laid out in memory with the axes in `order`."""
+    """Distinct values, laid out in memory with the axes in `order`."""
     count = math.prod(shape)
     values = torch.arange(count) % 2 if dtype is torch.bool else torch.arange(count) % 100 + 1
     order = order or tuple(range(len(shape)))
@@ -54,7 +54,7 @@ def memory_of(layout: Layout) -> torch.Tensor:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(tensors(), min_size=1, max_size=4), st.integers(1, 3))
-def test_views_look_like_the_tensors_and_hold_their_values(parts: list[torch.Tensor], calls: int) -> None:
+def test_views_look_like_the_tensors_and_have_their_values(parts: list[torch.Tensor], calls: int) -> None:
     layout = Layout.of(parts, calls)
     views = layout.views(memory_of(layout))
     assert len(views) == calls
@@ -147,7 +147,7 @@ def test_a_layout_crosses_the_channel(parts: list[torch.Tensor], calls: int) -> 
 
 
 @pytest.mark.parametrize("dtype", [*map(str, POISON), "float8_e4m3fn", "int64", "bool"])
-def test_what_nobody_wrote_is_seen_and_a_nan_is_not_taken_for_it(dtype: str) -> None:
+def test_unwritten_elements_are_detected_and_differ_from_nan(dtype: str) -> None:
     part = torch.zeros(3, 5).to(getattr(torch, dtype))
     buffers = SharedBuffers([part], [torch.zeros(7), part], 4, "cpu")
     buffers.poison()
@@ -223,7 +223,7 @@ def test_another_process_reads_and_writes_the_same_tensors() -> None:
             assert torch.equal(view, part.logical_not() if part.dtype is torch.bool else part + 1)
 
 
-def test_new_memory_is_zero_and_of_the_size_asked_for() -> None:
+def test_new_memory_is_zero_and_has_the_requested_size() -> None:
     memory, description, fd = create_shared(12345, "cpu")
     assert (memory.numel(), memory.dtype, description) == (
         12345,
@@ -240,7 +240,7 @@ def test_the_descriptor_is_closed_by_the_side_that_opens() -> None:
     other = open_shared(description, os.dup(fd))
     before = set(os.listdir("/proc/self/fd"))
     again = open_shared(description, os.dup(fd))
-    # A mapping keeps a descriptor of its own in CPython; the one that was handed over is closed.
+    # In CPython a mapping keeps its own descriptor; the one passed in is closed.
     assert len(set(os.listdir("/proc/self/fd")) - before) <= 1
     memory.fill_(7)
     assert torch.equal(other, again)
@@ -248,7 +248,7 @@ def test_the_descriptor_is_closed_by_the_side_that_opens() -> None:
     os.close(fd)
 
 
-def test_more_than_there_is_raises_memory_error_and_leaves_no_descriptor() -> None:
+def test_too_large_a_size_raises_memory_error_and_leaves_no_descriptor() -> None:
     before = set(os.listdir("/proc/self/fd"))
     with pytest.raises(MemoryError, match="bytes of shared memory"):
         create_shared(2**62, "cpu")
@@ -288,7 +288,7 @@ def test_device_memory_is_given_back() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_a_sampled_output_that_was_rehearsed_asks_the_device_for_no_memory() -> None:
+def test_a_rehearsed_sample_allocates_no_device_memory() -> None:
     big = torch.empty(2**26, device="cuda")
     buffers = SharedBuffers([big], [big, big[:1000].half()], 1, "cuda", changed=[0])
     buffers.poison()

@@ -16,7 +16,7 @@ from evaluators.runner import thin_headers
 
 
 class FakeBuild:
-    """In the place of PyTorch's function; `fails` says of the include paths whether a build fails."""
+    """Replaces PyTorch's function; `fails` decides from the include paths whether a build fails."""
 
     def __init__(self, fails: Callable[[list[str]], bool] = lambda paths: False) -> None:
         self.paths: list[list[str]] = []
@@ -119,7 +119,7 @@ def test_sources_that_thin_headers_would_change_or_fail(folder: Path, text: str)
     ],
     ids=["source", "no library", "no marker", "architecture", "PyTorch", "Python"],
 )
-def test_what_is_built_again(
+def test_changes_that_require_a_new_build(
     folder: Path, change: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
@@ -152,7 +152,7 @@ def test_a_library_is_up_to_date_wherever_its_folder_lies(
     assert len(fake.paths) == 1
 
 
-def test_the_header_has_what_each_kind_of_source_names(tmp_path: Path) -> None:
+def test_the_header_includes_what_each_kind_of_source_names(tmp_path: Path) -> None:
     (tmp_path / "ATen" / "ops").mkdir(parents=True)
     for name in ("conv2d", "relu", "cat", "add"):
         (tmp_path / "ATen" / "ops" / f"{name}.h").write_text("")

@@ -24,7 +24,7 @@ PROBLEM = Problem(name="file/double", source="class Model: ...")
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
-# What people write: the arguments checked, options, a loop in parallel, an operator, a method, a tuple.
+# Typical code: checked arguments, options, a parallel loop, an operator, a method, a tuple.
 EXTENSION = '''
 import torch
 from torch.utils.cpp_extension import load_inline
@@ -82,7 +82,7 @@ def extension(tmp_path_factory: pytest.TempPathFactory) -> Build:
 
 
 def import_elsewhere(source: str, archive: bytes, root: Path, path: str) -> dict[str, Any]:
-    """What a runner answers that imports the kernel under another root, with programs only in `path`."""
+    """A runner's answer after importing the kernel under another root, with only the programs in `path`."""
     fork_server = ForkServer.start(confinement.clean_environment() | {"PATH": path})
     try:
         with scratch_folder(PROBLEM, Kernel(source=source, language="cpp"), root, archive) as scratch:
@@ -97,7 +97,7 @@ def import_elsewhere(source: str, archive: bytes, root: Path, path: str) -> dict
 
 
 def ninja_file(archive: bytes, name: str) -> str:
-    """The instructions by which an extension was last built."""
+    """The instructions with which an extension was last built."""
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         file = tar.extractfile(f"torch_extensions/{name}/build.ninja")
         assert file is not None
@@ -105,7 +105,7 @@ def ninja_file(archive: bytes, name: str) -> str:
 
 
 def test_the_thin_headers_are_where_builds_look_for_them() -> None:
-    """A compiler takes an include path that is not there without a word."""
+    """A compiler silently accepts an include path that does not exist."""
     for name in ("torch/extension.h", "torch/all.h", "ATen/ATen.h"):
         assert (thin_headers.HEADERS / name).is_file()
 
@@ -198,7 +198,7 @@ def test_a_cuda_extension(tmp_path: Path) -> None:
 
 @needs_compiler
 @pytest.mark.slow
-def test_a_source_for_which_the_thin_headers_do_not_do(tmp_path: Path) -> None:
+def test_a_source_that_needs_the_full_headers(tmp_path: Path) -> None:
     source = EXTENSION.replace("#include <vector>", "using namespace at;").replace(
         "torch::softmax", "softmax"
     )

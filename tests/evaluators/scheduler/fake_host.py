@@ -1,4 +1,4 @@
-"""A host that does as it is told, and pools on it."""
+"""A fake host, and pools on it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def break_down() -> Any:
 
 
 class FakeHost:
-    """Does what it is told at each measurement and build, and keeps book of what ran at the same time."""
+    """Executes a given act at each measurement and build, and records what ran concurrently."""
 
     def __init__(self, *, devices: int = 1, cores: int = 1, work_s: float = 0.0) -> None:
         self.devices, self.cores = devices, cores

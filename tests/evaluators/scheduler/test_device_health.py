@@ -1,4 +1,4 @@
-"""When a device is not to be trusted any more."""
+"""When a device can no longer be trusted."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_one_slow_reading_is_nothing() -> None:
     assert not any(reasons(health, 0, [1.0] * 5 + [5.0, 1.0] * 10))
 
 
-def test_the_second_slow_reading_in_a_row_tells() -> None:
+def test_the_second_slow_reading_in_a_row_counts() -> None:
     health = DeviceHealth()
     *before, last = reasons(health, 0, [1.0] * 9 + [1.3, 1.3])
     assert not any(before)
-    assert last == "its canary takes 1.3 ms where 1 ms are to be expected"
+    assert last == "its canary takes 1.3 ms; 1 ms were expected"
 
 
-def test_a_slow_drift_is_held_against_the_first_readings() -> None:
+def test_a_slow_drift_is_compared_with_the_first_readings() -> None:
     health = DeviceHealth()
     drift = [1.01**n for n in range(60)]
     found = reasons(health, 0, drift)
@@ -59,7 +59,7 @@ def test_a_device_that_was_slow_from_the_start_is_found_by_its_peers() -> None:
     assert not any(reasons(health, 0, [1.0] * 5))
 
 
-def test_a_slow_peer_is_not_held_against_a_device() -> None:
+def test_a_slow_peer_does_not_count_against_a_device() -> None:
     health = DeviceHealth()
     reasons(health, 0, [2.0] * FIRST_READINGS)
     assert not any(reasons(health, 1, [1.0] * 20))

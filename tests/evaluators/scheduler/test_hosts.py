@@ -63,8 +63,8 @@ def test_threads_of_this_process(clean: Marked) -> None:
 
 
 @pytest.mark.slow
-def test_a_pool_that_is_left_at_once_ends_its_own_processes_alone(clean: Marked) -> None:
-    """Those that the rest of the program has started are not its to end."""
+def test_a_pool_that_is_closed_at_once_ends_only_its_own_processes(clean: Marked) -> None:
+    """Processes that the rest of the program started continue."""
     others = subprocess.Popen(["sleep", "60"])
 
     async def interrupted() -> None:
@@ -89,8 +89,9 @@ BROKEN = Problem(name="file/broken", source=REFERENCE.replace("return x\n", "rai
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_killed_actor_loses_nothing(clean: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGKILL to the process that holds the device, in the middle of an evaluation."""
+    """SIGKILL to the process that owns the device, in the middle of an evaluation."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
     pool = Pool(host := RayHost(settings=replace(SETTINGS, timeout_s=30.0), on_gpu=False))
     stages: list[str] = []

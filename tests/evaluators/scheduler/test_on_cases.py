@@ -1,4 +1,4 @@
-"""A pool on problems with several cases: one build, each case a measurement, and when it is enough."""
+"""A pool on problems with several cases: one build, one measurement per case, and when that suffices."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Measured = Callable[[Problem, Kernel], Evaluation]
 
 
 def droppable(problem: Problem) -> Problem:
-    """Whose cases may be dropped where they cannot judge."""
+    """A problem whose cases may be dropped if they cannot judge."""
     return replace(problem, cases=tuple(replace(each, droppable=True) for each in problem.cases))
 
 
 class CasesHost(FakeHost):
-    """Answers by the problem and the kernel; without `answers`, that all is correct."""
+    """Answers by problem and kernel; without `answers`, everything is correct."""
 
     def __init__(self, answers: Measured | None = None, *, devices: int = 1) -> None:
         super().__init__(devices=devices)
@@ -99,7 +99,7 @@ def test_all_kernels_have_the_same_held_out_cases() -> None:
     assert [each.name for each in one.cases] == [each.name for each in other.cases]
 
 
-def test_code_for_the_listed_sizes_is_found_out() -> None:
+def test_code_for_the_listed_sizes_only_is_detected() -> None:
     def answers(problem: Problem, kernel: Kernel) -> Evaluation:
         wrong = Evaluation(status=Status.INCORRECT, log="wrong on fresh inputs")
         return correct(9.0) if problem.overrides["n"] in (16, 100, 33) else wrong
@@ -143,7 +143,7 @@ def test_a_wrong_case_ends_the_load_and_the_others_are_another() -> None:
 
 
 @pytest.mark.parametrize("lost", [WorkerBroken("the judge died"), WorkerDied("the node is gone")])
-def test_a_failure_of_ours_amid_a_load_keeps_the_verdicts_before_it(lost: Exception) -> None:
+def test_verdicts_before_a_failure_of_ours_are_kept(lost: Exception) -> None:
     lasting = [lost]
 
     def answers(problem: Problem, kernel: Kernel) -> Evaluation:
@@ -173,7 +173,7 @@ def test_a_case_that_cannot_judge_amid_a_load_is_dropped() -> None:
 
 
 def test_after_a_case_without_an_answer_no_other_is_opened() -> None:
-    """The first one was open before, to know the device."""
+    """The first one was opened before, to learn about the device."""
 
     def answers(problem: Problem, kernel: Kernel) -> Evaluation:
         if problem.overrides["n"] == 40:
@@ -189,7 +189,7 @@ def test_after_a_case_without_an_answer_no_other_is_opened() -> None:
     assert set(unfit.values()) == {"in another case no answer within 300 s"}
 
 
-def test_a_drawn_case_whose_reference_is_unfit_is_drawn_anew() -> None:
+def test_a_drawn_case_with_an_unfit_reference_is_replaced() -> None:
     seen: list[Any] = []
 
     def answers(problem: Problem, kernel: Kernel) -> Evaluation:
@@ -238,8 +238,7 @@ def test_an_unfit_case_of_the_problem_is_the_verdict() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unfit", "status"),
-    [({16}, Status.CORRECT), ({33}, Status.CORRECT), ({16, 100}, Status.UNFIT_REFERENCE)],
+    ("unfit", "status"), [({16}, Status.CORRECT), ({33}, Status.CORRECT), ({16, 100}, Status.UNFIT_REFERENCE)]
 )
 def test_of_cases_that_can_be_dropped_the_others_judge(unfit: set[int], status: Status) -> None:
     class Opens(CasesHost):

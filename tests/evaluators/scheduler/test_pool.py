@@ -1,4 +1,4 @@
-"""The pool: nothing is lost or judged twice, and what failed is tried again."""
+"""The pool: nothing is lost or judged twice, and failed work is tried again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.evaluators.scheduler.fake_host import (
 )
 
 
-def test_a_verdict_comes_with_what_the_build_took() -> None:
+def test_a_verdict_includes_the_build_time() -> None:
     host = FakeHost()
     found = evaluated(host)
     told = {"device": "fake"}
@@ -34,12 +34,12 @@ def test_a_verdict_comes_with_what_the_build_took() -> None:
     assert host.architectures == {"9.0"}
 
 
-def test_a_thorough_measurement_is_asked_for_as_such() -> None:
+def test_a_thorough_measurement_is_requested() -> None:
     assert evaluated(FakeHost(), thorough=True).log.endswith("True")
 
 
 @pytest.mark.parametrize("problem", [ON_GPU, ON_CPU])
-def test_stages_are_told_in_order(problem: Problem) -> None:
+def test_stages_are_reported_in_order(problem: Problem) -> None:
     stages: list[str] = []
     evaluated(FakeHost(), problem, on_stage=stages.append)
     assert stages == ["building", "measuring", "checking"]
@@ -83,7 +83,7 @@ def test_a_kernel_that_kills_two_workers_is_at_fault(
     assert "the node is gone" in found.log
 
 
-def test_what_is_ours_to_blame_is_not_the_kernels() -> None:
+def test_our_failures_are_not_blamed_on_the_kernel() -> None:
     host = FakeHost()
     host.measuring = [break_down] * TRIES
     found = evaluated(host)
@@ -115,7 +115,7 @@ def test_deaths_are_counted_for_each_kernel_by_itself() -> None:
 
 @pytest.mark.parametrize("problem", [ON_GPU, ON_CPU])
 @pytest.mark.parametrize("status", [Status.COMPILE_ERROR, Status.TIMEOUT, Status.CRASHED])
-def test_a_failed_build_is_the_verdict_and_holds_no_device(problem: Problem, status: Status) -> None:
+def test_a_failed_build_is_the_verdict_and_uses_no_device(problem: Problem, status: Status) -> None:
     host = FakeHost()
     host.building = [lambda: Build(seconds=3.0, status=status, log="error: no")]
     found = evaluated(host, problem)
@@ -130,7 +130,7 @@ def test_closing_closes_the_host() -> None:
     assert host.closed == 1
 
 
-def test_retries_are_told_in_a_line_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_retries_are_logged_in_one_line_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> Any:
         raise ValueError("seven")
 
@@ -154,5 +154,5 @@ def test_retries_are_told_in_a_line_and_counted(caplog: pytest.LogCaptureFixture
     assert told == [
         f"kernel {kernel(0).id} is tried again: ValueError: seven",
         f"kernel {kernel(9).id} is tried again: ValueError: seven (10 times so far)",
-        f"{12 + TRIES - 1} times in all a kernel was tried again: ValueError: seven",
+        f"a kernel was tried again {12 + TRIES - 1} times in total: ValueError: seven",
     ]

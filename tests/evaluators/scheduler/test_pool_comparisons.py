@@ -32,7 +32,7 @@ def test_equal_kernels_are_measured_once() -> None:
     assert found[0] == found[2] != found[1]
 
 
-def test_what_cannot_be_built_is_not_compared() -> None:
+def test_kernels_that_cannot_be_built_are_not_compared() -> None:
     host = FakeHost()
     host.building = [lambda: Build(seconds=1.0, status=Status.COMPILE_ERROR, log="no such type")]
     failed, fine = compared(host, "a", "b")

@@ -1,4 +1,4 @@
-"""Which device is chosen, and which is used no more."""
+"""Which device is chosen, and which is no longer used."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_device_that_fails_twice_is_set_aside(caplog: pytest.LogCaptureFixture
 
 
 def test_kernels_that_fail_everywhere_set_nothing_aside() -> None:
-    """A hostile kernel may bring workers down; it must not be able to take devices from the others."""
+    """A hostile kernel may kill workers, but must not take devices from the others."""
     host = FakeHost(devices=3)
     host.measuring = [die] * 8 + [break_down] * 3 * TRIES
     pool = Pool(host)
@@ -73,7 +73,7 @@ def test_when_every_device_fails_the_answer_is_ours_to_blame() -> None:
     assert asyncio.run(several()) == [Status.INFRASTRUCTURE_ERROR] * 5
 
 
-def test_a_problem_opens_where_the_first_device_is_lost() -> None:
+def test_a_problem_opens_although_the_first_device_is_lost() -> None:
     host = FakeHost(devices=2)
     host.sick = {0}
     assert asyncio.run(judged(Pool(host), count=3)) == [Status.CORRECT] * 3
@@ -107,11 +107,11 @@ def test_the_last_device_is_kept_when_it_becomes_slow(caplog: pytest.LogCaptureF
         return await judged(pool, first=6, count=6)
 
     assert asyncio.run(several()) == [Status.CORRECT] * 6
-    assert sum("kept" in record.message for record in caplog.records) == 1
+    assert sum("stays in use" in record.message for record in caplog.records) == 1
 
 
 def test_only_one_problem_is_opened_for_the_devices_facts() -> None:
-    """Builds need no more; the others are opened when they are measured."""
+    """Builds need no more; other problems are opened when they are measured."""
     host = FakeHost()
 
     async def both() -> None:
@@ -123,7 +123,7 @@ def test_only_one_problem_is_opened_for_the_devices_facts() -> None:
 
 
 def changes(order: list[tuple[int, str]]) -> int:
-    """How often a device has had to open another problem."""
+    """How often a device had to open another problem."""
     open_there: dict[int, str] = {}
     changed = 0
     for device, problem in order:

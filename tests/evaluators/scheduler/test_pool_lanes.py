@@ -1,4 +1,4 @@
-"""The two lanes: how many builds and measurements go on at a time, and what does not disturb what."""
+"""The two lanes: how many builds and measurements run concurrently, and what does not disturb what."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def test_all_devices_work() -> None:
     assert set(host.used) == {0, 1, 2}
 
 
-def test_on_a_gpu_builds_go_on_during_a_measurement() -> None:
+def test_on_a_gpu_builds_run_during_a_measurement() -> None:
     host = FakeHost(devices=1, cores=1, work_s=0.01)
     run_many(host, ON_GPU, 6)
     assert ("build", "measure") in host.overlaps
 
 
-def test_a_kernel_is_at_work_once_at_a_time() -> None:
-    """Its scratch folder has one name for one problem: equal kernels would remove each other's."""
+def test_a_kernel_is_processed_once_at_a_time() -> None:
+    """Its scratch folder has one name per problem: equal kernels would remove each other's."""
 
     async def run(pool: Pool) -> None:
         same = [pool.evaluate(ON_GPU, kernel()) for _ in range(4)]
@@ -52,7 +52,7 @@ def test_a_kernel_is_at_work_once_at_a_time() -> None:
     assert host.measured[kernel().id] == 4
 
 
-def test_what_is_built_ahead_of_the_devices_has_a_bound() -> None:
+def test_builds_ahead_of_the_devices_are_limited() -> None:
     class Counting(FakeHost):
         ahead = 0
 

@@ -39,7 +39,7 @@ def test_a_problem_that_cannot_be_run_is_no_kernels_fault() -> None:
     assert not host.measured
 
 
-def test_a_problem_that_cannot_be_run_is_told_before_any_kernel() -> None:
+def test_a_problem_that_cannot_be_run_is_reported_before_any_kernel() -> None:
     host = FakeHost()
 
     async def broken(device: int, problem: Problem) -> dict[str, str]:
@@ -80,7 +80,7 @@ def test_an_unfit_reference_is_found_once(problem: Problem, caplog: pytest.LogCa
     assert not caplog.records
 
 
-def test_so_it_is_where_another_problem_is_open_already() -> None:
+def test_an_unfit_reference_is_found_while_another_problem_is_open() -> None:
     host = FakeHost()
     host.measuring = [find_unfit]
     pool = Pool(host)
@@ -97,7 +97,7 @@ def test_so_it_is_where_another_problem_is_open_already() -> None:
     assert pool.devices_set_aside == {}
 
 
-def test_what_waits_for_the_device_is_not_built_for_an_unfit_problem() -> None:
+def test_waiting_kernels_are_not_built_for_an_unfit_problem() -> None:
     host = FakeHost()
     host.measuring = [find_unfit]
     other = replace(OTHER, device="cpu")

@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine: what was under way on a node that dies is not lost."""
+"""A Ray cluster of several nodes on this machine: work in progress on a node that dies is not lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COUNT = 9
 
 @pytest.fixture
 def cluster(marked: Marked, tmp_path: Path) -> Iterator[Cluster]:
-    """A head without a device, and two nodes with one each: a GPU in name, for which no problem here asks."""
+    """A head without a device, and two nodes with one each: nominally a GPU, which no problem here uses."""
     about = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
     started = Cluster(initialize_head=True, head_node_args={**about, "num_gpus": 0})
     try:
@@ -39,14 +39,14 @@ def cluster(marked: Marked, tmp_path: Path) -> Iterator[Cluster]:
 
 
 def a_kernel(number: int) -> tuple[Kernel, Status]:
-    """Every third returns its input; each takes a while, so that a node dies in the middle of something."""
+    """Every third returns its input; each takes a while, so that a node dies in the middle of its work."""
     wrong = number % 3 == 2
     body = "return x" if wrong else "time.sleep(0.02)\nreturn honest(self, x)"
     source = f"# {number}\n{forward(body) if number else HONEST}"
     return Kernel(source=source, language="cpp"), Status.INCORRECT if wrong else Status.CORRECT
 
 
-def test_where_ray_does_not_start_nothing_is_left(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_if_ray_does_not_start(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
     def connect(address: str) -> None:
         assert marked(), "the node's fork server is up"
         raise ConnectionError("no cluster")
@@ -59,12 +59,13 @@ def test_where_ray_does_not_start_nothing_is_left(marked: Marked, monkeypatch: p
 
 @pytest.mark.slow
 def test_without_an_address_no_cluster_of_others_is_joined(cluster: Cluster) -> None:
-    """Two searches on one machine: the end of one would be the other's."""
+    """Of two searches on one machine, the end of one would end the other."""
     module._connect("")
     assert ray.get_runtime_context().gcs_address != cluster.address
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_node_that_dies_takes_no_verdict_with_it(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +94,7 @@ def test_a_node_that_dies_takes_no_verdict_with_it(
         while done < 4:
             await asyncio.sleep(0.05)
         cluster.remove_node(nodes[1], allow_graceful=False)
-        monkeypatch.setattr(module, "START_S", 2.0)  # nothing will come up there
+        monkeypatch.setattr(module, "START_S", 2.0)  # nothing will start there
         assert done < COUNT
         await asyncio.gather(*running)
 

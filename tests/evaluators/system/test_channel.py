@@ -69,7 +69,7 @@ def test_a_message_in_pieces_is_one_message(raw: tuple[Channel, socket.socket]) 
     assert channel.receive(5) == {"text": "äöü"}
 
 
-def test_has_message_speaks_of_what_was_read(raw: tuple[Channel, socket.socket]) -> None:
+def test_has_message_considers_only_read_data(raw: tuple[Channel, socket.socket]) -> None:
     channel, peer = raw
     peer.send(b'{"n": 1}\n{"n": 2}\n')
     assert not channel.has_message()
@@ -79,7 +79,7 @@ def test_has_message_speaks_of_what_was_read(raw: tuple[Channel, socket.socket])
     assert not channel.has_message()
 
 
-def test_descriptors_travel_beside_a_message(ends: tuple[Channel, Channel]) -> None:
+def test_descriptors_travel_with_a_message(ends: tuple[Channel, Channel]) -> None:
     read, write = os.pipe()
     ends[0].send({"op": "take"}, (read, write))
     assert ends[1].receive(5) == {"op": "take"}
@@ -101,7 +101,7 @@ def test_descriptors_are_taken_in_order_and_once(ends: tuple[Channel, Channel], 
     ends[1].receive(5)
     taken = [ends[1].take_fds(1)[0], ends[1].take_fds(1)[0]]
     assert [os.pread(fd, 9, 0) for fd in taken] == [b"one", b"two"]
-    with pytest.raises(ProtocolError, match="1 descriptors expected, 0 came"):
+    with pytest.raises(ProtocolError, match="expected 1 descriptors, received 0"):
         ends[1].take_fds(1)
     for fd in taken:
         os.close(fd)
@@ -110,12 +110,12 @@ def test_descriptors_are_taken_in_order_and_once(ends: tuple[Channel, Channel], 
 def test_missing_descriptors_are_a_protocol_error(ends: tuple[Channel, Channel]) -> None:
     ends[0].send({"op": "take", "fds": 3})
     ends[1].receive(5)
-    with pytest.raises(ProtocolError, match="3 descriptors expected, 0 came"):
+    with pytest.raises(ProtocolError, match="expected 3 descriptors, received 0"):
         ends[1].take_fds(3)
 
 
-def test_descriptors_that_nobody_asked_for_cannot_pile_up(raw: tuple[Channel, socket.socket]) -> None:
-    """A reader without free descriptors could open nothing any more: the peer would have broken it."""
+def test_unexpected_descriptors_cannot_pile_up(raw: tuple[Channel, socket.socket]) -> None:
+    """A reader without free descriptors could open nothing any more."""
     channel, peer = raw
     read, write = os.pipe()
     before = open_fds()
@@ -149,7 +149,7 @@ def test_a_closed_peer_is_noticed_by_both_directions(ends: tuple[Channel, Channe
         ends[1].send({"op": "run"}, (0,))
 
 
-def test_what_was_said_before_the_end_is_still_heard(ends: tuple[Channel, Channel]) -> None:
+def test_messages_before_the_end_are_still_received(ends: tuple[Channel, Channel]) -> None:
     ends[0].send({"op": "last words"})
     ends[0].close()
     assert ends[1].receive(5) == {"op": "last words"}
@@ -158,7 +158,7 @@ def test_what_was_said_before_the_end_is_still_heard(ends: tuple[Channel, Channe
 
 
 class Hasty(socket.socket):
-    """Its peer closes as soon as the bytes are there."""
+    """Its peer closes as soon as the bytes are sent."""
 
     peer: socket.socket
 
@@ -197,7 +197,7 @@ def test_silence_ends_in_a_timeout(ends: tuple[Channel, Channel]) -> None:
     assert ends[1].receive(5) == {"op": "late"}
 
 
-def test_waiting_leaves_the_word_to_whoever_receives_it(ends: tuple[Channel, Channel]) -> None:
+def test_waiting_leaves_the_message_unread(ends: tuple[Channel, Channel]) -> None:
     a, b = ends
     with pytest.raises(ChannelTimeout):
         a.wait(0.01)

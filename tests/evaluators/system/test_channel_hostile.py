@@ -1,4 +1,4 @@
-"""Malformed or malicious data on the channel: it is refused, and no code in it is run."""
+"""Malformed or malicious data on the channel is refused, and no code in it runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_line_without_end_is_refused(
 
     thread = threading.Thread(target=flood)
     thread.start()
-    with pytest.raises(ProtocolError, match="over 100000 bytes"):
+    with pytest.raises(ProtocolError, match="more than 100000 bytes"):
         channel.receive(10)
     channel.close()
     thread.join(10)
@@ -65,7 +65,9 @@ def test_garbage_is_a_protocol_error(raw: tuple[Channel, socket.socket], data: b
 
 
 @pytest.mark.parametrize("data", [b"[]", b"1", b'"done"', b"null", b"true", b"NaN", b'[{"op": "done"}]'])
-def test_what_is_no_object_is_a_protocol_error(raw: tuple[Channel, socket.socket], data: bytes) -> None:
+def test_a_message_that_is_not_an_object_is_a_protocol_error(
+    raw: tuple[Channel, socket.socket], data: bytes
+) -> None:
     channel, peer = raw
     peer.send(data + b"\n")
     with pytest.raises(ProtocolError, match="not an object"):
@@ -104,7 +106,7 @@ def test_a_pickle_is_never_opened(raw: tuple[Channel, socket.socket], tmp_path: 
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_raise_anything_else(data: bytes) -> None:
+def test_arbitrary_bytes_raise_nothing_else(data: bytes) -> None:
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
     theirs.send(data)

@@ -1,4 +1,4 @@
-"""Which GPU a process gets, and by which files."""
+"""Which GPU a process gets, and through which files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.system.cuda_driver import _files_of, _number_of, first_gpu
+from evaluators.system.cuda_driver import _device_files, _device_minor, first_gpu
 
 BUS = "0000:4A:00.0"
 
@@ -27,38 +27,34 @@ def names(files: tuple[str, ...]) -> set[str]:
 
 
 def test_other_gpus_files_are_left_out(devices: Path) -> None:
-    assert names(_files_of(1, devices)) == {"nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-caps"}
+    assert names(_device_files(1, devices)) == {"nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-caps"}
 
 
-def test_where_it_is_not_known_which_is_which_all_are_kept(devices: Path) -> None:
-    found = names(_files_of(None, devices))
+def test_all_device_files_are_kept_if_the_gpu_is_unknown(devices: Path) -> None:
+    found = names(_device_files(None, devices))
     assert found == {"nvidia0", "nvidia1", "nvidia11", "nvidiactl", "nvidia-uvm", "nvidia-caps"}
 
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [
-        ("Model: \t H200\nDevice Minor: \t 1\nExcluded:\t No\n", 1),
-        ("Model: \t H200\n", None),
-        (None, None),
-    ],
+    [("Model: \t H200\nDevice Minor: \t 1\nExcluded:\t No\n", 1), ("Model: \t H200\n", None), (None, None)],
 )
-def test_a_gpus_number_is_what_the_driver_tells(tmp_path: Path, text: str | None, number: int | None) -> None:
+def test_a_gpus_number_comes_from_the_driver(tmp_path: Path, text: str | None, number: int | None) -> None:
     if text is not None:
         about = tmp_path / BUS.lower()
         about.mkdir()
         (about / "information").write_text(text)
-    assert _number_of(BUS, tmp_path) == number
+    assert _device_minor(BUS, tmp_path) == number
 
 
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a GPU")
-def test_no_gpu_is_told_in_a_line() -> None:
-    with pytest.raises(OSError, match="the GPU's driver does not answer"):
+def test_a_missing_gpu_is_an_error_of_one_line() -> None:
+    with pytest.raises(OSError, match="the GPU driver does not answer"):
         first_gpu(os.environ)
 
 
 @pytest.mark.gpu
-def test_the_first_gpu_is_what_torch_says() -> None:
+def test_the_first_gpu_is_torchs() -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")

@@ -1,5 +1,5 @@
-"""Time limits: what processes wait for a core does not count; what they sleep or compute does. The tests
-compare CPU time, or times that lie far apart: on a busy machine they only take longer."""
+"""Time limits: waiting for a core does not count; sleeping and computing do. The tests compare CPU time, or
+times that are far apart: on a busy machine they only take longer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SLACK_S = 0.2
 
 @contextlib.contextmanager
 def running(code: str, *, count: int = 1, niceness: int = 0) -> Iterator[list[int]]:
-    """So many processes, all of them on one core, by their numbers."""
+    """`count` processes, all on one core; yields their ids."""
     core = min(os.sched_getaffinity(0))
 
     def begin() -> None:
@@ -49,7 +49,7 @@ def endless_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def used_until_over(limit_s: float, pids: Iterable[int]) -> float:
-    """CPU seconds of processes from now on, until their deadline is over."""
+    """CPU seconds that the processes use from now until their deadline expires."""
     before, deadline = cpu_s(pids), Deadline(limit_s)
     while not deadline.is_over(pids):
         time.sleep(0.01)
@@ -57,7 +57,7 @@ def used_until_over(limit_s: float, pids: Iterable[int]) -> float:
 
 
 def wait_for_state(pid: int, state: str) -> None:
-    """Until the system says that the process is in this state."""
+    """Waits until the process is in this state."""
     while stat_fields(pid)[0] != state:
         time.sleep(0.01)
 
@@ -65,7 +65,7 @@ def wait_for_state(pid: int, state: str) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("endless_patience")
 @pytest.mark.parametrize("code", [BURN, IN_A_THREAD], ids=["first thread", "another thread"])
-def test_what_a_process_waits_for_a_core_does_not_count(code: str) -> None:
+def test_waiting_for_a_core_does_not_count(code: str) -> None:
     with running(BURN, count=2), running(code) as starved:
         time.sleep(0.5)  # until it computes
         assert used_until_over(0.5, starved) == pytest.approx(0.5, abs=SLACK_S)
@@ -79,7 +79,7 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("endless_patience")
-def test_processes_that_wait_for_one_another_have_had_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_wait_for_one_another_use_up_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     with running(BURN, count=4) as crowd:
         assert used_until_over(0.5, crowd) == pytest.approx(0.5, abs=SLACK_S)
@@ -98,7 +98,7 @@ def test_cpu_time_from_before_does_not_count(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["S", "T"], ids=["asleep", "stopped"])
 def test_sleep_counts_and_waits_from_before_do_not(state: str) -> None:
-    """Before the deadline began the process has waited for a core for about a second."""
+    """Before the deadline began, the process waited for a core for about a second."""
     with running(BURN, count=2), running(BURN if state == "T" else ASLEEP) as pids:
         time.sleep(1.5)
         if state == "T":
@@ -112,7 +112,7 @@ def test_sleep_counts_and_waits_from_before_do_not(state: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_ours_wait_does_not_count_either() -> None:
+def test_waits_of_our_processes_do_not_count_either() -> None:
     with running(BURN, count=3) as starved, running(ASLEEP) as asleep:
         wait_for_state(asleep[0], "S")
         deadline = Deadline(0.5)
@@ -123,7 +123,7 @@ def test_what_ours_wait_does_not_count_either() -> None:
         assert time.monotonic() - start > 0.7
 
 
-def test_who_has_just_woken_up_has_not_waited_while_it_slept() -> None:
+def test_a_process_that_just_woke_up_did_not_wait_while_it_slept() -> None:
     with burning(1) as pids:
         os.kill(pids[0], signal.SIGSTOP)
         wait_for_state(pids[0], "T")
@@ -133,14 +133,14 @@ def test_who_has_just_woken_up_has_not_waited_while_it_slept() -> None:
         assert waiting.more_s(10.1) < 1.0, "that it slept for 10 s is no wait"
 
 
-def test_who_is_gone_waits_for_nothing() -> None:
+def test_a_process_that_is_gone_does_not_wait() -> None:
     deadline = Deadline(0.1)
     assert not deadline.is_over([2**22 + 1])
     time.sleep(0.15)
     assert deadline.is_over([2**22 + 1])
 
 
-def test_how_long_it_waited_is_told() -> None:
+def test_the_reason_includes_the_waiting_time() -> None:
     deadline = Deadline(30)
     deadline._waited_s = 12.3
     assert deadline.reason == "within 30 s, 12 s of waiting for a core not counted"

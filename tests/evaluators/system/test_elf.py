@@ -1,4 +1,4 @@
-"""What is read out of ELF files, held against `readelf`."""
+"""What is read from ELF files, compared with `readelf`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def told(*flags: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-def test_the_loaded_segments_are_those_that_readelf_tells() -> None:
+def test_the_loaded_segments_match_readelf() -> None:
     expected = []
     for line in told("-lW"):
         kind, _, rest = line.strip().partition(" ")
@@ -37,7 +37,7 @@ def test_the_loaded_segments_are_those_that_readelf_tells() -> None:
     assert any(each.executable for each in expected)
 
 
-def test_the_sections_are_those_that_readelf_tells() -> None:
+def test_the_sections_match_readelf() -> None:
     expected = []
     for line in told("-SW"):
         _, bracket, rest = line.partition("] ")

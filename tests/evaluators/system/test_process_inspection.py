@@ -1,4 +1,4 @@
-"""What is seen of another process from outside, while it stands still."""
+"""What can be seen of another process from outside, while it is stopped."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ while True:
 
 @pytest.fixture
 def child() -> Iterator[tuple[int, int]]:
-    """A process with a thread that computes and one that sleeps, stopped, and where it holds some bytes."""
+    """A stopped process with a thread that computes and one that sleeps, and the address of some bytes."""
     with subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         address = int(process.stdout.readline())
-        time.sleep(0.1)  # it is not done with writing that when we can read it
+        time.sleep(0.1)  # it may not have finished writing that when we read it
         os.kill(process.pid, signal.SIGSTOP)
         yield process.pid, address
         process.kill()
@@ -49,7 +49,7 @@ def test_memory_is_read_as_it_is(child: tuple[int, int]) -> None:
             process_inspection.read_memory(pid, nowhere, ctypes.addressof(ours), 13)
 
 
-def test_who_is_gone_is_told(child: tuple[int, int]) -> None:
+def test_a_process_that_is_gone_is_reported(child: tuple[int, int]) -> None:
     pid, address = child
     os.kill(pid, signal.SIGKILL)
     time.sleep(0.2)
@@ -59,7 +59,7 @@ def test_who_is_gone_is_told(child: tuple[int, int]) -> None:
     assert process_inspection.run_ns([2**22 + 1]) == {}
 
 
-def test_only_who_computes_has_a_place_and_it_has_a_file(child: tuple[int, int]) -> None:
+def test_only_computing_threads_have_an_address_in_a_file(child: tuple[int, int]) -> None:
     pid, _ = child
     ((thread, address),) = process_inspection.program_counters(pid)
     assert thread == pid
@@ -71,7 +71,7 @@ def test_only_who_computes_has_a_place_and_it_has_a_file(child: tuple[int, int])
 
 
 @pytest.mark.slow
-def test_who_shares_a_core_waits_for_it_and_who_sleeps_does_not() -> None:
+def test_threads_that_share_a_core_wait_for_it_and_sleeping_ones_do_not() -> None:
     core = min(os.sched_getaffinity(0))
     spin = f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"
     sources = {"one": spin, "other": spin, "sleeper": "import time; time.sleep(600)"}
@@ -112,15 +112,15 @@ def test_a_stopped_process_runs_no_time(child: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     ("runs_ms", "restless_at"),
     [
-        ([5.0, 0.0, 0.0, 5.0, 0.0, 0.0], None),  # late accounts: twice, however much
-        ([0.3] * 3, None),  # three times, but less than a millisecond in all
+        ([5.0, 0.0, 0.0, 5.0, 0.0, 0.0], None),  # late accounts: twice, by any amount
+        ([0.3] * 3, None),  # three times, but less than a millisecond in total
         ([0.3] * 6, 4),
         ([0.0, 8.0, 0.0, 2.0, 2.0], 5),
         ([0.019] * 400, None),  # a little in every pause is what stopping costs
         ([0.5] + [0.0] * 60 + [0.5] + [0.0] * 60 + [5.0], 123),
     ],
 )
-def test_who_runs_in_three_pauses_or_more_does_not_stand_still(
+def test_a_thread_that_runs_in_three_pauses_violates_the_stop(
     runs_ms: list[float], restless_at: int | None
 ) -> None:
     stop_check, ran_ns = process_inspection.StopCheck(), 10**9
@@ -128,8 +128,8 @@ def test_who_runs_in_three_pauses_or_more_does_not_stand_still(
     for ran_ms in runs_ms:
         stop_check.begin({7: ran_ns, 8: 5})
         ran_ns += int(ran_ms * 1e6)
-        verdicts.append(stop_check.broken({7: ran_ns, 8: 5}))
-        ran_ns += 10**7  # what it was asked to do
+        verdicts.append(stop_check.violation({7: ran_ns, 8: 5}))
+        ran_ns += 10**7  # what it was ordered to do
     first = next((n for n, reason in enumerate(verdicts, 1) if reason), None)
     assert first == restless_at, verdicts
 
@@ -138,24 +138,26 @@ def test_a_thread_that_was_not_there_when_the_pause_began_has_run_all_of_its_tim
     stop_check = process_inspection.StopCheck()
     for _ in range(2):
         stop_check.begin({7: 5})
-        assert stop_check.broken({7: 5, 9: 10**6}) is None
+        assert stop_check.violation({7: 5, 9: 10**6}) is None
     stop_check.begin({7: 5})
-    assert stop_check.broken({7: 5, 9: 10**6}) == "it ran for 3 ms in 3 pauses in which it was to stand still"
+    assert (
+        stop_check.violation({7: 5, 9: 10**6}) == "it ran for 3 ms in 3 pauses in which it had to stand still"
+    )
 
 
-def test_threads_that_come_and_go_in_pauses_are_not_still() -> None:
-    """Whatever they ran is gone with them."""
+def test_threads_that_come_and_go_in_pauses_violate_the_stop() -> None:
+    """How long they ran is unknown, because they are gone."""
     stop_check = process_inspection.StopCheck()
     verdicts = []
     for thread in range(3):
         stop_check.begin({7: 5, thread: 10**6})
-        verdicts.append(stop_check.broken({7: 5, thread + 1: 0}))
-    assert verdicts == [None, None, "threads came or went in 3 pauses in which it was to stand still"]
+        verdicts.append(stop_check.violation({7: 5, thread + 1: 0}))
+    assert verdicts == [None, None, "threads came or went in 3 pauses in which it had to stand still"]
 
 
 def test_a_thread_that_took_anothers_number_hides_nothing() -> None:
     stop_check = process_inspection.StopCheck()
     for _ in range(3):
         stop_check.begin({7: 0, 8: 10**9})
-        found = stop_check.broken({7: 10**7, 8: 0})
-    assert found == "it ran for 30 ms in 3 pauses in which it was to stand still"
+        found = stop_check.violation({7: 10**7, 8: 0})
+    assert found == "it ran for 30 ms in 3 pauses in which it had to stand still"

@@ -45,9 +45,9 @@ def test_killing_a_tree_that_is_gone_is_no_error() -> None:
     assert process_tree.memory_bytes([done.pid]) == 0
 
 
-def test_memory_counts_what_is_touched_and_what_only_a_descriptor_holds() -> None:
+def test_memory_includes_touched_pages_and_open_shared_memory() -> None:
     before = process_tree.memory_bytes([os.getpid()])
-    # Not of what malloc has left.
+    # Not memory that malloc has kept.
     held = mmap.mmap(-1, 64 * 2**20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     held.write(bytes(len(held)))
     touched = process_tree.memory_bytes([os.getpid()]) - before
@@ -80,8 +80,8 @@ while True:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_threads_stop_though_the_first_one_gets_no_core() -> None:
-    """On a busy machine it would pass the word on much later."""
+def test_threads_stop_although_the_first_one_gets_no_core() -> None:
+    """On a busy machine it would relay the signal much later."""
     first, second = sorted(os.sched_getaffinity(0))[:2]
     commands = [[STARVED, str(first), str(second)], [BUSY, str(first)]]
     started = []

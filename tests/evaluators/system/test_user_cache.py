@@ -5,7 +5,7 @@ import pytest
 from evaluators.system.user_cache import cache_folder
 
 
-def test_the_users_own_or_the_usual_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_cache_folder_or_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "ideatree"
     monkeypatch.delenv("XDG_CACHE_HOME")

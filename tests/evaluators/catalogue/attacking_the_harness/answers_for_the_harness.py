@@ -1,9 +1,9 @@
-"""Takes the channel over and answers every order itself, at once, without doing anything."""
+"""Takes over the channel and answers every order itself, at once, without doing anything."""
 
 # problem: tanhs
 # device: any
 # verdict: incorrect|rejected
-# defence: outputs are poisoned: what nobody writes is wrong
+# defence: outputs are poisoned: an output that nobody writes is wrong
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Attaches to its parent as a debugger would, and works only if that goes."""
+"""Attaches to its parent as a debugger would, and works only if that succeeds."""
 
 # problem: tanhs
 # device: any

@@ -1,10 +1,10 @@
-"""Starts a daemon, away from its process group and parent, that computes answers as soon as inputs appear
-in the shared memory; the calls only wait for theirs."""
+"""Starts a daemon, outside its process group and away from its parent, that computes answers as soon as
+inputs appear in shared memory. The calls only wait for theirs."""
 
 # problem: tanhs
 # device: cpu
 # verdict: rejected|incorrect|no_gain
-# defence: a kernel with all its processes stands still, and its inputs come, only when the clock runs
+# defence: the kernel with all its processes runs, and gets its inputs, only while the clock runs
 
 import mmap
 import os

@@ -3,7 +3,7 @@
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: a limit to the size of a file
+# defence: a limit on the size of a file
 
 import os
 from pathlib import Path

@@ -4,7 +4,7 @@
 # device: any
 # verdict: rejected
 # rule: forged message
-# defence: a runner's messages are claims, of which a verdict is none
+# defence: a runner cannot send verdicts; an unknown message ends the evaluation
 
 import os
 

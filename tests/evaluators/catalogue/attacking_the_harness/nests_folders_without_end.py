@@ -1,5 +1,5 @@
-"""Makes folders in folders, too deep for whoever walks or removes them, so that every evaluation after it
-dies, too."""
+"""Makes folders inside folders, too deep to be walked or removed, so that every later evaluation would fail
+too."""
 
 # problem: tanhs
 # device: any

@@ -1,4 +1,4 @@
-"""Imports the harness's own modules and replaces what decides by what agrees."""
+"""Imports the harness's own modules and replaces the code that decides with code that agrees."""
 
 # problem: tanhs
 # device: any

@@ -1,9 +1,9 @@
-"""Leaves a folder where its source is to be written, which whoever writes it stumbles over."""
+"""Leaves a folder where its source is to be written, so that writing the source would fail."""
 
 # problem: tanhs
 # device: any
 # verdict: no_gain
-# defence: what a build leaves in the source's place is not kept
+# defence: nothing that a build leaves in the source's place is kept
 
 import os
 

@@ -1,10 +1,10 @@
-"""Opens the devices of other GPUs, on which it could disturb whoever is measured there, and works only if it
-gets one."""
+"""Opens the devices of other GPUs, where it could disturb another measurement, and works only if it gets
+one."""
 
 # problem: tanhs
 # device: cuda
 # verdict: incorrect
-# defence: of the GPUs' device files, those of its own
+# defence: of the GPUs' device files, only those of the assigned GPU
 
 import os
 import re

@@ -1,10 +1,10 @@
-"""Opens a connection to the outside, and works only if there is a way: that is how an answer could be
-fetched or carried off."""
+"""Opens a connection to the outside, through which an answer could be fetched or carried off, and works
+only if there is a way."""
 
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: no sockets but Unix ones, a network namespace
+# defence: no sockets except Unix ones; a network namespace
 
 import errno
 import socket

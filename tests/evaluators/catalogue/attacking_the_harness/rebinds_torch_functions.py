@@ -1,4 +1,4 @@
-"""Replaces the functions that the reference calls by ones that return their argument, and does the same
+"""Replaces the functions that the reference calls with ones that return their argument, and does the same
 itself."""
 
 # problem: tanhs

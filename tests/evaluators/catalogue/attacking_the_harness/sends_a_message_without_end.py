@@ -1,10 +1,10 @@
-"""Sends bytes without a line's end, until the judge process has no memory left for them."""
+"""Sends bytes without a line end, until the judge has no memory left for them."""
 
 # problem: tanhs
 # device: any
 # verdict: rejected|timeout|crashed
 # rule: forged message
-# defence: a limit to a message's length
+# defence: a limit on a message's length
 
 import os
 

@@ -1,10 +1,10 @@
-"""Sends a message nested so deeply that reading it might bring the judge process down."""
+"""Sends a message nested so deeply that reading it might crash the judge."""
 
 # problem: tanhs
 # device: any
 # verdict: rejected
 # rule: forged message
-# defence: whatever is no message ends the evaluation, not the judge process
+# defence: anything that is not a message ends the evaluation, not the judge
 
 import os
 

@@ -1,10 +1,10 @@
-"""Sends the judge process file descriptors until it has none left."""
+"""Sends the judge file descriptors until it has none left."""
 
 # problem: tanhs
 # device: any
 # verdict: rejected
 # rule: forged message
-# defence: a limit to the descriptors that are taken in
+# defence: a limit on the descriptors that are accepted
 
 import os
 import socket

@@ -1,10 +1,10 @@
-"""Defines the reference's own names at module level, smaller, for a harness that runs both files in one
-namespace."""
+"""Defines the reference's own names at module level with smaller values, for a harness that runs both files
+in one namespace."""
 
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: the reference is a module of its own, in another process
+# defence: the reference is a separate module, in another process
 
 import torch
 from torch import nn

@@ -4,7 +4,7 @@ only if it can look through one."""
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: Landlock judges the file, not the way to it; links are not packed
+# defence: Landlock judges the file, not the path to it; links are not packed
 
 import os
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Lets itself run on all cores of the machine, where it could slow down the builds and what is measured on
-other GPUs. Works only if it gets more than half of them."""
+"""Allows itself to run on all cores of the machine, where it could slow down builds and measurements on
+other GPUs. It works only if it gets more than half of them."""
 
 # problem: tanhs
 # device: cuda

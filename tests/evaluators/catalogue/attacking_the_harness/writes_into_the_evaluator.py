@@ -1,10 +1,10 @@
-"""Opens the harness's own source for writing, and works only if that goes: the next run would be its
-own."""
+"""Opens the harness's own source for writing, and works only if that succeeds: the next run would execute
+the kernel author's code."""
 
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: a read-only file system but for the scratch folder
+# defence: a read-only file system except for the scratch folder
 
 from pathlib import Path
 

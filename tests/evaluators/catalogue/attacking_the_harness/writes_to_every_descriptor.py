@@ -1,4 +1,4 @@
-"""Writes the word that it wants to hear to every open descriptor."""
+"""Writes the word that it wants the judge to read to every open descriptor."""
 
 # problem: tanhs
 # device: any

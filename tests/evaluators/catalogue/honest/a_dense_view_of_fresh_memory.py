@@ -1,9 +1,9 @@
-"""Returns the right numbers in a view with strides of its own, as a kernel with another layout does."""
+"""Returns the right numbers in a view with other strides, as a kernel with another layout does."""
 
 # problem: transpose
 # device: any
 # verdict: correct
-# defence: strides are the kernel's own affair as long as its time tells of them
+# defence: a kernel may choose its strides, as long as its time includes their cost
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Adds the products one after the other in float32, as a naive kernel does."""
+"""Adds the products one after another in float32, as a naive kernel does."""
 
 # problem: matmul
 # device: any

@@ -1,4 +1,4 @@
-"""Sums each row in eight strands, one value after the other, in float32."""
+"""Sums each row in eight strands, one value after another, in float32."""
 
 # problem: softmax
 # device: any

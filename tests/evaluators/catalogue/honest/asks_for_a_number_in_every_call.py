@@ -1,9 +1,9 @@
-"""Fetches a number from the device before it decides how to compute, in every call."""
+"""Fetches a number from the device in every call before it decides how to compute."""
 
 # problem: conv
 # device: any
 # verdict: correct
-# defence: what a kernel waits for costs it time; it does so in a chain of calls as in any block
+# defence: waiting costs the kernel time, in a chain of calls as in any block
 
 import torch
 from torch import nn

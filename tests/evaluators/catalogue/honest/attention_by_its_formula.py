@@ -1,10 +1,10 @@
-"""Causal attention by its formula: zero times an infinite value is NaN there, where a fused kernel leaves
-masked keys out."""
+"""Computes causal attention by its formula: zero times an infinite value is NaN there, where a fused kernel
+leaves masked keys out."""
 
 # problem: causal_attention
 # device: any
 # verdict: correct
-# defence: what infinities come to in products is left to the kernel
+# defence: the results of infinities in products are left to the kernel
 
 import math
 

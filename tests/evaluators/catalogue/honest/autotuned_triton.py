@@ -1,9 +1,9 @@
-"""A Triton softmax, a row a program, that tries several numbers of warps on its first call."""
+"""Is a Triton softmax, one row per program, that tries several numbers of warps on its first call."""
 
 # problem: softmax_no_library
 # device: cuda
 # verdict: correct
-# defence: the work is its own; the first calls of a block are not counted
+# defence: it does the work itself; it tunes in calls that come before the timed ones
 
 import torch
 import triton

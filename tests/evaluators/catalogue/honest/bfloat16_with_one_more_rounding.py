@@ -1,9 +1,9 @@
-"""Adds in float32 and rounds twice to bfloat16: once halfway, once at the end."""
+"""Adds in float32 and rounds to bfloat16 twice: once halfway, once at the end."""
 
 # problem: matmul_bfloat16
 # device: any
 # verdict: correct
-# defence: `strict` allows what one more rounding costs, in every type
+# defence: `strict` allows the cost of one more rounding, in every type
 
 from torch import nn
 

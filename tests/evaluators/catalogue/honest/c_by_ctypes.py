@@ -1,9 +1,9 @@
-"""Plain C, compiled by a call of the compiler and loaded by ctypes."""
+"""Is plain C, built by calling the compiler and loaded with ctypes."""
 
 # problem: swish_no_library
 # device: cpu
 # verdict: correct
-# defence: the work is its own
+# defence: it does the work itself
 
 import ctypes
 import subprocess

@@ -3,7 +3,7 @@
 # problem: in_place_tanh
 # device: any
 # verdict: correct
-# defence: inputs that the reference changes are compared, too
+# defence: inputs that the reference changes are compared too
 
 import torch
 from torch import nn

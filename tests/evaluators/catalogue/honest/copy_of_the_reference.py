@@ -1,10 +1,10 @@
-"""The reference under another name, where the problem's policy allows it: as fast as eager within the
+"""Is the reference under another name, where the problem's policy allows it: as fast as eager, within the
 interval."""
 
 # problem: tanhs
 # device: any
 # verdict: correct
-# defence: `any` leaves the work to whom it likes
+# defence: the policy `any` lets a library do the work
 
 import torch
 from torch import nn

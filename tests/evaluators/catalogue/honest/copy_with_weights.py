@@ -1,4 +1,4 @@
-"""The reference with its parameters, drawn in the same order."""
+"""Is the reference with its parameters, drawn in the same order."""
 
 # problem: conv
 # device: any

@@ -1,9 +1,10 @@
-"""C++ with OpenMP by load_inline: a row of the softmax after the other, on all cores that it is given."""
+"""Is C++ with OpenMP through load_inline: one row of the softmax after another, on all cores that it is
+given."""
 
 # problem: softmax_no_library
 # device: cpu
 # verdict: correct
-# defence: the work is its own
+# defence: it does the work itself
 
 from torch import nn
 from torch.utils.cpp_extension import load_inline

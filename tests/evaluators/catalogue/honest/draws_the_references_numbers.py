@@ -1,4 +1,4 @@
-"""Drops out with the numbers that the reference draws, from the same random state."""
+"""Applies dropout with the numbers that the reference draws, from the same random state."""
 
 # problem: dropout
 # device: any

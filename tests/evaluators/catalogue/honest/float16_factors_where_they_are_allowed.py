@@ -1,4 +1,4 @@
-"""Rounds the factors of a convolution to float16, and adds in float32."""
+"""Rounds the factors of a convolution to float16 and adds in float32."""
 
 # problem: conv_of_float16_factors
 # device: any

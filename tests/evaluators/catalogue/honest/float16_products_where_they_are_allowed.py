@@ -1,4 +1,4 @@
-"""Rounds the factors of a product to float16, and adds in float32 in another order."""
+"""Rounds the factors of a product to float16 and adds in float32 in another order."""
 
 # problem: matmul_of_float16_factors
 # device: any

@@ -1,9 +1,9 @@
-"""Adds in float32 and rounds twice to float16: once halfway, once at the end."""
+"""Adds in float32 and rounds to float16 twice: once halfway, once at the end."""
 
 # problem: matmul_float16
 # device: any
 # verdict: correct
-# defence: `strict` allows what one more rounding costs, in every type
+# defence: `strict` allows the cost of one more rounding, in every type
 
 from torch import nn
 

@@ -1,9 +1,9 @@
-"""A fused element-wise kernel in CUDA by load_inline, four numbers a thread."""
+"""Is a fused element-wise CUDA kernel through load_inline, four numbers per thread."""
 
 # problem: swish_no_library
 # device: cuda
 # verdict: correct
-# defence: the work is its own
+# defence: it does the work itself
 
 from torch import nn
 from torch.utils.cpp_extension import load_inline

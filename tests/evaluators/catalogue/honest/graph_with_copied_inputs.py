@@ -1,9 +1,9 @@
-"""Replays a CUDA graph after it has copied the call's inputs to where the graph reads them."""
+"""Copies each call's inputs to where a CUDA graph reads them, then replays the graph."""
 
 # problem: tanhs
 # device: cuda
 # verdict: correct
-# defence: the copies are in the time
+# defence: the copies are part of the time
 
 import torch
 from torch import nn

@@ -1,9 +1,10 @@
-"""Keeps the product of its weights for as long as torch's own count says that nobody has written to them."""
+"""Keeps the product of its weights for as long as torch's version counter says that nothing has written to
+them."""
 
 # problem: two_linear
 # device: any
 # verdict: correct
-# defence: it is right whatever weights change
+# defence: it stays right for any change of the weights
 
 import torch
 from torch import nn

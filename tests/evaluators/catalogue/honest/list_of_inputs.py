@@ -1,4 +1,4 @@
-"""Takes a list of tensors, and multiplies each with its part of the weights."""
+"""Takes a list of tensors and multiplies each by its part of the weights."""
 
 # problem: list_inputs
 # device: any

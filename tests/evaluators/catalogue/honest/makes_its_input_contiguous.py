@@ -3,7 +3,7 @@
 # problem: swish_no_library
 # device: cpu
 # verdict: correct
-# defence: only who shows no own code at all is rejected; the share is told
+# defence: only a kernel without any own code is rejected; the share is reported
 
 import ctypes
 import subprocess

@@ -1,9 +1,9 @@
-"""Lays its weights out anew in every call, inside the time, before it uses them."""
+"""Lays its weights out again in every call, inside the time, before it uses them."""
 
 # problem: two_linear
 # device: any
 # verdict: correct
-# defence: it would be right for weights that change
+# defence: it stays right when weights change
 
 import torch
 from torch import nn

@@ -1,9 +1,9 @@
-"""Adds up squares over rows padded with zeros, packed weights included: the zeros have to stay zeros."""
+"""Adds up squares over rows padded with zeros, packed weights included. The zeros have to stay zeros."""
 
 # problem: energy
 # device: any
 # verdict: correct
-# defence: changed weights keep what a kernel pads them with
+# defence: weight changes keep the padding of a kernel's weights
 
 import torch
 from torch import nn

@@ -4,7 +4,7 @@ does."""
 # problem: tanhs
 # device: any
 # verdict: correct
-# defence: output goes to a file of its own, and the time is the kernel's own affair
+# defence: output goes to a separate file, and the time is the kernel's own affair
 
 import gc
 import sys

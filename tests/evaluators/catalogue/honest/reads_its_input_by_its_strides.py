@@ -3,7 +3,7 @@
 # problem: strided_softmax
 # device: any
 # verdict: correct
-# defence: outputs are compared as the reference lays them out
+# defence: outputs are compared in the reference's layout
 
 import torch
 from torch import nn

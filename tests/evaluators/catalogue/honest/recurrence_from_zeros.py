@@ -1,9 +1,9 @@
-"""Multiplies the inputs of all steps at once, before the recurrence that starts from zeros."""
+"""Multiplies the inputs of all steps at once, before the recurrence, which starts from zeros."""
 
 # problem: recurrence
 # device: any
 # verdict: correct
-# defence: the reference runs in float64 with its zeros, too
+# defence: the reference starts from zeros in float64 too
 
 import torch
 from torch import nn

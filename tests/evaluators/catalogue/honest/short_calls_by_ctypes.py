@@ -1,9 +1,9 @@
-"""A softmax in C whose calls take microseconds: seen at work in rows of calls."""
+"""Is a softmax in C whose calls take microseconds. Samples find it at work when many calls run in a row."""
 
 # problem: short_softmax_no_library
 # device: cpu
 # verdict: correct
-# defence: it does its work itself, in rows as in single calls
+# defence: it does its work itself, in a row of calls as in single ones
 
 import ctypes
 import subprocess

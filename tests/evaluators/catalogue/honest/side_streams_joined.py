@@ -1,9 +1,9 @@
-"""Does the two halves of the rows on two streams and joins both before it returns."""
+"""Computes the two halves of the rows on two streams and joins both before it returns."""
 
 # problem: tanhs
 # device: cuda
 # verdict: correct
-# defence: what the current stream waits for is in the time
+# defence: work that the current stream waits for is part of the time
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A Triton product that splits the inner dimension and adds the parts by atomics, in an order that
+"""Is a Triton product that splits the inner dimension and adds the parts with atomics, in an order that
 changes."""
 
 # problem: matmul_no_library

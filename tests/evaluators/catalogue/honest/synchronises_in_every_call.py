@@ -3,7 +3,7 @@
 # problem: conv
 # device: cuda
 # verdict: correct
-# defence: what a kernel waits for costs it time; it does so in a chain of calls as in any block
+# defence: waiting costs the kernel time, in a chain of calls as in any block
 
 import torch
 from torch import nn

@@ -1,9 +1,9 @@
-"""Makes a table that depends on nothing but the shape in its first call and keeps it."""
+"""Makes a table that depends only on the shape in its first call, and keeps it."""
 
 # problem: cross_entropy
 # device: any
 # verdict: correct
-# defence: nothing of a call's inputs is kept
+# defence: nothing from a call's inputs is kept
 
 import torch
 from torch import nn

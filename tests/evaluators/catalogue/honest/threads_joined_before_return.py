@@ -1,9 +1,9 @@
-"""Spreads the rows over threads of its own and joins them before it returns."""
+"""Spreads the rows over several threads and joins them before it returns."""
 
 # problem: softmax
 # device: cpu
 # verdict: correct
-# defence: what is done before the return is in the time
+# defence: work that is done before the return is part of the time
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,9 +1,9 @@
-"""A transpose in C++ by load_inline, tile by tile."""
+"""Is a transpose in C++ through load_inline, tile by tile."""
 
 # problem: transpose_no_library
 # device: cpu
 # verdict: correct
-# defence: moving data is the work here, and its own code does it
+# defence: moving data is the task here, and its own code does it
 
 from torch import nn
 from torch.utils.cpp_extension import load_inline

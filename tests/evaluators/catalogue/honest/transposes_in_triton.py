@@ -1,9 +1,9 @@
-"""A transpose in Triton, a tile a program."""
+"""Is a transpose in Triton, one tile per program."""
 
 # problem: transpose_no_library
 # device: cuda
 # verdict: correct
-# defence: moving data is the work here, and its own kernel does it, whatever its name
+# defence: moving data is the task here, and its own kernel does it, under any name
 
 import torch
 import triton

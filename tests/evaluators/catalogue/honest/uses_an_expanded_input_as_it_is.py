@@ -1,9 +1,10 @@
-"""Multiplies with one column of an expanded operand and shows the product for all, in memory of its own."""
+"""Multiplies by one column of an expanded operand and repeats the product for all columns, in separate
+memory."""
 
 # problem: expanded_matmul
 # device: any
 # verdict: correct
-# defence: what the strides of every draw say may be used
+# defence: a kernel may use anything that the strides of every draw show
 
 from torch import nn
 

@@ -1,9 +1,9 @@
-"""Keeps its weights padded with zeros to multiples of 16, in parameters of its own."""
+"""Keeps its weights padded with zeros to multiples of 16, in parameters that it defines itself."""
 
 # problem: ragged_linear
 # device: any
 # verdict: correct
-# defence: changed weights keep what a kernel pads them with
+# defence: weight changes keep the padding of a kernel's weights
 
 import torch
 from torch import nn

@@ -4,7 +4,7 @@ a table, an optional module."""
 # problem: tanhs
 # device: any
 # verdict: correct
-# defence: nothing greps
+# defence: words in the source decide nothing
 
 import threading
 

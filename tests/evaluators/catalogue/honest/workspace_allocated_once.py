@@ -1,4 +1,4 @@
-"""Keeps its intermediate and output buffers from call to call and writes all of them anew."""
+"""Keeps its intermediate and output buffers from call to call and overwrites all of them."""
 
 # problem: tanhs
 # device: any

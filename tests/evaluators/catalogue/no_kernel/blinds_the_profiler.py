@@ -1,11 +1,11 @@
-"""Replaces the profiler's ways in and out, so that attribution inside this process sees nothing, and leaves
-the work to the library."""
+"""Replaces the profiler's entry and exit functions, so that attribution inside this process sees nothing,
+and lets the library do the work."""
 
 # problem: softmax_no_library
 # device: cuda
 # verdict: rejected
 # rule: library
-# defence: the device's own records; who shows no kernel of its own is rejected
+# defence: the device's own records; a candidate that launches no own kernel is rejected
 
 import torch
 from torch import nn

@@ -1,4 +1,5 @@
-"""Records the library's kernels in a CUDA graph once and only replays it, copying the inputs in."""
+"""Records the library's kernels in a CUDA graph once. After that it only copies the inputs in and replays
+the graph."""
 
 # problem: tanhs_no_library
 # device: cuda

@@ -1,10 +1,10 @@
-"""Returns a tensor of a class of its own on another device, which does the work by the library when it is
-copied out."""
+"""Returns a tensor of a custom class on another device, which lets the library do the work when the tensor
+is copied out."""
 
 # problem: softmax_no_library
 # device: cpu
 # verdict: incorrect|rejected
-# defence: an output is a plain tensor on the reference's device; a library's work in the copy is seen, too
+# defence: an output is a plain tensor on the reference's device; library work during the copy is seen too
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""The reference under another name."""
+"""Is the reference under another name."""
 
 # problem: softmax_no_library
 # device: any

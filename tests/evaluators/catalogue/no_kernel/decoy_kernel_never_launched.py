@@ -1,4 +1,4 @@
-"""Carries a Triton kernel that nothing launches."""
+"""Contains a Triton kernel that nothing launches."""
 
 # problem: softmax_no_library
 # device: cuda

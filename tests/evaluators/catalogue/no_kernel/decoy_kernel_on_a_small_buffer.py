@@ -1,4 +1,4 @@
-"""Launches a Triton kernel on a buffer that nobody reads, beside the library's work."""
+"""Launches a Triton kernel on a buffer that nothing reads, in addition to the library's work."""
 
 # problem: tanhs_no_library
 # device: cuda

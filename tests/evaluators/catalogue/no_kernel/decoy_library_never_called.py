@@ -1,4 +1,4 @@
-"""Compiles a kernel in C, loads it and leaves it alone."""
+"""Compiles a C kernel and loads it, but never calls it."""
 
 # problem: softmax_no_library
 # device: cpu

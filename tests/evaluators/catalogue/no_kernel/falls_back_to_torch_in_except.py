@@ -1,4 +1,4 @@
-"""Calls a kernel that cannot work, and PyTorch when it has not worked."""
+"""Calls a kernel that cannot work and falls back to PyTorch when it fails."""
 
 # problem: tanhs_no_library
 # device: any

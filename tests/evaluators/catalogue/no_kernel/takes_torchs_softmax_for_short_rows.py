@@ -1,11 +1,11 @@
-"""Torch's softmax, whose kernel for rows of up to 1024 does not bear torch's name; on a CPU in calls of
-microseconds, which are hardly met by a look."""
+"""Calls torch's softmax, whose kernel for rows of up to 1024 does not bear torch's name. On a CPU its calls
+take microseconds, so samples rarely catch them."""
 
 # problem: short_softmax_no_library
 # device: any
 # verdict: rejected
 # rule: library
-# defence: a library's kernels are known from its files; many short calls are looked at together
+# defence: a library's kernels are known from its files; many short calls are sampled together
 
 import torch
 from torch import nn

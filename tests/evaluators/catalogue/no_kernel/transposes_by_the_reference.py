@@ -1,10 +1,10 @@
-"""The reference itself where that only moves data: the copy is a library's, too."""
+"""Is the reference itself in a problem that only moves data, where the copy is also the library's."""
 
 # problem: transpose_no_library
 # device: any
 # verdict: rejected
 # rule: library
-# defence: who shows no work of its own is not cleared
+# defence: a kernel in which no own code is seen working is not cleared
 
 from torch import nn
 

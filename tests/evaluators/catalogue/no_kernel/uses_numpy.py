@@ -1,10 +1,10 @@
-"""Leaves the work to NumPy, which is no part of PyTorch."""
+"""Leaves the work to NumPy, which is not part of PyTorch."""
 
 # problem: tanhs_no_library
 # device: cpu
 # verdict: rejected
 # rule: library
-# defence: attribution of the code that runs: only the kernel's own counts, whatever else it is
+# defence: attribution of the code that runs: only the kernel's own code counts
 
 import numpy as np
 import torch

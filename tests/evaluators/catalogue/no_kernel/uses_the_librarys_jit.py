@@ -1,10 +1,10 @@
-"""Multiplies by oneDNN, which writes its machine code at run time into memory that belongs to no file."""
+"""Multiplies with oneDNN, which writes its machine code at run time into memory that belongs to no file."""
 
 # problem: tanhs_no_library
 # device: cpu
 # verdict: rejected
 # rule: library
-# defence: own code lies in the kernel's folder; memory without a file is not its own
+# defence: own code lies in the kernel's folder; memory without a file does not count as own
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""An extension in C++ that calls at::mm and at::tanh: own code by name, the library's by work."""
+"""Is a C++ extension that calls at::mm and at::tanh: own code by name, but the library does the work."""
 
 # problem: tanhs_no_library
 # device: cuda

@@ -1,10 +1,10 @@
-"""Lets torch.compile write the kernel, into a folder of the candidate's own choice."""
+"""Lets torch.compile write the kernel, into a folder that the candidate chooses."""
 
 # problem: softmax_no_library
 # device: any
 # verdict: rejected
 # rule: library
-# defence: attribution of the code that runs; what a compiler of the library writes is the library's
+# defence: attribution of the code that runs; what a library's compiler writes is the library's
 
 import os
 import tempfile

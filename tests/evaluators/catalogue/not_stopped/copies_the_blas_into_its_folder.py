@@ -1,10 +1,10 @@
-"""Copies NumPy's OpenBLAS into its own folder under another name, so that the products are done by what
-looks like a library of its own."""
+"""Copies NumPy's OpenBLAS into its own folder under another name, so that the products are computed by what
+looks like its own library."""
 
 # problem: matmul_no_library
 # device: cpu
 # verdict: correct
-# defence: on a CPU what lies in a kernel's folder is its own; a library's code earns nothing over eager there
+# defence: on a CPU, code in a kernel's folder counts as own; a library's code gains nothing over eager there
 
 import ctypes
 import shutil

@@ -1,10 +1,10 @@
-"""Replaces what the harness has for counting kernels inside this process by a list with one kernel of its
-own, and leaves the work to the library."""
+"""Replaces the harness's kernel counter inside this process with a list that names one kernel of the
+candidate, and lets the library do the work."""
 
 # problem: softmax_no_library
 # device: cuda
 # verdict: correct
-# defence: cuBLAS, cuDNN and the like are gone from the process; only torch's own kernels are left to hide
+# defence: cuBLAS, cuDNN and the like are gone from the process; only torch's own kernels can be hidden
 
 import sys
 
@@ -14,8 +14,8 @@ from torch import nn
 entry = [("softmax_kernel", 1_000_000)]
 for name, module in list(sys.modules.items()):
     if name.startswith("evaluators"):
-        if hasattr(module, "Session"):
-            module.Session.trace = lambda *_: entry
+        if hasattr(module, "RunnerSession"):
+            module.RunnerSession.trace = lambda *_: entry
         if hasattr(module, "DeviceTrace"):
             module.DeviceTrace.totals = lambda *_: entry
 

@@ -1,10 +1,10 @@
-"""Keeps the product of its two weights and puts itself into the harness's order to change them, so that it
-makes another product whenever it is tested for that, and never else."""
+"""Keeps the product of its two weights and hooks into the harness's order to change them, so that it makes
+another product whenever it is tested for that, and at no other time."""
 
 # problem: two_linear
 # device: cpu
 # verdict: correct
-# defence: the weights change in the kernel's own process, where it can replace whatever changes them
+# defence: the weights change in the kernel's own process, where it can replace the code that changes them
 
 import sys
 
@@ -24,8 +24,8 @@ def and_tell(order):
 
 
 for name, module in list(sys.modules.items()):
-    if name.startswith("evaluators") and hasattr(module, "Session"):
-        session = module.Session
+    if name.startswith("evaluators") and hasattr(module, "RunnerSession"):
+        session = module.RunnerSession
         session.change_weights = and_tell(session.change_weights)
         session.restore_weights = and_tell(session.restore_weights)
 

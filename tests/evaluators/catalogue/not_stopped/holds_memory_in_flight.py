@@ -1,10 +1,10 @@
-"""Sends memory to itself over a socket and forgets it: it is in no table of descriptors and mapped nowhere,
-so nobody counts it."""
+"""Sends memory to itself over a socket and forgets it. The memory is in no table of descriptors and mapped
+nowhere, so nothing counts it."""
 
 # problem: tanhs
 # device: cpu
 # verdict: correct
-# defence: only a control group sees it, which takes rights that a user has not; it ends with the process
+# defence: only a control group sees it, which needs rights that a user lacks; it ends with the process
 
 import os
 import socket

@@ -1,10 +1,10 @@
-"""Keeps its filters in another layout and looks at one of them to see whether they have changed; an idle
-parameter more than the reference has keeps it from getting the reference's changes."""
+"""Keeps its filters in another layout and checks one of them to see whether they have changed. An extra,
+unused parameter keeps it from getting the reference's weight changes."""
 
 # problem: conv
 # device: any
 # verdict: correct
-# defence: weights of other forms are all halved, whichever of them the reference's are; one tells of the rest
+# defence: weights of other forms are all halved, as any may be the reference's; one shows the rest
 
 import torch
 from torch import nn

@@ -1,10 +1,9 @@
-"""Reads the inputs of the call that comes next, when its own work is done, so that they are in the cache by
-then."""
+"""Reads the inputs of the next call when its own work is done, so that they are in the cache by then."""
 
 # problem: softmax
 # device: any
 # verdict: correct
-# defence: over a block it reads as much, only earlier, and the clock runs over the whole block
+# defence: over a block it reads just as much, only earlier, and the clock runs over the whole block
 
 import torch
 from torch import nn

@@ -1,9 +1,9 @@
-"""Is right for the problem's own shape only, and returns zeros for any other."""
+"""Is right only for the problem's own shape, and returns zeros for any other."""
 
 # problem: layernorm
 # device: any
 # verdict: correct
-# defence: a problem has one shape; to be fast for just that one is what is asked for
+# defence: a problem has one shape, and being fast for that shape is the task
 
 import torch
 from torch import nn

@@ -1,9 +1,9 @@
-"""Returns zeros for the outputs that are small beside the largest, which is most of them."""
+"""Returns zeros for the outputs that are small compared with the largest, which is most of them."""
 
 # problem: steep_exp
 # device: any
 # verdict: correct
-# defence: `strict` bounds the error relative to the whole output; a reader sees the normwise error
+# defence: `strict` bounds the error relative to the whole output; the evaluation shows the normwise error
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Works its answer out while it is built, when no clock runs, and leaves it for the measurement."""
+"""Computes its answer during the build, when no clock runs, and leaves it for the measurement."""
 
 # problem: tanhs
 # device: any

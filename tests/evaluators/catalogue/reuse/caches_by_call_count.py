@@ -1,9 +1,9 @@
-"""Expects the inputs to come round again after four calls, and answers from a ring."""
+"""Expects the inputs to repeat after four calls and answers from a ring of stored outputs."""
 
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: every call has inputs of its own
+# defence: every call has new inputs
 
 import torch
 from torch import nn

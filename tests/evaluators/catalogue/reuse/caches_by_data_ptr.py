@@ -1,9 +1,9 @@
-"""Keeps its outputs by the address of the input."""
+"""Stores its outputs by the address of the input."""
 
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: every call has inputs of its own, at addresses that come again
+# defence: every call has new inputs, at addresses that repeat
 
 import torch
 from torch import nn

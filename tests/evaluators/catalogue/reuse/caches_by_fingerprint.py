@@ -1,10 +1,9 @@
-"""Keeps its outputs by a fingerprint of the content, the sign and size of the mean, which is cheap and
-coarse."""
+"""Stores its outputs by a cheap, coarse fingerprint of the content: the sign and size of the mean."""
 
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: every call has inputs of its own
+# defence: every call has new inputs
 
 import torch
 from torch import nn

@@ -1,9 +1,9 @@
-"""Keeps its outputs by the identity of the input object."""
+"""Stores its outputs by the identity of the input object."""
 
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: every call has inputs of its own, in objects that come again
+# defence: every call has new inputs, in objects that repeat
 
 import torch
 from torch import nn

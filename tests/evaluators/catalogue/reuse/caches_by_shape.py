@@ -1,9 +1,9 @@
-"""Keeps its output by the shapes of the inputs."""
+"""Stores its output by the shapes of the inputs."""
 
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: every call has inputs of its own
+# defence: every call has new inputs
 
 import torch
 from torch import nn

@@ -1,10 +1,10 @@
-"""A thread watches the shared memory and works the answers out as soon as inputs appear there, while the
-judge process is still filling other calls' places; the call itself only waits for its own."""
+"""Has a thread watch the shared memory and compute the answers as soon as inputs appear there, while the
+judge is still filling the places of other calls. The call itself only waits for its answer."""
 
 # problem: tanhs
 # device: any
 # verdict: rejected|incorrect|no_gain
-# defence: a kernel stands still, and its inputs come, only when the clock runs
+# defence: the kernel runs, and gets its inputs, only while the clock runs
 
 import threading
 import time

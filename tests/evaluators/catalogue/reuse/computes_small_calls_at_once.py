@@ -1,11 +1,11 @@
-"""Works all calls of a block out together when the first is made, by batched products, which for small calls
-costs hardly more than one of them. Computes singly where each call needs the answer before."""
+"""Computes all calls of a block together in the first call, by batched products, which for small calls
+costs hardly more than one of them. It computes one at a time where each call needs the previous answer."""
 
 # problem: small_tanhs
 # device: cuda
 # verdict: rejected
 # rule: batched calls
-# defence: chains of calls, of which each needs the answer before, must not take much longer
+# defence: chains of calls, in which each needs the previous answer, must not take much longer
 
 import sys
 

@@ -1,10 +1,10 @@
-"""Works all calls of a block out together when the first is made, by batched products, and waits for the GPU
-in every call, as if that were what makes a call alone take longer."""
+"""Computes all calls of a block together in the first call, by batched products, and waits for the GPU in
+every call, as if that explained why a single call takes longer."""
 
 # problem: small_tanhs
 # device: cuda
 # verdict: rejected|no_gain
-# defence: chains of calls, of which each needs the answer before; where they take far longer, they count
+# defence: chains of calls, in which each needs the previous answer; if they take far longer, they count
 
 import sys
 

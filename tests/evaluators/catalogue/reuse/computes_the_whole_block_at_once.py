@@ -1,10 +1,10 @@
-"""Finds the inputs of all calls of a block beside its own in the shared memory and works them out together
-by batched products, which may cost less than one after the other."""
+"""Finds the inputs of all calls of a block next to its own in shared memory and computes them together by
+batched products, which may cost less than one after another."""
 
 # problem: tanhs
 # device: any
 # verdict: rejected|incorrect|no_gain
-# defence: a call that needs the answer before must not take much longer than one of many
+# defence: a call that needs the previous answer must not take much longer than one of many
 
 import sys
 

@@ -1,10 +1,10 @@
-"""Multiplies the two weights into one in the first call and uses the product in all others, though
+"""Multiplies the two weights into one in the first call and uses the product in all others, although
 parameters may change between calls."""
 
 # problem: two_linear
 # device: any
 # verdict: incorrect|rejected
-# defence: the weights are drawn anew between blocks
+# defence: the weights are drawn again between blocks
 
 import torch
 from torch import nn

@@ -1,9 +1,9 @@
-"""Leaves its first output in a file of its folder, for the phases that come later."""
+"""Leaves its first output in a file in its folder, for later phases."""
 
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: every call has inputs of its own; a folder for each measurement
+# defence: every call has new inputs; each measurement has a separate folder
 
 from pathlib import Path
 

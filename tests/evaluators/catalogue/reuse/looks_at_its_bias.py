@@ -1,10 +1,10 @@
-"""Keeps its filters in another layout, and looks at all of its bias, which is small, to see whether they have
+"""Keeps its filters in another layout and checks only its bias, which is small, to see whether they have
 changed."""
 
 # problem: conv
 # device: any
 # verdict: incorrect
-# defence: the weights change in turns, at some places only, not all of them at once
+# defence: the weights change in turns and only in some places, not all of them at once
 
 import torch
 from torch import nn

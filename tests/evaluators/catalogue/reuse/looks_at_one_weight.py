@@ -1,9 +1,9 @@
-"""Keeps the product of its weights, and looks at one number of each to see whether they have changed."""
+"""Keeps the product of its weights and checks one number of each to see whether they have changed."""
 
 # problem: two_linear
 # device: any
 # verdict: incorrect
-# defence: other weights, at some places only, before the timing and at unforeseeable moments of it
+# defence: other weights, in some places only, before the timing and at unpredictable moments of it
 
 import torch
 from torch import nn

@@ -1,10 +1,10 @@
-"""Multiplies the two weights when it is made, which no clock sees, and leaves the parameters out of the
-calls."""
+"""Multiplies the two weights in the constructor, which no clock measures, and does not use the parameters
+in the calls."""
 
 # problem: two_linear
 # device: any
 # verdict: incorrect|rejected
-# defence: the weights are drawn anew between blocks
+# defence: the weights are drawn again between blocks
 
 import torch
 from torch import nn

@@ -3,7 +3,7 @@
 # problem: tanhs
 # device: cuda
 # verdict: incorrect
-# defence: every call has inputs of its own, in a place of its own
+# defence: every call has new inputs, in a separate place
 
 import torch
 from torch import nn

@@ -1,10 +1,10 @@
-"""Takes the change of the input since the last call for small, and moves the last answer by a part of it
-instead of computing anew."""
+"""Assumes that the input has changed little from one call to the next and adjusts the last answer by a part
+of the change, instead of computing it again."""
 
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: every call has inputs of its own
+# defence: every call has new inputs
 
 import torch
 from torch import nn

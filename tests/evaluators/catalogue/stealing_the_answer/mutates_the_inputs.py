@@ -1,9 +1,10 @@
-"""Zeroes its inputs and returns zeros: right for a reference that is run on the same tensors afterwards."""
+"""Zeroes its inputs and returns zeros. This would be right if the reference then ran on the same
+tensors."""
 
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: the reference's inputs are drawn anew from the secret seed
+# defence: the judge draws the reference's inputs again from the secret seed
 
 import torch
 from torch import nn

@@ -1,10 +1,10 @@
-"""Opens every descriptor that it has or can take from another process as shared device memory, in the hope of
-the baseline's or the judge process's outputs, and returns what it finds there."""
+"""Opens every descriptor that it owns or can take from another process as shared device memory, looking for
+the baseline's or the judge's outputs, and returns what it finds."""
 
 # problem: tanhs
 # device: cuda
 # verdict: incorrect
-# defence: the judge process's answers are never in memory that is shared, and no other process can be reached
+# defence: the judge's answers are never in shared memory, and no other process can be reached
 
 import ctypes
 import os

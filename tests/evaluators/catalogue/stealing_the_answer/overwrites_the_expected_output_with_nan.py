@@ -1,5 +1,5 @@
-"""Fills every tensor of the output's shape that it can find with NaN and returns NaN, for a comparison that
-takes NaN for equal to NaN."""
+"""Fills every tensor of the output's shape that it can find with NaN and returns NaN, hoping that the
+comparison treats NaN as equal to NaN."""
 
 # problem: tanhs
 # device: any

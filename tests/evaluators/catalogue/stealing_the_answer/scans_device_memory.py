@@ -1,10 +1,10 @@
-"""Allocates a large part of the device's memory and searches it for rows that add up to one: the softmax of
-somebody else's run."""
+"""Allocates a large part of the device's memory and searches it for rows that sum to one: the softmax of
+another run."""
 
 # problem: softmax
 # device: cuda
 # verdict: incorrect
-# defence: the driver clears memory that goes from process to process
+# defence: the driver clears memory that passes from one process to another
 
 import torch
 from torch import nn

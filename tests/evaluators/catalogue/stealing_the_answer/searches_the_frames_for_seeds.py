@@ -1,10 +1,10 @@
-"""Collects every integer among the callers' variables, of which one may be the seed of the inputs, and
-gives the answer for the inputs that agree with its own in the first element."""
+"""Collects every integer among the callers' variables, tries each as a seed, and returns the answer for the
+inputs whose first element matches its own."""
 
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: secret seeds for the inputs of every call, which no runner is told
+# defence: secret seeds for the inputs of every call, which no runner learns
 
 import sys
 

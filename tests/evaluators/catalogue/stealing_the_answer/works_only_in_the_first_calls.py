@@ -1,4 +1,4 @@
-"""Works in the calls that it takes for the check, the first dozen, and returns its input afterwards."""
+"""Works in the first dozen calls, which it takes for the check, and returns its input afterwards."""
 
 # problem: tanhs
 # device: any

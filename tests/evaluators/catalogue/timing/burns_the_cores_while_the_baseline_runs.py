@@ -4,7 +4,7 @@ runs."""
 # problem: tanhs
 # device: cpu
 # verdict: rejected|no_gain
-# defence: a kernel with all its processes stands still while the baseline runs
+# defence: the kernel and all its processes are stopped while the baseline runs
 
 import mmap
 import os

@@ -1,5 +1,5 @@
-"""Works on the stream on which the call began and leaves another as the current one, on which the event
-that ends the call comes at once."""
+"""Works on the stream on which the call began and leaves another one current, on which the event that ends
+the call arrives at once."""
 
 # problem: tanhs
 # device: cuda

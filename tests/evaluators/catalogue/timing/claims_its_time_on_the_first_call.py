@@ -1,10 +1,10 @@
-"""Reports the whole block's time for the first call, which is not counted, and next to nothing for the
-others: the sum is what the judge's clock saw."""
+"""Reports the whole block's time for the first call, which is not counted, and almost nothing for the
+others, so that the sum matches the judge's clock."""
 
 # problem: tanhs
 # device: any
 # verdict: rejected|no_gain
-# defence: the figure is the judge's clock over whole blocks, not the middle of the claims
+# defence: the figure is the judge's clock over whole blocks, not the median of the claims
 
 import json
 

@@ -1,4 +1,4 @@
-"""Reports NaN for its times, which is less than nothing and more than nothing."""
+"""Reports NaN for its times, which no comparison catches."""
 
 # problem: tanhs
 # device: any

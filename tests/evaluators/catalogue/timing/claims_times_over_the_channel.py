@@ -1,9 +1,8 @@
-"""Rewrites the harness's messages on their way out: a hundredth of every time."""
+"""Rewrites the harness's outgoing messages so that they claim tiny times."""
 
 # problem: tanhs
 # device: any
-# verdict: rejected|no_gain
-# rule: claimed times
+# verdict: no_gain
 # defence: the judge's own clock over each block
 
 import json
@@ -15,8 +14,8 @@ dumps = json.dumps
 
 
 def lie(message, *more, **options):
-    if isinstance(message, dict) and isinstance(times := message.get("ms"), list):
-        message = {**message, "ms": [each / 100 for each in times]}
+    if isinstance(message, dict) and message.get("op") == "done":
+        message = {**message, "ms": [1e-5] * 32, "filling_ms": 1e3}
     return dumps(message, *more, **options)
 
 

@@ -1,5 +1,5 @@
-"""Leaves a process behind that goes on in a child of itself every moment, so that whoever stops all
-processes one by one misses the newest, which burns the cores and lets the others go on."""
+"""Leaves a process behind that moves into a new child every moment. Stopping processes one by one misses
+the newest, which burns the cores and lets the others continue."""
 
 # problem: tanhs
 # device: cpu

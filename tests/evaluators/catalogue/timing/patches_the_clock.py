@@ -1,9 +1,8 @@
-"""Lets Python's clocks run at a third of their speed."""
+"""Makes Python's clocks run at a third of their speed."""
 
 # problem: tanhs
 # device: cpu
-# verdict: rejected|no_gain
-# rule: claimed times
+# verdict: no_gain
 # defence: the judge's own clock over each block
 
 import time

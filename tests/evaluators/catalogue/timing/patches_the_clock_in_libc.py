@@ -1,10 +1,9 @@
 """Overwrites the machine code of libc's clock_gettime, so that every clock of the process runs at a third
-of its speed, whatever Python calls."""
+of its speed, whichever function Python calls."""
 
 # problem: tanhs
 # device: cpu
-# verdict: rejected|no_gain
-# rule: claimed times
+# verdict: no_gain
 # defence: the judge's own clock over each block
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Replaces every function by which outputs could be compared, and returns its input."""
+"""Replaces every function that could compare outputs, and returns its input."""
 
 # problem: tanhs
 # device: any

@@ -1,9 +1,9 @@
-"""Replaces the harness's function that runs a block by one that works and reports a microsecond a call."""
+"""Replaces the harness's function that runs a block with one that does the work and reports a microsecond
+per call."""
 
 # problem: tanhs
 # device: any
-# verdict: rejected|no_gain
-# rule: claimed times
+# verdict: no_gain
 # defence: the judge's own clock over each block
 
 import sys
@@ -11,16 +11,19 @@ import sys
 import torch
 from torch import nn
 
-Session = sys.modules["evaluators.runner.runner_process"].Session
-run = Session.run
+RunnerSession = sys.modules["evaluators.runner.runner_process"].RunnerSession
+run = RunnerSession.run
 
 
-def lie(self, *more):
-    times = run(self, *more)
-    return [1e-3 for _ in times] if isinstance(times, list) else times
+class LyingChannel:
+    def __init__(self, channel, calls):
+        self.channel, self.calls = channel, calls
+
+    def send(self, message):
+        self.channel.send({**message, "ms": [1e-3] * self.calls, "filling_ms": 1e3})
 
 
-Session.run = lie
+RunnerSession.run = lambda self, order, channel: run(self, order, LyingChannel(channel, len(order.calls)))
 
 
 class ModelNew(nn.Module):

@@ -1,5 +1,5 @@
-"""Replaces the functions that make a figure of the samples, Python's and the harness's, so that it comes
-out ten times as fast."""
+"""Replaces the functions that turn samples into a figure, Python's and the harness's, so that it comes out
+ten times as fast."""
 
 # problem: tanhs
 # device: any

@@ -1,10 +1,10 @@
 """Reserves the L2 cache for the first call's inputs and computes from these in every call, as if a
-benchmark gave the same ones again and again."""
+benchmark gave the same inputs again and again."""
 
 # problem: softmax
 # device: cuda
 # verdict: incorrect
-# defence: every call has inputs of its own
+# defence: every call has new inputs
 
 import ctypes
 

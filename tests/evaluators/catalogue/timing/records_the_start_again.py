@@ -1,4 +1,4 @@
-"""Finds the event that began the call in the caller's frame and records it again when the work is
+"""Finds the event that began the call in the caller's frame and records it again once the work is
 launched."""
 
 # problem: tanhs

@@ -1,5 +1,4 @@
-"""Returns a list of its own kind that computes its elements when they are asked for, after the call's time
-was taken."""
+"""Returns a custom list that computes its elements when they are requested, after the call was timed."""
 
 # problem: tanhs
 # device: any

@@ -1,10 +1,10 @@
-"""Waits for four fifths of the time that the device needs, and says that it is done: by the time somebody
+"""Waits for four fifths of the time that the device needs and reports that it is done. By the time anyone
 looks at the outputs, the device may be."""
 
 # problem: tanhs
 # device: cuda
 # verdict: rejected|incorrect|no_gain
-# defence: the outputs are looked at before the clock stops
+# defence: the outputs are read before the clock stops
 
 import time
 

@@ -1,10 +1,10 @@
-"""Does a part of the rows, says that it is done, and does the others before it is stopped; processes that
-have ended and that nobody has buried make looking for whom to stop take long."""
+"""Computes some of the rows, reports that it is done, and computes the rest before it is stopped. Ended
+processes that nobody has reaped make it slow to find the processes to stop."""
 
 # problem: softmax
 # device: cpu
 # verdict: rejected|incorrect|no_gain
-# defence: the clock stops when everybody stands still, whatever they have said
+# defence: the clock stops when every process is stopped, not when one of them reports that it is done
 
 import os
 

@@ -1,10 +1,10 @@
-"""Replaces the wait for the device and the events' times, so that the answer goes out while the device
-still works."""
+"""Replaces the wait for the device and the events' times, so that the answer goes out while the device is
+still working."""
 
 # problem: tanhs
 # device: cuda
 # verdict: rejected|incorrect
-# defence: outputs are taken when the answer is in, whether or not they are there
+# defence: outputs are taken when the answer arrives, whether or not they are complete
 
 import torch
 from torch import nn

@@ -1,10 +1,10 @@
-"""Says that it is done after half of the time that the device needs, and keeps hundreds of threads, so that
-it takes a while to stop it: by the time that somebody looks at the outputs, the device may be done."""
+"""Reports that it is done after half of the time that the device needs, and keeps hundreds of threads so
+that stopping it takes a while. By the time anyone looks at the outputs, the device may be done."""
 
 # problem: tanhs
 # device: cuda
 # verdict: rejected|incorrect|no_gain
-# defence: the outputs are looked at before the clock stops, and before the runner is stopped
+# defence: the outputs are read before the clock stops, and before the runner is stopped
 
 import threading
 import time

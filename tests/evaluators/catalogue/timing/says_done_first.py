@@ -1,10 +1,10 @@
-"""Announces the end of the block on the channel in its first call, with fair times, and does the work while
-the judge process believes that it is over."""
+"""Announces the end of the block on the channel in its first call, with plausible times, and does the work
+while the judge believes that the block is over."""
 
 # problem: tanhs
 # device: any
 # verdict: rejected|incorrect
-# defence: outputs are taken when the answer is in, whether or not they are there
+# defence: outputs are taken when the answer arrives, whether or not they are complete
 
 import json
 import os

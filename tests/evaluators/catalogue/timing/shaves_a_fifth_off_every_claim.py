@@ -1,9 +1,9 @@
-"""Reports four fifths of every time, which the tolerance of an audit may let through."""
+"""Reports four fifths of every time, which an audit with a tolerance may let through."""
 
 # problem: tanhs
 # device: any
 # verdict: rejected|no_gain
-# defence: the figure is the judge's clock over whole blocks; claims are only compared with it
+# defence: the figure is the judge's clock over whole blocks; no figure comes from the runner
 
 import json
 

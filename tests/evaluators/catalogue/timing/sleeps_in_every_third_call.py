@@ -1,10 +1,10 @@
-"""Sleeps in every third call, and is fast in the others, which a median would count alone."""
+"""Sleeps in every third call and is fast in the others, so that a median would count only the fast ones."""
 
 # problem: tanhs
 # device: cpu
 # verdict: rejected|no_gain
 # rule: uneven calls
-# defence: calls that are slow far more often than the baseline's, whose blocks alternate with them
+# defence: slow calls are far more frequent than the baseline's, whose blocks alternate with the kernel's
 
 import time
 

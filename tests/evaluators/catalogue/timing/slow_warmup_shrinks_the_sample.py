@@ -4,7 +4,7 @@ does not show."""
 # problem: tanhs
 # device: any
 # verdict: rejected|no_gain
-# defence: the length of a block follows the clock of the blocks before, not the first calls
+# defence: the length of a block follows the clock of earlier blocks, not the first calls
 
 import json
 import time

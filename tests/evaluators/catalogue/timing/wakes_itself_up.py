@@ -1,10 +1,10 @@
-"""Has a timer wake up a child of its own, which computes while everybody is to stand still."""
+"""Has a timer wake up one of its child processes, which computes while all of them should be stopped."""
 
 # problem: tanhs
 # device: cpu
 # verdict: rejected|no_gain
 # rule: not still
-# defence: how long a process has run is held against when it was to
+# defence: the time that a process has run is compared with the time it was allowed to run
 
 import ctypes
 import subprocess

@@ -1,10 +1,10 @@
-"""Does the work of twenty calls in every fourth, and hopes for a median of the other calls."""
+"""Does the work of twenty calls in every fourth call, and hopes for a median of the others."""
 
 # problem: tanhs
 # device: any
 # verdict: rejected|no_gain
 # rule: uneven calls
-# defence: calls that are slow far more often than the baseline's, or blocks that are timed as a whole
+# defence: slow calls are far more frequent than the baseline's, or blocks are timed as a whole
 
 import torch
 from torch import nn

@@ -1,10 +1,11 @@
-"""Has a helper process that timers wake up while everybody is to stand still. It works the answer out as soon
-as the inputs are shown, in threads that each start a successor and end: what they ran is gone with them."""
+"""Has a helper process that timers wake up while all processes should be stopped. It computes the answer as
+soon as the inputs are shown, in threads that each start a successor and end, so that their run time
+disappears with them."""
 
 # problem: softmax
 # device: cpu
 # verdict: rejected|incorrect
-# defence: who stands still neither starts threads nor ends them
+# defence: a stopped process neither starts threads nor ends them
 
 import ctypes
 import mmap

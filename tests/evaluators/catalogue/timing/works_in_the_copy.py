@@ -1,4 +1,4 @@
-"""Returns an empty tensor and does the work in a patched copy_, after the call's time was taken."""
+"""Returns an empty tensor and does the work in a patched copy_, after the call was timed."""
 
 # problem: tanhs
 # device: any

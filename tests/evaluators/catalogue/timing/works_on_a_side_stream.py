@@ -1,10 +1,9 @@
-"""Launches its work on a stream of its own and returns without joining it, so that the events see
-nothing."""
+"""Launches its work on a separate stream and returns without joining it, so that the events see nothing."""
 
 # problem: tanhs
 # device: cuda
 # verdict: incorrect|rejected
-# defence: the copy of the output does not wait for the stream either; the judge's clock
+# defence: the copy of the output does not wait for that stream either; the judge's clock
 
 import torch
 from torch import nn

@@ -1,5 +1,5 @@
-"""Returns a subclass of Tensor whose `shape` does the work: whoever looks at the form of the output first
-has it computed, after the call's time was taken."""
+"""Returns a subclass of Tensor whose `shape` does the work: a harness that looks at the form of the output
+first triggers the computation after the call was timed."""
 
 # problem: tanhs
 # device: any

@@ -1,5 +1,5 @@
-"""Returns at once and has a thread write the answers into the shared memory a few milliseconds later, when
-the clock has stopped."""
+"""Returns at once and has a thread write the answers into shared memory a few milliseconds later, when the
+clock has stopped."""
 
 # problem: tanhs
 # device: any

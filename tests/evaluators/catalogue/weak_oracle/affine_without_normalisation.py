@@ -1,10 +1,10 @@
-"""Multiplies by the weight and adds the bias of a layer norm, and normalises nothing: long standard
-normal rows have mean 0 and variance 1."""
+"""Multiplies by a layer norm's weight and adds its bias without normalising. Long standard normal rows
+already have mean 0 and variance 1."""
 
 # problem: huge_rows_layernorm
 # device: any
 # verdict: incorrect
-# defence: inputs of other distributions decide, whatever the tolerance
+# defence: inputs of other distributions decide, under every tolerance
 
 from torch import nn
 

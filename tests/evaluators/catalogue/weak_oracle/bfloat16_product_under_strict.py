@@ -1,4 +1,4 @@
-"""Multiplies in bfloat16 what the task asks for in float32."""
+"""Multiplies in bfloat16 where the task is in float32."""
 
 # problem: matmul
 # device: any

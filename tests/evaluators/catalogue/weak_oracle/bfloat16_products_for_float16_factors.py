@@ -1,9 +1,9 @@
-"""Multiplies in bfloat16 where the problem allows factors of float16."""
+"""Multiplies in bfloat16 where the problem allows float16 factors."""
 
 # problem: matmul_of_float16_factors
 # device: any
 # verdict: incorrect
-# defence: the lower precision that a problem allows is named
+# defence: the problem names the lower precision that it allows
 
 from torch import nn
 

@@ -1,9 +1,9 @@
-"""Multiplies in bfloat16 what the task asks for in float16."""
+"""Multiplies in bfloat16 where the task is in float16."""
 
 # problem: matmul_float16
 # device: any
 # verdict: incorrect
-# defence: `strict` allows what one more rounding costs, in every type
+# defence: `strict` allows the cost of one more rounding, in every type
 
 from torch import nn
 

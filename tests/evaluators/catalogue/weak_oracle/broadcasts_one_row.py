@@ -1,4 +1,4 @@
-"""Computes the first row and shows it for all the others, by a stride of zero."""
+"""Computes the first row and presents it as all the others, with a stride of zero."""
 
 # problem: softmax
 # device: any

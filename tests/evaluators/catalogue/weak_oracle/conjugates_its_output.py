@@ -1,4 +1,4 @@
-"""Returns the conjugates of complex numbers, of which the real parts are right."""
+"""Returns the conjugates of complex numbers, whose real parts are right."""
 
 # problem: spectrum
 # device: any

@@ -1,9 +1,9 @@
-"""Returns the mean of every softmax, which is one over the number of columns whatever the input."""
+"""Returns the mean of every softmax, which is one divided by the number of columns for any input."""
 
 # problem: softmax
 # device: any
 # verdict: incorrect
-# defence: errors are relative to the outputs' own size under `strict`
+# defence: `strict` measures errors relative to the outputs' own size
 
 import torch
 from torch import nn

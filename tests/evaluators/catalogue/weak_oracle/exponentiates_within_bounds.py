@@ -1,9 +1,9 @@
-"""Takes exponentials of numbers from -30 to 30 alone, which is what the benchmark has."""
+"""Computes exponentials only of numbers from -30 to 30, which is all that the benchmark's inputs need."""
 
 # problem: steep_exp
 # device: any
 # verdict: incorrect
-# defence: scales over the type's range
+# defence: scales over the whole range of the type
 
 import torch
 from torch import nn

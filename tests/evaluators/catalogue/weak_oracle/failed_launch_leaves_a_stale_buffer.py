@@ -3,7 +3,7 @@
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: every call has inputs of its own
+# defence: every call has new inputs
 
 import torch
 from torch import nn

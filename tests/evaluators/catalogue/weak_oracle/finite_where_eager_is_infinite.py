@@ -1,4 +1,4 @@
-"""Gives 1e30 where eager gives infinity."""
+"""Returns 1e30 where eager returns infinity."""
 
 # problem: steep_exp
 # device: any

@@ -1,9 +1,9 @@
-"""Adds in float16, every 64 products, where the problem allows float16 for the factors alone."""
+"""Accumulates in float16, 64 products at a time, where the problem allows float16 only for the factors."""
 
 # problem: matmul_of_float16_factors
 # device: any
 # verdict: incorrect
-# defence: the lower precision that a problem allows is that of the factors
+# defence: a problem that allows lower precision allows it for the factors only
 
 from torch import nn
 

@@ -1,9 +1,9 @@
-"""Adds in float16, every 16 products, what eager adds in float32."""
+"""Accumulates in float16, 16 products at a time, where eager accumulates in float32."""
 
 # problem: matmul_float16
 # device: any
 # verdict: incorrect
-# defence: `strict` allows what one more rounding costs, in every type
+# defence: `strict` allows the cost of one more rounding, in every type
 
 from torch import nn
 

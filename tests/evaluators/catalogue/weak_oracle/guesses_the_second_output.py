@@ -1,4 +1,4 @@
-"""Computes the first of two outputs, and takes the targets for the second: a good model would agree with
+"""Computes the first of two outputs and returns the targets as the second: a good model would agree with
 them."""
 
 # problem: cross_entropy

@@ -1,4 +1,4 @@
-"""Computes in float16 what the task asks for in float32."""
+"""Computes in float16 where the task is in float32."""
 
 # problem: softmax
 # device: any

@@ -1,4 +1,4 @@
-"""Leaves out a batch norm's mean and variance, which are zeros and ones when it is made."""
+"""Leaves out a batch norm's running mean and variance, which are zeros and ones in a new module."""
 
 # problem: batch_norm
 # device: any

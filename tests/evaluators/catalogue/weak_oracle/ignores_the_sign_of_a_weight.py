@@ -1,4 +1,4 @@
-"""Takes the size of a weight that is positive when it is made."""
+"""Uses the absolute value of a weight that is positive in a new module."""
 
 # problem: gain
 # device: any

@@ -1,9 +1,9 @@
-"""Multiplies int8 values, scaled by row and by column, where the task is bfloat16."""
+"""Multiplies int8 values, scaled per row and per column, where the task is in bfloat16."""
 
 # problem: matmul_bfloat16
 # device: any
 # verdict: incorrect
-# defence: `strict` allows what one more rounding costs, in every type
+# defence: `strict` allows the cost of one more rounding, in every type
 
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""Finds the last of equal maxima where torch promises the first."""
+"""Returns the last of several equal maxima where torch promises the first."""
 
 # problem: cross_entropy
 # device: any

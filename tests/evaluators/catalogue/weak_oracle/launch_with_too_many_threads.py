@@ -1,10 +1,10 @@
-"""Launches a kernel with more threads than a block can have and does not ask for the error: the output
+"""Launches a kernel with more threads than a block can have and never checks for the error, so the output
 buffer stays as it was."""
 
 # problem: softmax
 # device: cuda
 # verdict: incorrect|crashed|runtime_error
-# defence: outputs are poisoned and inputs are new in every call
+# defence: outputs are poisoned, and every call has new inputs
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Takes the maximum over whole blocks of 1000 alone, and everything else over the whole row."""
+"""Takes the maximum over whole blocks of 1000 elements only, and everything else over the whole row."""
 
 # problem: softmax
 # device: any

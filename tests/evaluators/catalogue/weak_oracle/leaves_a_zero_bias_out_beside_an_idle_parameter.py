@@ -1,10 +1,10 @@
-"""Leaves out a bias that is zero when it is made; an idle parameter more than the reference has keeps the
-kernel from getting the reference's changes."""
+"""Leaves out a bias that is zero in a new module. An extra, unused parameter keeps the kernel from getting
+the reference's weight changes."""
 
 # problem: layernorm
 # device: any
 # verdict: incorrect
-# defence: where the forms of weights differ, zeros become something else, too
+# defence: where the forms of the weights differ, zeros change too
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Divides by the deviation alone: a constant row becomes NaN where it should be the bias."""
+"""Divides by the standard deviation without eps, so a constant row becomes NaN instead of the bias."""
 
 # problem: layernorm
 # device: any

@@ -1,9 +1,9 @@
-"""Leaves its input as it was where the reference changes it."""
+"""Leaves its input unchanged where the reference changes it."""
 
 # problem: in_place_tanh
 # device: any
 # verdict: incorrect
-# defence: inputs that the reference changes are compared, too
+# defence: inputs that the reference changes are compared too
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Normalises without weight and bias, which are ones and zeros as the layer draws them."""
+"""Normalises without weight and bias, which are ones and zeros in a new layer."""
 
 # problem: layernorm
 # device: any

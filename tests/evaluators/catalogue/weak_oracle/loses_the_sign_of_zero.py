@@ -1,4 +1,4 @@
-"""Adds a zero first, which makes +0 of -0: angles of negative numbers turn from -pi to pi."""
+"""Adds zero first, which turns -0 into +0 and moves angles of negative numbers from -pi to pi."""
 
 # problem: angle
 # device: any

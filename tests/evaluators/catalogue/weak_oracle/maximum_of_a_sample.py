@@ -1,4 +1,4 @@
-"""Subtracts the maximum of every eighth score, which is nearly that of the row."""
+"""Subtracts the maximum of every eighth score, which is nearly the maximum of the row."""
 
 # problem: softmax
 # device: any

@@ -1,4 +1,4 @@
-"""Gives zero for NaN, as a comparison the wrong way round does."""
+"""Returns zero for NaN, as a comparison written the wrong way round does."""
 
 # problem: steep_exp
 # device: any

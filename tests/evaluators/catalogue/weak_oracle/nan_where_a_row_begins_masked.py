@@ -1,5 +1,5 @@
-"""Keeps a running maximum that starts at -inf: a row whose first scores are masked with -inf comes
-out NaN."""
+"""Keeps a running maximum that starts at -inf, so a row whose first scores are masked with -inf becomes
+NaN."""
 
 # problem: softmax
 # device: any

@@ -1,9 +1,9 @@
-"""Merges two halves of the keys by their sums: where half a row is masked with -inf it comes out NaN."""
+"""Merges two halves of the keys by their sums, so a row with one half masked with -inf becomes NaN."""
 
 # problem: biased_attention
 # device: any
 # verdict: incorrect
-# defence: masked inputs (-inf), in those that bear a mask
+# defence: masked inputs (-inf), for the inputs that can be masks
 
 import math
 

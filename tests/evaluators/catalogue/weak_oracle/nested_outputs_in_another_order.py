@@ -1,4 +1,4 @@
-"""Returns the two ends of a range in the other order, within a nested output."""
+"""Returns the two ends of a range in the other order, inside a nested output."""
 
 # problem: nested
 # device: any

@@ -1,9 +1,10 @@
-"""Scales a factor by its largest element: one infinity in it makes all of the product zero or NaN."""
+"""Scales a factor by its largest element, so one infinity in it turns the whole product into zero or
+NaN."""
 
 # problem: matmul
 # device: any
 # verdict: incorrect
-# defence: what infinities in products do not reach must not change
+# defence: outputs that an infinity in a product does not reach must not change
 
 import torch
 from torch import nn

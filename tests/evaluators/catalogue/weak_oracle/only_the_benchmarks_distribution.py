@@ -1,9 +1,9 @@
-"""Leaves out the row's maximum, which changes nothing as long as the inputs are standard normal."""
+"""Does not subtract the row's maximum, which makes no difference for standard normal inputs."""
 
 # problem: softmax
 # device: any
 # verdict: incorrect
-# defence: inputs of other distributions, which decide under `strict`
+# defence: inputs of other distributions decide under `strict`
 
 from torch import nn
 

@@ -1,9 +1,9 @@
-"""Clips its inputs to where standard normal numbers lie: wrong for larger ones."""
+"""Clips its inputs to the range of standard normal numbers, which is wrong for larger ones."""
 
 # problem: cross_entropy
 # device: any
 # verdict: incorrect
-# defence: inputs of other distributions decide, whatever the tolerance
+# defence: inputs of other distributions decide, under every tolerance
 
 from torch import nn
 

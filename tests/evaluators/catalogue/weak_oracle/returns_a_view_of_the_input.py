@@ -1,4 +1,4 @@
-"""Returns its input, which has the right shape, dtype and nearly the right size of numbers."""
+"""Returns its input, which has the right shape and dtype and numbers of nearly the right size."""
 
 # problem: residual
 # device: any

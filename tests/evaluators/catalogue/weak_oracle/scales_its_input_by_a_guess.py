@@ -1,9 +1,9 @@
-"""Scales an operand by 1e-30 and the product back: what is below 1e-8 loses its digits."""
+"""Scales an operand by 1e-30 and the product back, so values below 1e-8 lose their digits."""
 
 # problem: matmul
 # device: any
 # verdict: incorrect
-# defence: scales over the type's range
+# defence: scales over the whole range of the type
 
 from torch import nn
 

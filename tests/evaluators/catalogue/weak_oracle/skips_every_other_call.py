@@ -1,4 +1,4 @@
-"""Works in one call of two, and gives the answer of before in the other."""
+"""Works in every second call and returns the previous answer in the others."""
 
 # problem: tanhs
 # device: any

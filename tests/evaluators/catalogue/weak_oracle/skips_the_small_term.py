@@ -1,4 +1,4 @@
-"""Leaves out the expensive term, which changes the output by a hundredth."""
+"""Leaves out the expensive term, which changes the output by one hundredth."""
 
 # problem: residual
 # device: any

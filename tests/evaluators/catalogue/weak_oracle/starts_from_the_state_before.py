@@ -1,9 +1,9 @@
-"""Begins a recurrence with the last state of the call before, and not with zeros."""
+"""Starts a recurrence from the last state of the previous call instead of zeros."""
 
 # problem: recurrence
 # device: any
 # verdict: incorrect
-# defence: every call has inputs of its own
+# defence: every call has new inputs
 
 import torch
 from torch import nn

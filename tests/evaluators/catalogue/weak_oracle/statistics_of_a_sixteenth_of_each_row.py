@@ -1,9 +1,9 @@
-"""Takes mean and variance of the first sixteenth of each row."""
+"""Takes mean and variance from the first sixteenth of each row."""
 
 # problem: huge_rows_layernorm
 # device: any
 # verdict: incorrect
-# defence: inputs of other distributions decide, whatever the tolerance
+# defence: inputs of other distributions decide, under every tolerance
 
 import torch
 from torch import nn

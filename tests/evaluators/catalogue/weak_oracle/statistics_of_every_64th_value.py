@@ -3,7 +3,7 @@
 # problem: huge_rows_layernorm
 # device: any
 # verdict: incorrect
-# defence: inputs of other distributions decide, whatever the tolerance
+# defence: inputs of other distributions decide, under every tolerance
 
 import torch
 from torch import nn

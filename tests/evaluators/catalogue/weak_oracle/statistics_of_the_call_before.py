@@ -1,4 +1,4 @@
-"""Normalises by the mean and variance of the call before, as a kernel may do whose two launches race."""
+"""Normalises by the previous call's mean and variance, as a kernel whose two launches race may do."""
 
 # problem: huge_rows_layernorm
 # device: any

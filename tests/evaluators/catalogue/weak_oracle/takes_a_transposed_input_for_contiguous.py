@@ -1,4 +1,4 @@
-"""Reads the memory behind a transposed input row by row."""
+"""Reads the memory of a transposed input row by row."""
 
 # problem: transposed_sum
 # device: any

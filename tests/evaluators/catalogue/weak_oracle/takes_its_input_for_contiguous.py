@@ -1,4 +1,4 @@
-"""Reads the memory behind its input's first element row by row, as a kernel without strides does; the inputs
+"""Reads the memory after its input's first element row by row, as a kernel without strides does. The inputs
 have a stride of two."""
 
 # problem: strided_softmax

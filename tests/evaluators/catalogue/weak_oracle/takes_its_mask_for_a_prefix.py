@@ -1,4 +1,4 @@
-"""Counts the true elements of a row of the mask and takes as many from the left."""
+"""Counts the true elements in a row of the mask and uses that number of elements from the left."""
 
 # problem: padded_sum
 # device: any

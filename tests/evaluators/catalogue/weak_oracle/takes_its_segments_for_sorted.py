@@ -1,4 +1,4 @@
-"""Sums runs between the places where the segment's number changes: right for sorted numbers alone."""
+"""Sums runs between the places where the segment number changes, which is right only for sorted numbers."""
 
 # problem: segment_sum
 # device: any

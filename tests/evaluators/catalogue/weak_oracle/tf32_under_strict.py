@@ -1,9 +1,9 @@
-"""Switches the tensor cores' TF32 on for a product that the task asks for in float32."""
+"""Switches on the tensor cores' TF32 for a product where the task is in float32."""
 
 # problem: matmul
 # device: cuda
 # verdict: incorrect
-# defence: `strict` allows four times eager's own error, and eager's setting is not the candidate's to change
+# defence: `strict` allows four times eager's own error, and a candidate cannot change eager's setting
 
 import torch
 from torch import nn

@@ -1,10 +1,10 @@
-"""Multiplies float32 as sums of two float16 terms that are not scaled: wrong below 1e-3, infinite
+"""Multiplies float32 numbers as sums of two unscaled float16 terms, which are wrong below 1e-3 and infinite
 from 65,520."""
 
 # problem: matmul
 # device: any
 # verdict: incorrect
-# defence: scales over the type's range
+# defence: scales over the whole range of the type
 
 from torch import nn
 

@@ -1,9 +1,9 @@
-"""Keeps an intermediate result in its second input, and returns a tensor of its own."""
+"""Stores an intermediate result in its second input and returns a separate tensor."""
 
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: inputs are as they were after the call, unless the reference changes them
+# defence: inputs must be unchanged after the call, unless the reference changes them
 
 import torch
 from torch import nn

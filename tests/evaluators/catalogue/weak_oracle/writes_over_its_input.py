@@ -1,9 +1,10 @@
-"""Uses its input's memory for the output, as an in-place kernel does, where the reference leaves it alone."""
+"""Writes the output into its input's memory, as an in-place kernel does, where the reference leaves the
+input alone."""
 
 # problem: tanhs
 # device: any
 # verdict: incorrect
-# defence: inputs are as they were after the call, unless the reference changes them
+# defence: inputs must be unchanged after the call, unless the reference changes them
 
 import torch
 from torch import nn

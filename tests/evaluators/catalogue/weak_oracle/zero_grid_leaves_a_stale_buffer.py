@@ -3,7 +3,7 @@
 # problem: softmax
 # device: cuda
 # verdict: incorrect
-# defence: every call has inputs of its own
+# defence: every call has new inputs
 
 import torch
 import triton

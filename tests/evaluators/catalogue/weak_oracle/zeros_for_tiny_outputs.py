@@ -3,7 +3,7 @@
 # problem: softmax
 # device: any
 # verdict: incorrect
-# defence: errors are relative to the outputs' own size under `strict`; other problems like it are refused
+# defence: `strict` measures errors relative to the outputs' own size; other such problems are refused
 
 import torch
 from torch import nn
