@@ -16,7 +16,7 @@ from ideatree import commands
 def test_a_command_says_how_it_is_called(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.main([name, "--help"]) == 0
     module, _ = commands.COMMANDS[name]
-    assert f"python -m {module}" in capsys.readouterr().out
+    assert f"usage: ideatree {name} " in capsys.readouterr().out
     assert importlib.import_module(f"{module}.__main__").main
 
 
