@@ -38,7 +38,7 @@ from search.app.run_folders import (
 from search.engine.engine import Engine
 from search.engine.run_folder import finalise
 from search.engine.session import Session
-from search.protocols import GivesVerdicts, KernelEvaluator, Proposer, Strategy
+from search.protocols import HasOwnEvaluator, KernelEvaluator, Proposer, Strategy
 from search.recordings.verdicts import RecordedEvaluations
 from search.records.budget import Budget
 from search.records.events import RunFinished
@@ -144,7 +144,7 @@ def _beginning(
 ) -> tuple[dict[str, Any], bool]:
     """What a session begins with, as its arguments, and whether kernels are measured."""
     repeats, started = bool(config.replay.evaluations), recording.started if recording else None
-    own = proposer if isinstance(proposer, GivesVerdicts) else None
+    own = proposer if isinstance(proposer, HasOwnEvaluator) else None
     measures = not repeats and own is None
     beginning = {
         "library": build(config.library.kernels) if config.library.use and measures else None,
@@ -173,7 +173,7 @@ def _evaluator(
         return contextlib.nullcontext(given), OUTSTANDING_PER_LANE
     if config.replay.evaluations and recording is not None:
         return contextlib.nullcontext(RecordedEvaluations(recording)), OUTSTANDING_PER_LANE
-    if isinstance(proposer, GivesVerdicts):
+    if isinstance(proposer, HasOwnEvaluator):
         return contextlib.nullcontext(proposer.evaluator), OUTSTANDING_PER_LANE
     host = host_of(config)
     return Pool(host), OUTSTANDING_PER_LANE * (host.devices + host.cores)
