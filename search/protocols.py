@@ -196,7 +196,7 @@ class Proposer(Protocol):
 
 
 @runtime_checkable
-class KnowsItsEnd(Protocol):
+class ReportsExhaustion(Protocol):
     """A proposer that knows, before it is asked, for which kernels it has no more ideas."""
 
     def exhausted(self, tree: Tree) -> frozenset[str]:
@@ -205,7 +205,7 @@ class KnowsItsEnd(Protocol):
 
 
 @runtime_checkable
-class GivesVerdicts(Protocol):
+class HasOwnEvaluator(Protocol):
     """A proposer with its own evaluator, because its kernels are recorded or invented.
 
     Attributes:

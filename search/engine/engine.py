@@ -56,7 +56,7 @@ class Engine:
         self.pipeline = Pipeline(
             session, proposer, seed=seed, history=history, repairs=repairs, writing=writing
         )
-        self._dry = False
+        self._exhausted = False
 
     async def run(self) -> RunFinished:
         """Searches until a limit, a stop or an error ends the run.
@@ -93,10 +93,10 @@ class Engine:
             )
             self._check_settings()
             if self.strategy.synchronous:
-                while self._goes_on():
+                while self._continues():
                     await self._round(state.tree.rounds_closed + 1)
-            elif self._goes_on():
-                self._dry = await SteadyState(self.pipeline, self.strategy).run()
+            elif self._continues():
+                self._exhausted = await SteadyState(self.pipeline, self.strategy).run()
             return await session.finish(lambda: self._reason() or "interrupted")
         finally:
             session.close()
@@ -130,7 +130,7 @@ class Engine:
         work.spawn(self._propose_all(number, expansions), f"propose in round {number}")
         await work.drain(self.session.grace_s)
         if work.stop is None and not state.proposed:
-            self._dry = True
+            self._exhausted = True
         elif work.stop is None:
             self.session.close_round(number)
 
@@ -178,9 +178,9 @@ class Engine:
         """Why the run ends now; None while it continues."""
         session = self.session
         limit = session.budget.exhausted(session.state.tree.rounds_closed)
-        return session.work.stop or limit or ("exhausted" if self._dry else None)
+        return session.work.stop or limit or ("exhausted" if self._exhausted else None)
 
-    def _goes_on(self) -> bool:
+    def _continues(self) -> bool:
         """Whether to run another round. An open round continues after the evaluations or the time are used
         up, because it still has to be closed."""
         reason = self._reason()

@@ -14,7 +14,7 @@ from typing import Any
 from evaluators.records.evaluation import Status
 from evaluators.records.problem import Kernel
 from search.engine.session import Session
-from search.protocols import KnowsItsEnd, Proposer, ProposerFailed
+from search.protocols import Proposer, ProposerFailed, ReportsExhaustion
 from search.records.budget import BudgetSpent
 from search.records.events import IdeaImplemented, IdeaProposed, SeedExhausted, VariantWritten
 from search.records.tree import (
@@ -86,7 +86,9 @@ class Pipeline:
         """The kernels for which there are no more ideas, judging by the rounds before this one and their tree
         (see `View`)."""
         found = self.session.state.exhausted(before)
-        return found | self.proposer.exhausted(tree) if isinstance(self.proposer, KnowsItsEnd) else found
+        return (
+            found | self.proposer.exhausted(tree) if isinstance(self.proposer, ReportsExhaustion) else found
+        )
 
     def rng(self, *place: object) -> random.Random:
         """The random generator for a place in the search."""

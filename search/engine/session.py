@@ -122,7 +122,7 @@ class Session:
         self._slots = asyncio.Semaphore(outstanding)
         self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._broken_observers: set[int] = set()
-        self._asked_in_vain: set[frozenset[str]] = set()
+        self._failed_comparisons: set[frozenset[str]] = set()
         """The sets of kernel ids for which a session gave no result."""
 
     def observe(self, observer: Observer) -> None:
@@ -267,7 +267,7 @@ class Session:
     async def _compare(self, kernels: Sequence[Kernel]) -> list[Evaluation] | None:
         """Measures these kernels in one session; None if that gave no result or did not take place."""
         asked = frozenset(kernel.id for kernel in kernels)
-        if asked in self._asked_in_vain or self.work.stop is not None or self.budget.timed_out:
+        if asked in self._failed_comparisons or self.work.stop is not None or self.budget.timed_out:
             return None
         comparing = self.evaluator.compare(self.problem, kernels)
         task = self.work.spawn(comparing, f"compare {len(kernels)} kernels")
@@ -277,7 +277,7 @@ class Session:
         found = task.result()
         failures = [each for each in found if not each.status.is_of_the_kernel]
         if len(found) - len(failures) < 2:
-            self._asked_in_vain.add(asked)
+            self._failed_comparisons.add(asked)
             logger.warning("%d kernels could not be compared: %s", len(kernels), failures[0].cause)
             return None
         return found

@@ -45,13 +45,13 @@ class SteadyState:
     async def run(self) -> bool:
         """Searches until a limit or a stop; returns whether it ended because there were no more ideas."""
         work = self._session.work
-        asking = work.spawn(self._ask_on(), "ask for ideas")
+        asking = work.spawn(self._ask_repeatedly(), "ask for ideas")
         await work.drain(self._session.grace_s)
         self._asking = False
         self._close_rounds()
         return not asking.cancelled() and asking.exception() is None and asking.result()
 
-    async def _ask_on(self) -> bool:
+    async def _ask_repeatedly(self) -> bool:
         """Asks until nothing more may begin; returns whether there were no more ideas."""
         session, state = self._session, self._session.state
         for asked in list(state.asked.values()):
@@ -62,9 +62,13 @@ class SteadyState:
             known = Expansion(seed=seed, ideas=1, variants=1, round=1, as_it_is=True)
             if not await self._carry_out(self._recorded(known)):
                 return False
-        vain = seen = 0
+        fruitless = seen = 0
         while await self._room():
-            if vain >= self._strategy.ideas and seen == self._verdicts and not await self._something_ends():
+            if (
+                fruitless >= self._strategy.ideas
+                and seen == self._verdicts
+                and not await self._wait_for_any()
+            ):
                 return True
             seen = self._verdicts
             view = view_of(state, self._strategy.ideas, session.entries, self._pipeline.usable)
@@ -77,8 +81,8 @@ class SteadyState:
                 asked = self._recorded(replace(expansion, ideas=ideas, round=view.round))
                 if not await self._carry_out(asked):
                     return False
-                vain = 0 if asked.ideas else vain + ideas
-            elif not await self._something_ends():
+                fruitless = 0 if asked.ideas else fruitless + ideas
+            elif not await self._wait_for_any():
                 return True
         return False
 
@@ -95,7 +99,7 @@ class SteadyState:
             await session.work.changed()
         return await self._pipeline.room(1)
 
-    async def _something_ends(self) -> bool:
+    async def _wait_for_any(self) -> bool:
         """Waits for a task to end; returns False if none is in flight."""
         if self._pipeline.is_busy:
             await self._session.work.changed()

@@ -148,9 +148,9 @@ class ServedSearch:
 
     def begin(self) -> None:
         """Starts to open the evaluator, the problem and the journal."""
-        self._heed_signals()
+        self._watch_signals()
         self._opening = asyncio.create_task(self._open())
-        self._opening.add_done_callback(self._say)
+        self._opening.add_done_callback(self._report_failure)
 
     async def opened(self, on_stage: OnStage) -> Agent:
         """Waits for the search to open. Raises AgentRefused with the reason if it cannot."""
@@ -194,7 +194,7 @@ class ServedSearch:
             host = await asyncio.shield(self._host)
             pool = Pool(host)
             facts = await pool.describe(problem)
-            self._heed_signals()  # again, because Ray sets its own handlers
+            self._watch_signals()  # again, because Ray sets its own handlers
             if self._journal is None:
                 keep_config(self._folder, config)
                 self._journal = Journal(self._folder / "journal.jsonl")
@@ -220,12 +220,12 @@ class ServedSearch:
         self._agent = agent
         return agent
 
-    def _say(self, opening: asyncio.Task[Agent]) -> None:
+    def _report_failure(self, opening: asyncio.Task[Agent]) -> None:
         """Reports a failure to open, even if no tool is called."""
         if not opening.cancelled() and (error := opening.exception()) is not None:
             self._errors.out(f"search.mcp: {error}", highlight=False)
 
-    def _heed_signals(self) -> None:
+    def _watch_signals(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self.interrupted.set)
 

@@ -22,7 +22,7 @@ from search.records.model_calls import LLM, Answer, CallFailed, Cause, ModelCall
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-TOLD_AGAIN = (Cause.MALFORMED, Cause.CUT_OFF, Cause.EMPTY)
+FEEDBACK_CAUSES = (Cause.MALFORMED, Cause.CUT_OFF, Cause.EMPTY)
 """Causes that the model is told about when it is asked again."""
 
 Result = TypeVar("Result")
@@ -72,11 +72,11 @@ class ModelClient:
             try:
                 return await self._once(model, asked, attempt, read)
             except CallFailed as failed:
-                if not failed.cause.passing or attempt == tries:
+                if not failed.cause.retryable or attempt == tries:
                     raise
                 logger.info("%s, attempt %d for %s: %s", model.name, attempt, question.purpose, failed)
-                if failed.cause in TOLD_AGAIN:
-                    asked = replace(question, prompt=f"{question.prompt}\n\n{_reproach(failed)}")
+                if failed.cause in FEEDBACK_CAUSES:
+                    asked = replace(question, prompt=f"{question.prompt}\n\n{_feedback(failed)}")
                 await self.pause(self._pause_s(attempt, failed))
         raise AssertionError("limits.tries is positive")
 
@@ -124,7 +124,7 @@ class ModelClient:
                     detail=failed.detail if failed else "",
                 )
                 text = answer.text if answer else failed.text if failed else ""
-                self._write_down(call, question, text)
+                self._record(call, question, text)
 
     async def _complete(self, model: LLM, question: Question) -> Answer:
         """Makes the call within the model's and the run's time limits."""
@@ -150,12 +150,12 @@ class ModelClient:
     def _pause_s(self, attempt: int, failed: CallFailed) -> float:
         """Doubles with each attempt, with jitter, and is at least what the provider asks for. There is no
         pause for failures that waiting does not help."""
-        if failed.cause in TOLD_AGAIN or failed.cause is Cause.REFUSED:
+        if failed.cause in FEEDBACK_CAUSES or failed.cause is Cause.REFUSED:
             return 0.0
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (attempt - 1)) * (0.5 + self._jitter() / 2)
         return max(pause_s, failed.retry_after_s or 0.0)
 
-    def _write_down(self, call: ModelCall, question: Question, text: str) -> None:
+    def _record(self, call: ModelCall, question: Question, text: str) -> None:
         line = {**asdict(call), "system": question.system, "prompt": question.prompt}
         line |= {"schema": question.schema, "answer": text}
         with self._path.open("a", encoding="utf-8") as file:
@@ -180,5 +180,5 @@ def _used(answer: Answer | None, failed: CallFailed | None, most: Usage) -> tupl
     return failed.usage or Usage(), False
 
 
-def _reproach(failed: CallFailed) -> str:
+def _feedback(failed: CallFailed) -> str:
     return f"Note: an earlier answer to this could not be used ({failed}). Please avoid that."

@@ -46,7 +46,7 @@ class Cause(StrEnum):
     SKIPPED = "skipped"
 
     @property
-    def passing(self) -> bool:
+    def retryable(self) -> bool:
         """Whether the same call may well succeed on another try."""
         return self not in (Cause.BAD_REQUEST, Cause.DENIED, Cause.SKIPPED)
 

@@ -116,8 +116,9 @@ class Ranking:
 
     def order(self, own: Mapping[str, Evaluation]) -> list[str]:
         """The correct kernels among these, fastest first; ties in the order of `own`."""
-        sure = self._sure(own)
-        places = {kernel: place for place, kernel in enumerate(sorted(sure, key=lambda each: -sure[each]))}
+        speedups = self._rank_speedups(own)
+        order = sorted(speedups, key=lambda each: -speedups[each])
+        places = {kernel: place for place, kernel in enumerate(order)}
         seen: set[str] = set()
         ordered: list[str] = []
 
@@ -143,11 +144,11 @@ class Ranking:
         order = self.order(own)
         if self.by != LOWER_END or not order:
             return []
-        sure, there = self._sure(own)[order[0]], set(order)
+        least, there = self._rank_speedups(own)[order[0]], set(order)
         leaders = order[:1]
         for kernel in order[1:]:
             timing = self.evaluation(kernel, own[kernel]).timing
-            if timing is not None and timing.speedup_high >= sure and not self._is_behind(kernel, there):
+            if timing is not None and timing.speedup_high >= least and not self._is_behind(kernel, there):
                 leaders.append(kernel)
         leaders = leaders[:LEADERS_AT_MOST]
         sessions = sum(set(leaders) <= set(each.evaluations) for each in self.comparisons)
@@ -165,16 +166,16 @@ class Ranking:
         found = (self.speedup(faster, kernel) for faster in self._faster.get(kernel, set()) & there)
         return any(each is not None and (each[1] > 1 or each[2] - each[1] < 2 * NARROW) for each in found)
 
-    def _sure(self, own: Mapping[str, Evaluation]) -> dict[str, float]:
+    def _rank_speedups(self, own: Mapping[str, Evaluation]) -> dict[str, float]:
         """The speedup that each correct kernel ranks by."""
         counts = {kernel: self.evaluation(kernel, each) for kernel, each in own.items()}
         correct = {kernel: each for kernel, each in counts.items() if each.status is Status.CORRECT}
         if self.by == MEDIAN:
             return {kernel: each.speedup for kernel, each in correct.items()}
-        sure = {kernel: each.speedup_low for kernel, each in correct.items()}
-        compared = sure.keys() & self._faster.keys()
-        pairs = [(slow, fast) for slow in compared for fast in self._faster[slow] if fast in sure]
-        while behind := [(slow, fast) for slow, fast in pairs if sure[fast] < sure[slow]]:
+        speedups = {kernel: each.speedup_low for kernel, each in correct.items()}
+        compared = speedups.keys() & self._faster.keys()
+        pairs = [(slow, fast) for slow in compared for fast in self._faster[slow] if fast in speedups]
+        while behind := [(slow, fast) for slow, fast in pairs if speedups[fast] < speedups[slow]]:
             for slow, fast in behind:  # along chains of comparisons
-                sure[fast] = max(sure[fast], sure[slow])
-        return sure
+                speedups[fast] = max(speedups[fast], speedups[slow])
+        return speedups

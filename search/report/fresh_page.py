@@ -14,7 +14,7 @@ from search.app.report_packages import missing_packages
 logger = logging.getLogger(__name__)
 
 EVERY_S = 60.0
-LOOK_S = 5.0
+POLL_S = 5.0
 
 
 class FreshPage:
@@ -30,12 +30,12 @@ class FreshPage:
     def change(self) -> None:
         """Reports a change that the page does not show yet."""
         self._changed = True
-        self._look()
+        self._write_if_due()
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
         """While the block runs, a change that came too soon after another is written later."""
-        looking = asyncio.create_task(self._look_on())
+        looking = asyncio.create_task(self._poll())
         try:
             yield
         finally:
@@ -43,12 +43,12 @@ class FreshPage:
             with contextlib.suppress(asyncio.CancelledError):
                 await looking
 
-    async def _look_on(self) -> None:
+    async def _poll(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
-            self._look()
+            await asyncio.sleep(POLL_S)
+            self._write_if_due()
 
-    def _look(self) -> None:
+    def _write_if_due(self) -> None:
         now = time.monotonic()
         is_time = self._written_at is None or now - self._written_at >= EVERY_S
         if self._write is None or not (self._changed and is_time):

@@ -14,7 +14,7 @@ from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Problem
 from search.engine.engine import Engine
 from search.engine.session import Session
-from search.protocols import GivesVerdicts, KernelEvaluator, Library, Proposer, Strategy
+from search.protocols import HasOwnEvaluator, KernelEvaluator, Library, Proposer, Strategy
 from search.recordings.verdicts import RecordedEvaluations
 from search.records.budget import Budget
 from search.records.journal import Journal
@@ -107,7 +107,7 @@ def specification(
         entries = started.entries
         if config.replay.evaluations:
             evaluator, ranking = RecordedEvaluations(recording), started.ranking
-    if isinstance(proposer, GivesVerdicts):
+    if isinstance(proposer, HasOwnEvaluator):
         evaluator, entries, ranking = proposer.evaluator, proposer.entries, MEDIAN
     return SearchSpec(
         problem=problem,

@@ -145,7 +145,7 @@ class Prompts:
     def repair(self, problem: Problem, facts: Mapping[str, str], idea: Idea, failed: Variant) -> str:
         """Asks for a corrected version of a failed variant."""
         assert failed.evaluation is not None
-        log = _ends(failed.evaluation.log, LOG_CHARACTERS)
+        log = _shortened(failed.evaluation.log, LOG_CHARACTERS)
         kernel = {
             "source": failed.kernel.source.rstrip(),
             "status": failed.evaluation.status.value,
@@ -187,7 +187,7 @@ class Prompts:
         speedups = speedups_of([*seeds, *variants], history)
         if summary:
             return "\n".join(_summary(history, speedups))
-        return "\n".join(f"- {_told(outcome, speedups)}" for outcome in history)
+        return "\n".join(f"- {_idea_line(outcome, speedups)}" for outcome in history)
 
     def _render(self, name: str, **values: Any) -> str:
         text = self._environment.get_template(name).render(**values).strip() + "\n"
@@ -268,7 +268,7 @@ def _roofline(evaluation: Evaluation) -> str:
     )
 
 
-def _told(outcome: Outcome, speedups: Mapping[str, float]) -> str:
+def _idea_line(outcome: Outcome, speedups: Mapping[str, float]) -> str:
     """One idea and its result."""
     return f"{outcome.idea.category.value}: {outcome.idea.text} → {_result(outcome, speedups)}"
 
@@ -313,8 +313,10 @@ def _summary(history: Sequence[Outcome], speedups: Mapping[str, float]) -> list[
         lines.append(f"- {category.value}: {len(outcomes)} ideas, {correct}, {helped} helped{best}")
     order = {v.id: n for n, v in enumerate(fastest((o.best for o in history if o.best), len(history)))}
     ranked = sorted((o for o in history if o.best and o.best.id in order), key=lambda o: order[o.best.id])  # type: ignore[union-attr]
-    lines += ["", "Best ideas:"] + [f"- {_told(each, speedups)}" for each in ranked[:BEST_IN_SUMMARY]]
-    lines += ["", "Latest ideas:"] + [f"- {_told(each, speedups)}" for each in history[-LAST_IN_SUMMARY:]]
+    lines += ["", "Best ideas:"] + [f"- {_idea_line(each, speedups)}" for each in ranked[:BEST_IN_SUMMARY]]
+    lines += ["", "Latest ideas:"] + [
+        f"- {_idea_line(each, speedups)}" for each in history[-LAST_IN_SUMMARY:]
+    ]
     return lines
 
 
@@ -327,11 +329,11 @@ def _gain(outcome: Outcome, speedups: Mapping[str, float]) -> float:
 
 def _failure(variant: Variant) -> str:
     assert variant.evaluation is not None
-    log = " ".join(_ends(variant.evaluation.log, SHORT_LOG_CHARACTERS).split())
+    log = " ".join(_shortened(variant.evaluation.log, SHORT_LOG_CHARACTERS).split())
     return f"{variant.evaluation.status.value}: {log}"
 
 
-def _ends(text: str, characters: int) -> str:
+def _shortened(text: str, characters: int) -> str:
     """The beginning and the end of a long text."""
     if len(text) <= characters:
         return text

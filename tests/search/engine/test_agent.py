@@ -80,7 +80,7 @@ def test_a_run_from_the_first_idea_to_the_best_kernel(tmp_path: Path) -> None:
         ({"builds_on": "nothing"}, '"" for none'),
     ],
 )
-def test_an_idea_that_cannot_be(tmp_path: Path, change: dict[str, str], says: str) -> None:
+def test_an_invalid_idea(tmp_path: Path, change: dict[str, str], says: str) -> None:
     path = tmp_path / "journal.jsonl"
 
     async def steps(steered: Agent) -> None:
@@ -93,7 +93,7 @@ def test_an_idea_that_cannot_be(tmp_path: Path, change: dict[str, str], says: st
     assert kinds(path) == [RunStarted]
 
 
-def test_a_kernel_that_cannot_be(tmp_path: Path) -> None:
+def test_an_invalid_kernel(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
 
     async def steps(steered: Agent) -> None:
@@ -167,7 +167,7 @@ def test_a_child_waits_for_the_round_of_its_parent(tmp_path: Path) -> None:
     )
 
 
-def test_stages_are_told_to_who_waits(tmp_path: Path) -> None:
+def test_stages_reach_the_waiting_caller(tmp_path: Path) -> None:
     async def steps(steered: Agent) -> None:
         idea = await steered.propose(text="tile it", category=MEMORY)
         variant = steered.submit(idea=idea.id, source=good(2))

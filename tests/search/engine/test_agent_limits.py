@@ -73,7 +73,7 @@ def test_time_that_is_up_before_a_kernels_turn(tmp_path: Path) -> None:
     steer(path, steps, seconds=50, clock=clock, outstanding=1, evaluator=gated)
 
 
-def test_a_stop_is_at_once_and_the_run_goes_on_from_there(tmp_path: Path) -> None:
+def test_a_stop_is_immediate_and_the_run_resumes_from_there(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
 
     async def until_stopped(steered: Agent) -> None:

@@ -85,7 +85,7 @@ def test_another_seed_is_another_search(tmp_path: Path) -> None:
     assert not set(one.variants) & set(other.variants)
 
 
-def test_a_proposer_is_told_of_closed_rounds_and_of_this_rounds_ideas(tmp_path: Path) -> None:
+def test_a_proposer_sees_closed_rounds_and_this_rounds_ideas(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     proposer = FakeProposer()
     search(path, rounds=2, proposer=proposer)
@@ -99,7 +99,7 @@ def test_a_proposer_is_told_of_closed_rounds_and_of_this_rounds_ideas(tmp_path: 
     assert (last_of_three.best, last_of_three.variants) == (None, ())
 
 
-def test_without_history_a_proposer_is_told_nothing(tmp_path: Path) -> None:
+def test_without_history_a_proposer_sees_nothing(tmp_path: Path) -> None:
     proposer = FakeProposer()
     search(tmp_path / "journal.jsonl", proposer=proposer, history="none")
     assert len(proposer.histories) > 3
@@ -221,7 +221,7 @@ class Told:
 
 
 @pytest.mark.parametrize("synchronous", [True, False])
-def test_a_strategy_is_told_what_is_exhausted(tmp_path: Path, synchronous: bool) -> None:
+def test_a_strategy_sees_what_is_exhausted(tmp_path: Path, synchronous: bool) -> None:
     path = tmp_path / "journal.jsonl"
     strategy = Told(synchronous)
     search(path, strategy=strategy, proposer=Barren(), rounds=4)

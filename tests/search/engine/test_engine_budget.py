@@ -22,7 +22,7 @@ from tests.search.fakes import Clock, FakeEvaluator, FakeProposer, search, state
 @pytest.mark.parametrize(
     ("limit", "most"), [({"calls": 9}, 9), ({"tokens": 20_000}, 20_000), ({"dollars": 0.02}, 0.02)]
 )
-def test_at_a_cap_the_run_closes_in_order_with_its_best(
+def test_at_a_limit_the_run_ends_cleanly_with_its_best(
     tmp_path: Path, limit: dict[str, Any], most: float
 ) -> None:
     ((name, _),) = limit.items()
@@ -76,7 +76,7 @@ def test_a_round_cut_by_the_budget_is_closed(tmp_path: Path) -> None:
     assert finished.confirmed is not None
 
 
-def test_time_ends_a_run_in_order(tmp_path: Path) -> None:
+def test_time_ends_a_run_cleanly(tmp_path: Path) -> None:
     clock = Clock()
 
     def takes_a_second(kernel: Kernel) -> Evaluation:

@@ -25,7 +25,7 @@ from tests.search.fakes import (
 )
 
 
-def test_a_proposer_that_can_do_nothing_more_ends_the_run_in_order(tmp_path: Path) -> None:
+def test_a_proposer_that_fails_ends_the_run_cleanly(tmp_path: Path) -> None:
     class GivesUp(FakeProposer):
         async def propose(
             self, problem: Problem, expansion: Any, history: Any, rng: random.Random

@@ -115,7 +115,7 @@ def test_comparisons_take_little_more_of_the_device_than_the_search(
 
 
 @pytest.mark.slow
-def test_a_run_whose_leaders_were_compared_goes_on_from_anywhere(tmp_path: Path) -> None:
+def test_a_run_with_compared_leaders_resumes_from_anywhere(tmp_path: Path) -> None:
     path, part = tmp_path / "journal.jsonl", tmp_path / "part.jsonl"
     search(path, rounds=3, evaluator=Lucky())
     assert compared(path)
@@ -151,7 +151,7 @@ def test_after_a_stop_and_without_time_nothing_is_compared(tmp_path: Path) -> No
     assert finished.confirmed is not None
 
 
-def test_a_journal_from_before_goes_on_by_the_median(tmp_path: Path) -> None:
+def test_an_older_journal_resumes_ranking_by_the_median(tmp_path: Path) -> None:
     path, evaluator = tmp_path / "journal.jsonl", Lucky()
     search(path, rounds=1, evaluator=evaluator, ranking=MEDIAN)
     first, *rest = path.read_text().splitlines(keepends=True)

@@ -148,9 +148,7 @@ def test_what_a_proposer_cannot_build_on_is_measured_and_left(tmp_path: Path) ->
     assert not {idea.parent for idea in asked_for} & {foreign.entry.id, finished.best.id}
 
 
-def test_a_library_that_cannot_be_read_is_done_without(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unreadable_library_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Away(FakeLibrary):
         def lookup(self, problem: Problem, k: int, environment: Mapping[str, str] | None = None) -> list[Hit]:
             raise OSError("no route to host")
@@ -179,7 +177,7 @@ def test_only_a_confirmed_winner_is_offered_to_the_library(tmp_path: Path) -> No
     assert library.added == []
 
 
-def test_a_winner_goes_to_the_library_with_how_it_did_beside_the_best_there(tmp_path: Path) -> None:
+def test_a_winner_goes_to_the_library_with_its_speedup_over_the_best_there(tmp_path: Path) -> None:
     known = hit("old", 100.0)
     library = FakeLibrary([known])
     evaluator = FakeEvaluator(verdict=judge_by({known.entry.kernel.id: 0.6}))
@@ -193,7 +191,7 @@ def test_a_winner_goes_to_the_library_with_how_it_did_beside_the_best_there(tmp_
     assert evaluator.compared[-1] == [added.kernel.id, known.entry.kernel.id]
 
 
-def test_a_winner_that_the_library_refuses_is_not_measured_beside_its_best(tmp_path: Path) -> None:
+def test_a_winner_that_the_library_refuses_is_not_compared_with_its_best(tmp_path: Path) -> None:
     known = hit("old", 100.0)
     library = FakeLibrary([known], refuses="it is too slow")
     evaluator = FakeEvaluator(verdict=judge_by({known.entry.kernel.id: 0.6}))

@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("kind", [IdeaProposed, VariantWritten, VariantEvaluated, RoundClosed])
-def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path, kind: type[Event], n: int) -> None:
+def test_a_stopped_run_resumes_where_it_was(tmp_path: Path, kind: type[Event], n: int) -> None:
     path, undisturbed = tmp_path / "journal.jsonl", tmp_path / "undisturbed.jsonl"
     evaluator = FakeEvaluator(delay_s=0.003)
     finished = stopped(path, kind=kind, n=n, evaluator=evaluator, proposer=FakeProposer(delay_s=0.003))

@@ -33,7 +33,7 @@ def test_drain_waits_for_all_also_for_work_that_work_starts() -> None:
     assert asyncio.run(scenario()) == [3, 2, 1, 0]
 
 
-def test_what_is_under_way_is_counted_by_its_name() -> None:
+def test_tasks_in_flight_are_counted_by_name() -> None:
     async def scenario() -> tuple[int, int]:
         work = InFlight()
         for name in ("evaluate variant a", "evaluate variant b", "propose in round 1"):

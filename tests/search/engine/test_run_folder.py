@@ -89,7 +89,7 @@ def test_the_figures_are_those_of_the_confirmation(tmp_path: Path) -> None:
         FakeEvaluator(thorough=lambda kernel: failed(Status.INCORRECT)),
     ],
 )
-def test_nothing_that_holds_is_no_best(tmp_path: Path, evaluator: FakeEvaluator) -> None:
+def test_without_a_confirmed_kernel_there_is_no_best(tmp_path: Path, evaluator: FakeEvaluator) -> None:
     _, summary = run(tmp_path, evaluator=evaluator)
     assert summary["best"] is None
     assert summary["baselines_ms"] == {"eager": None, "compile": None}
@@ -188,7 +188,7 @@ class Multiline(FakeProposer):
         yield Kernel(source=source, language="triton")
 
 
-def test_kernels_run_by_themselves_whatever_the_idea_says(tmp_path: Path) -> None:
+def test_kernels_run_by_themselves_no_matter_what_the_idea_says(tmp_path: Path) -> None:
     def verdict(kernel: Kernel) -> Evaluation:
         return correct()
 

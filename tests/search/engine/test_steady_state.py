@@ -67,7 +67,7 @@ def test_a_chain_builds_on_each_verdict(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "strategy", [steady(), steady(ideas=3, keep=5), Chain()], ids=["beam", "wide", "chain"]
 )
-def test_the_journal_holds_what_repeats_the_decisions(tmp_path: Path, strategy: Any) -> None:
+def test_the_journal_has_what_repeats_the_decisions(tmp_path: Path, strategy: Any) -> None:
     path = tmp_path / "journal.jsonl"
     search(path, strategy=strategy, rounds=4, seed=3)
     state, entries, decisions = RunState(), (), 0
@@ -84,7 +84,7 @@ def test_the_journal_holds_what_repeats_the_decisions(tmp_path: Path, strategy: 
     assert decisions > 8
 
 
-def test_a_run_goes_on_wherever_it_was_cut(tmp_path: Path) -> None:
+def test_a_run_resumes_wherever_it_was_cut(tmp_path: Path) -> None:
     whole = tmp_path / "whole.jsonl"
     search(whole, strategy=steady(ideas=3), rounds=3)
     lines = len(whole.read_text().splitlines())
@@ -100,7 +100,7 @@ def test_a_run_goes_on_wherever_it_was_cut(tmp_path: Path) -> None:
         assert len(judged) == len(set(judged)) == len(after.tree.variants)
 
 
-def test_a_stop_ends_it_in_order_and_it_goes_on(tmp_path: Path) -> None:
+def test_a_stop_ends_it_cleanly_and_it_resumes(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     assert stopped(path, kind=IdeaProposed, n=6, strategy=steady(), rounds=4).reason == "interrupted"
     assert search(path, strategy=steady(), rounds=4).reason == "rounds"

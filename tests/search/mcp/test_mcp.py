@@ -134,7 +134,7 @@ def test_what_is_refused_is_an_error_of_one_line(tmp_path: Path) -> None:
     with_tools(tmp_path, steps)
 
 
-def test_progress_is_told_stage_by_stage(tmp_path: Path) -> None:
+def test_progress_is_reported_stage_by_stage(tmp_path: Path) -> None:
     told: list[tuple[float, str]] = []
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
@@ -274,7 +274,7 @@ def test_an_agents_session_with_the_real_process(
 
 
 @pytest.mark.slow
-def test_a_signal_ends_it_in_order_while_the_client_is_there(
+def test_a_signal_ends_it_cleanly_while_the_client_is_connected(
     tmp_path: Path,
     arguments: list[str],
     marked: Marked,  # noqa: F811
@@ -298,7 +298,7 @@ def test_a_signal_ends_it_in_order_while_the_client_is_there(
 
 
 @pytest.mark.slow
-def test_a_problem_that_cannot_be_run_is_told_to_the_agent(tmp_path: Path, arguments: list[str]) -> None:
+def test_the_agent_learns_why_a_problem_cannot_be_run(tmp_path: Path, arguments: list[str]) -> None:
     (tmp_path / "reference.py").write_text(REFERENCE.replace("return x\n", "raise ValueError('seven')\n"))
 
     async def main() -> None:

@@ -66,7 +66,7 @@ def test_a_pause_is_not_shorter_than_the_provider_asks_for(
     assert watched.pauses_s == [pause_s]
 
 
-@pytest.mark.parametrize("cause", [cause for cause in Cause if cause.passing])
+@pytest.mark.parametrize("cause", [cause for cause in Cause if cause.retryable])
 def test_what_may_pass_is_asked_again_and_given_up_after_its_tries(
     watched: WatchedClient, cause: Cause
 ) -> None:

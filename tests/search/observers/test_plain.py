@@ -140,7 +140,7 @@ def test_a_best_that_is_slower_than_the_first_is_called_slower(
     assert "began at:  0.250 ms, the first idea's kernel; the winner is 2.00x slower" in lines
 
 
-def test_the_pace_of_recorded_verdicts_is_not_told(whole_run: list[Event]) -> None:
+def test_the_pace_of_recorded_verdicts_is_not_shown(whole_run: list[Event]) -> None:
     *lines, last = play(whole_run, evaluations=20, recorded=True)
     assert [without_ids(line) for line in lines] == WHOLE.splitlines()[:-1]
     assert last == "ended:     all rounds are done; 9 evaluations in 30s"
@@ -206,9 +206,7 @@ def test_a_stream_that_cannot_write_a_character_gets_a_question_mark(runs: dict[
     assert raw.getvalue() == b"3?3\n"
 
 
-def test_a_reader_that_went_away_is_told_once(
-    whole_run: list[Event], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_closed_pipe_is_reported_once(whole_run: list[Event], caplog: pytest.LogCaptureFixture) -> None:
     stream = io.StringIO()
     observer = PlainConsole(stream=stream)
     stream.close()

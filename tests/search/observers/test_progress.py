@@ -157,7 +157,7 @@ def test_an_event_takes_as_long_in_a_long_run(runs: dict[str, list[Event]]) -> N
     assert lines(1000) == lines(10)
 
 
-def test_time_goes_on_between_events(whole_run: list[Event]) -> None:
+def test_time_advances_between_events(whole_run: list[Event]) -> None:
     now = [100.0]
     progress = Progress(clock=lambda: now[0])
     for event in whole_run[:2]:

@@ -67,7 +67,7 @@ def rows(frame: pd.DataFrame, columns: tuple[str, ...]) -> list[dict[str, Any]]:
     return [{name: told(row[name]) for name in columns} for row in records]
 
 
-def test_a_resumed_run_goes_on_in_the_same_one(kept: list[OfflineRun]) -> None:
+def test_a_resumed_run_continues_the_same_wandb_run(kept: list[OfflineRun]) -> None:
     first, second = kept
     assert first.run.run_id == second.run.run_id
     for each in kept:

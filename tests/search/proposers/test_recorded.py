@@ -11,7 +11,7 @@ import pytest
 
 from search.compare import __main__ as compare
 from search.proposers.recorded_tree import RecordedTree, recorded_problem
-from search.protocols import GivesVerdicts, KnowsItsEnd
+from search.protocols import HasOwnEvaluator, ReportsExhaustion
 from search.recordings.verdicts import RECORDINGS
 from search.records.journal import replay
 from search.records.ranking import MEDIAN
@@ -90,7 +90,7 @@ def test_the_seed_sets_the_order(tmp_path: Path) -> None:
 
 def test_it_knows_its_end(tmp_path: Path) -> None:
     proposer = RecordedTree(["conv2d_h200"], seed=0)
-    assert isinstance(proposer, KnowsItsEnd) and isinstance(proposer, GivesVerdicts)
+    assert isinstance(proposer, ReportsExhaustion) and isinstance(proposer, HasOwnEvaluator)
     state = played(tmp_path / "journal.jsonl", IdeaBranching(ideas=3, branch=2, keep=1), rounds=1)
     assert "" in proposer.exhausted(state.tree), "all three ideas on the reference are in the tree"
     built_on = {kernel for _, kernel in parents(RECORDED)}

@@ -58,7 +58,7 @@ def test_an_unused_reservation_is_free_again() -> None:
     assert budget.available == 1
 
 
-def test_time_goes_on_from_what_was_used() -> None:
+def test_time_continues_from_what_was_used() -> None:
     clock = Clock()
     budget = Budget(seconds=10, clock=clock)
     budget.start(used_s=4)
@@ -111,7 +111,7 @@ def test_what_a_call_did_not_use_is_free_again() -> None:
     assert budget.reserve_call(MOST)
 
 
-def test_calls_go_on_from_what_was_used() -> None:
+def test_calls_continue_from_what_was_used() -> None:
     budget = Budget(calls=3)
     budget.start(cost=Cost(calls=2, tokens=7, dollars=Decimal("0.5")))
     assert budget.reserve_call(MOST)

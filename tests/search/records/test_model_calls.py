@@ -42,7 +42,7 @@ def test_dollars_are_exact() -> None:
     assert sum((price.dollars(USAGE) for _ in range(1_000)), Decimal(0)) == Decimal("0.113")
 
 
-def test_the_most_is_told_as_if_nothing_or_all_were_cached() -> None:
+def test_the_most_assumes_that_nothing_or_everything_was_cached() -> None:
     assert Price(input=1.0, output=2.0, cached_input=0.1).at_most(USAGE) == Decimal("0.00114")
     assert Price(input=1.0, output=2.0, cached_input=3.0).at_most(USAGE) == Decimal("0.00314")
 
@@ -106,7 +106,7 @@ def test_spending_adds_up() -> None:
 
 
 def test_causes() -> None:
-    assert {cause for cause in Cause if not cause.passing} == {
+    assert {cause for cause in Cause if not cause.retryable} == {
         Cause.BAD_REQUEST,
         Cause.DENIED,
         Cause.SKIPPED,

@@ -117,7 +117,7 @@ def test_sessions_that_contradict_one_another_in_a_circle_still_give_an_order() 
         assert sorted(ranking.order(own)) == ["a", "b", "c"]
 
 
-def test_what_fails_beside_others_is_not_relied_on_and_our_own_failure_says_nothing() -> None:
+def test_a_kernel_that_fails_a_comparison_is_not_relied_on_and_infrastructure_errors_say_nothing() -> None:
     own = {name: found(2.0, 2.2, 2.4) for name in "abc"}
     ranking = Ranking()
     ranking.add(LeaderComparison(evaluations={"a": failed(), "b": OURS, "c": found(1.0, 1.1, 1.2)}))

@@ -46,7 +46,7 @@ def test_speedups_by_id_are_of_what_has_a_verdict() -> None:
     assert speedups_of([measured[0].seed]) == {fast.id: 3.0}
 
 
-def test_before_a_round_the_tree_holds_the_rounds_before_in_the_order_of_their_ideas() -> None:
+def test_before_a_round_the_tree_has_the_earlier_rounds_in_the_order_of_their_ideas() -> None:
     tree = Tree()
     first, second, third = idea("first"), idea("second"), idea("third", round=2)
     for it in (first, second, third):

@@ -101,7 +101,7 @@ def test_a_run_without_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "report.html" not in capsys.readouterr().out
 
 
-def test_a_run_goes_on_where_the_packages_are_missing(
+def test_a_run_continues_without_the_report_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cli, "missing_packages", lambda: ["plotly"])

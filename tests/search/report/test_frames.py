@@ -115,7 +115,7 @@ def test_a_run_at_any_stage_has_frames(name: str, tmp_path: Path) -> None:
     assert len(gains_by(run, "category")) == run.ideas["category"].nunique()
 
 
-def test_a_run_that_has_not_begun_is_told(tmp_path: Path) -> None:
+def test_a_run_that_has_not_started_is_reported(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").touch()
     with pytest.raises(JournalError, match="has not started"):
         load_run(tmp_path)

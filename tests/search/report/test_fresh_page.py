@@ -38,7 +38,7 @@ def test_it_is_written_at_most_once_in_a_minute(clock: Clock) -> None:
 def test_a_change_that_came_too_soon_is_shown_in_its_turn(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fresh_page, "LOOK_S", 0.001)
+    monkeypatch.setattr(fresh_page, "POLL_S", 0.001)
     written: list[float] = []
     page = FreshPage(lambda: written.append(clock.now), wanted=True)
 
@@ -64,7 +64,7 @@ def test_none_is_written_that_is_not_wanted_or_cannot_be(monkeypatch: pytest.Mon
     assert not written
 
 
-def test_one_that_cannot_be_written_ends_nothing(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_page_that_cannot_be_written_ends_nothing(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     tries: list[int] = []
 
     def write() -> None:

@@ -115,7 +115,7 @@ def test_equal_texts_are_there_once() -> None:
 
 
 @pytest.mark.parametrize("file", ["torn", "foreign", "absent"])
-def test_a_record_of_calls_that_cannot_be_read_costs_no_report(file: str, tmp_path: Path) -> None:
+def test_an_unreadable_record_of_calls_does_not_prevent_the_report(file: str, tmp_path: Path) -> None:
     SyntheticRun(tmp_path, rounds=1, ideas=1, branch=1, lines=2)
     path = tmp_path / "model_calls.jsonl"
     if file == "absent":

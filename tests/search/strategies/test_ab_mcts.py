@@ -39,7 +39,7 @@ def test_wider_where_new_ideas_do_better_and_deeper_where_edits_do(posterior: st
     assert frequencies(posterior, deep, 400).get("", 0) < 0.2
 
 
-def test_without_a_verdict_nothing_counts_and_what_failed_is_not_gone_on_with() -> None:
+def test_without_a_verdict_nothing_counts_and_failed_ideas_are_not_expanded() -> None:
     grown = Grown().idea("", a=2.0).idea("", b=0.0)
     waiting = Grown().idea("", a=2.0).idea("", b=0.0).idea("a", c=None).idea("", d=None)
     assert set(frequencies("gaussian", grown, 300)) == {"", "a"}

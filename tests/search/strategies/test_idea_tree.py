@@ -69,7 +69,7 @@ def test_measuring_the_library_is_no_try() -> None:
     assert chosen(grown) == ""
 
 
-def test_settings_that_cannot_be() -> None:
+def test_invalid_settings() -> None:
     with pytest.raises(ValueError, match=r"^idea_tree\.patience is 0; it must be at least 1$"):
         IdeaTree(ideas=1, branch=1, patience=0, depth_price=0.0)
     with pytest.raises(ValueError, match=r"^idea_tree\.depth_price is -0\.1; it must not be negative$"):

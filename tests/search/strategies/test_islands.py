@@ -89,6 +89,6 @@ def test_weights_follow_the_score_and_the_number_of_children() -> None:
         ({"migration": 2.0}, r"^islands\.migration is 2\.0; it must be between 0 and 1$"),
     ],
 )
-def test_settings_that_cannot_be(setting: dict[str, float], says: str) -> None:
+def test_invalid_settings(setting: dict[str, float], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         islands(**setting)

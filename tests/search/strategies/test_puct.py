@@ -73,6 +73,6 @@ def test_the_buffer_keeps_two_of_an_idea_and_the_best_of_all() -> None:
         ({"buffer": 0}, r"^puct\.buffer is 0; it must be at least 1$"),
     ],
 )
-def test_settings_that_cannot_be(setting: dict[str, int], says: str) -> None:
+def test_invalid_settings(setting: dict[str, int], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         puct(**setting)

@@ -92,7 +92,7 @@ def test_synchronous_strategies_hand_over_between_rounds() -> None:
     )
 
 
-def test_settings_that_cannot_be() -> None:
+def test_invalid_settings() -> None:
     with pytest.raises(ValueError, match=r"^relay\.stage is 0; it must be at least 1$"):
         Relay(ideas=8, stage=0, strategies=[Watched()])
     with pytest.raises(ValueError, match=r"^relay\.strategies is empty"):

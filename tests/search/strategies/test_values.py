@@ -86,7 +86,7 @@ def test_standardised_by_the_median_absolute_deviation() -> None:
     assert standardised([1.0, 1.0, 1.0, 2.0])[3] > 1e6
 
 
-def test_parameters_that_cannot_be() -> None:
+def test_invalid_parameters() -> None:
     with pytest.raises(ValueError, match=r"^puct\.c is -1; it must not be negative$"):
         require("puct", 0, c=-1)
     with pytest.raises(ValueError, match=r"^beam\.width is 0; it must be at least 1$"):

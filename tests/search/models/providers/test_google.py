@@ -102,7 +102,7 @@ def test_usage_and_dollars_are_as_reported() -> None:
     assert PRICE.dollars(answer.usage) == Decimal("0.055611")
 
 
-def test_without_usage_none_is_told() -> None:
+def test_without_usage_none_is_reported() -> None:
     with ModelServer(GEMINI, always(Reply(text="hello", usage=None))) as server:
         answer = ask(model(server))
     assert answer.usage is None

@@ -105,4 +105,4 @@ def test_a_question_may_be_left_out(tmp_path: Path) -> None:
     mailbox.begin(tmp_path)
     with pytest.raises(CallFailed) as caught:
         ask(mailbox)
-    assert (caught.value.cause, caught.value.cause.passing) == (Cause.SKIPPED, False)
+    assert (caught.value.cause, caught.value.cause.retryable) == (Cause.SKIPPED, False)

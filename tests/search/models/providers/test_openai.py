@@ -121,7 +121,7 @@ def test_usage_and_dollars_are_as_reported() -> None:
     assert PRICE.dollars(answer.usage) == Decimal("0.073124")
 
 
-def test_without_usage_none_is_told() -> None:
+def test_without_usage_none_is_reported() -> None:
     with ModelServer(OPENAI, always(Reply(text="hello", usage=None))) as server:
         answer = ask(model(server))
     assert answer.usage is None

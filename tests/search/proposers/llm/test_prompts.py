@@ -113,7 +113,7 @@ def test_a_kernel_for_something_else_says_so() -> None:
     assert "not been measured" not in text
 
 
-def test_cases_are_told_with_their_weights_and_a_seeds_verdicts_on_them() -> None:
+def test_cases_show_their_weights_and_a_seeds_verdicts() -> None:
     cases = (Case(sizes={"n": 64}, weight=2.0), Case(sizes={"n": 1}, dtype="bfloat16", weight=0.0))
     part = CaseResult(name="n=64", weight=2.0, held_out=False, evaluation=EVALUATION)
     seed = replace(SEED, evaluation=replace(EVALUATION, cases=(part,)))

@@ -138,7 +138,7 @@ def test_what_one_model_cannot_answer_another_is_asked(tmp_path: Path, cause: Ca
     proposer, calls = begun(tmp_path, broken, ScriptedModel(Counting()), choice=Fixed({"one": 0.0}))
     ideas = propose(proposer, 2)
     assert [idea.model for idea in ideas] == ["scripted/one"] * 2
-    attempts = 2 if cause.passing else 1
+    attempts = 2 if cause.retryable else 1
     assert [call.cause for call in calls] == [cause] * attempts + [None]
     before = len(broken.asked)
     propose(proposer, 2)
@@ -219,7 +219,7 @@ def test_variants_that_are_there_are_not_asked_for_again(tmp_path: Path) -> None
     assert sorted(re.findall(r"variant (\d) of 4", "".join(q.prompt for q in model.asked))) == ["3", "4"]
 
 
-def test_a_variant_that_cannot_be_had_leaves_the_others(tmp_path: Path) -> None:
+def test_a_variant_that_fails_to_be_written_leaves_the_others(tmp_path: Path) -> None:
     def answer(question: Question) -> str | CallFailed:
         number = re.findall(r"variant (\d) of 3", question.prompt)[0]
         return "no code" if number == "2" else code_answer(number)
@@ -261,7 +261,7 @@ def test_a_repair_tells_the_log(tmp_path: Path) -> None:
     assert (calls[0].purpose, calls[0].about) == (Purpose.REPAIR, f"variant {bad.id}")
 
 
-def test_a_repair_that_cannot_be_had_is_none(tmp_path: Path) -> None:
+def test_a_failed_repair_returns_none(tmp_path: Path) -> None:
     proposer, _ = begun(tmp_path, ScriptedModel(lambda question: CallFailed(Cause.REFUSED, "no")))
     bad = Variant(kernel=kernel("bad"), idea=IDEA.id, parent="", round=1, evaluation=failed())
     assert asyncio.run(proposer.repair(PROBLEM, IDEA, bad, random.Random(0))) is None
