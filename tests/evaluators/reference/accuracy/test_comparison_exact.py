@@ -9,7 +9,7 @@ import torch
 
 from evaluators.records.problem import TOLERANCES
 from evaluators.reference.accuracy.comparison import compare
-from tests.evaluators.reference.comparisons import FLOATS, INF, NAN, accepts
+from tests.evaluators.reference.accuracy.comparisons import FLOATS, INF, NAN, accepts
 
 
 @pytest.fixture(autouse=True)

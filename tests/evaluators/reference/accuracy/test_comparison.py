@@ -16,7 +16,7 @@ from evaluators.reference.accuracy.comparison import (
     compare,
     passes_allclose,
 )
-from tests.evaluators.reference.comparisons import FLOATS, NAN, accepts
+from tests.evaluators.reference.accuracy.comparisons import FLOATS, NAN, accepts
 
 
 @pytest.fixture(autouse=True)
