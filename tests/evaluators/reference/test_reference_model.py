@@ -251,7 +251,7 @@ def test_parts_of_a_sum_may_be_rounded_where_no_sum_is_too_large() -> None:
         session = session_of(torch.matmul, draw, dtype="float16")
         session.has_products = True
         open_distributions(session)
-        session.change_weights(session.everywhere(padded=True), alike=True)
+        session.change_weights(session.full_change(padded=True), alike=True)
         assert wrong_on(session, halfway) == set()
         reasons.add(session.untried["large"])
     assert reasons == {"sums of products are too large for the type there"}
@@ -368,7 +368,7 @@ def test_weights_keep_their_signs_where_the_reference_cannot_bear_others() -> No
     open_distributions(session)
     assert not session.signed_weights
     before = session.eager.log_scale.clone()
-    session.change_weights(session.everywhere(), alike=True)
+    session.change_weights(session.full_change(), alike=True)
     changed = session.eager.log_scale
     assert (changed > 0).all() and changed.unique().numel() > 120
     assert torch.equal(session.double.module.log_scale, changed.double())
@@ -387,7 +387,7 @@ def test_answers_are_kept_for_every_kernel_where_there_is_room(monkeypatch: pyte
     name, before = next(iter(session.distributions)), 0
     for room, expected in ((2.0**30, [0, 0]), (0.0, None)):
         monkeypatch.setattr(ReferenceModel, "_room", lambda self, room=room: room)
-        session.change_weights(session.everywhere(), alike=True)
+        session.change_weights(session.full_change(), alike=True)
         session.check_on([matrix()], name)
         counts = []
         for _ in range(2):

@@ -50,8 +50,8 @@ def test_the_command_line_names_one(clone: Path) -> None:
     ("problem", "says"),
     [
         ("kernelbench/level1/Softmx", "did you mean 23_Softmax?"),
-        ("kernelbench/level1/99", "there are 1 to 23"),
-        ("kernelbench/level7/1", "kernelbench/level1/23 is one"),
+        ("kernelbench/level1/99", "it has 1 to 23"),
+        ("kernelbench/level7/1", "named like kernelbench/level1/23"),
         ("kernelbench/level3/1", "it has no folder KernelBench/level3"),
         ("kernelbanch/level1/1", "did you mean kernelbench?"),
     ],
@@ -76,7 +76,7 @@ def test_the_data_set_stands_in_for_a_clone(monkeypatch: pytest.MonkeyPatch) -> 
     kernelbench._of_dataset.cache_clear()
     try:
         assert [(each.name, each.source) for each in references(1)] == [("1_One", "one"), ("2_Two", "two")]
-        with pytest.raises(SuiteMissing, match="cannot be had"):
+        with pytest.raises(SuiteMissing, match="cannot be downloaded"):
             references(2)
     finally:
         kernelbench._of_dataset.cache_clear()

@@ -171,7 +171,7 @@ def rrelu(
             "aten.normal_.default",
             lambda x: x.normal_(1, 3),
             lambda x: torch.randn_like(x) * 3 + 1,
-            "what it returns is what it leaves",
+            "the returned and the changed tensor are equal",
         ),
         (
             "aten.bernoulli.default",

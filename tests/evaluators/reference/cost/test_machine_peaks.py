@@ -100,7 +100,7 @@ def test_a_cache_that_cannot_be_written_is_none(
     (tmp_path / "file").write_text("")
     with caplog.at_level(logging.WARNING):
         assert peaks_of("cpu", tmp_path / "file" / "machine_peaks.json") == H200
-    assert "cannot be kept" in caplog.text
+    assert "cannot be cached" in caplog.text
     assert peaks_of("cpu", None) == H200
 
 
