@@ -166,5 +166,5 @@ def test_records_refuse_what_the_text_cannot_say() -> None:
         lambda: Device("GPU 0"),
         lambda: Tensor(shape=(1,), dtype="f16"),
     ):
-        with pytest.raises(ValueError, match=r"is no "):
+        with pytest.raises(ValueError, match=r"is not a "):
             make()

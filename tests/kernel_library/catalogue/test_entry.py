@@ -44,7 +44,7 @@ def test_a_check_says_whether_the_card_holds() -> None:
     known = entry(SOFTMAX, speedup=2.0, architectures=("9.0", "8.9"))
 
     def outcome(found: Evaluation) -> str:
-        return known.outcome(RepeatedMeasurement(problem_id=SOFTMAX.id, evaluation=found))
+        return known.failure(RepeatedMeasurement(problem_id=SOFTMAX.id, evaluation=found))
 
     assert outcome(evaluation(1.9)) == ""
     assert outcome(evaluation(1.5)) == "slower: 1.50x, 2.00x in the card"

@@ -52,7 +52,7 @@ def test_what_a_folder_has_that_is_no_operator(tmp_path: Path, caplog: pytest.Lo
         assert [*files_of(tmp_path)] == []
     assert len(caplog.records) == 2
     assert "did you mean aten.softmax?" in caplog.text
-    assert "aten.addmm.out is a form of aten.addmm.default: name that" in caplog.text
+    assert "aten.addmm.out is a form of aten.addmm.default; use that name" in caplog.text
     with pytest.raises(ValueError, match="has no kernel"):
         override(tmp_path)
     with pytest.raises(OSError, match="nowhere"):
