@@ -137,12 +137,8 @@ def _normal(given: Given, out: torch.Tensor, name: str) -> list[Check]:
     return [ValueSample(name=name, values=values, eps=_eps(out))]
 
 
-def _log_normal(given: Given, out: torch.Tensor, name: str) -> list[Check]:
+def _positive(given: Given, out: torch.Tensor, name: str) -> list[Check]:
     return [_in(out, 0, None, name), ValueSample(name=name, values=out, eps=_eps(out))]
-
-
-def _exponential(given: Given, out: torch.Tensor, name: str) -> list[Check]:
-    return _log_normal(given, out, name)
 
 
 def _cauchy(given: Given, out: torch.Tensor, name: str) -> list[Check]:
@@ -236,8 +232,8 @@ CHECKS: Mapping[str, Callable[[Given, Any, str], list[Check]]] = {
     "randn": _normal,
     "randn_like": _normal,
     "poisson": _poisson,
-    "log_normal": _log_normal,
-    "exponential": _exponential,
+    "log_normal": _positive,
+    "exponential": _positive,
     "cauchy": _cauchy,
     "uniform": _uniform,
     "rand": _rand,

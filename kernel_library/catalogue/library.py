@@ -11,10 +11,11 @@ from __future__ import annotations
 import ast
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from evaluators.base.nearest import nearest
 from evaluators.records.problem import Problem
@@ -28,6 +29,7 @@ from kernel_library.catalogue.traits import Traits, traits_of
 logger = logging.getLogger(__name__)
 
 SEEDS = Path(__file__).parents[1] / "seeds"
+Loaded = TypeVar("Loaded")
 
 
 class FolderLibrary:
@@ -230,23 +232,26 @@ def _read_checks(store: Store, paths: Sequence[str]) -> dict[str, list[RepeatedM
     """The checks, by entry id."""
     places = [each for each in paths if PurePosixPath(each).match("verified/*.yaml")]
     found: dict[str, list[RepeatedMeasurement]] = {}
-    for place, text in store.read(places).items():
-        try:
-            found.setdefault(str(PurePosixPath(place).parents[1]), []).append(cards.load_check(text))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            logger.warning("%s cannot be read: %s: %s", place, type(error).__name__, error)
+    for place, check in _loaded(store, places, cards.load_check):
+        found.setdefault(str(place.parents[1]), []).append(check)
     return found
 
 
 def _read_tables(store: Store, paths: Sequence[str]) -> dict[str, tuple[AtShape, ...]]:
     """The shape tables, by entry id."""
-    found = {}
-    for place, text in store.read(each for each in paths if each.endswith("/shapes.csv")).items():
+    places = [each for each in paths if each.endswith("/shapes.csv")]
+    return {str(place.parent): table for place, table in _loaded(store, places, shape_table.load)}
+
+
+def _loaded(
+    store: Store, places: Sequence[str], load: Callable[[str], Loaded]
+) -> Iterator[tuple[PurePosixPath, Loaded]]:
+    """The files with their contents; an invalid one is logged and left out."""
+    for place, text in store.read(places).items():
         try:
-            found[str(PurePosixPath(place).parent)] = shape_table.load(text)
-        except (ValueError, TypeError, KeyError) as error:
+            yield PurePosixPath(place), load(text)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             logger.warning("%s cannot be read: %s: %s", place, type(error).__name__, error)
-    return found
 
 
 def functions_of(source: str) -> set[str]:

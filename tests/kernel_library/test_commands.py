@@ -194,7 +194,7 @@ def test_a_kernel_that_is_not_correct_is_not_added(root: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_verify_marks_what_no_longer_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_marks_unconfirmed_entries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "library"
 
     def keep(reference: str, source: str, speedup: float = 1.0) -> Entry:

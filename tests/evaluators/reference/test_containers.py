@@ -47,7 +47,7 @@ def test_a_template_goes_through_json_and_is_filled() -> None:
     assert [each.requires_grad for each in learned] == [True, False]
 
 
-def test_what_no_process_can_be_told_is_refused_in_words() -> None:
+def test_unsupported_input_leaves_are_refused() -> None:
     with pytest.raises(TypeError, match="an input contains a device"):
         template_of([ONE, torch.device("cpu")])
 

@@ -98,6 +98,6 @@ def counting_beside_a_dropout() -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 @pytest.mark.parametrize("reference", [to_and_fro, counting, counting_beside_a_dropout])
-def test_state_is_told_from_random_numbers(reference: Callable[[], Callable[..., Any]]) -> None:
+def test_state_is_distinguished_from_random_numbers(reference: Callable[[], Callable[..., Any]]) -> None:
     with pytest.raises(UnfitReference, match="it keeps state"):
         session_of(reference(), lambda: [matrix()])

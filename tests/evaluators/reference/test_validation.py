@@ -285,7 +285,7 @@ def test_inputs_that_belong_together_are_not_parted() -> None:
     assert findings(lambda table, first, index: table[index - first].exp(), draw) == []
 
 
-def test_what_no_kernel_can_be_judged_by_is_said_in_words() -> None:
+def test_unfit_references_are_refused_with_a_reason() -> None:
     calls: list[int] = []
 
     def counts(x: torch.Tensor) -> torch.Tensor:

@@ -109,7 +109,7 @@ def test_calls_that_fail_or_tell_nothing_are_left_out() -> None:
     assert [each.arguments[1] for each in scaled] == [2.0]
 
 
-def test_without_a_clone_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_clone_the_error_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ROOT, raising=False)
     with pytest.raises(
         SuiteMissing, match=r"clone github.com/meta-pytorch/FACTO and set FACTO_ROOT"

@@ -56,13 +56,13 @@ def test_the_command_line_names_one(clone: Path) -> None:
         ("kernelbanch/level1/1", "did you mean kernelbench?"),
     ],
 )
-def test_what_is_not_there_is_said_in_a_line(clone: Path, problem: str, says: str) -> None:
+def test_an_unknown_problem_costs_one_line(clone: Path, problem: str, says: str) -> None:
     with pytest.raises(UsageError, match=says.replace("?", r"\?")) as error:
         composed(f"problem={problem}")
     assert "\n" not in str(error.value)
 
 
-def test_the_data_set_stands_in_for_a_clone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dataset_replaces_a_clone(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {
         "level_1": [
             {"code": "two", "level": 1, "name": "2_Two", "problem_id": 2},
@@ -104,7 +104,7 @@ def test_suites_name_their_problems(clone: Path) -> None:
         kernelbench.KernelBench("five", [5])
 
 
-def test_a_reference_that_is_none_is_said_in_a_line(clone: Path) -> None:
+def test_an_invalid_reference_costs_one_line(clone: Path) -> None:
     file = clone / "KernelBench" / "level2" / "9_Broken.py"
     file.write_text("import torch\n")
     with pytest.raises(BadReference, match="defines no Model"):

@@ -247,7 +247,7 @@ def test_of_many_calls_some_from_the_largest_to_the_smallest_are_kept() -> None:
     assert found.left_out == {"more than 6 cases of an operator at a type": 188}
 
 
-def test_a_held_out_call_has_another_size_wherever_it_stands() -> None:
+def test_a_held_out_call_replaces_a_size_everywhere() -> None:
     text = "((T([8, 4], f32), T([4, 16], f32, [1, 4]),), {})"
     generator = random.Random(0)
     for _ in range(20):

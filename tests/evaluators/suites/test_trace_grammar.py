@@ -147,7 +147,7 @@ def test_not_a_number_is_one() -> None:
         ("((" + "9" * 5000 + "), {})", 3, "Exceeds the limit"),
     ],
 )
-def test_what_is_wrong_is_told_by_its_place(text: str, column: int, why: str) -> None:
+def test_an_error_names_its_place(text: str, column: int, why: str) -> None:
     with pytest.raises(BadTrace) as caught:
         parse_arguments(text, where="line 7", column=1)
     assert str(caught.value).startswith(f"line 7, column {column}: ")

@@ -199,7 +199,7 @@ def test_every_type_can_be_drawn(short: str) -> None:
     assert len(set(tensor.to(torch.complex64).tolist())) > 1
 
 
-def test_numbers_depend_on_the_seed_alone() -> None:
+def test_numbers_depend_only_on_the_seed() -> None:
     text = "((T([64], f32), T([64], f32)), {'alpha': 2})"
     (first, second), keywords = made("add.Tensor", text)
     assert keywords == {"alpha": 2}
@@ -249,7 +249,7 @@ def test_probabilities_are_probabilities() -> None:
         ("gather.default", "((T([2], f32), 3, T([2], i64)), {})", "the arguments do not fit"),
     ],
 )
-def test_what_cannot_be_called_is_told(operator: str, text: str, why: str) -> None:
+def test_invalid_calls_are_refused_with_a_reason(operator: str, text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         made(operator, text)
 

@@ -104,7 +104,7 @@ def test_what_is_written_is_sorted_and_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["none.txt", "none.jsonl", "none.parquet", "bad.parquet", "bad.txt"])
-def test_a_file_that_cannot_be_read_is_told_in_one_line(name: str, tmp_path: Path) -> None:
+def test_an_unreadable_file_costs_one_line(name: str, tmp_path: Path) -> None:
     for bad in ("bad.parquet", "bad.txt"):
         (tmp_path / bad).write_bytes(b"\xff" * 20)
     with pytest.raises(SuiteMissing) as caught:

@@ -110,7 +110,7 @@ def test_the_share_of_the_roofline_comes_before_the_speedup(root: Path) -> None:
     )
 
 
-def test_a_build_that_was_killed_blocks_nobody(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_build_does_not_block_others(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's `load_inline` waits for the end of a lock that its killed process has left."""
     source = (
         "import os, pathlib\n"
@@ -176,7 +176,7 @@ def test_a_gradient_that_would_be_dropped_is_refused(root: Path) -> None:
         ("sum", [torch.ones(2, 2), torch.ones(3)], "sum of float32 2x2, 3 on cpu"),
     ],
 )
-def test_there_is_none(op: str, like: torch.Tensor, said: str, root: Path) -> None:
+def test_no_fitting_kernel_is_an_error(op: str, like: torch.Tensor, said: str, root: Path) -> None:
     FolderLibrary(root).add(summing(1))
     with pytest.raises(LookupError, match=said) as caught:
         best(op, like=like, root=root)

@@ -79,7 +79,7 @@ def installed(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_an_installed_package_works_by_the_import_of_torch_alone(
+def test_an_installed_package_needs_only_the_import_of_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -238,7 +238,7 @@ def test_what_others_make_of_a_composite_operator_stays_theirs() -> None:
 
 
 @pytest.mark.parametrize("operator", ["aten.relu", "aten.layer_norm"])
-def test_a_backward_of_its_own(operator: str, tmp_path: Path) -> None:
+def test_a_kernel_with_its_own_backward(operator: str, tmp_path: Path) -> None:
     """Its gradient says that it ran: it is not the right one."""
     file = tmp_path / "own.py"
     file.write_text(

@@ -93,7 +93,7 @@ def test_other_machines_stay_in_the_cache(tmp_path: Path, monkeypatch: pytest.Mo
     assert "another machine" in json.loads(cache.read_text())
 
 
-def test_a_cache_that_cannot_be_written_is_none(
+def test_an_unwritable_cache_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake_measurements(monkeypatch, H200, H200)
